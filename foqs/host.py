@@ -21,43 +21,43 @@ from typing import Any, Final
 import uvloop
 
 from foqs import stores
-from foqs.access.gate import AuthenticationLimits, Authenticator
+from foqs.access.authenticator import AuthenticationLimits, Authenticator
+from foqs.access.call_permissions import PermissionLookup
 from foqs.access.keyring import Keyring
-from foqs.access.rules import PermissionLookup
-from foqs.catalog.local import FileCatalog
-from foqs.catalog.memory import MemoryCatalog
+from foqs.catalog.file_catalog import FileCatalog
+from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.port import Catalog, CatalogError
-from foqs.catalog.shared import RegistryCatalog
-from foqs.clock import Clock, SystemClock
-from foqs.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
-from foqs.garbage import GarbageCollection
-from foqs.http import HttpServer
-from foqs.membership import Membership
-from foqs.metrics import Metrics, Samples
-from foqs.options import NamespaceOptions
-from foqs.peering import peer_pool_opener
-from foqs.registries import registry_from_config
-from foqs.scrape import host_samples
-from foqs.scrape_cluster import cluster_samples
-from foqs.scrape_tier import tier_samples
-from foqs.service.api import CallLimits, NamespaceSettings
-from foqs.service.engine import Engine, EngineSettings, RowCacheSettings
-from foqs.service.shared_cluster import RegistryCluster
-from foqs.shard.keeper import ShardTakenOver
+from foqs.catalog.registry_catalog import RegistryCatalog
+from foqs.cluster.gossip.exchange import GossipSettings
+from foqs.cluster.membership import Membership
+from foqs.cluster.peer_pool import peer_pool_opener
+from foqs.cluster.peers import Peers
+from foqs.cluster.registry_factory import registry_from_config
+from foqs.cluster.routing.registry_cluster import RegistryCluster
+from foqs.cluster.tier_member import TierMember
+from foqs.options.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
+from foqs.options.options import NamespaceOptions
+from foqs.queue.engine import Engine, EngineSettings, RowCacheSettings
+from foqs.queue.port import CallLimits, NamespaceSettings
+from foqs.rpc.admin_handlers import admin_handlers
+from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.rpc.limits import RpcLimits
+from foqs.rpc.methods import RpcService
+from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.server import RpcServer
+from foqs.rpc.tls_acceptor import TlsAcceptor
+from foqs.runtime.clock import Clock, SystemClock
+from foqs.runtime.garbage_collection import GarbageCollection
 from foqs.shard.settings import ShardSettings
+from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.port import StoreUnusable
-from foqs.tier.exchange import GossipSettings
-from foqs.tier.peers import Peers
-from foqs.tier.tier import TierMember
-from foqs.wire.admin import admin_handlers
-from foqs.wire.cluster import cluster_handlers
-from foqs.wire.doorway import TlsAcceptor
-from foqs.wire.handlers import HostIdentity, QueueHandlers
-from foqs.wire.limits import RpcLimits
-from foqs.wire.methods import RpcService
-from foqs.wire.server import RpcServer
-from shardmgr.local import EpochBook, FileEpochBook, LocalCoordinator
-from shardmgr.registry import RegistryError
+from foqs.telemetry.cluster_samples import cluster_samples
+from foqs.telemetry.http_server import HttpServer
+from foqs.telemetry.metrics import Metrics, Samples
+from foqs.telemetry.samples import host_samples
+from foqs.telemetry.tier_samples import tier_samples
+from shardmgr.local_coordinator import EpochBook, FileEpochBook, LocalCoordinator
+from shardmgr.registry.port import RegistryError
 
 log = logging.getLogger(__name__)
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from foqs.clock import Clock
-from foqs.config import Config
-from foqs.options import StoreOptions, StoreUrl
-from foqs.store.memory import MemoryDatabase
-from foqs.store.mysql import MysqlStore
-from foqs.store.mysql_driver import MysqlSettings
+from foqs.options.config import Config
+from foqs.options.options import StoreOptions, StoreUrl
+from foqs.runtime.clock import Clock
+from foqs.store.in_memory.memory_store import MemoryDatabase
+from foqs.store.mysql.mysql_driver import MysqlSettings
+from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import Store, StoreUnusable
-from foqs.store.sqlite import SqliteStore
+from foqs.store.sqlite.sqlite_store import SqliteStore
 
 StoreFactory: TypeAlias = Callable[[int], Store]
 """A store for a shard, by its number."""

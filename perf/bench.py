@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from foqs.dev.server import stop_on_signals
+from foqs.dev.server_process import stop_on_signals
 from perf.lib import table
 from perf.lib.cells import NEEDS, ON_BACKLOG, ONCE, PLAIN, Cells
 from perf.lib.report import RESULTS, Report, header, render, say

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import uvloop
 
-from foqs.dev.server import stop_on_signals
+from foqs.dev.server_process import stop_on_signals
 from foqs_client import Client, Item, Namespace
 from perf.lib import backlog, machine
 from perf.lib.packets import query

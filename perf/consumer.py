@@ -20,7 +20,7 @@ from typing import Final
 
 import uvloop
 
-from foqs.dev.server import stop_on_signals
+from foqs.dev.server_process import stop_on_signals
 from foqs_client import Client, Item
 from foqs_client.consumer import Consumer, Job
 from perf.lib.report import Report, middle, say

@@ -15,7 +15,7 @@ import sys
 from dataclasses import replace
 from typing import Final
 
-from foqs.dev.server import stop_on_signals
+from foqs.dev.server_process import stop_on_signals
 from perf.lib.race import Broken
 from perf.lib.report import Report, say
 from perf.lib.servers import ServerNotAvailable

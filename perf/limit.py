@@ -21,10 +21,11 @@ from queue import Empty
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from foqs.dev.server import stop_on_signals
-from foqs.store import sql_mysql, sql_sqlite
-from foqs.store.sql_mysql_values import due_or_never
+from foqs.dev.server_process import stop_on_signals
+from foqs.store.mysql import mysql_sql
+from foqs.store.mysql.mysql_values import due_or_never
 from foqs.store.sql_rows import COLUMNS, LEASE_COLUMNS
+from foqs.store.sqlite import sqlite_sql
 from perf.lib import machine, rows
 from perf.lib.packets import Connection, query, query_bytes, run_all
 from perf.lib.report import Report, middle, percentile, say
@@ -192,7 +193,7 @@ SESSION: Final = (
 def mariadb_tables(connection: Connection, shard: int) -> None:
     """The product's own tables, empty and owned."""
     names = {name: f"foqs_{shard}_{name}" for name in ("item", "owner", "topic", "key", "slot", "cut")}
-    for step in sql_mysql.MIGRATIONS:
+    for step in mysql_sql.MIGRATIONS:
         run_all(connection, [text.format(**names) for text in step.statements])
     run_all(connection, [f"UPDATE {names['owner']} SET epoch = {rows.EPOCH}, nonce = '{rows.NONCE}', flush = 0"])
 
@@ -254,8 +255,8 @@ def _packet(shard: str, flush: Flush, content: bytes, payload: int) -> tuple[byt
     if flush.read:
         heads.insert(1, (f"SELECT id, payload FROM {rows_by_id}", flush.leased))
     for head, ids in heads:
-        for start in range(0, len(ids), sql_mysql.IDS_PER_STATEMENT):
-            part = ids[start : start + sql_mysql.IDS_PER_STATEMENT]
+        for start in range(0, len(ids), mysql_sql.IDS_PER_STATEMENT):
+            part = ids[start : start + mysql_sql.IDS_PER_STATEMENT]
             texts.append(f"{head} WHERE id IN ({','.join(map(str, part))})".encode())
             expected.append(len(part))
     if flush.born:
@@ -302,12 +303,12 @@ def _on_sqlite(place: str, shape: str, size: int, count: int, payload: int, barr
 
     def write(step: Any) -> None:
         fence, reads, deletes, leases, inserts = step
-        db.execute(sql_sqlite.BEGIN)
-        if fence and db.execute(sql_sqlite.FENCE, fence).rowcount != 1:
+        db.execute(sqlite_sql.BEGIN)
+        if fence and db.execute(sqlite_sql.FENCE, fence).rowcount != 1:
             raise AssertionError("the fence matched no row")
         for number in reads:
             db.execute("SELECT payload FROM item WHERE id = ?", number).fetchone()
-        for text, values in ((sql_sqlite.DELETE, deletes), (sql_sqlite.LEASE, leases), (sql_sqlite.INSERT, inserts)):
+        for text, values in ((sqlite_sql.DELETE, deletes), (sqlite_sql.LEASE, leases), (sqlite_sql.INSERT, inserts)):
             if values and db.executemany(text, values).rowcount != len(values):
                 raise AssertionError("a statement did not match the rows it names")
 
@@ -328,11 +329,11 @@ def _sqlite_file(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None)
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "cache_size = -16384"):
         db.execute(f"PRAGMA {pragma}")
-    for step in sql_sqlite.MIGRATIONS:
+    for step in sqlite_sql.MIGRATIONS:
         for text in step.statements:
             db.execute(text)
-    db.execute(sql_sqlite.ADD_OWNER, (0,))
-    db.execute(sql_sqlite.SET_OWNER, (rows.EPOCH, rows.NONCE, 0, 0))
+    db.execute(sqlite_sql.ADD_OWNER, (0,))
+    db.execute(sqlite_sql.SET_OWNER, (rows.EPOCH, rows.NONCE, 0, 0))
     return db
 
 

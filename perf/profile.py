@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from foqs.dev.server import stop_on_signals
+from foqs.dev.server_process import stop_on_signals
 from perf.lib.cells import BEHIND
 from perf.lib.machine import ROOT
 from perf.lib.race import Broken
@@ -34,7 +34,7 @@ PARTS: Final = (
     ("foqs/store", "store"),
     ("foqs/service", "service"),
     ("foqs/wire", "wire"),
-    ("foqs/metrics", "metrics"),
+    ("foqs/telemetry/metrics", "metrics"),
     ("foqs", "rest of foqs"),
     ("/aiomysql/", "driver"),
     ("/pymysql/", "driver"),

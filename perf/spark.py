@@ -20,10 +20,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from foqs.dev.server import stop_on_signals
+from foqs.dev.server_process import stop_on_signals
 from foqs_client import Client, Item, ItemFilter
 from foqs_client.spark.options import SinkOptions
-from foqs_client.spark.partition import write_partition
+from foqs_client.spark.partition_writer import write_partition
 from perf.lib import machine
 from perf.lib.report import Report, say
 from perf.lib.stage import PLAIN, SYSTEMS, Stage, stage

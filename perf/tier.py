@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from foqs.dev.cluster import LocalCluster
-from foqs.dev.server import stop_on_signals
+from foqs.dev.local_cluster import LocalCluster
+from foqs.dev.server_process import stop_on_signals
 from foqs_client import Client, FoqsError, Item
 from perf.lib.report import Report, percentile, say
 

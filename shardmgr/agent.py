@@ -15,13 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
+from shardmgr.cluster_reader import read_cluster
 from shardmgr.documents import MEMBERS, render_member
 from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, MalformedDocument, Member, Plan
 from shardmgr.ownership import OwnershipState
 from shardmgr.port import AssignmentListener, CoordinatorFailed
-from shardmgr.reading import read_cluster
-from shardmgr.registry import ConnectionState, Registry, RegistryError
-from shardmgr.session import SessionEvent, SessionState, next_session_state
+from shardmgr.registry.port import ConnectionState, Registry, RegistryError
+from shardmgr.session_state import SessionEvent, SessionState, next_session_state
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from shardmgr.durable import NotSynced, replace_file
-from shardmgr.registry import RegistryFailed, RegistryOutcomeUnknown, VersionedDocument
+from shardmgr.durable_file import NotSynced, replace_file
+from shardmgr.registry.port import RegistryFailed, RegistryOutcomeUnknown, VersionedDocument
 
 
 class RegistryFile:

@@ -26,7 +26,7 @@ from shardmgr.model import (
     ShardSpec,
 )
 from shardmgr.ownership import OwnershipState
-from shardmgr.strict import JsonObject, abbreviate, integer_parser, parse_json, parse_name, raise_malformed
+from shardmgr.strict_json import JsonObject, abbreviate, integer_parser, parse_json, parse_name, raise_malformed
 
 FORMAT: Final = 1
 LAYOUT: Final = "layout"

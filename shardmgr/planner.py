@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from shardmgr.cluster_reader import read_cluster
 from shardmgr.documents import PLAN, render_plan
 from shardmgr.model import MalformedDocument, Plan
 from shardmgr.plan import next_plan
-from shardmgr.reading import read_cluster
-from shardmgr.registry import Registry, RegistryConflict, RegistryError
+from shardmgr.registry.port import Registry, RegistryConflict, RegistryError
 
 log = logging.getLogger(__name__)
 

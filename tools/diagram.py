@@ -1,6 +1,6 @@
 """Draws the life of an item from its table: a picture, and a table for ARCHITECTURE.md.
 
-Holds what turns `foqs.core.life.TABLE` into docs/diagrams/life.svg and into a
+Holds what turns `foqs.core.items.life.TABLE` into docs/diagrams/life.svg and into a
 table of what every event does in every state. Always true: the same table gives
 the same bytes, and only what stands between the markers is replaced. Judges no
 rule. Where the boxes and labels of the picture stand is decided here by hand.
@@ -23,8 +23,8 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from foqs.core.item import State  # noqa: E402 - the project need not be installed
-from foqs.core.life import LEASED_AGAIN, TABLE, EventKind  # noqa: E402
+from foqs.core.items.item import State  # noqa: E402 - the project need not be installed
+from foqs.core.items.life import LEASED_AGAIN, TABLE, EventKind  # noqa: E402
 
 BEGIN: Final = "<!-- life:begin -->"
 END: Final = "<!-- life:end -->"
@@ -65,7 +65,7 @@ class Failed(Exception):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Draws the life of an item from foqs/core/life.py.")
+    parser = argparse.ArgumentParser(description="Draws the life of an item from foqs/core/items/life.py.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is out of date")
     parser.add_argument("--file", type=Path, default=ROOT / "ARCHITECTURE.md", help="the file with the markers")
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "diagrams" / "life.svg", help="the picture")
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
         if path.exists() and path.read_text() == text:
             continue
         if options.check:
-            return _complain(f"{path.name} does not show foqs/core/life.py as it is; run python tools/diagram.py")
+            return _complain(f"{path.name} does not show foqs/core/items/life.py as it is; run python tools/diagram.py")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return 0
@@ -109,7 +109,7 @@ def picture() -> str:
     if arrows.keys() != ARROWS.keys() or set(_BOXES) != {state.name for state in State}:
         [start, stop], *_ = sorted(arrows.keys() ^ ARROWS.keys()) or [("a state", "another")]
         raise Failed(
-            f"tools/diagram.py and foqs/core/life.py differ about {start} to {stop}; give it a place, or take it out"
+            f"tools/diagram.py and foqs/core/items/life.py differ about {start} to {stop}; give it a place, or take it out"
         )
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'

@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "client")]
 
 from foqs.cli import root  # noqa: E402 - the project need not be installed
-from foqs.config import Config  # noqa: E402
+from foqs.options.config import Config  # noqa: E402
 from tools import docs_thrift  # noqa: E402
 
 CONTRACT: Final = ROOT / "thrift" / "foqs.thrift"

@@ -22,24 +22,24 @@ from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
-from foqs_client import convert, errors
-from foqs_client.address import is_tls_url, parse_addresses
-from foqs_client.admin import AdminCalls
-from foqs_client.attempts import BACKOFF_S_MAX, RetriedCallById, RetriedDeletion
-from foqs_client.calls import GET_ROUTING, REPLY_GRACE_S, RoutedCalls
-from foqs_client.cluster import ClusterCalls
+from foqs_client import conversion, errors
+from foqs_client.addresses import is_tls_url, parse_addresses
+from foqs_client.admin_calls import AdminCalls
+from foqs_client.automatic_keys import AutomaticKeys, RetriedEnqueue
+from foqs_client.best_priorities import BestPriorities
+from foqs_client.cluster_calls import ClusterCalls
+from foqs_client.coalescing import Coalescer
+from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import Tls, make_handshake, tls_connect
-from foqs_client.gather import Coalescer
-from foqs_client.heads import BestPriorities
+from foqs_client.host_connector import Connect
 from foqs_client.idl import ttypes
-from foqs_client.keyed import AutomaticKeys, RetriedEnqueue
-from foqs_client.message import ThriftMethod
-from foqs_client.polls import POLL_MS_MAX, DequeueKind, LongPolls
-from foqs_client.pool import ConnectionPool
+from foqs_client.long_polls import POLL_MS_MAX, DequeueKind, LongPolls
+from foqs_client.retried_calls import BACKOFF_S_MAX, RetriedCallById, RetriedDeletion
+from foqs_client.routed_calls import GET_ROUTING, REPLY_GRACE_S, RoutedCalls
 from foqs_client.router import Router
-from foqs_client.routes import Address
-from foqs_client.takers import SharedDequeues
-from foqs_client.transport import Connect
+from foqs_client.routing_table import Address
+from foqs_client.shared_dequeues import SharedDequeues
+from foqs_client.thrift_messages import ThriftMethod
 from foqs_client.types import (
     BulkPage,
     Change,
@@ -172,7 +172,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         if not items:
             return []
         self._router.refresh_if_due()
-        given = convert.items(items)
+        given = conversion.items(items)
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
         begun = asyncio.get_running_loop().time()
@@ -323,7 +323,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         outcomes = await self._call_by_id(
             _RELEASE,
             ttypes.ReleaseRequest,
-            convert.leases(deliveries),
+            conversion.leases(deliveries),
             RetriedCallById,
             COMMIT_TIMEOUT_MS,
             immediate=True,
@@ -340,7 +340,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
 
     async def ack(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         """Done: deletes the items. Tried again within its time, after which `already_gone` may be its own doing."""
-        return await self._call_by_id(_ACK, ttypes.AckRequest, convert.leases(leases), RetriedDeletion, timeout_ms)
+        return await self._call_by_id(_ACK, ttypes.AckRequest, conversion.leases(leases), RetriedDeletion, timeout_ms)
 
     async def nack(self, nacks: Sequence[Nack | Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         """Not done: to be delivered again, or never (`dead`). A bare lease backs off by the namespace's policy.
@@ -349,7 +349,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         written. An item is nacked once: a repeat that finds the lease over leaves the
         outcome unknown.
         """
-        return await self._call_by_id(_NACK, ttypes.NackRequest, convert.nacks(nacks), RetriedCallById, timeout_ms)
+        return await self._call_by_id(_NACK, ttypes.NackRequest, conversion.nacks(nacks), RetriedCallById, timeout_ms)
 
     async def extend(
         self, leases: Sequence[Lease], *, lease_ms: int | None = None, timeout_ms: int | None = None
@@ -360,7 +360,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         that finds the lease over leaves the outcome unknown: it may have been extended
         and have ended since.
         """
-        extensions = [ttypes.Extension(lease.id, lease.token, lease_ms) for lease in convert.leases(leases)]
+        extensions = [ttypes.Extension(lease.id, lease.token, lease_ms) for lease in conversion.leases(leases)]
         return await self._call_by_id(_EXTEND, ttypes.ExtendLeaseRequest, extensions, RetriedCallById, timeout_ms)
 
     async def release(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
@@ -370,7 +370,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         the lease over leaves the outcome unknown.
         """
         return await self._call_by_id(
-            _RELEASE, ttypes.ReleaseRequest, convert.leases(leases), RetriedCallById, timeout_ms
+            _RELEASE, ttypes.ReleaseRequest, conversion.leases(leases), RetriedCallById, timeout_ms
         )
 
     async def cancel(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
@@ -382,7 +382,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
 
         Tried again within its time: a delay counts from the last attempt.
         """
-        changed = convert.change(change)
+        changed = conversion.change(change)
         return await self._call_by_id(
             _UPDATE, lambda name, ids: ttypes.UpdateRequest(name, ids, changed), list(ids), RetriedCallById, timeout_ms
         )
@@ -399,7 +399,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
 
     async def count(self, only: ItemFilter, *, timeout_ms: int | None = None) -> ItemCount:
         """How many items match."""
-        request = ttypes.CountItemsRequest(self.namespace, convert.item_filter(only))
+        request = ttypes.CountItemsRequest(self.namespace, conversion.item_filter(only))
         reply = await self._call(_COUNT, request, timeout_ms)
         return ItemCount(reply.items or 0, reply.payload_bytes)
 
@@ -419,7 +419,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         timeout_ms: int | None = None,
     ) -> BulkPage:
         """Changes a page of the items that match. A delay counts from the first page."""
-        return await self._bulk(ttypes.BulkAction.UPDATE, only, convert.change(change), limit, cursor, timeout_ms)
+        return await self._bulk(ttypes.BulkAction.UPDATE, only, conversion.change(change), limit, cursor, timeout_ms)
 
     async def redrive_matching(
         self, only: ItemFilter, limit: int = 1_000, cursor: str | None = None, *, timeout_ms: int | None = None
@@ -431,9 +431,9 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         self, action: Any, only: ItemFilter, change: Any, limit: int, cursor: str | None, timeout_ms: int | None
     ) -> BulkPage:
         request = ttypes.BulkRequest(
-            self.namespace, convert.item_filter(only), action, change, ttypes.Page(limit, cursor)
+            self.namespace, conversion.item_filter(only), action, change, ttypes.Page(limit, cursor)
         )
-        return convert.bulk_page(await self._call(_BULK, request, timeout_ms))
+        return conversion.bulk_page(await self._call(_BULK, request, timeout_ms))
 
     # -------------------------------------------------------------------- looking
 
@@ -447,22 +447,22 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         timeout_ms: int | None = None,
     ) -> TopicPage:
         """Topics by name. `states` None: those with ready or leased items."""
-        numbers = None if states is None else [convert.state_number(state) for state in states]
+        numbers = None if states is None else [conversion.state_number(state) for state in states]
         request = ttypes.GetActiveTopicsRequest(
             self.namespace, ttypes.TopicFilter(prefix or None, numbers), ttypes.Page(limit, cursor)
         )
         reply = await self._call(_TOPICS, request, timeout_ms)
-        return TopicPage([convert.topic(topic) for topic in reply.topics or ()], reply.next_cursor)
+        return TopicPage([conversion.topic(topic) for topic in reply.topics or ()], reply.next_cursor)
 
     async def item(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> ItemView:
         """Looks at one item. Raises NotFound."""
         request = ttypes.GetItemRequest(self.namespace, id, with_payload)
-        return convert.item_view(await self._call_owner(_ITEM, request, timeout_ms))
+        return conversion.item_view(await self._call_owner(_ITEM, request, timeout_ms))
 
     async def explain(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> Explanation:
         """Why an item is not delivered, and what would change it; an answer too for one that is gone."""
         request = ttypes.GetItemRequest(self.namespace, id, with_payload)
-        return convert.explanation(await self._call_owner(_EXPLAIN, request, timeout_ms))
+        return conversion.explanation(await self._call_owner(_EXPLAIN, request, timeout_ms))
 
     async def peek(
         self,
@@ -476,10 +476,10 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
     ) -> ItemPage:
         """Looks at a topic's items in one state, best first, without delivering them."""
         request = ttypes.PeekRequest(
-            self.namespace, topic, convert.state_number(state), ttypes.Page(limit, cursor), with_payload
+            self.namespace, topic, conversion.state_number(state), ttypes.Page(limit, cursor), with_payload
         )
         reply = await self._call(_PEEK, request, timeout_ms)
-        return ItemPage([convert.item_view(view) for view in reply.items or ()], reply.next_cursor)
+        return ItemPage([conversion.item_view(view) for view in reply.items or ()], reply.next_cursor)
 
     async def dead(
         self,
@@ -493,11 +493,11 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         """Looks at dead items, of a topic or of all. A page may be short and not be the last."""
         request = ttypes.ListDeadRequest(self.namespace, topic, ttypes.Page(limit, cursor), with_payload)
         reply = await self._call(_DEAD, request, timeout_ms)
-        return ItemPage([convert.item_view(view) for view in reply.items or ()], reply.next_cursor)
+        return ItemPage([conversion.item_view(view) for view in reply.items or ()], reply.next_cursor)
 
     async def routing(self, *, timeout_ms: int | None = None) -> Routing:
         """Hosts and shards."""
-        return convert.routing(await self._call(GET_ROUTING, ttypes.GetRoutingRequest(), timeout_ms))
+        return conversion.routing(await self._call(GET_ROUTING, ttypes.GetRoutingRequest(), timeout_ms))
 
 
 _RETRYABLE_ELSEWHERE: Final = (errors.Unavailable, errors.Overloaded, errors.UnknownOutcome)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from foqs_client import convert, errors
+from foqs_client import conversion, errors
+from foqs_client.host_connection import HostConnection, NoReply, NotSent
 from foqs_client.idl import ttypes
-from foqs_client.link import HostConnection, NoReply, NotSent
-from foqs_client.message import Refused, ThriftMethod, Unreadable
+from foqs_client.thrift_messages import Refused, ThriftMethod, Unreadable
 
 TOKEN_BYTES_MAX: Final = 4_096
 _AUTHENTICATE: Final = ThriftMethod("authenticate")
@@ -125,7 +125,7 @@ async def authenticate(connection: HostConnection, token: str | None, deadline: 
     finally:
         connection.forget(seqid)
     if failed is not None:
-        refusal = convert.error(failed.error)
+        refusal = conversion.error(failed.error)
         if isinstance(refusal, errors.Unavailable | errors.Overloaded | errors.DeadlineExceeded):
             raise OSError(str(refusal))
         raise refusal

@@ -15,10 +15,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Final
 
+from foqs_client.connection_pool import ConnectionPool
 from foqs_client.errors import FoqsError, NotOwner, Unavailable
-from foqs_client.loads import HostLoads
-from foqs_client.pool import ConnectionPool
-from foqs_client.routes import Address, RoutingTable
+from foqs_client.host_loads import HostLoads
+from foqs_client.routing_table import Address, RoutingTable
 from foqs_client.types import Routing
 
 REFRESH_S: Final = 5.0

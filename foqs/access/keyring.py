@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from foqs.access.files import UnusableFile, read_secret, read_tokens
+from foqs.access.secret_files import UnusableFile, read_secret, read_tokens
 
 PEM_BYTES_MAX: Final = 1 << 20
 """Of a certificate or key file."""

@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 from foqs.catalog.document import Document, Namespace, Permission
-from foqs.catalog.settings import SETTING_RANGES
-from foqs.catalog.slots import SlotConflict, conflicting_slots, with_even_division, with_slots
-from foqs.core import validate
+from foqs.catalog.key_slot_assignment import SlotConflict, conflicting_slots, with_even_division, with_slots
+from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.errors import InvalidArgument, NamespaceNotFound, Unavailable
+from foqs.core.items import validation
 
 
 def create(
@@ -197,7 +197,7 @@ def _check_tier(name: str, namespace: Namespace, tier: str | None) -> None:
 
 def _checked_settings(settings: Mapping[str, int]) -> Mapping[str, int]:
     return {
-        key: validate.check_number(value, *SETTING_RANGES[key], f"settings.{key}") for key, value in settings.items()
+        key: validation.check_number(value, *SETTING_RANGES[key], f"settings.{key}") for key, value in settings.items()
     }
 
 

@@ -15,15 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from foqs.catalog.settings import SETTING_RANGES
-from foqs.catalog.slots import SlotAssignment, SlotConflict, format_slots, parse_slot_range, with_slots
-from foqs.core import validate
+from foqs.access.permission import Permission as Permission
+from foqs.catalog.key_slot_assignment import SlotAssignment, SlotConflict, format_slots, parse_slot_range, with_slots
+from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.errors import FoqsError
-from foqs.core.item import SHARD_MAX
-from foqs.core.keys import INCARNATION_MAX
-from foqs.core.permission import Permission as Permission
+from foqs.core.items import validation
+from foqs.core.items.idempotency_keys import INCARNATION_MAX
+from foqs.core.items.item import SHARD_MAX
 from shardmgr.model import MalformedDocument as MalformedDocument
-from shardmgr.strict import (
+from shardmgr.strict_json import (
     abbreviate,
     integer_parser,
     parse_json,
@@ -193,6 +193,6 @@ def _parse_name(raw: Any, path: str) -> str:
     if not isinstance(raw, str):
         raise MalformedDocument(path, f"this must be a text, not {abbreviate(raw)}")
     try:
-        return validate.decode_name(raw.encode("utf-8", "surrogatepass"), "")
+        return validation.decode_name(raw.encode("utf-8", "surrogatepass"), "")
     except FoqsError as error:
         raise MalformedDocument(path, f"{abbreviate(raw)} is not a name: {error.message}") from None

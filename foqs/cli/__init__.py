@@ -11,25 +11,25 @@ from typing import Any
 
 import click
 
-from foqs.cli.change import item_cancel, item_update
-from foqs.cli.cluster import cluster
-from foqs.cli.cluster_init import init as cluster_init
-from foqs.cli.dead import dead
-from foqs.cli.doctor import doctor
-from foqs.cli.grants import grant
-from foqs.cli.hosts import dev, host
-from foqs.cli.items import ack, dequeue, item, nack, peek
-from foqs.cli.members import host_drain, host_list, host_undrain
-from foqs.cli.namespaces import namespace
+from foqs.cli.commands.change_commands import item_cancel, item_update
+from foqs.cli.commands.cluster_commands import cluster
+from foqs.cli.commands.cluster_init import init as cluster_init
+from foqs.cli.commands.config_commands import config
+from foqs.cli.commands.dead_commands import dead
+from foqs.cli.commands.enqueue_command import enqueue
+from foqs.cli.commands.explain_command import explain
+from foqs.cli.commands.grant_commands import grant
+from foqs.cli.commands.host_commands import host_drain, host_list, host_undrain
+from foqs.cli.commands.host_process_commands import dev, host
+from foqs.cli.commands.item_commands import ack, dequeue, item, nack, peek
+from foqs.cli.commands.namespace_commands import namespace
+from foqs.cli.commands.schema_commands import schema
+from foqs.cli.commands.shard_commands import shard
+from foqs.cli.commands.topic_commands import topic
+from foqs.cli.commands.worker_command import worker
+from foqs.cli.doctor.doctor_command import doctor
+from foqs.cli.host_session import CommandFailed
 from foqs.cli.output import print_message
-from foqs.cli.produce import enqueue
-from foqs.cli.schema import schema
-from foqs.cli.session import CommandFailed
-from foqs.cli.settings import config
-from foqs.cli.shards import shard
-from foqs.cli.topics import topic
-from foqs.cli.why import explain
-from foqs.cli.worker import worker
 
 
 class RootGroup(click.Group):

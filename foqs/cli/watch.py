@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from foqs.cli.session import HostSession
+from foqs.cli.host_session import HostSession
 from foqs.cli.values import DURATION
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ def main() -> int:
     """Returns the exit code."""
     options = parse(sys.argv[1:])
     try:
-        from foqs.demo.failed import DemoFailed
-        from foqs.demo.show import Display
+        from foqs.demo.display import Display
+        from foqs.demo.run_failed import DemoFailed
         from foqs.demo.story import DemoRun
 
         show = Display()

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from foqs.demo.files import FileEntry
-from foqs.demo.work import FileResult
+from foqs.demo.file_work import FileResult
+from foqs.demo.run_files import FileEntry
 
 
 class RunLedger:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from foqs.demo.demo_producer import ATTEMPTS_MAX
 from foqs.demo.ledger import RunLedger
-from foqs.demo.produce import ATTEMPTS_MAX
 from foqs_client import Client, ItemView, Topic
 
 ALL_STATES: Final = ("ready", "deferred", "leased", "dead")

@@ -21,13 +21,13 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Final
 
-from foqs.demo import files, host, proof, work
-from foqs.demo.consume import DemoConsumer
-from foqs.demo.failed import DemoFailed
-from foqs.demo.host import DemoHost
+from foqs.demo import demo_host, file_work, proof, run_files
+from foqs.demo.demo_consumer import DemoConsumer
+from foqs.demo.demo_host import DemoHost
+from foqs.demo.demo_producer import DemoProducer
+from foqs.demo.display import Display, format_bytes
 from foqs.demo.ledger import RunLedger
-from foqs.demo.produce import DemoProducer
-from foqs.demo.show import Display, format_bytes
+from foqs.demo.run_failed import DemoFailed
 from foqs_client import Client, FoqsError
 
 INTERRUPTED: Final = 130
@@ -44,7 +44,7 @@ class DemoRun:
         self._options = options
         self._show = show
         self._serve = bool(options.serve)
-        self._folder = (options.dir or files.standard_library()).absolute()
+        self._folder = (options.dir or run_files.standard_library()).absolute()
         self._workers = options.workers or len(os.sched_getaffinity(0))
         self._run_name = f"demo-{secrets.token_hex(2)}"
         self._paths: list[str] = []
@@ -55,19 +55,19 @@ class DemoRun:
         with contextlib.ExitStack() as stack, asyncio.Runner() as runner:
             data = self._options.data or (DATA if self._serve else _temporary_folder(stack, "foqs-demo-data-"))
             data = data.absolute()
-            nursery = files.PlantedFiles(_temporary_folder(stack, "foqs-demo-planted-"))
+            nursery = run_files.PlantedFiles(_temporary_folder(stack, "foqs-demo-planted-"))
             try:
                 return runner.run(self._run_async(data, nursery))
             except asyncio.CancelledError:
                 self._show.line("Interrupted; the host and the workers are stopped.")
                 return INTERRUPTED
 
-    async def _run_async(self, data: Path, nursery: files.PlantedFiles) -> int:
+    async def _run_async(self, data: Path, nursery: run_files.PlantedFiles) -> int:
         _handle_signals()
-        self._paths = await asyncio.to_thread(files.find_files, self._folder, self._options.limit, data)
+        self._paths = await asyncio.to_thread(run_files.find_files, self._folder, self._options.limit, data)
         if not self._paths:
             raise DemoFailed(f"There is no file below {self._folder}; name another folder.")
-        async with host.running_host(data, *self._ports()) as server, Client(server.url) as client:
+        async with demo_host.running_host(data, *self._ports()) as server, Client(server.url) as client:
             try:
                 await self._show_introduction(client, server, data, len(nursery.paths))
                 await self._run_clients(client, server, nursery)
@@ -109,11 +109,11 @@ class DemoRun:
         self._show.named_values(facts)
         self._show.line()
 
-    async def _run_clients(self, client: Client, server: DemoHost, nursery: files.PlantedFiles) -> None:
+    async def _run_clients(self, client: Client, server: DemoHost, nursery: run_files.PlantedFiles) -> None:
         """Producer and consumer at once, until every item is settled. Raises an ExceptionGroup."""
-        topics = files.topics_by_path([*nursery.paths, *self._paths], self._run_name)
+        topics = run_files.topics_by_path([*nursery.paths, *self._paths], self._run_name)
         producer = DemoProducer(client, self._ledger, topics)
-        with work.worker_pool(self._workers) as pool:
+        with file_work.worker_pool(self._workers) as pool:
             consumer = DemoConsumer(client, self._ledger, f"{self._run_name}/", pool, self._workers)
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(server.fail_on_exit())

@@ -13,35 +13,35 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Final
 
-from foqs.clock import Clock
-from foqs.core.batch import Acks, Events, HandOut, Inserts, ReplayLookup
-from foqs.core.breaker import BreakerSettings
-from foqs.core.counts import TopicCounts
-from foqs.core.cuts import SetPurgeMarker
 from foqs.core.errors import HANDOVER_RETRY_MS, FoqsError, Overloaded, Unavailable
-from foqs.core.fence import Owner
-from foqs.core.intake import LANE_SHARES, Intake, IntakeLimits
-from foqs.core.item import KeyedItem, NewItem, OrderKey, Row, State, TopicName, order_key_number
-from foqs.core.life import Event, EventKind, RetryPolicy
-from foqs.core.numbers import ItemNumbers
-from foqs.core.pace import FlushPace, PaceSettings
-from foqs.core.ready import ReadyIndex
-from foqs.core.rows import RowCache
-from foqs.core.shardtime import ShardClock, initial_time_ms
-from foqs.core.timers import DueTimers
-from foqs.core.underway import InFlight
-from foqs.shard.breaker import ShardBreaker
-from foqs.shard.counting import InitialCount
-from foqs.shard.facts import ShardObserver
-from foqs.shard.figures import ShardSnapshot, take_snapshot
-from foqs.shard.hints import PrefetchJob, RefillJob
-from foqs.shard.keysweep import run_key_expiry
-from foqs.shard.memory import DeliveryPort, ShardMemory
-from foqs.shard.purger import PurgeWorker
-from foqs.shard.reader import ShardReader
+from foqs.core.flush.batch import Acks, Events, HandOut, Inserts, ReplayLookup
+from foqs.core.flush.fence import Owner
+from foqs.core.flush.intake import LANE_SHARES, Intake, IntakeLimits
+from foqs.core.flush.item_numbers import ItemNumbers
+from foqs.core.flush.pacing import FlushPace, PaceSettings
+from foqs.core.flush.purge_markers import SetPurgeMarker
+from foqs.core.items.item import KeyedItem, NewItem, OrderKey, Row, State, TopicName, order_key_number
+from foqs.core.items.life import Event, EventKind, RetryPolicy
+from foqs.core.limits.breaker_window import BreakerSettings
+from foqs.core.limits.in_flight import InFlight
+from foqs.core.memory.ready_index import ReadyIndex
+from foqs.core.memory.row_cache import RowCache
+from foqs.core.memory.topic_counts import TopicCounts
+from foqs.core.timing.due_timers import DueTimers
+from foqs.core.timing.shard_clock import ShardClock, initial_time_ms
+from foqs.runtime.clock import Clock
+from foqs.shard.background_reads import PrefetchJob, RefillJob
+from foqs.shard.initial_count import InitialCount
+from foqs.shard.key_expiry import run_key_expiry
+from foqs.shard.observer import ShardObserver
+from foqs.shard.purge_worker import PurgeWorker
 from foqs.shard.retry import Backoff
 from foqs.shard.settings import ShardSettings
-from foqs.shard.timekeeper import TimerService
+from foqs.shard.shard_breaker import ShardBreaker
+from foqs.shard.shard_memory import DeliveryPort, ShardMemory
+from foqs.shard.shard_reader import ShardReader
+from foqs.shard.snapshot import ShardSnapshot, take_snapshot
+from foqs.shard.timer_service import TimerService
 from foqs.shard.writer import Writer
 from foqs.store.port import Store
 
@@ -412,7 +412,7 @@ class Shard:
     def submit_replay_lookup(
         self, namespace: str, items: Sequence[KeyedItem], refusals: Sequence[FoqsError], on_finished: Callable[[], None]
     ) -> ReplayLookup:
-        """Queues a look for what these items repeat; see `core.recall`. Raises `Overloaded`, `Unavailable`: nothing was queued."""
+        """Queues a look for what these items repeat; see `core.flush.replay_lookup`. Raises `Overloaded`, `Unavailable`: nothing was queued."""
         self._check_serving()
         work = ReplayLookup(namespace, items, refusals, on_finished)
         self._intake.submit(work)

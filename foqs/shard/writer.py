@@ -17,23 +17,23 @@ from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
-from foqs.core.batch import Batch, Inserts, Part
 from foqs.core.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
-from foqs.core.fence import CommitOutcome, Fence, Owner, commit_outcome
-from foqs.core.flush import FindRow, chain_finders, decide_batch
-from foqs.core.intake import LANE_SHARES, Intake
-from foqs.core.item import Row
-from foqs.core.keys import IdempotencyKey, KeyName
-from foqs.core.life import FlushContext, RetryPolicy
-from foqs.core.pace import FlushPace, LeaseCost
-from foqs.core.rows import RowCache
-from foqs.core.shardtime import ShardClock
-from foqs.core.timers import DueTimers
-from foqs.core.work import Lane
-from foqs.shard.breaker import ShardBreaker
-from foqs.shard.facts import ShardObserver
-from foqs.shard.flush import Flush, ShardMemoryPort
+from foqs.core.flush.batch import Batch, Inserts, Part
+from foqs.core.flush.decision import FindRow, chain_finders, decide_batch
+from foqs.core.flush.fence import CommitOutcome, Fence, Owner, commit_outcome
+from foqs.core.flush.intake import LANE_SHARES, Intake
+from foqs.core.flush.pacing import FlushPace, LeaseCost
+from foqs.core.flush.work import Lane
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
+from foqs.core.items.item import Row
+from foqs.core.items.life import FlushContext, RetryPolicy
+from foqs.core.memory.row_cache import RowCache
+from foqs.core.timing.due_timers import DueTimers
+from foqs.core.timing.shard_clock import ShardClock
+from foqs.shard.observer import ShardObserver
 from foqs.shard.retry import Backoff
+from foqs.shard.shard_breaker import ShardBreaker
+from foqs.shard.shard_flush import Flush, ShardMemoryPort
 from foqs.store.port import (
     ANY_LENGTH,
     FencedOut,

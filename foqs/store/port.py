@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
-from foqs.core.cuts import PurgeMarker
-from foqs.core.fence import Fence, Owner
-from foqs.core.item import OrderKey, Row, State, TopicName
-from foqs.core.keys import IdempotencyKey, KeyName
+from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.purge_markers import PurgeMarker
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
+from foqs.core.items.item import OrderKey, Row, State, TopicName
 
 FAULT_POINTS: Final = ("begin", "fenced", "read", "written", "committed")
 """begin: before the transaction; fenced: after the fence; read: after the rows

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from foqs.core.fence import Owner
-from foqs.core.item import DeliveryPolicy, OrderKey, Row, State, pack_order_key
+from foqs.core.flush.fence import Owner
+from foqs.core.items.item import DeliveryPolicy, OrderKey, Row, State, pack_order_key
 from foqs.store.port import StoreUnusable
 
 COLUMNS: Final = (

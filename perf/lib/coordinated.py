@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from foqs.dev.cluster import is_served
-from foqs.dev.host import PROGRAM
-from foqs.dev.server import run_program
-from foqs.dev.zookeeper import ZooKeeper
+from foqs.dev.host_process import PROGRAM
+from foqs.dev.local_cluster import is_served
+from foqs.dev.server_process import run_program
+from foqs.dev.zookeeper_server import ZooKeeper
 from foqs_client import Client, FoqsError
 from perf.lib.servers import FoqsHost
 

@@ -22,8 +22,8 @@ from typing import Final
 
 import uvloop
 
-from foqs.core.item import make_number
-from foqs.store.sql_mysql_values import due_or_never
+from foqs.core.items.item import make_number
+from foqs.store.mysql.mysql_values import due_or_never
 from foqs.store.sql_rows import LEASE_COLUMNS
 from perf import limit
 from perf.lib import rows

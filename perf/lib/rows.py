@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from foqs.core.item import DeliveryPolicy, State, make_number
+from foqs.core.items.item import DeliveryPolicy, State, make_number
 
 EPOCH: Final = 1
 NONCE: Final = "0123456789abcdef0123456789abcdef"

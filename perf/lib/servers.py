@@ -15,10 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from foqs.dev import mariadb
-from foqs.dev.host import PROGRAM, HostProcess
-from foqs.dev.server import ServerNotAvailable as ServerNotAvailable
-from foqs.dev.server import (
+from foqs.dev import mariadb_server
+from foqs.dev.host_process import PROGRAM, HostProcess
+from foqs.dev.server_process import ServerNotAvailable as ServerNotAvailable
+from foqs.dev.server_process import (
     ServerProcess,
     find_program,
     free_port,
@@ -33,7 +33,7 @@ _POSTGRES_FOLDERS: Final = "/usr/lib/postgresql"
 DATABASE: Final = "perf"
 
 
-class MariaDb(mariadb.MariaDb):
+class MariaDb(mariadb_server.MariaDb):
     """MariaDB with one empty database, `perf`.
 
     Args:

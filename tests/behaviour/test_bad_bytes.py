@@ -8,7 +8,7 @@ from thrift.Thrift import TType
 
 from tests.behaviour.test_bad_fields import INVALID
 from tests.behaviour.wires import Verdict, WireSite, wire_story
-from tests.support.misspelt import VALUES, field_of_type, malformed_frame, nested_field
+from tests.support.malformed_requests import VALUES, field_of_type, malformed_frame, nested_field
 from tests.support.requests import METHODS, Field, Names, fields, good
 
 DEPTH = 20_000

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 from typing import Any, Final
 
-from foqs.core.item import TIME_MS_MAX
+from foqs.core.items.item import TIME_MS_MAX
 from foqs_client.idl import ttypes
 from foqs_client.idl.ttypes import DeliveryPolicy, ItemState
 from tests.behaviour.test_bad_fields import I32_MAX, I32_MIN, I64_MAX, I64_MIN, ITEMS_MAX, LATER, TOPICS_MAX

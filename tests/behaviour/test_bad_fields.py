@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from thrift.Thrift import TType
 
-from foqs.catalog.settings import SETTING_RANGES
-from foqs.core.item import TIME_MS_MAX
+from foqs.catalog.namespace_settings import SETTING_RANGES
+from foqs.core.items.item import TIME_MS_MAX
 from foqs_client.idl import ttypes
 from foqs_client.idl.ttypes import BulkAction, ItemState
 from tests.behaviour.wires import Verdict, WireSite, wire_story

@@ -16,9 +16,9 @@ from foqs_client.idl import ttypes
 from foqs_client.idl.ttypes import BulkAction
 from tests.behaviour.test_bad_fields import BAD, I64_MAX
 from tests.behaviour.wires import OK, WireSite, wire_story
-from tests.support.misspelt import mutate
+from tests.support.malformed_requests import mutate
 from tests.support.requests import METHODS, Names, fields, good
-from tests.support.wire import call, frame
+from tests.support.rpc_server import call, frame
 
 CALLS: Final = 2_000
 SEED: Final = 11

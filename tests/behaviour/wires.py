@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any, Final
 
 from foqs.testing import FakeHost
-from foqs.testing.host import PORT
+from foqs.testing.fake_host import PORT
 from foqs_client import Client, Namespace
 from foqs_client.idl import ttypes
 from foqs_client.idl.ttypes import ErrorCode
@@ -25,7 +25,7 @@ from tests.support.aio import run
 from tests.support.poll import pass_ms
 from tests.support.processes import RestartableHost
 from tests.support.requests import Names
-from tests.support.wire import call, parse_any, parse_reply
+from tests.support.rpc_server import call, parse_any, parse_reply
 
 Verdict = tuple[str, str | None]
 """What came back: OK, ALREADY_GONE, REPEATED or the code of an error; and the field at fault."""

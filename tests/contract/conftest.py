@@ -17,11 +17,11 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from foqs.store.memory import MemoryDatabase
-from foqs.store.mysql import MysqlStore
-from foqs.store.mysql_driver import MysqlSettings
+from foqs.store.in_memory.memory_store import MemoryDatabase
+from foqs.store.mysql.mysql_driver import MysqlSettings
+from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import FaultHook, Store, no_faults
-from foqs.store.sqlite import SqliteStore
+from foqs.store.sqlite.sqlite_store import SqliteStore
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import BOTH, running

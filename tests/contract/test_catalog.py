@@ -12,11 +12,11 @@ import pytest
 
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, Permission
-from foqs.catalog.local import FileCatalog
-from foqs.catalog.memory import MemoryCatalog
+from foqs.catalog.file_catalog import FileCatalog
+from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.port import Catalog, CatalogConflict, CatalogFull
-from foqs.catalog.shared import RegistryCatalog
-from shardmgr.registry import Registry, VersionedDocument
+from foqs.catalog.registry_catalog import RegistryCatalog
+from shardmgr.registry.port import Registry, VersionedDocument
 from tests.support.aio import run
 from tests.support.registries import LocalBench, ZooKeeperBench
 from tests.support.zookeeper import ZooKeeper

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 from kazoo.client import KazooClient
 
-from shardmgr.zookeeper import ZooKeeperRegistry
+from shardmgr.registry.zookeeper_registry import ZooKeeperRegistry
 from tests.support.aio import run
 from tests.support.registries import boot_ms
 from tests.support.zookeeper import ZooKeeper, ensemble

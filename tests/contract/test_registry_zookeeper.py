@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from shardmgr.registry import (
+from shardmgr.registry.port import (
     ConnectionState,
     Registry,
     RegistryConflict,
@@ -21,9 +21,9 @@ from shardmgr.registry import (
     RegistryOutcomeUnknown,
     VersionedDocument,
 )
-from shardmgr.zookeeper import ZooKeeperRegistry
+from shardmgr.registry.zookeeper_registry import ZooKeeperRegistry
 from tests.support.aio import run
-from tests.support.dropping import DroppingProxy, full_listener
+from tests.support.dropping_proxy import DroppingProxy, full_listener
 from tests.support.ports import free_port
 from tests.support.registries import LONG_MS, SHORT_MS, ZooKeeperBench, boot_ms, wait_for_condition
 from tests.support.zookeeper import SESSION_TIMEOUT_MS_MAX, ZooKeeper, ensemble

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.core.fence import Fence, Owner
-from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, DeliveryPolicy, Row, State
+from foqs.core.flush.fence import Fence, Owner
+from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, DeliveryPolicy, Row, State
 from foqs.store.port import ANY_LENGTH, DueRow, FencedOut, LeaseUpdate, StoreLost, Superseded, WriteRefused, Writes
 from tests.contract.conftest import Bench
 from tests.support.stores import NONCE, OTHER, Ownership, contents, make_row, opened, reading, without_payload

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from foqs.core.fence import CommitOutcome, Owner, commit_outcome
-from foqs.core.item import Row
+from foqs.core.flush.fence import CommitOutcome, Owner, commit_outcome
+from foqs.core.items.item import Row
 from foqs.store.port import FAULT_POINTS, FencedOut, Store, StoreError, StoreLost, Superseded, Writes
 from tests.contract.conftest import Bench
 from tests.contract.zombie import Zombie

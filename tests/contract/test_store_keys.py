@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from foqs.core.fence import CommitOutcome, commit_outcome
-from foqs.core.item import TIME_MS_MAX, Row
-from foqs.core.keys import KEY_SLOT_COUNT, IdempotencyKey, KeyName
+from foqs.core.flush.fence import CommitOutcome, commit_outcome
+from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT, IdempotencyKey, KeyName
+from foqs.core.items.item import TIME_MS_MAX, Row
 from foqs.store.port import (
     FAULT_POINTS,
     KEY_EXPIRY_ROWS_MAX,

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from foqs.clock import SystemClock
 from foqs.core.errors import UnknownOutcome
-from foqs.core.fence import Fence, Owner
-from foqs.core.item import Row
-from foqs.core.keys import IdempotencyKey, KeyName
-from foqs.service.engine import Engine
-from foqs.shard.facts import NullObserver
-from foqs.shard.keeper import ShardTakenOver
+from foqs.core.flush.fence import Fence, Owner
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
+from foqs.core.items.item import Row
+from foqs.queue.engine import Engine
+from foqs.runtime.clock import SystemClock
+from foqs.shard.observer import NullObserver
+from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.port import Decide, Store, StoreLost, Writes
-from shardmgr.local import LocalCoordinator
+from shardmgr.local_coordinator import LocalCoordinator
 from tests.contract.conftest import SHARD, Bench
 from tests.support.aio import call_result
 from tests.support.builders import MemoryEpochBook, catalog, engine_settings, new_item

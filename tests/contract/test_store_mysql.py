@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from foqs.core.fence import CommitOutcome, commit_outcome
-from foqs.core.item import TIME_MS_MAX, State, pack_order_key
-from foqs.core.keys import IdempotencyKey
-from foqs.store import mysql, sql_mysql
-from foqs.store.mysql import MysqlStore
-from foqs.store.mysql_driver import MysqlLink, MysqlSettings, OnResults
-from foqs.store.mysql_reads import MysqlReads
-from foqs.store.mysql_wire import Result
+from foqs.core.flush.fence import CommitOutcome, commit_outcome
+from foqs.core.items.idempotency_keys import IdempotencyKey
+from foqs.core.items.item import TIME_MS_MAX, State, pack_order_key
+from foqs.store.mysql import mysql_sql, mysql_store
+from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings, OnResults
+from foqs.store.mysql.mysql_protocol import Result
+from foqs.store.mysql.mysql_reads import MysqlReads
+from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import (
     ANY_LENGTH,
     FAULT_POINTS,
@@ -31,7 +31,7 @@ from foqs.store.port import (
 )
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
-from tests.support.dropping import DroppingProxy
+from tests.support.dropping_proxy import DroppingProxy
 from tests.support.mariadb import MariaDb
 from tests.support.poll import soon
 from tests.support.stores import NONCE, OTHER, TOPIC, contents, make_row, opened, reading
@@ -427,7 +427,7 @@ def test_a_count_sleeps_at_round_numbers_and_leaves_out_none_of_them(bench: Benc
 def test_flushes_go_on_while_a_count_sleeps_and_one_that_is_killed_meanwhile_is_lost(
     bench: Bench, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql_mysql, "_PAUSE_S", 3_600)
+    monkeypatch.setattr(mysql_sql, "_PAUSE_S", 3_600)
     asleep = "SELECT ID FROM information_schema.PROCESSLIST WHERE STATE = 'User sleep' AND INFO LIKE '%foqs_3_item%SLEEP(3600)%'"
 
     async def story() -> None:
@@ -519,7 +519,7 @@ def test_what_is_not_scheduled_is_never_due_as_is_what_an_earlier_version_left_w
         await owned.write(inserts=[*rows.values(), make_row(3, due_ms=5)])
         store = owned.store
         assert isinstance(store, MysqlStore)
-        await store._require_link().run(b"UPDATE foqs_3_item SET due_ms = NULL WHERE id = 2", sql_mysql.COMMIT)
+        await store._require_link().run(b"UPDATE foqs_3_item SET due_ms = NULL WHERE id = 2", mysql_sql.COMMIT)
         assert await contents(owned) == {**rows, 3: make_row(3, due_ms=5)}
         assert await store.due_rows(None, TIME_MS_MAX, None, 10) == [DueRow(5, 3)]
         assert await store.next_due_ms(0) == 5
@@ -540,7 +540,7 @@ def test_statements_use_their_indexes(place: MysqlSettings, bench: Bench) -> Non
         await owned.write(inserts=[make_row(n, priority=n % 5, due_ms=n) for n in range(1, 400)])
         store = owned.store
         assert isinstance(store, MysqlStore)
-        texts = sql_mysql.Statements(3)
+        texts = mysql_sql.Statements(3)
         for text, index in (
             (texts.ready_keys(TOPIC, None, 5), "item_order"),
             (texts.ready_keys(TOPIC, pack_order_key(1, 1_000, 7), 5), "item_order"),
@@ -568,7 +568,7 @@ def test_what_a_flush_writes_by_ids_reads_no_other_rows_however_few_there_are(
         store = owned.store
         assert isinstance(store, MysqlStore)
         await store._require_link().run(b"ANALYZE TABLE foqs_3_item")
-        texts = sql_mysql.Statements(3)
+        texts = mysql_sql.Statements(3)
         for text in (
             *texts.write(Writes(deletes=ids), 1 << 20),
             *texts.write(Writes(leases=[LeaseUpdate(9, 9, 1, ids)]), 1 << 20),
@@ -591,7 +591,7 @@ def test_statements_of_keys_use_their_indexes(place: MysqlSettings, bench: Bench
         await owned.write(idempotency_keys_added=rows)
         store = owned.store
         assert isinstance(store, MysqlStore)
-        texts = sql_mysql.Statements(3)
+        texts = mysql_sql.Statements(3)
         (clear,) = texts.write(Writes(keys_expired_by_ms=5), 1 << 20)
         (read,) = texts.read_idempotency_keys([(row.namespace, row.key) for row in rows[:300]])
         for text, index in (
@@ -659,7 +659,7 @@ def test_reads_that_lost_their_connection_connect_anew(bench: Bench, mariadb: Ma
 def test_a_flush_that_reads_more_than_a_packet_holds_asks_in_several(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql, "_PACKET_BYTES_MAX", 5_000)
+    monkeypatch.setattr(mysql_store, "_PACKET_BYTES_MAX", 5_000)
     packets: list[int] = []
 
     async def story() -> None:

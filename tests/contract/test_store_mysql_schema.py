@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.core.cuts import PurgeMarker
-from foqs.core.keys import IdempotencyKey
-from foqs.store import sql_mysql
-from foqs.store.mysql import MysqlStore
-from foqs.store.mysql_driver import MysqlSettings
+from foqs.core.flush.purge_markers import PurgeMarker
+from foqs.core.items.idempotency_keys import IdempotencyKey
+from foqs.store.migrations import Migration
+from foqs.store.mysql import mysql_sql
+from foqs.store.mysql.mysql_driver import MysqlSettings
+from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import StoreLost, StoreUnusable
-from foqs.store.sql_migrations import Migration
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
@@ -114,14 +114,14 @@ def _open_many(place: MysqlSettings, count: int) -> None:
 
 def test_many_hosts_may_open_a_new_shard_at_once(place: MysqlSettings, mariadb: MariaDb) -> None:
     _open_many(place, 6)
-    assert mariadb.query(f"SELECT * FROM {place.database}.foqs_schema") == [(1, sql_mysql.MIGRATIONS[-1].number)]
+    assert mariadb.query(f"SELECT * FROM {place.database}.foqs_schema") == [(1, mysql_sql.MIGRATIONS[-1].number)]
     assert mariadb.query(f"SELECT one, epoch FROM {place.database}.foqs_1_owner") == [(1, 0)]
 
 
 def test_newer_schema_is_refused_with_both_numbers(place: MysqlSettings, mariadb: MariaDb) -> None:
     _open_many(place, 1)
     mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 99")
-    newest = sql_mysql.MIGRATIONS[-1].number
+    newest = mysql_sql.MIGRATIONS[-1].number
 
     async def story() -> None:
         with pytest.raises(StoreUnusable, match=f"version 99.*up to {newest}"):
@@ -133,7 +133,7 @@ def test_newer_schema_is_refused_with_both_numbers(place: MysqlSettings, mariadb
 def test_later_migrations_are_applied_once_in_order_and_rows_stay(
     place: MysqlSettings, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch, bench: Bench
 ) -> None:
-    newest = sql_mysql.MIGRATIONS[-1].number
+    newest = mysql_sql.MIGRATIONS[-1].number
     later = (
         Migration(newest + 1, "a note", ("CREATE TABLE IF NOT EXISTS {owner}_note (n INT NOT NULL)",)),
         Migration(newest + 2, "a line in it", ("INSERT INTO {owner}_note VALUES (3)",)),
@@ -142,7 +142,7 @@ def test_later_migrations_are_applied_once_in_order_and_rows_stay(
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1)])
-        monkeypatch.setattr(sql_mysql, "MIGRATIONS", (*sql_mysql.MIGRATIONS, *later))
+        monkeypatch.setattr(mysql_sql, "MIGRATIONS", (*mysql_sql.MIGRATIONS, *later))
         hosts = [bench.store() for _ in range(4)]
         await asyncio.gather(*(host.open() for host in hosts))
         assert mariadb.query(f"SELECT n FROM {place.database}.foqs_3_owner_note") == [(3,)]
@@ -155,9 +155,9 @@ def test_later_migrations_are_applied_once_in_order_and_rows_stay(
 def test_migration_that_stopped_half_way_is_taken_up_again(
     place: MysqlSettings, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = sql_mysql.MIGRATIONS
+    whole = mysql_sql.MIGRATIONS
     broken = (replace(whole[0], statements=(whole[0].statements[0], "THIS IS NOT SQL")),)
-    monkeypatch.setattr(sql_mysql, "MIGRATIONS", broken)
+    monkeypatch.setattr(mysql_sql, "MIGRATIONS", broken)
 
     async def story() -> None:
         with pytest.raises(StoreLost):
@@ -165,7 +165,7 @@ def test_migration_that_stopped_half_way_is_taken_up_again(
         assert mariadb.query(f"SELECT version FROM {place.database}.foqs_schema") == [(0,)]
 
     run(story())
-    monkeypatch.setattr(sql_mysql, "MIGRATIONS", whole)
+    monkeypatch.setattr(mysql_sql, "MIGRATIONS", whole)
     _open_many(place, 1)
     assert mariadb.query(f"SELECT version FROM {place.database}.foqs_schema") == [(whole[-1].number,)]
 

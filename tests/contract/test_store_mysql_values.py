@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foqs.store import sql_mysql
-from foqs.store.mysql import MysqlStore
-from foqs.store.mysql_driver import MysqlLink, MysqlSettings
+from foqs.store.mysql import mysql_sql
+from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings
+from foqs.store.mysql.mysql_store import MysqlStore
+from foqs.store.mysql.mysql_values import escape, name_literal
 from foqs.store.port import WriteRefused
-from foqs.store.sql_mysql_values import escape, name_literal
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.stores import contents, make_row, opened
@@ -70,7 +70,7 @@ def test_literals_reach_the_server_byte_for_byte(place: MysqlSettings, data: byt
         link = await MysqlLink.connect(place)
         try:
             *_, found = await link.run(
-                *sql_mysql.session_settings(1), b"SELECT %b, '%b', 7" % (name_literal(name).encode(), escape(data))
+                *mysql_sql.session_settings(1), b"SELECT %b, '%b', 7" % (name_literal(name).encode(), escape(data))
             )
             assert found.rows == [(name.encode(), data, 7)]
         finally:

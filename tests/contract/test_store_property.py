@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foqs.core.item import (
+from foqs.core.items.idempotency_keys import IdempotencyKey
+from foqs.core.items.item import (
     PRIORITY_MAX,
     PRIORITY_MIN,
     SHARD_MAX,
@@ -22,7 +23,6 @@ from foqs.core.item import (
     State,
     TopicName,
 )
-from foqs.core.keys import IdempotencyKey
 from foqs.store.port import DueRow, FencedOut, LeaseUpdate, Store, WriteRefused
 from tests.contract.conftest import Bench, make_bench
 from tests.support.mysql9 import BOTH

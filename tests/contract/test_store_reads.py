@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.core.fence import Fence
-from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, OrderKey, Row, State, pack_order_key
+from foqs.core.flush.fence import Fence
+from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, OrderKey, Row, State, pack_order_key
 from foqs.store.port import Reads, StoreLost, TopicCount
 from tests.contract.conftest import Bench
 from tests.contract.zombie import Zombie

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
-from foqs.clock import SystemClock
-from foqs.core.item import TIME_MS_MAX, State
-from foqs.service.engine import Engine
-from foqs.shard.facts import NullObserver
+from foqs.core.items.item import TIME_MS_MAX, State
+from foqs.queue.engine import Engine
+from foqs.runtime.clock import SystemClock
+from foqs.shard.observer import NullObserver
 from foqs.store.port import DueRow, no_faults
-from shardmgr.local import LocalCoordinator
+from shardmgr.local_coordinator import LocalCoordinator
 from tests.contract.conftest import SHARD, Bench
 from tests.support.aio import call_result
 from tests.support.builders import MemoryEpochBook, catalog, engine_settings, new_item

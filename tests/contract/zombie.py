@@ -10,7 +10,7 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from foqs.core.item import Row
+from foqs.core.items.item import Row
 from foqs.store.port import StoreError
 from tests.contract.conftest import SHARD, Bench
 from tests.support.aio import run

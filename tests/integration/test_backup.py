@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from foqs.core.item import SEQUENCE_BITS, format_id, parse_id
+from foqs.core.items.item import SEQUENCE_BITS, format_id, parse_id
 from foqs_client import Client, Delivery, Item
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from foqs_client import Client, Enqueued, Item, NotOwner, PermissionDenied, Tls, convert
+from foqs_client import Client, Enqueued, Item, NotOwner, PermissionDenied, Tls, conversion
 from foqs_client.idl import ttypes
-from foqs_client.message import ThriftMethod
+from foqs_client.thrift_messages import ThriftMethod
 from tests.support.aio import run
 from tests.support.certificates import Authority, secret_file
 from tests.support.mariadb import MariaDb
@@ -83,7 +83,7 @@ def client_of(host: RestartableHost, authority: Authority, token: str) -> Client
 async def send(client: Client, *keys: str) -> list[Enqueued]:
     """One attempt at an enqueue of items with these keys."""
     items = [Item("t", key.encode(), idempotency_key=key) for key in keys]
-    return await client._send_items_to(None, convert.items(items), 10_000)
+    return await client._send_items_to(None, conversion.items(items), 10_000)
 
 
 @pytest.mark.parametrize("name", ["one", "two"])

@@ -16,7 +16,7 @@ import pytest
 
 from foqs_client import Client, FoqsError, Item, Namespace
 from perf.lib.report import Report, percentile, say
-from tests.support.troubled import FaultyCluster
+from tests.support.faulty_cluster import FaultyCluster
 from tests.support.workload import pause
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.long, pytest.mark.timeout(600)]

@@ -10,11 +10,11 @@ import pytest
 
 from foqs_client import Client, Item
 from tests.support.aio import run
+from tests.support.dequeue_all import dequeue_all
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import RestartableHost
 from tests.support.real_cluster import RealCluster
-from tests.support.taking import dequeue_all
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(240)]

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from foqs.dev.cluster import LocalCluster
+from foqs.dev.local_cluster import LocalCluster
 from foqs_client import Change, Client, Item, ItemFilter, ItemView, Nack
 from tests.support.aio import run
 from tests.support.cluster import cluster

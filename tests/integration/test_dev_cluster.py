@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from foqs.dev.cluster import LocalCluster
+from foqs.dev.local_cluster import LocalCluster
 from tests.support.cluster import cluster
 from tests.support.poll import until
 from tests.support.processes import PROGRAM

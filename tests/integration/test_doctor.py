@@ -16,15 +16,16 @@ import pytest
 from click.testing import CliRunner
 
 from foqs.cli import root
-from foqs.cli.checks_catalog import check_catalog
-from foqs.cli.checks_sqlite import check_files
-from foqs.config import load
-from foqs.store import sql_mysql, sql_sqlite
+from foqs.cli.doctor.catalog_checks import check_catalog
+from foqs.cli.doctor.sqlite_checks import check_files
+from foqs.options.config import load
+from foqs.store.mysql import mysql_sql
+from foqs.store.sqlite import sqlite_sql
 from tests.support.mariadb import MariaDb
 from tests.support.ports import free_port
 from tests.support.processes import RestartableHost
 
-NEWEST = sql_mysql.MIGRATIONS[-1].number
+NEWEST = mysql_sql.MIGRATIONS[-1].number
 NOBODY = 65_534
 
 
@@ -277,7 +278,7 @@ def test_a_hosts_files_are_well_and_are_left_as_they_are(folder: Path) -> None:
     before = sorted(path.name for path in folder.iterdir())
     code, rows = examine(on_files(folder))
     assert code == 0
-    assert rows["Schema"]["found"] == f"every shard has version {sql_sqlite.MIGRATIONS[-1].number}"
+    assert rows["Schema"]["found"] == f"every shard has version {sqlite_sql.MIGRATIONS[-1].number}"
     assert rows["Files"]["state"] == "ok"
     assert (rows["Catalog"]["state"], ", with 1 namespaces" in rows["Catalog"]["found"]) == ("ok", True)
     assert sorted(path.name for path in folder.iterdir()) == before

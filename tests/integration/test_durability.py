@@ -33,7 +33,7 @@ ROUNDS: Final = 3
 QUIET: Final = {"store.shards": 1, "shard.sweep_interval_ms": 600_000, "calls.delivery_wait_ms_max": 60_000}
 """One log, and nobody but the test's own calls writes to it. A dequeue waits for its commit however slow that is, and
 does not answer with nothing, which would follow no sync."""
-UNSAFE_HOST: Final = (sys.executable, "-m", "tests.support.unsafe_host")
+UNSAFE_HOST: Final = (sys.executable, "-m", "tests.support.unsafe_store")
 
 
 async def work(host: RestartableHost) -> None:

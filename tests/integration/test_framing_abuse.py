@@ -12,12 +12,12 @@ import pytest
 from thrift.Thrift import TApplicationException, TMessageType, TType
 
 from foqs.core.errors import ErrorCode
-from foqs.wire.limits import RpcLimits
+from foqs.rpc.limits import RpcLimits
 from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
-from tests.support.wire import RawConnection, ServedQueue, call, enqueue, frame, head, serve_queue
+from tests.support.rpc_server import RawConnection, ServedQueue, call, enqueue, frame, head, serve_queue
 
 LIMITS = RpcLimits(stall_timeout_s=0.3, reply_grace_s=0.1)
 

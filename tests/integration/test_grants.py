@@ -14,12 +14,12 @@ from foqs.cli import root
 from foqs_client import Client, Item
 from tests.support.aio import run
 from tests.support.history import History, machine_clock_ms
+from tests.support.load_run import check_run, stop_and_drain
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import RestartableHost
 from tests.support.runbook import blocks
 from tests.support.tables import in_mariadb
-from tests.support.trial import check_run, stop_and_drain
 from tests.support.workload import Load
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.timeout(120)]

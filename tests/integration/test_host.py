@@ -18,13 +18,13 @@ from foqs_client import Client, Delivery, Enqueued, FoqsError, Item
 from tests.support.aio import run
 from tests.support.disk import small_disk
 from tests.support.history import CallEnd, History, machine_clock_ms, read
-from tests.support.ledger import in_flight
+from tests.support.item_account import in_flight
+from tests.support.load_run import check_run, stop_and_drain
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import RestartableHost
-from tests.support.recording import RecordingClient
+from tests.support.recording_client import RecordingClient
 from tests.support.tables import Tables, in_mariadb, in_sqlite
-from tests.support.trial import check_run, stop_and_drain
 from tests.support.workload import Load, wall_ms
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

@@ -17,12 +17,12 @@ import pytest
 
 from tests.support.aio import run
 from tests.support.history import Call, CallEnd, History, Record, machine_clock_ms, read
-from tests.support.ledger import in_flight
+from tests.support.item_account import in_flight
+from tests.support.load_run import check_run, stop_and_drain
 from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import BOTH, running
 from tests.support.processes import RestartableHost
 from tests.support.tables import Tables, in_mariadb, in_sqlite
-from tests.support.trial import check_run, stop_and_drain
 from tests.support.workload import FAR_TOPIC, Load, pause
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(480)]

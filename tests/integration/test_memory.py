@@ -19,7 +19,7 @@ from foqs_client import Client, Item
 from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.processes import RestartableHost
-from tests.support.wire import call
+from tests.support.rpc_server import call
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 

@@ -19,12 +19,12 @@ import pytest
 
 from foqs_client import Client, Delivery, FoqsError, Item, StaleLease, UnknownOutcome
 from tests.support.aio import run
+from tests.support.dequeue_all import dequeue_all
 from tests.support.poll import until
 from tests.support.processes import PROGRAM, RestartableHost
 from tests.support.real_cluster import RealCluster
 from tests.support.replication import Replication
 from tests.support.tables import Tables, in_mariadb
-from tests.support.taking import dequeue_all
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.timeout(240)]

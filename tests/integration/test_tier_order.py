@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import pytest
 
-from foqs.dev.cluster import DATABASE, LocalCluster
+from foqs.dev.local_cluster import DATABASE, LocalCluster
 from foqs_client import Client, Item
 from perf.lib.report import Report, say
 from tests.support.ports import free_port

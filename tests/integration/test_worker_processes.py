@@ -13,10 +13,10 @@ import pytest
 from foqs.testing import FakeHost
 from foqs_client import Delivery, Item
 from foqs_client.consumer import Consumer, Job
-from foqs_client.consumer.processes import ProcessDied, ProcessRunner
+from foqs_client.consumer.process_runner import ProcessDied, ProcessRunner
 from tests.support.aio import run
 from tests.support.child_handlers import work
-from tests.support.frozen import freeze, thaw
+from tests.support.freezing import freeze, thaw
 
 pytestmark = pytest.mark.process
 

@@ -19,33 +19,33 @@ from random import Random
 from types import MappingProxyType
 from typing import ClassVar, Final
 
-from foqs.catalog.memory import MemoryCatalog
-from foqs.core.cuts import PurgeMarkers
-from foqs.core.fence import Fence
-from foqs.core.item import State, format_id
-from foqs.core.keys import divide_key_slots
-from foqs.service.engine import Engine, EngineSettings
-from foqs.shard.facts import NullObserver
-from foqs.shard.keeper import ShardTakenOver
+from foqs.catalog.memory_catalog import MemoryCatalog
+from foqs.core.flush.fence import Fence
+from foqs.core.flush.purge_markers import PurgeMarkers
+from foqs.core.items.idempotency_keys import divide_key_slots
+from foqs.core.items.item import State, format_id
+from foqs.queue.engine import Engine, EngineSettings
+from foqs.rpc.admin_handlers import admin_handlers
+from foqs.rpc.limits import RpcLimits
+from foqs.rpc.methods import MethodHandler, RpcService
+from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.server import RpcServer
+from foqs.shard.observer import NullObserver
 from foqs.shard.shard import Shard
-from foqs.store.memory_table import ShardTables
+from foqs.shard.supervisor import ShardTakenOver
+from foqs.store.in_memory.memory_table import ShardTables
 from foqs.store.port import StoreUnusable
-from foqs.wire.admin import admin_handlers
-from foqs.wire.handlers import HostIdentity, QueueHandlers
-from foqs.wire.limits import RpcLimits
-from foqs.wire.methods import MethodHandler, RpcService
-from foqs.wire.server import RpcServer
-from shardmgr.local import LocalCoordinator
+from shardmgr.local_coordinator import LocalCoordinator
 from tests.simulation import principals
 from tests.support.builders import NAMESPACE, ROW_CACHE, MemoryEpochBook, engine_settings
+from tests.support.clock_bounds import ClockBounds
 from tests.support.clocks import ServerClock
+from tests.support.faulty_database import FaultyDatabaseServer
 from tests.support.history import Event
 from tests.support.memory_check import differences, is_at_rest, purged_in_index, watermark_ms
 from tests.support.network import Connect, Factory, Listener, Network
-from tests.support.reckon import ClockBounds
-from tests.support.recording import row_event
-from tests.support.server import FaultyDatabaseServer
-from tests.support.virtual import Process, VirtualClock, VirtualLoop, current_process
+from tests.support.recording_client import row_event
+from tests.support.virtual_time import Process, VirtualClock, VirtualLoop, current_process
 
 PORT: Final = 7411
 ADDRESSES: Final = ("alpha", "beta")

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from foqs_client import FoqsError, Item
-from tests.support.recording import RecordingClient
+from tests.support.recording_client import RecordingClient
 
 CALLERS: Final = 8
 

@@ -20,35 +20,35 @@ from typing import ClassVar, Final
 
 from foqs.catalog.document import render
 from foqs.catalog.port import CatalogError
-from foqs.catalog.shared import DOCUMENT_NAME as CATALOG
-from foqs.catalog.shared import RegistryCatalog
-from foqs.config import Config
-from foqs.core.fence import Fence
-from foqs.core.item import parse_id
-from foqs.membership import Membership
-from foqs.service.engine import Engine, EngineSettings
-from foqs.shard.facts import NullObserver
-from foqs.tier.calls import TierService
-from foqs.tier.exchange import GossipSettings
-from foqs.tier.telling import Gossip
-from foqs.tier.tier import TierMember
-from foqs.wire.cluster import cluster_handlers
-from foqs.wire.handlers import QueueHandlers
+from foqs.catalog.registry_catalog import DOCUMENT_NAME as CATALOG
+from foqs.catalog.registry_catalog import RegistryCatalog
+from foqs.cluster.forwarding.tier_service import TierService
+from foqs.cluster.gossip.exchange import GossipSettings
+from foqs.cluster.gossip.gossip import Gossip
+from foqs.cluster.membership import Membership
+from foqs.cluster.tier_member import TierMember
+from foqs.core.flush.fence import Fence
+from foqs.core.items.item import parse_id
+from foqs.options.config import Config
+from foqs.queue.engine import Engine, EngineSettings
+from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.rpc.queue_handlers import QueueHandlers
+from foqs.shard.observer import NullObserver
+from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import make_handshake
-from foqs_client.pool import ConnectionPool
-from shardmgr import administration
+from shardmgr import layout_changes
 from shardmgr.documents import PLAN, parse_plan
-from shardmgr.local import LocalEnsemble, LocalRegistry
+from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.model import Plan, ShardSpec
-from shardmgr.registry import ConnectionState, RegistryError
-from tests.simulation import hops, principals, surplus
+from shardmgr.registry.port import ConnectionState, RegistryError
+from tests.simulation import forwarding_counts, principals, surplus
 from tests.simulation.cluster import PORT, SETTINGS, WILD, Incarnation, SimulatedCluster, nonce_of
-from tests.simulation.hops import CountedPeers
+from tests.simulation.forwarding_counts import CountedPeers
 from tests.simulation.surplus import Row, SurplusLedger
-from tests.support.late_registry import DelayedRegistry
+from tests.support.clock_bounds import ClockBounds
+from tests.support.delayed_registry import DelayedRegistry
 from tests.support.network import Connect, Factory
-from tests.support.reckon import ClockBounds
-from tests.support.virtual import VirtualLoop
+from tests.support.virtual_time import VirtualLoop
 
 ADDRESSES: Final = ("alpha", "beta", "gamma")
 URL: Final = ",".join(f"{address}:{PORT}" for address in ADDRESSES)
@@ -73,7 +73,7 @@ NAMES: Final = (
     "hosts held by databases",
     "assignments",
     "hand-overs",
-    *hops.NAMES,
+    *forwarding_counts.NAMES,
     *surplus.NAMES,
 )
 """What a fleet counts."""
@@ -116,7 +116,7 @@ class SimulatedFleet(SimulatedCluster):
         """The cluster is made; no host of it runs yet."""
         registry = self._administrator
         await registry.open()
-        await administration.create_layout(registry, [ShardSpec(number, "main") for number in self.shards])
+        await layout_changes.create_layout(registry, [ShardSpec(number, "main") for number in self.shards])
         await registry.replace(CATALOG, render(self.document).encode(), None)
         self._watching = asyncio.ensure_future(self._watch())
 
@@ -151,12 +151,12 @@ class SimulatedFleet(SimulatedCluster):
     def replace(self, host: Incarnation, seconds: float) -> None:
         """It is drained and does not hear of it: others take its shards over while its session lives, and it serves on."""
         self.cut_off(host, seconds)
-        self._drain(host.address, administration.drain_host)
-        self.loop.call_later(seconds, self._drain, host.address, administration.undrain_host)
+        self._drain(host.address, layout_changes.drain_host)
+        self.loop.call_later(seconds, self._drain, host.address, layout_changes.undrain_host)
 
     def _drain(self, address: str, change: Callable[[LocalRegistry, str], Awaitable[None]]) -> None:
         async def drain() -> None:
-            with contextlib.suppress(administration.ChangeRefused):
+            with contextlib.suppress(layout_changes.ChangeRefused):
                 await change(self._administrator, address)
 
         self._drains = [task for task in self._drains if not task.done()]

@@ -13,19 +13,19 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, Final
 
-from foqs.core.item import State
+from foqs.core.items.item import State
 from foqs_client import Client, Delivery
-from tests.simulation import hops
+from tests.simulation import forwarding_counts
 from tests.simulation.administrator import Administrator, listing_differences
 from tests.simulation.cluster import NAMESPACES, PORT, Incarnation
+from tests.simulation.cluster_administrator import ClusterAdministrator
 from tests.simulation.fleet import ADDRESSES, SESSION_MS, TROUBLE_S_MAX, URL, SimulatedFleet
-from tests.simulation.overseer import ClusterAdministrator
 from tests.simulation.principals import CONSUMER, OPERATOR, PRODUCER, token
+from tests.simulation.single_endpoint_consumer import SingleEndpointConsumer
+from tests.simulation.single_endpoint_producer import SingleEndpointProducer
 from tests.simulation.surplus import CountedClient
-from tests.simulation.thin import SingleEndpointProducer
-from tests.simulation.thin_consumer import SingleEndpointConsumer
 from tests.simulation.workload import TOPICS, Plan, Run
-from tests.support.recording import RecordingClient
+from tests.support.recording_client import RecordingClient
 
 FLEET_PLAN: Final = Plan(items=200, calls=1_200, crashes=3)
 LISTED_S: Final = 1.0
@@ -50,7 +50,7 @@ class FleetRun(Run):
 
     def __init__(self, fleet: SimulatedFleet, seed: int, plan: Plan) -> None:
         super().__init__(fleet, seed, plan)
-        hops.install(fleet.counts)
+        forwarding_counts.install(fleet.counts)
         self._overseer: ClusterAdministrator
 
     async def play(self) -> None:

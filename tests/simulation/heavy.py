@@ -12,7 +12,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from foqs.service.engine import EngineSettings
+from foqs.queue.engine import EngineSettings
 from foqs_client import FoqsError, Item, Namespace
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.principals import OPERATOR, token

@@ -13,30 +13,31 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from foqs.catalog.document import Document
-from foqs.core import flush, life, work
-from foqs.core.batch import Batch
-from foqs.core.counts import TopicCounts
-from foqs.core.cuts import PurgeMarkers
+from foqs.catalog.namespaces import Namespaces
 from foqs.core.errors import DeadlineExceeded
-from foqs.core.fence import CommitOutcome, Fence
-from foqs.core.flush import Decision
-from foqs.core.item import DeliveryPolicy, OrderKey, Row, State, TopicName, make_number
-from foqs.core.keys import IdempotencyKey
-from foqs.core.life import Effect, Event, EventKind, FlushContext, Transition
-from foqs.core.ready import ReadyIndex, Refill
-from foqs.core.rows import Prefetch, RowCache
-from foqs.core.shardtime import ShardClock
-from foqs.core.timers import DueTimers
-from foqs.service import bulk
-from foqs.service.api import BulkPage
-from foqs.service.namespaces import Namespaces
-from foqs.service.walk import Walk
-from foqs.shard import flush as shard_flush
+from foqs.core.flush import decision, work
+from foqs.core.flush.batch import Batch
+from foqs.core.flush.decision import Decision
+from foqs.core.flush.fence import CommitOutcome, Fence
+from foqs.core.flush.purge_markers import PurgeMarkers
+from foqs.core.items import life
+from foqs.core.items.idempotency_keys import IdempotencyKey
+from foqs.core.items.item import DeliveryPolicy, OrderKey, Row, State, TopicName, make_number
+from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition
+from foqs.core.memory.ready_index import ReadyIndex, Refill
+from foqs.core.memory.row_cache import Prefetch, RowCache
+from foqs.core.memory.topic_counts import TopicCounts
+from foqs.core.timing.due_timers import DueTimers
+from foqs.core.timing.shard_clock import ShardClock
+from foqs.queue import bulk
+from foqs.queue.filter_walk import Walk
+from foqs.queue.port import BulkPage
 from foqs.shard import shard, writer
-from foqs.shard.memory import ShardMemory
+from foqs.shard import shard_flush as shard_flush
 from foqs.shard.shard import Shard
+from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import Writer
-from foqs.store import memory
+from foqs.store.in_memory import memory_store
 from foqs.store.port import Decide, StoreLost
 from tests.simulation import planted_access, planted_delivery
 from tests.simulation.planting import plant
@@ -63,8 +64,8 @@ def no_fence() -> None:
         self._table.owner = replace(old, epoch=fence.epoch, nonce=fence.nonce, flush=fence.flush - 1)
         await original(self, fence, row_ids, payload_limits, key_names, decide)
 
-    original = memory.MemoryStore._flush_locked
-    memory.MemoryStore._flush_locked = flush_locked  # type: ignore[method-assign]
+    original = memory_store.MemoryStore._flush_locked
+    memory_store.MemoryStore._flush_locked = flush_locked  # type: ignore[method-assign]
 
 
 def token_ignored() -> None:
@@ -86,7 +87,7 @@ def answered_before_commit() -> None:
         await asyncio.sleep(0.02)
         await self._apply(connection, fence, writes, asyncio.get_running_loop().create_future())
 
-    memory.MemoryStore._commit = commit  # type: ignore[method-assign]
+    memory_store.MemoryStore._commit = commit  # type: ignore[method-assign]
 
 
 def lease_cut_short() -> None:
@@ -95,7 +96,7 @@ def lease_cut_short() -> None:
     def lease_end(lease_ms: int, now_ms: int, lift_ms: int) -> int:
         return max(lift_ms, now_ms + lease_ms // 2)
 
-    plant(flush, "_lease_end_ms", lease_end)
+    plant(decision, "_lease_end_ms", lease_end)
 
 
 def rerun_without_reading() -> None:
@@ -143,7 +144,7 @@ def claim_before_commit() -> None:
                 claim.complete(0, rows)
         return decision
 
-    original = flush.decide_batch
+    original = decision.decide_batch
     plant(writer, "decide_batch", judge_batch)
 
 
@@ -163,8 +164,8 @@ def keys_for_ever_replaced() -> None:
         over = {name: row._replace(until_ms=0) for name, row in keys.items()}
         return original(part, moment, over, decision)
 
-    original = flush._add_keys
-    plant(flush, "_add_keys", firsts)
+    original = decision._add_keys
+    plant(decision, "_add_keys", firsts)
 
 
 def rows_of_two_shards() -> None:
@@ -197,7 +198,7 @@ def check_unlocked() -> None:
         await self._reconnect()
         return self._table.owner
 
-    memory.MemoryStore.read_owner = owner  # type: ignore[method-assign]
+    memory_store.MemoryStore.read_owner = owner  # type: ignore[method-assign]
 
 
 def dead_items_deleted() -> None:
@@ -248,7 +249,7 @@ def namespaces_ignored() -> None:
     def judge(event: Event, row: Row | None, moment: FlushContext) -> Transition:
         return life.apply_event(replace(event, namespace=None), row, moment)
 
-    plant(flush, "apply_event", judge)
+    plant(decision, "apply_event", judge)
 
 
 def no_refill() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 from foqs.catalog import changes
 from foqs.catalog.document import Document, Permission
-from foqs.core.counts import TopicCounts
-from foqs.core.explain import Explanation, ItemSnapshot
-from foqs.core.item import State
-from foqs.service import explain as service_explain
-from foqs.service.namespaces import Namespaces
-from foqs.wire.visitor import AuthSession
+from foqs.catalog.namespaces import Namespaces
+from foqs.core.items.explanation import Explanation, ItemSnapshot
+from foqs.core.items.item import State
+from foqs.core.memory.topic_counts import TopicCounts
+from foqs.queue import explainer as service_explain
+from foqs.rpc.auth_session import AuthSession
 from tests.simulation.planting import plant
 
 

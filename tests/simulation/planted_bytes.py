@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from foqs.core.batch import HandOut
-from foqs.core.budget import LongestPayloads
-from foqs.core.item import OrderKey, TopicName
-from foqs.core.rows import Prefetch
+from foqs.core.flush.batch import HandOut
+from foqs.core.items.item import OrderKey, TopicName
+from foqs.core.memory.reservations import LongestPayloads
+from foqs.core.memory.row_cache import Prefetch
 from foqs.shard.shard import Shard
-from foqs.store.memory import MemoryStore
+from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import ANY_LENGTH
 from tests.simulation.planted import Bug
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foqs.service.dequeue import Dequeue
+from foqs.queue.dequeue import Dequeue
 
 
 def gives_up_with_nothing() -> None:

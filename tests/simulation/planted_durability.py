@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from foqs.store.memory import MemoryStore
+from foqs.store.in_memory.memory_store import MemoryStore
 from tests.simulation.planted import Bug
 
 

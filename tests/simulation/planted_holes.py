@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from foqs.core import life
 from foqs.core.errors import FoqsError
-from foqs.core.fence import CommitOutcome, Fence
-from foqs.core.item import OrderKey, Row, State, TopicName
-from foqs.core.ready import Refill
-from foqs.core.timers import DueTimers
-from foqs.shard.hints import RefillJob
+from foqs.core.flush.fence import CommitOutcome, Fence
+from foqs.core.items import life
+from foqs.core.items.item import OrderKey, Row, State, TopicName
+from foqs.core.memory.ready_index import Refill
+from foqs.core.timing.due_timers import DueTimers
+from foqs.shard.background_reads import RefillJob
 from foqs.shard.shard import Shard
-from foqs.shard.timekeeper import TimerService
+from foqs.shard.timer_service import TimerService
 from foqs.shard.writer import Writer
 from foqs.store.port import DueRow, Reads, Store
 from tests.simulation.planted import Bug

@@ -11,15 +11,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 from foqs.core.errors import FoqsError
-from foqs.service.placement import Placement
+from foqs.queue.placement import Placement
 from foqs.shard.shard import Shard
 from foqs.shard.writer import Writer
 from shardmgr import plan as planning
 from shardmgr import planner
 from shardmgr.agent import Agent
 from shardmgr.model import Assignment, Member, ShardSpec
-from shardmgr.session import SessionEvent
-from tests.simulation import planted_tier
+from shardmgr.session_state import SessionEvent
+from tests.simulation import planted_forwarding
 from tests.simulation.planted import Bug, no_fence
 from tests.simulation.planting import plant
 
@@ -122,8 +122,8 @@ BUGS: Final[Mapping[str, Bug]] = {
     "epoch-serves-twice": Bug(epoch_serves_twice, (2, 4, 6, 12)),
     "lost-as-unwritten": Bug(lost_as_unwritten, (2, 16)),
     "any-shard-takes-any-key": Bug(any_shard_takes_any_key, (3,)),
-    "unanswered-is-unsent": Bug(planted_tier.unanswered_is_unsent, (2, 16)),
-    "unanswered-is-refused": Bug(planted_tier.unanswered_is_refused, (16,)),
-    "passed-on-twice": Bug(planted_tier.forwarded_twice, (2,)),
-    "results-in-the-peer-s-order": Bug(planted_tier.results_in_order_of_peer, (2, 3)),
+    "unanswered-is-unsent": Bug(planted_forwarding.unanswered_is_unsent, (2, 16)),
+    "unanswered-is-refused": Bug(planted_forwarding.unanswered_is_refused, (16,)),
+    "passed-on-twice": Bug(planted_forwarding.forwarded_twice, (2,)),
+    "results-in-the-peer-s-order": Bug(planted_forwarding.results_in_order_of_peer, (2, 3)),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from shardmgr.lifetime import SessionLifetime
+from shardmgr.registry.session_lifetime import SessionLifetime
 from tests.simulation.planted import Bug
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from foqs.tier import dequeues
-from foqs.tier.dequeues import DequeueForwarder
-from foqs_client import Client, Delivery, Nack, convert
-from foqs_client.attempts import RetriedCallById
+from foqs.cluster.forwarding import dequeues
+from foqs.cluster.forwarding.dequeues import DequeueForwarder
+from foqs_client import Client, Delivery, Nack, conversion
 from foqs_client.idl import ttypes
-from foqs_client.message import ThriftMethod
-from foqs_client.polls import LongPolls
+from foqs_client.long_polls import LongPolls
+from foqs_client.retried_calls import RetriedCallById
+from foqs_client.thrift_messages import ThriftMethod
 from tests.simulation.planted import Bug
 
 _NACK: Final = ThriftMethod("nack", is_write=True)
@@ -42,7 +42,7 @@ def surplus_nacked_by_clients() -> None:
     """What a poll brings that no call takes is nacked: that it was handed out counts."""
 
     async def release_surplus(self: Any, deliveries: Sequence[Delivery]) -> None:
-        nacks = convert.nacks([Nack(each.id, each.token, delay_ms=0) for each in deliveries])
+        nacks = conversion.nacks([Nack(each.id, each.token, delay_ms=0) for each in deliveries])
         await self._by_id(_NACK, ttypes.NackRequest, nacks, RetriedCallById, self.timeout_ms, at_once=True)
 
     Client._release_surplus = release_surplus  # type: ignore[method-assign]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from foqs.membership import Membership
-from foqs.service.namespaces import Namespaces
+from foqs.catalog.namespaces import Namespaces
+from foqs.cluster.membership import Membership
 from tests.simulation.planted import Bug
 
 

@@ -11,9 +11,9 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-from foqs.access.gate import AuthenticationLimits, Authenticator
+from foqs.access.authenticator import AuthenticationLimits, Authenticator
+from foqs.access.call_permissions import PermissionLookup
 from foqs.access.keyring import Keyring
-from foqs.access.rules import PermissionLookup
 from foqs.catalog.document import Document, Namespace, Permission
 from tests.support.access import RecordingObserver
 

@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulation import (
+    event_counts,
+    payload_weights,
     planted_bytes,
     planted_durability,
+    planted_gossip,
     planted_holes,
-    planted_lives,
+    planted_incarnations,
     planted_ownership,
     planted_session,
     planted_surplus,
-    planted_telling,
-    tally,
-    weighing,
 )
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.faults import Faults
@@ -38,11 +38,11 @@ from tests.simulation.fleet_run import FLEET_PLAN, FleetRun
 from tests.simulation.heavy import HEAVY_PLAN, HeavyCluster, HeavyRun
 from tests.simulation.planted import BUGS, FAULTS, Bug, shows
 from tests.simulation.workload import Plan, Run
-from tests.support import admittance, explained, oversight, server
-from tests.support.casebook import sort_by_item
+from tests.support import access_rules, admin_rules, explanation_rules, faulty_database
 from tests.support.checker import check_histories, summary
 from tests.support.history import read
-from tests.support.virtual import VirtualLoop, run_virtual
+from tests.support.item_histories import sort_by_item
+from tests.support.virtual_time import VirtualLoop, run_virtual
 
 UNTIL_S: Final = 200.0
 """Four times as long as runs last that end."""
@@ -84,10 +84,10 @@ def run_seed(
             runs.append(Run(SimulatedCluster(loop, seed), seed, plan or Plan()))
         await runs[0].play()
 
-    tally.install()
-    tally.reset()
-    weighing.install()
-    weighing.reset()
+    event_counts.install()
+    event_counts.reset()
+    payload_weights.install()
+    payload_weights.reset()
     crash: list[str] = []
     with Faults() as faults:
         try:
@@ -104,14 +104,14 @@ def run_seed(
         "zombies": run.cluster.zombies,
         "steps": run.cluster.loop.steps,
     }
-    counts |= {name: tally.COUNTS[name] for name in tally.NAMES}
-    counts |= {name: sum(each.counts[name] for each in run.cluster.servers.values()) for name in server.NAMES}
+    counts |= {name: event_counts.COUNTS[name] for name in event_counts.NAMES}
+    counts |= {name: sum(each.counts[name] for each in run.cluster.servers.values()) for name in faulty_database.NAMES}
     if isinstance(run.cluster, SimulatedFleet):
         counts |= run.cluster.counts
     counts |= (
-        oversight.count_occurrences(book)
-        | admittance.count_occurrences(book)
-        | explained.count_occurrences(book)
+        admin_rules.count_occurrences(book)
+        | access_rules.count_occurrences(book)
+        | explanation_rules.count_occurrences(book)
         | summary(book)
     )
     return Result(
@@ -120,7 +120,7 @@ def run_seed(
             *crash,
             *faults.found,
             *run.cluster.disorder,
-            *weighing.OVER,
+            *payload_weights.OVER,
             *run.differences,
             *(str(each) for each in check_histories(book, run.cluster.bounds())),
         ],
@@ -130,9 +130,9 @@ def run_seed(
 
 
 def _bugs(fleet: bool) -> Mapping[str, Bug]:
-    of_fleets = (planted_ownership, planted_session, planted_surplus, planted_telling)
+    of_fleets = (planted_ownership, planted_session, planted_surplus, planted_gossip)
     bugs = {name: bug for module in of_fleets for name, bug in module.BUGS.items()}
-    of_one = {**BUGS, **planted_bytes.BUGS, **planted_holes.BUGS, **planted_lives.BUGS}
+    of_one = {**BUGS, **planted_bytes.BUGS, **planted_holes.BUGS, **planted_incarnations.BUGS}
     return {**(bugs if fleet else of_one), **planted_durability.BUGS, **FAULTS}
 
 

@@ -17,8 +17,8 @@ from tests.simulation.faults import Faults
 from tests.simulation.principals import OPERATOR, token
 from tests.support.checker import check
 from tests.support.history import History
-from tests.support.recording import RecordingClient
-from tests.support.virtual import VirtualLoop, run_virtual
+from tests.support.recording_client import RecordingClient
+from tests.support.virtual_time import VirtualLoop, run_virtual
 
 TOPICS = ("a", "b", "c")
 

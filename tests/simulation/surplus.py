@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 from foqs_client import Delivery, Outcome
-from tests.support.dated import SURPLUS_AGE_S_MAX, RequestTimeClient
+from tests.support.request_time_client import SURPLUS_AGE_S_MAX, RequestTimeClient
 
 NAMES: Final = ("surplus released by hosts", "surplus released by clients")
 """Items."""

@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import (
-    believers,
+    event_counts,
     fleet,
+    lease_exclusion,
     planted_bytes,
     planted_durability,
+    planted_gossip,
     planted_holes,
-    planted_lives,
+    planted_incarnations,
     planted_ownership,
     planted_session,
     planted_surplus,
-    planted_telling,
-    tally,
 )
 from tests.simulation.planted import BUGS, SEEDS, Bug, shows
-from tests.support import admittance, explained, oversight, server
+from tests.support import access_rules, admin_rules, explanation_rules, faulty_database
 
 ROOT = Path(__file__).parents[2]
 CHUNK = 50
@@ -52,7 +52,17 @@ def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProce
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("base", [*USUAL, *(pytest.param(base, marks=pytest.mark.long) for base in MORE)])
 def test_fixed_seeds_have_no_violation(base: int) -> None:
-    least = passes(CHUNK, base, (*tally.NAMES, *server.NAMES, *oversight.NAMES, *admittance.NAMES, *explained.NAMES))
+    least = passes(
+        CHUNK,
+        base,
+        (
+            *event_counts.NAMES,
+            *faulty_database.NAMES,
+            *admin_rules.NAMES,
+            *access_rules.NAMES,
+            *explanation_rules.NAMES,
+        ),
+    )
     assert all(found >= wanted for found, wanted in zip(least, (2_000, 300, 3), strict=True))
 
 
@@ -66,7 +76,7 @@ def test_fixed_seeds_of_several_hosts_have_no_violation(base: int) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("base", [0, *(pytest.param(base, marks=pytest.mark.long) for base in HEAVY_MORE)])
 def test_fixed_seeds_with_long_payloads_have_no_violation(base: int) -> None:
-    least = passes(HEAVY_CHUNK, base, tally.NAMES[:-1], "--heavy")
+    least = passes(HEAVY_CHUNK, base, event_counts.NAMES[:-1], "--heavy")
     assert all(found >= wanted for found, wanted in zip(least, (1_200, 300, 3), strict=True))
 
 
@@ -117,9 +127,9 @@ def test_a_planted_bug_of_sessions_is_caught(name: str) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_telling.BUGS)
+@pytest.mark.parametrize("name", planted_gossip.BUGS)
 def test_a_planted_bug_of_what_hosts_tell_each_other_is_caught(name: str) -> None:
-    catches(name, planted_telling.BUGS[name], "--fleet")
+    catches(name, planted_gossip.BUGS[name], "--fleet")
 
 
 @pytest.mark.timeout(300)
@@ -142,9 +152,9 @@ def test_a_planted_bug_of_payloads_that_are_not_weighed_is_caught(name: str) -> 
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", planted_lives.BUGS)
+@pytest.mark.parametrize("name", planted_incarnations.BUGS)
 def test_a_planted_bug_of_a_namespace_created_again_is_caught(name: str) -> None:
-    catches(name, planted_lives.BUGS[name])
+    catches(name, planted_incarnations.BUGS[name])
 
 
 def catches(name: str, bug: Bug, *options: str) -> None:
@@ -164,13 +174,13 @@ def test_a_fault_that_the_host_lives_through_is_seen(name: str, told: str, optio
 
 
 def test_one_lease_has_one_believer() -> None:
-    done = simulate("tests.simulation.believers")
+    done = simulate("tests.simulation.lease_exclusion")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", believers.BUGS)
+@pytest.mark.parametrize("name", lease_exclusion.BUGS)
 def test_a_planted_bug_of_consumers_is_caught(name: str) -> None:
-    done = simulate("tests.simulation.believers", "--plant", name)
+    done = simulate("tests.simulation.lease_exclusion", "--plant", name)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "invariant 5:" in done.stdout, done.stdout
 

@@ -10,7 +10,7 @@ from tests.simulation.test_simulation import simulate
 
 
 def test_seeds_of_several_tiers_have_no_violation() -> None:
-    done = simulate("tests.simulation.tiers", "--seeds", "20")
+    done = simulate("tests.simulation.tier_administration", "--seeds", "20")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "20 passed, 0 failed" in done.stdout
     assert int(done.stdout.split()[0]) > 200
@@ -18,6 +18,6 @@ def test_seeds_of_several_tiers_have_no_violation() -> None:
 
 @pytest.mark.parametrize("name", planted_tiers.BUGS)
 def test_a_planted_bug_of_tiers_is_caught(name: str) -> None:
-    done = simulate("tests.simulation.tiers", "--seeds", "20", "--plant", name)
+    done = simulate("tests.simulation.tier_administration", "--seeds", "20", "--plant", name)
     assert done.returncode == 1, f"{name} went unnoticed:\n{done.stdout}{done.stderr}"
     assert shows(planted_tiers.BUGS[name], done.stdout.splitlines()), done.stdout

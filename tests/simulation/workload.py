@@ -18,13 +18,13 @@ from tests.simulation.administrator import SWEPT, Administrator
 from tests.simulation.cluster import NAMESPACES, URL, Incarnation, SimulatedCluster
 from tests.simulation.crowd import CALLERS, Crowd
 from tests.simulation.guest import Guest
-from tests.simulation.operator import BRIEF, TOPIC, NamespaceOperator
+from tests.simulation.namespace_operator import BRIEF, TOPIC, NamespaceOperator
 from tests.simulation.principals import CONSUMER, GUEST, OPERATOR, PRODUCER, token
-from tests.support.admittance import NOBODY
-from tests.support.dated import RequestTimeClient
+from tests.support.access_rules import NOBODY
 from tests.support.history import History
-from tests.support.recording import RecordingClient
 from tests.support.recording_admin import RecordingAdmin
+from tests.support.recording_client import RecordingClient
+from tests.support.request_time_client import RequestTimeClient
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from foqs_client import Client, ItemFilter, ItemView
-from foqs_client.spark.columns import COLUMNS
+from foqs_client.spark.item_columns import COLUMNS
 from foqs_client.spark.options import NUMBER_OPTIONS, OPTION_NAMES
 from tests.support.aio import run
 from tests.support.processes import RestartableHost

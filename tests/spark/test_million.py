@@ -18,7 +18,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from foqs.dev.cluster import DATABASE, LocalCluster
+from foqs.dev.local_cluster import DATABASE, LocalCluster
 from tests.support.poll import until
 from tests.support.ports import free_port
 

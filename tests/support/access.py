@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection
 from typing import Any
 
-from foqs.access.gate import AuthenticationLimits, Authenticator
+from foqs.access.authenticator import AuthenticationLimits, Authenticator
 from foqs.access.keyring import Keyring
 
 ORDERS, ADMIN = "orders-0123456789", "admin-0123456789"

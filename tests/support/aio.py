@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from foqs.service.api import Deliveries, PendingCall
+from foqs.queue.port import Deliveries, PendingCall
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from foqs.dev.mariadb import MariaDb
+from foqs.dev.mariadb_server import MariaDb
 
 _WRITES: Final = ("INSERT", "UPDATE", "DELETE")
 _FENCE, _ITEM = "fence", "item"

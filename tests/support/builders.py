@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from foqs.catalog.document import Document, Namespace
-from foqs.catalog.memory import MemoryCatalog
-from foqs.core.item import AbsoluteTimeItem, DeliveryPolicy, KeyedAbsoluteTimeItem, KeyedItem, NewItem, Row, State
-from foqs.core.keys import item_digest
-from foqs.service.api import CallLimits, NamespaceSettings
-from foqs.service.engine import EngineSettings, RowCacheSettings
+from foqs.catalog.memory_catalog import MemoryCatalog
+from foqs.core.items.idempotency_keys import item_digest
+from foqs.core.items.item import AbsoluteTimeItem, DeliveryPolicy, KeyedAbsoluteTimeItem, KeyedItem, NewItem, Row, State
+from foqs.queue.engine import EngineSettings, RowCacheSettings
+from foqs.queue.port import CallLimits, NamespaceSettings
 from foqs.shard.settings import ShardSettings
 
 NAMESPACE = NamespaceSettings(

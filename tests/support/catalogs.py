@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from foqs.catalog.document import Document
-from foqs.catalog.memory import MemoryCatalog
-from foqs.service.engine import Engine
+from foqs.catalog.memory_catalog import MemoryCatalog
+from foqs.queue.engine import Engine
 from tests.support.engines import World
 
 

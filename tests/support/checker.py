@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tests.support import admittance, explained, lives, oversight, reckon
-from tests.support.casebook import DESTROYING, ENDING, PAGES, ItemHistories, ItemHistory, sort_by_item
+from tests.support import access_rules, admin_rules, clock_bounds, explanation_rules, incarnations
+from tests.support.clock_bounds import ClockBounds
 from tests.support.history import CallEnd, Event, read
-from tests.support.reckon import ClockBounds
+from tests.support.item_histories import DESTROYING, ENDING, PAGES, ItemHistories, ItemHistory, sort_by_item
 
 
 @dataclass(slots=True, frozen=True)
@@ -113,16 +113,18 @@ def _one_id_a_key(book: ItemHistories, bounds: ClockBounds) -> Iterator[Violatio
     for case in book:
         key = case.requested("key")
         if key is not None:
-            first_ms, last_ms = reckon.inserted_between_ms(case)
+            first_ms, last_ms = clock_bounds.inserted_between_ms(case)
             uses.setdefault((case.origins[0].call.args.get("namespace"), key), []).append((last_ms, first_ms, case.id))
     window = float("inf") if bounds.key_window_ms is None else bounds.shortest_ms(bounds.key_window_ms)
-    for ids, what in lives.ids_of_earlier_incarnations(book):
+    for ids, what in incarnations.ids_of_earlier_incarnations(book):
         yield _violation(book, 3, ids, what)
     for (namespace, key), used in uses.items():
         used.sort()
         for (_, first_ms, number), (last_ms, other_first_ms, other) in pairwise(used):
             begun_ms = min(first_ms, other_first_ms)
-            if last_ms - begun_ms < window and not lives.incarnation_may_have_ended(book, namespace, begun_ms, last_ms):
+            if last_ms - begun_ms < window and not incarnations.incarnation_may_have_ended(
+                book, namespace, begun_ms, last_ms
+            ):
                 yield _violation(book, 3, (number, other), f"key {key} named two ids within its window")
 
 
@@ -153,9 +155,9 @@ def _oversight(book: ItemHistories, bounds: ClockBounds) -> Iterator[Violation]:
             and not _may_be_dropped(case, bounds)
         )
 
-    for ids, what in oversight.check_pages(book, gone):
+    for ids, what in admin_rules.check_pages(book, gone):
         yield _violation(book, 1, ids, what)
-    for ids, what in admittance.check_refusals(book, bounds.spread_ms):
+    for ids, what in access_rules.check_refusals(book, bounds.spread_ms):
         yield _violation(book, 17, ids, what)
     for rule in _SETTINGS:
         for ids, what in rule(book, bounds.spread_ms):
@@ -184,14 +186,14 @@ def _is_finished(case: ItemHistory) -> bool:
 
 def _may_be_dropped(case: ItemHistory, bounds: ClockBounds) -> bool:
     """The server dropped it by itself, or with its topic, or may have."""
-    if reckon.may_have_been_purged(case):
+    if clock_bounds.may_have_been_purged(case):
         return True
     if case.histories.record.drops_known:
         return case.dropped is not None
     return (
-        reckon.may_have_expired(case, bounds)
-        or reckon.may_have_aged(case, bounds)
-        or reckon.may_have_ended(case, bounds)
+        clock_bounds.may_have_expired(case, bounds)
+        or clock_bounds.may_have_aged(case, bounds)
+        or clock_bounds.may_have_ended(case, bounds)
     )
 
 
@@ -202,11 +204,11 @@ def _drops_have_reasons(case: ItemHistory, bounds: ClockBounds) -> Iterator[Find
     why = case.dropped["why"]
     if case.row is not None:
         yield 1, f"it was dropped ({why}) and is still in the tables"
-    if why == "expired" and not reckon.may_have_expired(case, bounds, case.dropped["at"]):
+    if why == "expired" and not clock_bounds.may_have_expired(case, bounds, case.dropped["at"]):
         yield 1, "it was dropped as expired before its TTL was over"
     if why == "at most once" and not case.requested("at_most_once", False):
         yield 1, "it was dropped as delivered at most once, but its policy is at least once"
-    if why == "retention" and not reckon.may_have_aged(case, bounds, case.dropped["at"]):
+    if why == "retention" and not clock_bounds.may_have_aged(case, bounds, case.dropped["at"]):
         yield 1, "it was dropped by retention, but cannot have been dead that long"
 
 
@@ -268,13 +270,13 @@ def _leases_exclude(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]
         if any(each.token == first.token for each in later):
             yield 5, f"one lease was handed out twice: {first}, {later[0]}"
             continue
-        over_ms = reckon.earliest_lease_end_ms(case, first, bounds)
+        over_ms = clock_bounds.earliest_lease_end_ms(case, first, bounds)
         if second.received.at_ms >= over_ms:
             continue
         back = [
             e for e in case.possible_operations(*ENDING, token=first.token) if not second.received.before(e.invoked)
         ]
-        if not back and not reckon.may_have_been_redriven(case):
+        if not back and not clock_bounds.may_have_been_redriven(case):
             yield 5, f"{second} was received before the lease of {first} can have ended, at {over_ms:.3f} ms"
 
 
@@ -300,7 +302,7 @@ def _stale_tokens_do_nothing(case: ItemHistory, bounds: ClockBounds) -> Iterator
 
 def _at_most_once(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """7: an at-most-once item is delivered once, releases apart."""
-    if not case.requested("at_most_once", False) or reckon.may_have_been_redriven(case):
+    if not case.requested("at_most_once", False) or clock_bounds.may_have_been_redriven(case):
         return
     kept = [each for each in case.receipts if not case.possible_operations("release", token=each.token)]
     if kept and kept[0] is not case.receipts[-1]:
@@ -309,9 +311,9 @@ def _at_most_once(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
 
 def _attempts(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """8: no more deliveries than attempts, and each counts."""
-    if reckon.may_have_been_redriven(case) or not case.origins:
+    if clock_bounds.may_have_been_redriven(case) or not case.origins:
         return
-    limit = reckon.attempts_max(case, bounds)
+    limit = clock_bounds.attempts_max(case, bounds)
     kept = [each for each in case.receipts if not case.possible_operations("release", token=each.token)]
     if limit and len(kept) > limit:
         yield 8, f"delivered {len(kept)} times without a release, allowed are {limit}"
@@ -335,20 +337,20 @@ def _times_are_kept(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]
     origins = case.origins
     if not origins:
         return
-    due_ms = reckon.earliest_ready_ms(case, bounds)
+    due_ms = clock_bounds.earliest_ready_ms(case, bounds)
     for each in case.receipts:
         if each.received.at_ms < due_ms:
             yield 9, f"{each} was received before its deliver-after time, at the earliest {due_ms:.3f} ms"
-    moved = any(reckon.requested_delay_ms(entry) is not None for entry in case.possible_operations("update"))
+    moved = any(clock_bounds.requested_delay_ms(entry) is not None for entry in case.possible_operations("update"))
     for entry in case.acknowledged_operations("nack"):
-        delay = reckon.requested_delay_ms(entry)
-        for each in case.receipts if delay and not moved and not reckon.may_have_been_redriven(case) else ():
+        delay = clock_bounds.requested_delay_ms(entry)
+        for each in case.receipts if delay and not moved and not clock_bounds.may_have_been_redriven(case) else ():
             due_ms = entry.invoked.at_ms + bounds.shortest_ms(delay or 0)
             if each.token > entry.requested["token"] and each.received.at_ms < due_ms:
                 yield 9, f"{each} was received before the delay of {entry.call.name} was over, at {due_ms:.3f} ms"
     ttl = case.requested("ttl_ms")
     known = [entry.returned.at_ms for entry in case.enqueued if entry.returned is not None]
-    if ttl is not None and known and not reckon.may_have_been_redriven(case):
+    if ttl is not None and known and not clock_bounds.may_have_been_redriven(case):
         over_ms = min(known) + bounds.longest_ms(ttl)
         for each in case.receipts:
             if each.requested.at_ms > over_ms:
@@ -363,7 +365,7 @@ def _nothing_is_stuck(case: ItemHistory, bounds: ClockBounds) -> Iterator[Findin
     overdue_ms = min(-(row.get("due_in_ms") or 0), record.ended.at_ms - record.healed.at_ms)
     if overdue_ms > bound_ms:
         yield 11, f"it is {row['state']} and overdue by {overdue_ms} ms"
-    ready_ms = reckon.latest_ready_ms(case, bounds)
+    ready_ms = clock_bounds.latest_ready_ms(case, bounds)
     if row["state"] == "dead" or ready_ms is None:
         return
     waited_ms: dict[str, float] = {}
@@ -407,23 +409,23 @@ def _what_was_purged_is_gone(case: ItemHistory, bounds: ClockBounds) -> Iterator
 
 def _went_with_its_namespace(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """19: see `admittance`."""
-    for what in admittance.went_with_its_namespace(case):
+    for what in access_rules.went_with_its_namespace(case):
         yield 19, what
 
 
 def _is_explained(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """15: see `explained`."""
     if case.origins:
-        for what in explained.check_explanation(case, bounds):
+        for what in explanation_rules.check_explanation(case, bounds):
             yield 15, what
 
 
 _SETTINGS = (
-    oversight.check_pauses,
-    oversight.check_limits,
-    admittance.check_imports,
-    admittance.check_grants,
-    admittance.check_deletions,
+    admin_rules.check_pauses,
+    admin_rules.check_limits,
+    access_rules.check_imports,
+    access_rules.check_grants,
+    access_rules.check_deletions,
 )
 _RULES = (
     _nothing_is_lost,

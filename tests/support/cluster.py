@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from foqs.dev.cluster import LocalCluster
+from foqs.dev.local_cluster import LocalCluster
 from tests.support import containers
 from tests.support.ports import free_port
 

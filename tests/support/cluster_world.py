@@ -11,17 +11,17 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from foqs.catalog.shared import RegistryCatalog
-from foqs.config import Config
-from foqs.membership import Membership
-from foqs.service.engine import Engine
-from foqs.shard.facts import NullObserver
-from shardmgr import administration
-from shardmgr.local import LocalEnsemble, LocalRegistry
+from foqs.catalog.registry_catalog import RegistryCatalog
+from foqs.cluster.membership import Membership
+from foqs.options.config import Config
+from foqs.queue.engine import Engine
+from foqs.shard.observer import NullObserver
+from shardmgr import layout_changes
+from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.model import ShardSpec
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World
-from tests.support.virtual import run_virtual
+from tests.support.virtual_time import run_virtual
 
 SESSION_MS = 6_000
 
@@ -130,7 +130,7 @@ class ClusterWorld(World):
         specs = [
             ShardSpec(number, "main", tier=self._tiers[number % len(self._tiers)]) for number in range(self.shard_count)
         ]
-        await administration.create_layout(self.administrator, specs)
+        await layout_changes.create_layout(self.administrator, specs)
         self._watching = asyncio.ensure_future(self._watch())
 
     async def host(self, name: str) -> ClusterHost:

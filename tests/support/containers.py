@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from foqs.dev import mariadb, zookeeper
-from foqs.dev.server import ServerProcess
+from foqs.dev import mariadb_server, zookeeper_server
+from foqs.dev.server_process import ServerProcess
 
 ZOOKEEPER_IMAGE: Final = "zookeeper:3.8"
 MARIADB_IMAGE: Final = "mariadb:10.11"
@@ -90,16 +90,16 @@ class _ContainerServer(ServerProcess):
             self._container = None
 
 
-class ZooKeeper(_ContainerServer, zookeeper.ZooKeeper):
-    """See `foqs.dev.zookeeper`."""
+class ZooKeeper(_ContainerServer, zookeeper_server.ZooKeeper):
+    """See `foqs.dev.zookeeper_server`."""
 
     def start(self) -> None:
         self.run_container(ZOOKEEPER_IMAGE, 2181, {"ZOO_4LW_COMMANDS_WHITELIST": "srvr", "ZOO_TICK_TIME": "500"})
         self.wait_until_ready(self.is_ready)
 
 
-class MariaDb(_ContainerServer, mariadb.MariaDb):
-    """See `foqs.dev.mariadb`; root has no password and comes over TCP."""
+class MariaDb(_ContainerServer, mariadb_server.MariaDb):
+    """See `foqs.dev.mariadb_server`; root has no password and comes over TCP."""
 
     def __init__(self, folder: Path | None = None, port: int = 0) -> None:
         super().__init__(folder, port)
@@ -109,7 +109,7 @@ class MariaDb(_ContainerServer, mariadb.MariaDb):
         return {"host": "127.0.0.1", "port": self.port}
 
     def open_socket(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), mariadb.PROBE_S)
+        return socket.create_connection(("127.0.0.1", self.port), mariadb_server.PROBE_S)
 
     def create_data(self) -> None:
         """The image does it."""

@@ -11,7 +11,7 @@ import sys
 from types import TracebackType
 from typing import Self
 
-from tests.support.dropping import DroppingProxy
+from tests.support.dropping_proxy import DroppingProxy
 
 
 class DroppingProcess:

@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 
 from foqs.catalog.port import Catalog
 from foqs.core.errors import FoqsError
-from foqs.core.item import NewItem, State, parse_id
-from foqs.core.life import Event, EventKind
-from foqs.service.api import Deliveries, EnqueueOutcome, ItemView, Outcome, PendingCall, TopicStats
-from foqs.service.engine import Engine, EngineSettings
-from foqs.shard.facts import NullObserver, ShardObserver
-from foqs.store.memory import MemoryDatabase
+from foqs.core.items.item import NewItem, State, parse_id
+from foqs.core.items.life import Event, EventKind
+from foqs.queue.engine import Engine, EngineSettings
+from foqs.queue.port import Deliveries, EnqueueOutcome, ItemView, Outcome, PendingCall, TopicStats
+from foqs.shard.observer import NullObserver, ShardObserver
+from foqs.store.in_memory.memory_store import MemoryDatabase
 from foqs.store.port import FaultHook, no_faults
-from shardmgr.local import LocalCoordinator
+from shardmgr.local_coordinator import LocalCoordinator
 from tests.support.aio import call_result
 from tests.support.builders import MemoryEpochBook, catalog, engine_settings, new_item
 from tests.support.memory_check import is_quiet
-from tests.support.virtual import VirtualClock, run_virtual
+from tests.support.virtual_time import VirtualClock, run_virtual
 
 T = TypeVar("T")
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from foqs.core.errors import NamespaceNotFound, NotFound
-from foqs.core.filter import ItemFilter
-from foqs.core.item import KeyedItem, NewItem, Row, State, format_id, make_number
-from foqs.core.life import Event, EventKind, new_row
-from foqs.service.api import (
+from foqs.core.items.item import KeyedItem, NewItem, Row, State, format_id, make_number
+from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.life import Event, EventKind, new_row
+from foqs.queue.port import (
     ALREADY_GONE,
     BulkPage,
     CallLimits,
@@ -74,7 +74,7 @@ class HeldCall:
 
 
 class FakeQueue:
-    """Answers the calls of `foqs.service.api.Queue` from one shard, number 3."""
+    """Answers the calls of `foqs.queue.port.Queue` from one shard, number 3."""
 
     def __init__(self, limits: CallLimits = LIMITS) -> None:
         self.limits = limits

@@ -13,12 +13,12 @@ import shutil
 import signal
 from typing import Any
 
-from foqs.dev import mariadb
-from foqs.store.mysql_driver import MysqlSettings
+from foqs.dev import mariadb_server
+from foqs.store.mysql.mysql_driver import MysqlSettings
 from tests.support.ports import free_port
 
 
-class MariaDb(mariadb.MariaDb):
+class MariaDb(mariadb_server.MariaDb):
     """One server. `start` it before use and `remove` it at the end.
 
     Args:

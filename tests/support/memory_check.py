@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from foqs.core.item import Row, State, order_key_number
+from foqs.core.items.item import Row, State, order_key_number
 from foqs.shard.shard import Shard
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 import pytest
 
-from foqs.dev.server import give_to_user, run_program
+from foqs.dev.server_process import give_to_user, run_program
 from tests.support.mariadb import MariaDb
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -18,9 +18,9 @@ from random import Random
 from typing import Any, Final
 
 from foqs_client import Delivery, FoqsError, Item
-from tests.support.dated import RequestTimeClient
 from tests.support.history import History
-from tests.support.recording import RecordingClient
+from tests.support.recording_client import RecordingClient
+from tests.support.request_time_client import RequestTimeClient
 from tests.support.workload import pause, wall_ms
 
 TOPICS: Final = ("audit", "mail", "sms")

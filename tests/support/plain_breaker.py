@@ -1,8 +1,8 @@
-"""The plain window of flushes, which `foqs.core.breaker` is compared with: it keeps every one of them."""
+"""The plain window of flushes, which `foqs.core.limits.breaker_window` is compared with: it keeps every one of them."""
 
 from __future__ import annotations
 
-from foqs.core.breaker import SPAN_COUNT, BreakerSettings
+from foqs.core.limits.breaker_window import SPAN_COUNT, BreakerSettings
 
 
 class PlainWindow:

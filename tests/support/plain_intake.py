@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from foqs.core.batch import Acks, Batch, Events, HandOut, Inserts, Lane, Part, Work
-from foqs.core.cuts import DeletePurgedRows
-from foqs.core.intake import LANE_SHARES, Intake, IntakeLimits
-from foqs.core.item import OrderKey, TopicName
-from foqs.core.life import Event, EventKind
+from foqs.core.flush.batch import Acks, Batch, Events, HandOut, Inserts, Lane, Part, Work
+from foqs.core.flush.intake import LANE_SHARES, Intake, IntakeLimits
+from foqs.core.flush.purge_markers import DeletePurgedRows
+from foqs.core.items.item import OrderKey, TopicName
+from foqs.core.items.life import Event, EventKind
 from tests.support.builders import row
 from tests.support.plain_flush import keys_of, make_item
 

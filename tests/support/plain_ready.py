@@ -11,8 +11,8 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable
 
-from foqs.core.item import OrderKey, TopicName, order_key_number
-from foqs.core.ready import BELOW_ALL
+from foqs.core.items.item import OrderKey, TopicName, order_key_number
+from foqs.core.memory.ready_index import BELOW_ALL
 
 
 class PlainReady:

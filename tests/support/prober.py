@@ -18,7 +18,7 @@ from typing import Final
 from foqs_client import Client, FoqsError, Item
 from tests.support.history import History
 from tests.support.open_load import LEASE_MS, TOPICS
-from tests.support.recording import RecordingClient
+from tests.support.recording_client import RecordingClient
 from tests.support.workload import pause, wall_ms
 
 PROCESS: Final = "prober"

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
-from tests.support.frozen import freeze, thaw
+from tests.support.freezing import freeze, thaw
 from tests.support.poll import until
 from tests.support.ports import free_port
 

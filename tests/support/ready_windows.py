@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foqs.core.item import OrderKey, TopicName, pack_order_key
-from foqs.core.ready import ReadyIndex, Refill
+from foqs.core.items.item import OrderKey, TopicName, pack_order_key
+from foqs.core.memory.ready_index import ReadyIndex, Refill
 
 TOPIC = ("ns", "t")
 OTHER = ("ns", "u")

@@ -13,12 +13,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from foqs.clock import SystemClock
-from shardmgr import administration
+from foqs.runtime.clock import SystemClock
+from shardmgr import layout_changes
 from shardmgr.model import ClusterView, ShardSpec
 from shardmgr.ownership import OwnershipState
-from shardmgr.registry import RegistryFailed
-from shardmgr.zookeeper import ZooKeeperRegistry
+from shardmgr.registry.port import RegistryFailed
+from shardmgr.registry.zookeeper_registry import ZooKeeperRegistry
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import RestartableHost
@@ -105,7 +105,7 @@ class RealCluster:
         registry = self._registry()
         await registry.open()
         try:
-            await administration.create_layout(registry, [ShardSpec(number, "main") for number in self.shards])
+            await layout_changes.create_layout(registry, [ShardSpec(number, "main") for number in self.shards])
         finally:
             await registry.close()
 
@@ -113,6 +113,6 @@ class RealCluster:
         registry = self._registry()
         await registry.open()
         try:
-            return await administration.read_cluster_view(registry)
+            return await layout_changes.read_cluster_view(registry)
         finally:
             await registry.close()

@@ -14,7 +14,7 @@ from collections.abc import Collection
 
 from foqs_client import BulkPage, Change, ItemFilter, Namespace
 from tests.support.history import Event, mark
-from tests.support.recording import RecordingClient
+from tests.support.recording_client import RecordingClient
 
 
 class RecordingAdmin(RecordingClient):

@@ -14,12 +14,12 @@ from typing import Any, Final, TypeVar
 
 from kazoo.client import KazooClient
 
-from foqs.clock import SystemClock
-from shardmgr.local import LocalEnsemble, LocalRegistry
-from shardmgr.registry import Registry, RegistryFailed
-from shardmgr.zookeeper import ZooKeeperRegistry
+from foqs.runtime.clock import SystemClock
+from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
+from shardmgr.registry.port import Registry, RegistryFailed
+from shardmgr.registry.zookeeper_registry import ZooKeeperRegistry
 from tests.support.aio import run
-from tests.support.dropping import DroppingProxy
+from tests.support.dropping_proxy import DroppingProxy
 from tests.support.zookeeper import TICK_MS, ZooKeeper
 
 T = TypeVar("T")

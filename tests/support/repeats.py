@@ -10,11 +10,11 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
-from foqs.core.item import parse_id, split_number
-from tests.support import reckon
-from tests.support.casebook import DeliveryReceipt, ItemHistories, ItemHistory
+from foqs.core.items.item import parse_id, split_number
+from tests.support import clock_bounds
+from tests.support.clock_bounds import ClockBounds
 from tests.support.history import CallEnd
-from tests.support.reckon import ClockBounds
+from tests.support.item_histories import DeliveryReceipt, ItemHistories, ItemHistory
 
 NO_CAUSE = "no cause"
 
@@ -28,7 +28,7 @@ def _cause(case: ItemHistory, first: DeliveryReceipt, second: DeliveryReceipt, b
     for op in ("nack", "release"):
         if case.possible_operations(op, token=first.token):
             return op
-    if second.received.at_ms < reckon.earliest_lease_end_ms(case, first, bounds):
+    if second.received.at_ms < clock_bounds.earliest_lease_end_ms(case, first, bounds):
         return NO_CAUSE
     acks = [entry for entry in case.ops["ack"] if entry.requested["token"] == first.token]
     if any(entry.end is CallEnd.UNKNOWN for entry in acks):

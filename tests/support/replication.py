@@ -13,7 +13,7 @@ from typing import Final, Self
 
 import pymysql.cursors
 
-from tests.support.dropping import DroppingProxy
+from tests.support.dropping_proxy import DroppingProxy
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 

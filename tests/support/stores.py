@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from foqs.core.fence import Fence
-from foqs.core.item import DeliveryPolicy, Row, State, TopicName
-from foqs.core.keys import IdempotencyKey, KeyName
+from foqs.core.flush.fence import Fence
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
+from foqs.core.items.item import DeliveryPolicy, Row, State, TopicName
 from foqs.store.port import LeaseUpdate, Reads, Store, Writes
 
 NONCE = "nonce-a"

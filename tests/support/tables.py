@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from foqs.core.item import State, format_id
-from foqs.store.sql_mysql_values import NEVER_MS
+from foqs.core.items.item import State, format_id
+from foqs.store.mysql.mysql_values import NEVER_MS
 from tests.support.history import Event
 from tests.support.mariadb import MariaDb
-from tests.support.recording import row_event
+from tests.support.recording_client import row_event
 
 Query: TypeAlias = Callable[[int, str], Sequence[Sequence[Any]]]
 """Runs a SELECT in which `{item}` and the like stand for the tables of a shard."""

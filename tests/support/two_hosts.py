@@ -7,16 +7,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
-from foqs.core.item import State
-from foqs.core.keys import KEY_SLOT_COUNT
-from foqs.service.cluster import HostIdentity, HostView, RoutingChange, RoutingTable, ShardView, StandaloneCluster
-from foqs.service.engine import Engine
-from foqs.service.map_log import RoutingLog
-from foqs.wire.cluster import cluster_handlers
+from foqs.cluster.routing.port import HostIdentity, HostView, RoutingChange, RoutingTable, ShardView, StandaloneCluster
+from foqs.cluster.routing.routing_log import RoutingLog
+from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
+from foqs.core.items.item import State
+from foqs.queue.engine import Engine
+from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs_client import Client, Item
 from tests.support.builders import engine_settings
 from tests.support.engines import World
-from tests.support.wire import ServedQueue, serve_queue
+from tests.support.rpc_server import ServedQueue, serve_queue
 
 SHARDS: Final = ((1, 2), (3, 4))
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from foqs_client import Client, Delivery, FoqsError, Item, Nack
 from tests.support.history import History
-from tests.support.recording import RecordingClient
+from tests.support.recording_client import RecordingClient
 
 TOPICS: Final = ("audit", "mail", "sms")
 FAR_TOPIC: Final = "much later"

@@ -15,8 +15,8 @@ from typing import Final
 
 from kazoo.client import KazooClient
 
-from foqs.dev import zookeeper
-from tests.support.frozen import freeze, thaw
+from foqs.dev import zookeeper_server
+from tests.support.freezing import freeze, thaw
 from tests.support.ports import free_port
 
 _START_TIMEOUT_S: Final = 60.0
@@ -26,7 +26,7 @@ SESSION_TIMEOUT_MS_MIN: Final = 500
 SESSION_TIMEOUT_MS_MAX: Final = 20_000
 
 
-class ZooKeeper(zookeeper.ZooKeeper):
+class ZooKeeper(zookeeper_server.ZooKeeper):
     """One server, alone unless `quorum` says otherwise; a context manager that starts it, ends it and deletes its folder."""
 
     def __init__(

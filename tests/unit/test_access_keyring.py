@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from foqs.access import files
-from foqs.access.files import UnusableFile, read_tokens
+from foqs.access import secret_files
 from foqs.access.keyring import Keyring, TlsFiles, UnusableOptionFile, common_name, read_keyring
+from foqs.access.secret_files import UnusableFile, read_tokens
 from tests.support.certificates import Authority, secret_file
 
 OLD, NEW = b"the-old-secret-of-orders", b"the-new-secret-of-orders"
@@ -40,7 +40,7 @@ def test_a_keyring_keeps_no_token(tmp_path: Path) -> None:
         (b" " + OLD, "line 1 holds more"),
         (OLD + b"\x00", "line 1 holds more"),
         (OLD + b"\xff", "line 1 holds more"),
-        (b"\n".join(b"%s%d" % (OLD, n) for n in range(files.TOKENS_MAX + 1)), "9 lines"),
+        (b"\n".join(b"%s%d" % (OLD, n) for n in range(secret_files.TOKENS_MAX + 1)), "9 lines"),
         (b"x" * 4_097, "longer than 4096"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.access.rules import REQUIREMENTS, Permission, Principal, Scope
+from foqs.access.call_permissions import REQUIREMENTS, Permission, Principal, Scope
 from foqs.core.errors import ErrorCode
 from foqs_client.idl import Foqs, ttypes
 

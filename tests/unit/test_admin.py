@@ -9,7 +9,8 @@ import pytest
 
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, Permission, parse
-from foqs.catalog.memory import MemoryCatalog
+from foqs.catalog.memory_catalog import MemoryCatalog
+from foqs.catalog.namespaces import Namespaces
 from foqs.core.errors import (
     FoqsError,
     InvalidArgument,
@@ -17,14 +18,13 @@ from foqs.core.errors import (
     NamespaceNotFound,
     Unavailable,
 )
-from foqs.core.item import State
-from foqs.core.life import EventKind
-from foqs.service.engine import Engine
-from foqs.service.namespaces import Namespaces
+from foqs.core.items.item import State
+from foqs.core.items.life import EventKind
+from foqs.queue.engine import Engine
 from tests.support.builders import engine_settings
 from tests.support.catalogs import install_gated_catalog, pause
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.races import start_task
+from tests.support.method_gate import start_task
 
 
 async def update(world: World, engine: Engine, **settings: int) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from foqs.catalog import changes
 from foqs.catalog.document import Document
-from foqs.catalog.memory import MemoryCatalog
+from foqs.catalog.memory_catalog import MemoryCatalog
+from foqs.catalog.namespaces import Namespaces
 from foqs.core.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -17,12 +18,11 @@ from foqs.core.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from foqs.core.life import EventKind
-from foqs.service.namespaces import Namespaces
+from foqs.core.items.life import EventKind
 from tests.support.builders import engine_settings
 from tests.support.catalogs import install_gated_catalog, pause
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.races import start_task
+from tests.support.method_gate import start_task
 
 
 def test_a_namespace_that_holds_items_in_any_state_is_not_deleted() -> None:

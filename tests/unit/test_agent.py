@@ -12,12 +12,12 @@ import pytest
 
 from shardmgr.agent import Agent, AgentPace
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_member, render_layout, render_member, render_plan
-from shardmgr.local import LocalEnsemble, LocalRegistry
+from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.model import Assignment, HeldShard, Layout, Member, Plan, ShardSpec
 from shardmgr.port import CoordinatorFailed
-from shardmgr.registry import RegistryOutcomeUnknown
-from shardmgr.session import TRANSITIONS, SessionEvent, SessionState, next_session_state
-from tests.support.virtual import VirtualClock, run_virtual
+from shardmgr.registry.port import RegistryOutcomeUnknown
+from shardmgr.session_state import TRANSITIONS, SessionEvent, SessionState, next_session_state
+from tests.support.virtual_time import VirtualClock, run_virtual
 
 TIMEOUT_MS = 6_000
 PACE = AgentPace(session_margin_ms=500)

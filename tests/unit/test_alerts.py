@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from foqs.metric_table import METRICS
+from foqs.telemetry.metric_table import METRICS
 from tests.support.runbook import RUNBOOK, section
 
 RULES: Final = (Path(__file__).parents[2] / "configs" / "alerts.yml").read_text()

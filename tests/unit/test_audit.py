@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.dev.mariadb import MariaDb
+from foqs.dev.mariadb_server import MariaDb
 from tests.support.audit import Audit, Audited
 
 Line = tuple[int, str, int, int, int, int, int]

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.batch import (
+from foqs.core.errors import DeadlineExceeded, NotFound, Unavailable, UnknownOutcome
+from foqs.core.flush.batch import (
     ALREADY_GONE,
     OPEN,
     Acks,
@@ -19,8 +20,7 @@ from foqs.core.batch import (
     Lane,
     Part,
 )
-from foqs.core.errors import DeadlineExceeded, NotFound, Unavailable, UnknownOutcome
-from foqs.core.life import Event, EventKind
+from foqs.core.items.life import Event, EventKind
 from tests.support.plain_flush import keys_of, make_item, make_keyed_item
 from tests.support.plain_intake import (
     Caller,

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import DeadlineExceeded, FoqsError, Unavailable, UnknownOutcome
-from foqs.core.item import NewItem, parse_id
-from foqs.core.life import EventKind
-from foqs.service.api import EnqueueOutcome
-from foqs.service.engine import Engine, EngineSettings
-from foqs.shard.facts import NullObserver
-from foqs.store.memory import MemoryStore
+from foqs.core.items.item import NewItem, parse_id
+from foqs.core.items.life import EventKind
+from foqs.queue.engine import Engine, EngineSettings
+from foqs.queue.port import EnqueueOutcome
+from foqs.shard.observer import NullObserver
+from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreLost, WriteRefused, Writes
 from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
-from tests.support.races import start_task
+from tests.support.method_gate import start_task
 
 STUCK_S = 0.1 * 5
 """A flush that waits for so long opens the breaker."""
@@ -361,7 +361,7 @@ def test_what_went_wrong_before_it_closed_is_forgotten() -> None:
 
 
 def test_changes_are_told_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "foqs.shard.breaker")
+    caplog.set_level(logging.INFO, "foqs.shard.shard_breaker")
     changes: list[tuple[int, str]] = []
 
     class Told(NullObserver):
@@ -380,7 +380,7 @@ def test_changes_are_told_with_the_reason(caplog: pytest.LogCaptureFixture) -> N
 
     run_in_world(story)
     assert changes == [(1, "open"), (1, "half-open"), (1, "closed")]
-    lines = [record.getMessage() for record in caplog.records if record.name == "foqs.shard.breaker"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "foqs.shard.shard_breaker"]
     assert len(lines) == 3
     assert "transactions failed, the last failure: no room on the disk" in lines[0]
 

@@ -7,7 +7,7 @@ from copy import deepcopy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.breaker import SPAN_COUNT, BreakerSettings, FlushWindow
+from foqs.core.limits.breaker_window import SPAN_COUNT, BreakerSettings, FlushWindow
 from tests.support.plain_breaker import PlainWindow
 
 SETTINGS = BreakerSettings(window_s=10.0, latency_s_max=0.5, error_percent=50, flushes_min=5, reset_s=2.0)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foqs.core.budget import ROW_BYTES, Budget, PrefetchBudget, WrittenRowsBudget, size_of
-from foqs.core.item import Row
+from foqs.core.items.item import Row
+from foqs.core.memory.reservations import ROW_BYTES, Budget, PrefetchBudget, WrittenRowsBudget, size_of
 from tests.support.builders import row
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, Namespace, Permission, parse, render
-from foqs.catalog.settings import SETTING_RANGES, check_consistent
+from foqs.catalog.namespace_settings import SETTING_RANGES, check_consistent
 from foqs.core.errors import FoqsError, InvalidArgument, LimitExceeded, NamespaceNotFound
-from foqs.core.item import SHARD_MAX
-from foqs.core.keys import INCARNATION_MAX, KEY_SLOT_COUNT
-from foqs.options import NamespaceOptions
-from foqs.service.api import NamespaceSettings
+from foqs.core.items.idempotency_keys import INCARNATION_MAX, KEY_SLOT_COUNT
+from foqs.core.items.item import SHARD_MAX
+from foqs.options.options import NamespaceOptions
+from foqs.queue.port import NamespaceSettings
 
 NAMES = st.text(min_size=1, max_size=20).filter(
     lambda text: "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)

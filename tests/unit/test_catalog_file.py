@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from foqs.catalog import changes, local
+from foqs.catalog import changes, file_catalog
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, render
-from foqs.catalog.local import FileCatalog
+from foqs.catalog.file_catalog import FileCatalog
 from foqs.catalog.port import CatalogFailed, CatalogUnknownOutcome
 from tests.support.aio import run
 
@@ -103,7 +103,7 @@ def test_what_a_crash_left_behind_is_in_nobodys_way(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_is_never_given_back_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(file_catalog, "_LOCK_WAIT_S", 0.05)
     path = tmp_path / "catalog.json"
     catalog = stored(path)
     with path.with_name("catalog.json.lock").open("ab") as lock:

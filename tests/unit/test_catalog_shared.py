@@ -11,13 +11,13 @@ import pytest
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, render
 from foqs.catalog.port import CatalogConflict, CatalogFailed, CatalogFull, CatalogUnknownOutcome, CatalogUnreachable
-from foqs.catalog.shared import DOCUMENT_NAME, RegistryCatalog
-from shardmgr.checks import DOCUMENT_BYTES_MAX
-from shardmgr.local import LocalEnsemble, LocalRegistry
-from shardmgr.registry import RegistryConflict, RegistryOutcomeUnknown, VersionedDocument
+from foqs.catalog.registry_catalog import DOCUMENT_NAME, RegistryCatalog
+from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
+from shardmgr.registry.checks import DOCUMENT_BYTES_MAX
+from shardmgr.registry.port import RegistryConflict, RegistryOutcomeUnknown, VersionedDocument
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.virtual import VirtualClock
+from tests.support.virtual_time import VirtualClock
 
 FIRST = changes.create(EMPTY_DOCUMENT, "default", None, {})
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.casebook import sort_by_item
 from tests.support.checker import check, summary
+from tests.support.clock_bounds import ClockBounds
 from tests.support.history import UNKNOWN, Event, History, mark, read, read_files
-from tests.support.model import FLAWS, ServerModel, run_model
-from tests.support.reckon import ClockBounds
+from tests.support.item_histories import sort_by_item
+from tests.support.server_model import FLAWS, ServerModel, run_model
 
 BOUNDS = ClockBounds(
     lease_ms_default=1000,

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import pytest
 
-from foqs.cli import checks_cluster
-from foqs.cli.checks_cluster import check_cluster
-from foqs.cli.finding import Finding
-from foqs.config import Config, load
+from foqs.cli.doctor import cluster_checks
+from foqs.cli.doctor.cluster_checks import check_cluster
+from foqs.cli.doctor.finding import Finding
+from foqs.options.config import Config, load
+from shardmgr.cluster_reader import ClusterReading
 from shardmgr.model import Layout, MalformedDocument, Member, Plan, ShardSpec
-from shardmgr.reading import ClusterReading
-from shardmgr.registry import RegistryFailed
+from shardmgr.registry.port import RegistryFailed
 from tests.support.certificates import secret_file
 
 HERE: Final = Member("host1", "n1", "127.0.0.1:7411")
@@ -34,7 +34,7 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
                 raise reading
             return reading
 
-        monkeypatch.setattr(checks_cluster, "read_registry", read)
+        monkeypatch.setattr(cluster_checks, "read_registry", read)
         text = (
             f'[server]\nname = "host1"\n[cluster]\nzookeeper = "127.0.0.1:2181"\n'
             f'[databases.one]\nurl = "sqlite:{tmp_path}/one"\n[databases.two]\nurl = "sqlite:{tmp_path}/two"\n'

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from foqs.access.gate import AuthenticationLimits, Authenticator
-from foqs.cli.checks_peers import check_peers
-from foqs.cli.finding import Finding
-from foqs.config import Config, load
-from foqs.service.cluster import HostIdentity, StandaloneCluster
-from foqs.wire.cluster import cluster_handlers
+from foqs.access.authenticator import AuthenticationLimits, Authenticator
+from foqs.cli.doctor.finding import Finding
+from foqs.cli.doctor.peer_checks import check_peers
+from foqs.cluster.routing.port import HostIdentity, StandaloneCluster
+from foqs.options.config import Config, load
+from foqs.rpc.cluster_handlers import cluster_handlers
 from shardmgr.model import Member
 from tests.simulation import principals
 from tests.support.access import RecordingObserver
@@ -18,7 +18,7 @@ from tests.support.aio import run
 from tests.support.certificates import secret_file
 from tests.support.fake_queue import FakeQueue
 from tests.support.ports import free_port
-from tests.support.wire import ServedQueue, serve_queue
+from tests.support.rpc_server import ServedQueue, serve_queue
 
 HERE = Member("host1", "n1", "127.0.0.1:1")
 

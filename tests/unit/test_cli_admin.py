@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from foqs.cli.namespaces import _SETTINGS
+from foqs.cli.commands.namespace_commands import _SETTINGS
 from foqs_client import (
     Grant,
     InvalidArgument,
@@ -22,7 +22,7 @@ from foqs_client import (
     UnknownOutcome,
     Usage,
 )
-from foqs_client.admin import NAMESPACE_FIELDS
+from foqs_client.admin_calls import NAMESPACE_FIELDS
 from tests.unit.test_cli_commands import FakeClient, client, run
 
 __all__ = ["client", "run"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from foqs.cli import bulk
+from foqs.cli.commands import item_selection
 from foqs_client import (
     BulkPage,
     Change,
@@ -33,7 +33,7 @@ DEAD = ItemFilter(None, ["dead"])
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "PAUSE_S", 0.0)
+    monkeypatch.setattr(item_selection, "PAUSE_S", 0.0)
 
 
 def counts(*items: int) -> Callable[..., ItemCount]:
@@ -141,7 +141,7 @@ def test_what_was_done_before_it_ended_is_said(run: Run, client: FakeClient, fai
     assert result.exit_code != 0
     assert "3 of 9 items are done; run it again for the others." in result.stderr
     assert json.loads(result.stdout)[0]["changed"] == 3
-    assert len(client.calls) <= 2 + bulk.ATTEMPTS_MAX
+    assert len(client.calls) <= 2 + item_selection.ATTEMPTS_MAX
 
 
 def test_items_that_were_refused_fail_the_command_with_the_reason(run: Run, client: FakeClient) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from foqs.cli.cluster_init import spread_over_databases
-from shardmgr import administration
+from foqs.cli.commands.cluster_init import spread_over_databases
+from shardmgr import layout_changes
 from shardmgr.documents import LAYOUT
-from shardmgr.local import LocalEnsemble
+from shardmgr.local_coordinator import LocalEnsemble
 from shardmgr.model import Layout, ShardSpec
-from shardmgr.registry import RegistryFailed
+from shardmgr.registry.port import RegistryFailed
 from tests.unit.test_cli_commands import client, run
 
 __all__ = ["client", "run"]
@@ -44,7 +44,7 @@ class Place:
                 return (
                     None
                     if await registry.read(LAYOUT) is None
-                    else (await administration.read_cluster_view(registry)).layout
+                    else (await layout_changes.read_cluster_view(registry)).layout
                 )
             finally:
                 await registry.close()
@@ -66,7 +66,8 @@ class Place:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     found = Place(tmp_path)
     monkeypatch.setattr(
-        "foqs.registries.registry_from_config", lambda config, clock, session: found.ensemble.registry(6_000)
+        "foqs.cluster.registry_factory.registry_from_config",
+        lambda config, clock, session: found.ensemble.registry(6_000),
     )
     return found
 
@@ -111,7 +112,7 @@ def test_the_tables_are_there_before_the_shards_are(run: Run, place: Place, monk
         raise RegistryFailed("it went away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(administration, "create_layout", interrupted)
+        patch.setattr(layout_changes, "create_layout", interrupted)
         result = run("cluster", "init", "--config", str(place.file), "--shards", "2", "--yes")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "Error: it went away")
     assert len(place.tables()) == 2
@@ -128,7 +129,7 @@ def test_epochs_are_issued_above_those_that_nobody_knows_of_any_more(run: Run, p
         registry = place.ensemble.registry(6_000)
         await registry.open()
         try:
-            return dict((await administration.read_cluster_view(registry)).plan.epochs)
+            return dict((await layout_changes.read_cluster_view(registry)).plan.epochs)
         finally:
             await registry.close()
 
@@ -165,7 +166,7 @@ def test_a_service_that_is_away_is_said_with_its_own_exit_code(
     async def away(self: object) -> None:
         raise RegistryFailed("ZooKeeper at zk:1 gave no session")
 
-    monkeypatch.setattr("shardmgr.local.LocalRegistry.open", away)
+    monkeypatch.setattr("shardmgr.local_coordinator.LocalRegistry.open", away)
     result = run("cluster", "init", "--config", str(place.file), "--yes")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (3, "Error: ZooKeeper at zk:1 gave no session")
 

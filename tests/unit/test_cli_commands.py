@@ -12,8 +12,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from foqs.cli import produce, root
-from foqs.cli.session import DEFAULT_ADDRESS
+from foqs.cli import root
+from foqs.cli.commands import enqueue_command
+from foqs.cli.host_session import DEFAULT_ADDRESS
 from foqs_client import (
     Delivery,
     Enqueued,
@@ -175,11 +176,11 @@ def test_enqueue_takes_the_payload_from_stdin_or_a_file(
 
 def test_enqueue_makes_an_item_of_each_line_in_batches(run: Callable[..., Result], client: FakeClient) -> None:
     client.answers["enqueue"] = enqueued
-    lines = [str(number).encode() for number in range(produce.BATCH_ITEMS + 1)]
+    lines = [str(number).encode() for number in range(enqueue_command.BATCH_ITEMS + 1)]
     result = run("enqueue", "t", "--lines", "-o", "jsonl", stdin=b"\r\n".join(lines))
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) == len(lines)
-    assert [len(call[1][0]) for call in client.calls] == [produce.BATCH_ITEMS, 1]
+    assert [len(call[1][0]) for call in client.calls] == [enqueue_command.BATCH_ITEMS, 1]
     assert [item.payload for call in client.calls for item in call[1][0]] == lines
 
 
@@ -192,17 +193,17 @@ def test_enqueue_repeats_a_payload(run: Callable[..., Result], client: FakeClien
 
 
 def test_batches_stay_below_their_bytes() -> None:
-    big = b"x" * (produce.BATCH_BYTES // 2 + 1)
-    assert [len(batch) for batch in produce.batches([big, big, b"", b"y"])] == [1, 3]
-    assert list(produce.batches([])) == []
+    big = b"x" * (enqueue_command.BATCH_BYTES // 2 + 1)
+    assert [len(batch) for batch in enqueue_command.batches([big, big, b"", b"y"])] == [1, 3]
+    assert list(enqueue_command.batches([])) == []
 
 
 def test_a_failure_hides_no_id_that_was_committed_before(run: Callable[..., Result], client: FakeClient) -> None:
     answers: Iterator[Any] = iter([None, InvalidArgument("too long", field="items[0].payload")])
     client.answers["enqueue"] = lambda items: next(answers) or enqueued(items)
-    result = run("enqueue", "t", "x", "--count", str(produce.BATCH_ITEMS + 1), "-o", "json")
+    result = run("enqueue", "t", "x", "--count", str(enqueue_command.BATCH_ITEMS + 1), "-o", "json")
     assert result.exit_code == 2
-    assert len(json.loads(result.stdout)) == produce.BATCH_ITEMS
+    assert len(json.loads(result.stdout)) == enqueue_command.BATCH_ITEMS
     assert result.stderr == "Error: INVALID_ARGUMENT (items[0].payload): too long\n"
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from foqs.cli import checks, root
-from foqs.cli.hosts import dev_banner, port_problem
-from foqs.config import Config, load
+from foqs.cli import root
+from foqs.cli.commands.host_process_commands import dev_banner, port_problem
+from foqs.cli.doctor import host_checks
+from foqs.options.config import Config, load
 from foqs_client import Unreachable
 
 
@@ -41,7 +42,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
         return 0
 
     monkeypatch.setitem(sys.modules, "foqs.host", SimpleNamespace(run_host=run_host))
-    monkeypatch.setattr("foqs.logs.setup_logging", lambda *args: None)
+    monkeypatch.setattr("foqs.telemetry.logs.setup_logging", lambda *args: None)
     return configs
 
 
@@ -255,8 +256,8 @@ def test_doctor_finds_a_database_that_is_away(healthy: dict[str, str], taken: in
 
 
 def test_doctor_finds_a_disk_that_is_nearly_full(healthy: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "DISK_BYTES_MIN", 1 << 60)
-    monkeypatch.setattr(checks, "DISK_BYTES_WARNING", 1 << 61)
+    monkeypatch.setattr(host_checks, "DISK_BYTES_MIN", 1 << 60)
+    monkeypatch.setattr(host_checks, "DISK_BYTES_WARNING", 1 << 61)
     code, found = examine(**healthy)
     assert code == 5
     assert found["Disk"]["state"] == "bad"

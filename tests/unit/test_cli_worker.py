@@ -12,7 +12,7 @@ from click.testing import Result
 
 from foqs_client import InvalidArgument, NamespaceNotFound, TopicPage, Unreachable
 from foqs_client.consumer import Job, Worker
-from foqs_client.consumer.processes import reference_of
+from foqs_client.consumer.process_runner import reference_of
 from tests.unit.test_cli_commands import FakeClient, client, run
 
 __all__ = ["client", "run"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs_client import InvalidArgument
-from foqs_client.address import parse_addresses
+from foqs_client.addresses import parse_addresses
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from foqs.catalog.administration import Administration
 from foqs.catalog.document import Permission, parse
-from foqs.catalog.memory import MemoryCatalog
-from foqs.catalog.settings import SETTING_RANGES
-from foqs.service.admin import Administration
-from foqs.service.namespaces import Namespaces
-from foqs.service.quota import Quota
-from foqs.wire.admin import admin_handlers
+from foqs.catalog.memory_catalog import MemoryCatalog
+from foqs.catalog.namespace_settings import SETTING_RANGES
+from foqs.catalog.namespaces import Namespaces
+from foqs.queue.quota import Quota
+from foqs.rpc.admin_handlers import admin_handlers
 from foqs_client import (
     Client,
     FoqsError,
@@ -28,12 +28,12 @@ from foqs_client import (
     NamespaceNotFound,
     Usage,
 )
-from foqs_client.admin import AdminCalls
+from foqs_client.admin_calls import AdminCalls
 from foqs_client.idl import ttypes
-from foqs_client.message import ThriftMethod
+from foqs_client.thrift_messages import ThriftMethod
 from tests.support.aio import run
 from tests.support.fake_queue import LIMITS, SETTINGS, FakeQueue
-from tests.support.wire import serve_queue
+from tests.support.rpc_server import serve_queue
 
 
 class Configured:

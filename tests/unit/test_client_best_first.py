@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from foqs.service.api import PendingCall
-from foqs.wire.methods import Caller
+from foqs.queue.port import PendingCall
+from foqs.rpc.methods import Caller
 from foqs_client import Client, Delivery, FoqsError
-from foqs_client.polls import HOLD_S, DequeueKind
+from foqs_client.long_polls import HOLD_S, DequeueKind
 from tests.support.builders import new_item
-from tests.support.tier_engines import DequeueTierHost, DequeueTierWorld, run_dequeue_tier
+from tests.support.dequeue_tier import DequeueTierHost, DequeueTierWorld, run_dequeue_tier
 
 
 async def mapped(client: Client) -> None:

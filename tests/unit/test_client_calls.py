@@ -12,7 +12,7 @@ import pytest
 
 import foqs_client
 from foqs.core import errors as core_errors
-from foqs.wire.limits import RpcLimits
+from foqs.rpc.limits import RpcLimits
 from foqs_client import (
     Client,
     InvalidArgument,
@@ -27,12 +27,12 @@ from foqs_client import (
     Unreachable,
 )
 from foqs_client import errors as client_errors
-from foqs_client.calls import REPLY_GRACE_S
 from foqs_client.idl import ttypes
+from foqs_client.routed_calls import REPLY_GRACE_S
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
-from tests.support.wire import serve_queue
+from tests.support.rpc_server import serve_queue
 
 
 def test_an_item_goes_its_way_through_every_call() -> None:
@@ -225,7 +225,7 @@ class Mute:
 def test_a_call_that_was_sent_and_not_answered_is_unknown_only_where_it_may_have_written(
     call: Callable[[Client], Any], kind: type[Exception], hang_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foqs_client.calls.REPLY_GRACE_S", 0.02)
+    monkeypatch.setattr("foqs_client.routed_calls.REPLY_GRACE_S", 0.02)
 
     async def main() -> None:
         mute = Mute()
@@ -414,7 +414,7 @@ def test_closing_the_client_ends_its_calls_as_errors() -> None:
 
 def test_the_host_s_own_deadline_error_arrives_before_the_client_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RpcLimits().reply_grace_s < REPLY_GRACE_S
-    monkeypatch.setattr("foqs_client.calls.REPLY_GRACE_S", 30.0)  # for a machine that stands still
+    monkeypatch.setattr("foqs_client.routed_calls.REPLY_GRACE_S", 30.0)  # for a machine that stands still
 
     async def main() -> None:
         queue = FakeQueue()

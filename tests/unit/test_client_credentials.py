@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from foqs.access.rules import Permission
+from foqs.access.call_permissions import Permission
 from foqs_client import Client, InvalidArgument, Item, Tls, Unauthenticated
-from foqs_client.address import is_tls_url, parse_addresses
+from foqs_client.addresses import is_tls_url, parse_addresses
 from tests.support.access import ORDERS, EditableGrants, RecordingObserver, gate, keyring
 from tests.support.aio import run
 from tests.support.certificates import Authority, secret_file
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
-from tests.support.wire import serve_queue
+from tests.support.rpc_server import serve_queue
 
 
 def test_the_scheme_says_whether_tls_is_spoken() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foqs_client import Client, DeadlineExceeded, Delivery, Item
-from foqs_client.loads import BUSY_ITEMS
+from foqs_client.host_loads import BUSY_ITEMS
 from tests.support.aio import run
 from tests.support.poll import soon
 from tests.support.ports import free_port
@@ -135,7 +135,7 @@ def test_where_no_host_answers_at_once_a_dequeue_waits_for_the_first_that_does(
     frozen: int | None, wait_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A database that is slow for a moment is no reason for an error, nor is a wait that is over: the call has time."""
-    monkeypatch.setattr("foqs_client.polls.SLOW_HOST_S", 0.01)
+    monkeypatch.setattr("foqs_client.long_polls.SLOW_HOST_S", 0.01)
 
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
@@ -166,7 +166,7 @@ def test_where_no_host_answers_at_once_a_dequeue_waits_for_the_first_that_does(
 def test_a_dequeue_that_no_host_answers_ends_with_what_its_own_time_says(
     wait_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foqs_client.polls.SLOW_HOST_S", 0.01)
+    monkeypatch.setattr("foqs_client.long_polls.SLOW_HOST_S", 0.01)
 
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from foqs.core.filter import ItemFilter as CoreFilter
-from foqs.core.item import State
-from foqs.core.life import Event, EventKind
+from foqs.core.items.item import State
+from foqs.core.items.item_filter import ItemFilter as CoreFilter
+from foqs.core.items.life import Event, EventKind
 from foqs_client import BulkPage, Change, Client, InvalidArgument, Item, ItemCount, ItemFilter, NotFound
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
-from tests.support.wire import serve_queue
+from tests.support.rpc_server import serve_queue
 
 
 def test_items_are_changed_and_redriven_by_id() -> None:

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import pytest
 
 from foqs.core import errors as core
-from foqs.core.item import KeyedItem, NewItem
-from foqs.core.keys import KEY_SLOT_COUNT, key_slot
-from foqs.service.api import EnqueueOutcome, PendingCall, Repeated
+from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT, key_slot
+from foqs.core.items.item import KeyedItem, NewItem
+from foqs.queue.port import EnqueueOutcome, PendingCall, Repeated
 from foqs_client import (
     Client,
     InvalidArgument,
@@ -23,14 +23,14 @@ from foqs_client import (
     Overloaded,
     Unavailable,
     UnknownOutcome,
-    attempts,
+    retried_calls,
 )
-from foqs_client.keyed import AutomaticKeys
-from foqs_client.link import NotSent
+from foqs_client.automatic_keys import AutomaticKeys
+from foqs_client.host_connection import NotSent
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue, HeldCall
 from tests.support.poll import soon
-from tests.support.wire import ServedQueue, serve_queue
+from tests.support.rpc_server import ServedQueue, serve_queue
 
 Answer: TypeAlias = list[EnqueueOutcome] | core.FoqsError | None
 """Of one attempt: results, a failure, or None: the connection is lost."""
@@ -233,7 +233,7 @@ def test_an_item_whose_key_names_another_was_certainly_not_written() -> None:
 
 
 def test_an_enqueue_ends_by_its_deadline_with_the_last_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foqs_client.calls.REPLY_GRACE_S", 30.0)  # every attempt is answered
+    monkeypatch.setattr("foqs_client.routed_calls.REPLY_GRACE_S", 30.0)  # every attempt is answered
 
     async def story() -> None:
         queue = Scripted(*[UNAVAILABLE] * 1_000)
@@ -244,7 +244,7 @@ def test_an_enqueue_ends_by_its_deadline_with_the_last_that_is_known(monkeypatch
                 await client.enqueue([Item("t")], timeout_ms=60)
             took_s = asyncio.get_running_loop().time() - begun
         assert len(queue.sent) < 20
-        longest_s = attempts.BACKOFF_S_MIN * (1 + attempts.JITTER_MAX)
+        longest_s = retried_calls.BACKOFF_S_MIN * (1 + retried_calls.JITTER_MAX)
         assert len(queue.sent) > 1 or took_s >= 0.06 - longest_s, "there was time for another attempt"
         later: Answer = [UNAVAILABLE]
         queue = Scripted(["3-1", UNKNOWN], *[later] * 1_000)
@@ -258,7 +258,7 @@ def test_an_enqueue_ends_by_its_deadline_with_the_last_that_is_known(monkeypatch
 
 
 def test_an_attempt_that_reaches_no_host_says_less_than_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foqs_client.attempts.BACKOFF_S_MIN", 1.0)  # the connection is cut before the next attempt
+    monkeypatch.setattr("foqs_client.retried_calls.BACKOFF_S_MIN", 1.0)  # the connection is cut before the next attempt
 
     async def story() -> None:
         queue = Scripted(core.NotOwner("elsewhere"), ["3-1", UNAVAILABLE])
@@ -296,13 +296,13 @@ def test_nothing_is_tried_again_before_the_host_wants_it() -> None:
 
 def test_nothing_is_tried_again_when_the_key_may_be_over(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        monkeypatch.setattr("foqs_client.attempts.RETRY_S_MAX", 0.05)
+        monkeypatch.setattr("foqs_client.retried_calls.RETRY_S_MAX", 0.05)
         queue = Scripted(*[UNKNOWN] * 1_000)
         async with asked(queue) as client:
             with pytest.raises(UnknownOutcome):
                 await client.enqueue([Item("t")], timeout_ms=20_000)
         assert len(queue.sent) < 20
-        assert attempts.RETRY_S_MAX < 120
+        assert retried_calls.RETRY_S_MAX < 120
 
     run_story(story)
 

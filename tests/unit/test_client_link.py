@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from thrift.Thrift import TApplicationException, TMessageType
 
+from foqs_client.host_connection import UNSENT_BYTES_MAX, HostConnection, NoReply, NotSent
 from foqs_client.idl import Foqs, ttypes
-from foqs_client.link import UNSENT_BYTES_MAX, HostConnection, NoReply, NotSent
-from foqs_client.message import Refused, ThriftMethod
-from tests.support.virtual import run_virtual
-from tests.support.wire import call, frame, head
+from foqs_client.thrift_messages import Refused, ThriftMethod
+from tests.support.rpc_server import call, frame, head
+from tests.support.virtual_time import run_virtual
 
 ITEM = ThriftMethod("getItem")
 BODY = ITEM.encode(ttypes.GetItemRequest("default", "3-1", timeout_ms=5))

@@ -8,8 +8,8 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, Final
 
-from foqs_client.loads import BUSY_ITEMS, FULL_S, HALF_LIFE_S, HostLoads
-from foqs_client.routes import Address
+from foqs_client.host_loads import BUSY_ITEMS, FULL_S, HALF_LIFE_S, HostLoads
+from foqs_client.routing_table import Address
 from foqs_client.types import Host, Routing
 
 NAMES = ("a", "b", "c", "d")

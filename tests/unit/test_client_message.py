@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
 from thrift.transport.TTransport import TMemoryBuffer
 
-from foqs_client import Delivery, Enqueued, InvalidArgument, Item, Nack, convert
+from foqs_client import Delivery, Enqueued, InvalidArgument, Item, Nack, conversion
 from foqs_client.idl import Foqs, ttypes
-from foqs_client.message import ThriftMethod, Unencodable, Unreadable, all_done_count
+from foqs_client.thrift_messages import ThriftMethod, Unencodable, Unreadable, all_done_count
 
 ENQUEUE = ThriftMethod("enqueue", is_write=True, element_class=Enqueued)
 DEQUEUE = ThriftMethod("dequeue", is_write=True, element_class=Delivery)
@@ -35,7 +35,7 @@ def read(kind: Any, data: bytes) -> Any:
 
 
 def enqueued_items(*items: Item) -> Any:
-    body = ENQUEUE.encode(ttypes.EnqueueRequest("n", convert.items(items)))
+    body = ENQUEUE.encode(ttypes.EnqueueRequest("n", conversion.items(items)))
     return read(ttypes.EnqueueRequest, body).items
 
 
@@ -56,22 +56,22 @@ def test_what_is_not_bytes_is_made_bytes_or_refused() -> None:
         [item] = enqueued_items(Item("t", data, metadata=data))
         assert (item.payload, item.metadata) == (b"x", b"x")
         [nack] = read(
-            ttypes.NackRequest, NACK.encode(ttypes.NackRequest("n", convert.nacks([Nack("3-1", 2, metadata=data)])))
+            ttypes.NackRequest, NACK.encode(ttypes.NackRequest("n", conversion.nacks([Nack("3-1", 2, metadata=data)])))
         ).nacks
         assert nack == ttypes.Nack("3-1", 2, metadata=b"x", dead=False)
     for data in ("text", None, 5):
         with pytest.raises(InvalidArgument, match="payload"):
-            convert.items([Item("t", data)])
+            conversion.items([Item("t", data)])
         with pytest.raises(InvalidArgument, match="metadata"):
-            convert.items([Item("t", metadata=data)])
+            conversion.items([Item("t", metadata=data)])
     with pytest.raises(InvalidArgument, match="metadata"):
-        convert.nacks([Nack("3-1", 2, metadata="text")])  # type: ignore[arg-type]
+        conversion.nacks([Nack("3-1", 2, metadata="text")])  # type: ignore[arg-type]
 
 
 def test_what_does_not_fit_the_contract_cannot_be_written() -> None:
     for item in (Item("t", priority=1 << 31), Item("\ud800"), Item(5)):  # type: ignore[arg-type]
         with pytest.raises(Unencodable):
-            ENQUEUE.encode(ttypes.EnqueueRequest("n", convert.items([item])))
+            ENQUEUE.encode(ttypes.EnqueueRequest("n", conversion.items([item])))
 
 
 def test_deliveries_are_read_as_they_are_and_a_missing_field_has_its_default() -> None:
@@ -93,7 +93,7 @@ def test_results_of_enqueue_say_what_they_say() -> None:
         ttypes.EnqueueResult(),
     ]
     reply = ENQUEUE.decode(written(Foqs.enqueue_result(ttypes.EnqueueReply(results)))).success
-    found = convert.enqueued(reply.results)
+    found = conversion.enqueued(reply.results)
     assert found[:2] == [Enqueued("3-1"), Enqueued("3-2", repeated=True)]
     assert [str(result.error) for result in found[2:]] == [
         "LIMIT_EXCEEDED (items[2]): much",

@@ -13,7 +13,7 @@ from foqs_client import Client, InvalidArgument, Item, UnknownOutcome
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
-from tests.support.wire import ServedQueue, serve_queue
+from tests.support.rpc_server import ServedQueue, serve_queue
 
 
 class Busy:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from foqs_client import FoqsError, Unavailable, UnknownOutcome
-from foqs_client.routes import Address, call_by_host
+from foqs_client.routing_table import Address, call_by_host
 from tests.support.aio import run
 
 HOSTS = {"a": ("alpha", 1), "b": ("beta", 1)}

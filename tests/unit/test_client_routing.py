@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, calls, router
+from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, routed_calls, router
 from foqs_client.router import RECHECK_S_MIN
-from foqs_client.routes import key_slot_of
+from foqs_client.routing_table import key_slot_of
 from tests.support.aio import run
 from tests.support.poll import soon
 from tests.support.two_hosts import SHARDS, TwoHosts, call_and_wait_for_routing, slots, two_hosts, wait_for_routing
@@ -309,7 +309,7 @@ def test_a_host_of_the_map_that_refuses_connections_is_not_waited_for(monkeypatc
             [result] = await client.enqueue([Item("t", b"x", idempotency_key=key_of(3))], timeout_ms=20_000)
             assert result.require().startswith("3-")
 
-    monkeypatch.setattr(calls, "CONNECT_S_MAX", 3_600.0)
+    monkeypatch.setattr(routed_calls, "CONNECT_S_MAX", 3_600.0)
     run(main())
 
 

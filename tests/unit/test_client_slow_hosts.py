@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from foqs.store.memory import MemoryStore
+from foqs.store.in_memory.memory_store import MemoryStore
 from foqs_client import Client, Delivery, FoqsError
 from foqs_client.consumer import Consumer, Job
-from foqs_client.polls import DequeueKind, Poll
-from foqs_client.routes import Address
+from foqs_client.long_polls import DequeueKind, Poll
+from foqs_client.routing_table import Address
 from tests.support.cluster_world import ClusterHost
-from tests.support.tier_world import RpcTierWorld, run_rpc_tier
+from tests.support.rpc_tier import RpcTierWorld, run_rpc_tier
 
 NAMES = ("one", "two")
 URL = "foqs://" + ",".join(f"{name}.example" for name in NAMES)

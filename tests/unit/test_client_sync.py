@@ -17,11 +17,11 @@ from contextlib import contextmanager
 import pytest
 
 from foqs_client import Client, InvalidArgument, Item, NotFound, SyncClient, UnknownOutcome, Unreachable
-from foqs_client.background import BackgroundLoop
+from foqs_client.background_loop import BackgroundLoop
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import until
-from tests.support.wire import ServedQueue, serve_queue
+from tests.support.rpc_server import ServedQueue, serve_queue
 
 
 @contextmanager

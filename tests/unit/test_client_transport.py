@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from foqs_client.link import NotSent
-from foqs_client.transport import BACKOFF_S_MIN, HostConnector
-from tests.support.virtual import run_virtual
+from foqs_client.host_connection import NotSent
+from foqs_client.host_connector import BACKOFF_S_MIN, HostConnector
+from tests.support.virtual_time import run_virtual
 
 CLOSING, OPEN = ("closing", 1), ("open", 2)
 

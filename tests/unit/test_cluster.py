@@ -12,11 +12,11 @@ from random import Random
 import pytest
 
 from foqs.core.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
-from foqs.core.item import parse_id
-from foqs.core.life import EventKind
-from foqs.metric_table import CLUSTER_METRICS
-from foqs.scrape_cluster import cluster_samples
-from shardmgr import administration
+from foqs.core.items.item import parse_id
+from foqs.core.items.life import EventKind
+from foqs.telemetry.cluster_samples import cluster_samples
+from foqs.telemetry.metric_table import CLUSTER_METRICS
+from shardmgr import layout_changes
 from shardmgr.model import ShardSpec
 from tests.support.builders import keyed_item, new_item
 from tests.support.cluster_world import SESSION_MS, ClusterHost, ClusterWorld, run_in_cluster
@@ -58,7 +58,7 @@ def test_a_drained_shard_takes_no_new_items_but_those_of_its_keys_and_delivers_w
 
         before = await taken()
         assert drained in before
-        await administration.drain_shard(world.administrator, drained)
+        await layout_changes.drain_shard(world.administrator, drained)
         await world.pass_s(1)
         after = await taken()
         assert set(after) == set(others)
@@ -70,11 +70,11 @@ def test_a_drained_shard_takes_no_new_items_but_those_of_its_keys_and_delivers_w
         ]
         assert drained in {parse_id(id, "id")[0] for id in keyed}
         for other in others:
-            await administration.drain_shard(world.administrator, other)
+            await layout_changes.drain_shard(world.administrator, other)
         await world.pass_s(1)
         with pytest.raises(Unavailable, match="drained"):
             await one.caller.put()
-        await administration.drain_shard(world.administrator, drained, drain=False)
+        await layout_changes.drain_shard(world.administrator, drained, drain=False)
         await world.pass_s(1)
         assert set(await taken()) == {drained}
 
@@ -87,9 +87,9 @@ def test_a_shard_that_was_removed_takes_no_new_items_though_its_owner_has_not_gi
         one = await world.host("one")
         await world.wait_until_settled(one)
         one.membership._tasks[1].cancel()  # its planner: nobody tells it to give anything back
-        await administration.remove_shard(world.administrator, 0, force=True)
+        await layout_changes.remove_shard(world.administrator, 0, force=True)
         if back:
-            await administration.add_shard(world.administrator, ShardSpec(0, "elsewhere"))
+            await layout_changes.add_shard(world.administrator, ShardSpec(0, "elsewhere"))
         await world.pass_s(0.1)
         assert one.is_serving() == {0, 1}
         shards = []
@@ -282,7 +282,7 @@ def test_a_move_takes_a_shard_to_the_host_that_was_named() -> None:
         number = min(one.is_serving())
         shard = one.engine.shards[number]
         [seen] = [await one.caller.one() for _ in await one.caller.put()]
-        await administration.move_shard(world.administrator, number, "three")
+        await layout_changes.move_shard(world.administrator, number, "three")
         await world.until(lambda: number in three_.is_serving())
         assert not shard.is_serving
         await world.pass_s(0.1)
@@ -296,10 +296,10 @@ def test_a_move_takes_a_shard_to_the_host_that_was_named() -> None:
 def test_a_host_that_is_drained_gives_everything_back_and_serves_again_when_undrained() -> None:
     async def story(world: ClusterWorld) -> None:
         one, two, three_ = hosts = await three(world)
-        await administration.drain_host(world.administrator, "two")
+        await layout_changes.drain_host(world.administrator, "two")
         await world.until(lambda: not two.is_serving())
         await world.wait_until_settled(one, three_)
-        await administration.undrain_host(world.administrator, "two")
+        await layout_changes.undrain_host(world.administrator, "two")
         await world.wait_until_settled(*hosts)
 
     run_in_cluster(story)
@@ -317,7 +317,7 @@ def test_a_registry_that_was_wiped_gives_no_epoch_twice_and_loses_no_item() -> N
         for registry in [host.registry for host in hosts]:
             world.ensemble.expire(registry)
         await world.until(lambda: not any(host.is_serving() for host in hosts))
-        await administration.create_layout(
+        await layout_changes.create_layout(
             world.administrator, [ShardSpec(number, "main") for number in range(world.shard_count)]
         )
         await world.wait_until_settled(*hosts)
@@ -355,7 +355,7 @@ def test_hosts_that_come_and_go_at_any_time_lose_nothing_and_never_overlap(seed:
                     await stopping
                 case _:
                     number = rng.randrange(world.shard_count)
-                    await administration.move_shard(world.administrator, number, None)
+                    await layout_changes.move_shard(world.administrator, number, None)
             await world.pass_s(rng.choice([0.0, 0.02, 0.5, 3.0]))
             for host in hosts:
                 try:

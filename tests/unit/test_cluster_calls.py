@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import InvalidArgument as Refusal
-from foqs.service.cluster import (
+from foqs.cluster.routing.port import (
     ClusterService,
     HostIdentity,
     HostRef,
@@ -19,15 +18,16 @@ from foqs.service.cluster import (
     ShardView,
     StandaloneCluster,
 )
+from foqs.core.errors import InvalidArgument as Refusal
+from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.shard.status import ShardStatus
-from foqs.wire.cluster import cluster_handlers
 from foqs_client import Client, FoqsError, Host, NotImplementedYet, Shard
 from foqs_client.idl import ttypes
-from foqs_client.message import ThriftMethod
+from foqs_client.thrift_messages import ThriftMethod
 from shardmgr.model import ShardSpec
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
-from tests.support.wire import serve_queue
+from tests.support.rpc_server import serve_queue
 
 HOSTS = [
     HostView(f"host{n:04}", ("h", n + 1), "gold", "eu", 2, f"nonce{n}", 3, 0.5, n == 0, n == 1, "9") for n in range(3)

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from pydantic.fields import FieldInfo
 
-from foqs.config import Config, ConfigError, load
 from foqs.host import rpc_limits
-from foqs.options import Options, StoreUrl, parse_store_url
-from foqs.service.api import CallLimits, NamespaceSettings
+from foqs.options.config import Config, ConfigError, load
+from foqs.options.options import Options, StoreUrl, parse_store_url
+from foqs.queue.port import CallLimits, NamespaceSettings
+from foqs.rpc.limits import RpcLimits
 from foqs.shard.settings import ShardSettings
-from foqs.wire.limits import RpcLimits
 from tests.support.certificates import Authority, secret_file
 
 AUTH = '[auth]\nenabled = true\n[auth.principals.a]\ntoken_file = "no-such-file"'

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from foqs.config import Config, ConfigError, load
+from foqs.options.config import Config, ConfigError, load
 
 CLUSTER = '[cluster]\nzookeeper = "zk1:2181,[::1]:2181"\n'
 MAIN = '[databases.main]\nurl = "mysql://foqs@db1:3306/foqs"\n'

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from foqs.cli import root
-from foqs.config import load
+from foqs.options.config import load
 from tests.support.certificates import Authority, secret_file
 
 CONFIGS: Final = Path(__file__).parents[2] / "configs"

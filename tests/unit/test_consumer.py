@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from foqs.store.memory import MemoryStore
+from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.testing import FakeHost
 from foqs_client import Client, Delivery, InvalidArgument, Item, Nack, Outcome, StaleLease, UnknownOutcome, Unreachable
 from foqs_client.consumer import Consumer, Counts, Dead, Discard, Job, Retry
 from tests.support.aio import run
-from tests.support.virtual import run_virtual
+from tests.support.virtual_time import run_virtual
 
 LEASE_MS = 30_000
 Story = Callable[[FakeHost, Client], Coroutine[Any, Any, None]]

@@ -9,7 +9,7 @@ from typing import Any
 
 from foqs_client import Delivery
 from foqs_client.consumer import Job
-from foqs_client.consumer.runner import HandlerRunner, TaskRunner, ThreadRunner
+from foqs_client.consumer.handler_runners import HandlerRunner, TaskRunner, ThreadRunner
 from tests.support.aio import run
 
 COUNT = 300

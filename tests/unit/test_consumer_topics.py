@@ -14,7 +14,7 @@ from typing import Any, Final
 from foqs_client import Delivery, Outcome
 from foqs_client.consumer import Consumer, Job
 from foqs_client.types import Topic, TopicPage
-from tests.support.virtual import run_virtual
+from tests.support.virtual_time import run_virtual
 
 IN_FLIGHT: Final = 800
 TOPICS_PER_CALL: Final = 100

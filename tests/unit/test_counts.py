@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.counts import TopicCounts
-from foqs.core.item import State, TopicName
+from foqs.core.items.item import State, TopicName
+from foqs.core.memory.topic_counts import TopicCounts
 
 A: TopicName = ("n", "a")
 B: TopicName = ("n", "b")

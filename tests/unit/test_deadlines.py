@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.deadlines import TICK_S, Deadlines, DeadlineSweeper
-from tests.support.virtual import run_virtual
+from foqs.runtime.deadlines import TICK_S, Deadlines, DeadlineSweeper
+from tests.support.virtual_time import run_virtual
 
 
 class Thing:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.demand import Demand, DemandSettings
+from foqs.core.memory.demand import Demand, DemandSettings
 
 TOPIC = ("ns", "t")
 SETTINGS = DemandSettings(tau_s=2.0, horizon_s=0.5, idle_s=10.0, items_max=1_000, topics_max=3)

@@ -12,12 +12,12 @@ from typing import cast
 
 import pytest
 
-from foqs.demo import consume, files
-from foqs.demo.consume import DemoConsumer, chunks
-from foqs.demo.files import FileEntry, PlantedFiles
+from foqs.demo import demo_consumer, run_files
+from foqs.demo.demo_consumer import DemoConsumer, chunks
+from foqs.demo.demo_producer import ATTEMPTS_MAX, BATCH_ITEMS, DemoProducer
+from foqs.demo.file_work import FileTask
 from foqs.demo.ledger import RunLedger
-from foqs.demo.produce import ATTEMPTS_MAX, BATCH_ITEMS, DemoProducer
-from foqs.demo.work import FileTask
+from foqs.demo.run_files import FileEntry, PlantedFiles
 from foqs_client import (
     Client,
     Delivery,
@@ -110,7 +110,7 @@ class Run:
 
     def __init__(self, queue: Queue, paths: Sequence[str], nursery: PlantedFiles) -> None:
         self.queue, self.ledger, self.nursery = queue, RunLedger(), nursery
-        self.topics = files.topics_by_path([*nursery.paths, *paths], "run")
+        self.topics = run_files.topics_by_path([*nursery.paths, *paths], "run")
 
     async def produce(self) -> None:
         await DemoProducer(cast(Client, self.queue), self.ledger, self.topics).run(self.nursery)
@@ -133,7 +133,7 @@ def made(tmp_path: Path) -> Run:
     planted.mkdir()
     for number in range(250):
         (good / f"{number}.py").write_text(f"number {number}")
-    return Run(Queue(), files.find_files(good, None), PlantedFiles(planted))
+    return Run(Queue(), run_files.find_files(good, None), PlantedFiles(planted))
 
 
 def test_everything_is_enqueued_in_batches_and_settled_once(made: Run, pool: Executor) -> None:
@@ -169,8 +169,8 @@ def test_the_consumer_acks_in_batches_and_never_holds_more_than_it_may(made: Run
     run(made.produce())
     run(made.consume(pool))
     acks = [count for name, count in made.queue.calls if name == "ack"]
-    assert max(acks) == consume.CHUNK_ITEMS
-    assert max(count for name, count in made.queue.calls if name == "dequeue") <= 2 * consume.IN_FLIGHT_PER_WORKER
+    assert max(acks) == demo_consumer.CHUNK_ITEMS
+    assert max(count for name, count in made.queue.calls if name == "dequeue") <= 2 * demo_consumer.IN_FLIGHT_PER_WORKER
 
 
 def test_a_lease_is_extended_while_a_worker_is_busy(made: Run, pool: Executor) -> None:
@@ -224,12 +224,12 @@ def test_a_failed_enqueue_ends_the_producer(made: Run) -> None:
 
 
 def test_chunks_are_bounded_by_count_and_size_and_keep_everything() -> None:
-    sizes = [10] * 20 + [consume.CHUNK_BYTES * 5] + [consume.CHUNK_BYTES // 2] * 3
+    sizes = [10] * 20 + [demo_consumer.CHUNK_BYTES * 5] + [demo_consumer.CHUNK_BYTES // 2] * 3
     delivery = Delivery("0-1", 1, "t", 0, b"", b"", 1, 3, 0, 0)
     pairs = [(delivery, FileTask(str(place), size, "")) for place, size in enumerate(sizes)]
     found = list(chunks(iter(pairs)))
     assert [pair for chunk in found for pair in chunk] == pairs
-    assert [len(chunk) for chunk in found] == [consume.CHUNK_ITEMS, 4, 1, 2, 1]
+    assert [len(chunk) for chunk in found] == [demo_consumer.CHUNK_ITEMS, 4, 1, 2, 1]
 
 
 def test_an_entry_carries_what_a_task_needs() -> None:

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from foqs.demo.files import FileEntry
+from foqs.demo.file_work import FileResult
 from foqs.demo.ledger import RunLedger, percentile_of
 from foqs.demo.proof import HostContents, check_run, counts_by_topic, dead_reason
-from foqs.demo.work import FileResult
+from foqs.demo.run_files import FileEntry
 from foqs_client import ItemView, Topic
 
 GOOD = FileEntry("/good", "run/py", 10, "aa")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from foqs.demo.__main__ import parse
-from foqs.demo.show import Display, format_bytes, format_duration, printable
+from foqs.demo.display import Display, format_bytes, format_duration, printable
 
 
 def test_nothing_in_a_name_can_move_the_cursor() -> None:

@@ -14,13 +14,14 @@ from typing import Any, ClassVar
 import pytest
 from click.testing import CliRunner, Result
 
-from foqs.cli import dev_cluster, root
-from foqs.config import load
-from foqs.dev import server as servers
-from foqs.dev import zookeeper
-from foqs.dev.cluster import LocalCluster, is_served
-from foqs.dev.mariadb import MariaDb
-from foqs.dev.server import ServerNotAvailable, ServerProcess
+from foqs.cli import root
+from foqs.cli.commands import dev_cluster
+from foqs.dev import server_process as servers
+from foqs.dev import zookeeper_server
+from foqs.dev.local_cluster import LocalCluster, is_served
+from foqs.dev.mariadb_server import MariaDb
+from foqs.dev.server_process import ServerNotAvailable, ServerProcess
+from foqs.options.config import load
 from foqs_client import Host, Routing, Shard
 
 
@@ -85,14 +86,14 @@ def test_a_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, t
 def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(servers, "_SEARCH_PATH", "")
-    monkeypatch.setattr(zookeeper, "_JARS", tmp_path)
+    monkeypatch.setattr(zookeeper_server, "_JARS", tmp_path)
 
 
 @pytest.mark.usefixtures("nothing_installed")
 def test_a_missing_package_is_named_with_the_line_that_installs_it(tmp_path: Path) -> None:
     with (
         pytest.raises(ServerNotAvailable, match="apt-get install default-jre-headless"),
-        zookeeper.ZooKeeper(tmp_path / "z"),
+        zookeeper_server.ZooKeeper(tmp_path / "z"),
     ):
         pass
     with pytest.raises(ServerNotAvailable, match="apt-get install mariadb-server"), MariaDb(tmp_path / "m"):
@@ -100,9 +101,12 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(tmp_path: Pat
 
 
 def test_missing_jars_are_named_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(zookeeper, "_JARS", tmp_path)
-    monkeypatch.setattr(zookeeper, "find_program", lambda name, package: name)
-    with pytest.raises(ServerNotAvailable, match="apt-get install zookeeper"), zookeeper.ZooKeeper(tmp_path / "z"):
+    monkeypatch.setattr(zookeeper_server, "_JARS", tmp_path)
+    monkeypatch.setattr(zookeeper_server, "find_program", lambda name, package: name)
+    with (
+        pytest.raises(ServerNotAvailable, match="apt-get install zookeeper"),
+        zookeeper_server.ZooKeeper(tmp_path / "z"),
+    ):
         pass
 
 
@@ -160,7 +164,7 @@ def test_nothing_is_left_when_a_part_cannot_be_had(monkeypatch: pytest.MonkeyPat
         if self.name == "zookeeper":
             raise ServerNotAvailable("apt-get install zookeeper")
 
-    for kind in (MariaDb, zookeeper.ZooKeeper):
+    for kind in (MariaDb, zookeeper_server.ZooKeeper):
         monkeypatch.setattr(kind, "set_up", stub)
         monkeypatch.setattr(
             kind, "stop", lambda self, number=signal.SIGTERM: ended.append(f"{self.name} {number.name}")
@@ -234,7 +238,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sequence[Started]]:
         if next(looks, "over") == "over":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("foqs.dev.cluster.LocalCluster", Started)
+    monkeypatch.setattr("foqs.dev.local_cluster.LocalCluster", Started)
     monkeypatch.setattr(dev_cluster, "time", SimpleNamespace(sleep=interrupted))
     ALL.clear()
     yield ALL

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
+from foqs.catalog.key_slot_sync import KeySlotSync
 from foqs.core.errors import NotOwner, Unavailable, UnknownOutcome
-from foqs.core.item import State, format_id
-from foqs.core.life import EventKind
-from foqs.service.engine import Engine
-from foqs.service.slots import KeySlotSync
-from foqs.shard.facts import NullObserver
-from foqs.store.memory import MemoryReads, MemoryStore
+from foqs.core.items.item import State, format_id
+from foqs.core.items.life import EventKind
+from foqs.queue.engine import Engine
+from foqs.shard.observer import NullObserver
+from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import Store, StoreUnusable
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.memory_check import is_at_rest
-from tests.support.planned import ScriptedCoordinator
-from tests.support.races import MethodGate, closed
+from tests.support.method_gate import MethodGate, closed
+from tests.support.scripted_coordinator import ScriptedCoordinator
 
 
 async def joined(world: World, plan: dict[int, int], nonce: str = "first") -> tuple[Engine, ScriptedCoordinator]:

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import DeadlineExceeded, InvalidArgument, Overloaded, Unavailable, UnknownOutcome
-from foqs.core.filter import ItemFilter
-from foqs.core.item import State
-from foqs.core.life import Event, EventKind
-from foqs.service import bulk
-from foqs.service.api import BulkPage, ItemView
-from foqs.service.walk import parse_walk_cursor
-from foqs.store.memory import MemoryReads, MemoryStore
+from foqs.core.items.item import State
+from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.life import Event, EventKind
+from foqs.queue import bulk
+from foqs.queue.filter_walk import parse_walk_cursor
+from foqs.queue.port import BulkPage, ItemView
+from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.races import MethodGate, closed, start_task, wait_until_idle
+from tests.support.method_gate import MethodGate, closed, start_task, wait_until_idle
 
 DAY_MS = 86_400_000
 ANY = ItemFilter()

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.core.budget import ROW_BYTES
-from foqs.core.filter import ItemFilter
-from foqs.core.item import Row, State, parse_id
-from foqs.core.life import EventKind
-from foqs.service.engine import Engine, EngineSettings
-from foqs.store.memory_table import ShardTables
+from foqs.core.items.item import Row, State, parse_id
+from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.life import EventKind
+from foqs.core.memory.reservations import ROW_BYTES
+from foqs.queue.engine import Engine, EngineSettings
+from foqs.store.in_memory.memory_table import ShardTables
 from tests.support.builders import ROW_CACHE, engine_settings
 from tests.support.engines import Caller, World, run_in_world
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from foqs.core.life import EventKind
-from foqs.store.memory import MemoryStore
+from foqs.core.items.life import EventKind
+from foqs.store.in_memory.memory_store import MemoryStore
 from tests.support.builders import catalog, engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.memory_check import is_at_rest

@@ -9,16 +9,16 @@ import pytest
 
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document
-from foqs.catalog.memory import MemoryCatalog
+from foqs.catalog.memory_catalog import MemoryCatalog
+from foqs.catalog.namespace_deletion import MARKED_S_MAX
 from foqs.catalog.port import CatalogFailed
 from foqs.core.errors import DeadlineExceeded, InvalidArgument, NamespaceNotFound, Unavailable, UnknownOutcome
-from foqs.service.deletion import MARKED_S_MAX
-from foqs.service.engine import Engine
-from foqs.store.memory import MemoryStore
-from shardmgr.local import LocalCoordinator
+from foqs.queue.engine import Engine
+from foqs.store.in_memory.memory_store import MemoryStore
+from shardmgr.local_coordinator import LocalCoordinator
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.races import MethodGate, closed, start_task
+from tests.support.method_gate import MethodGate, closed, start_task
 
 QUIET_MS = 3_600_000
 TIER = (1, 2)

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import NotOwner
-from foqs.core.item import State, parse_id
-from foqs.core.life import EventKind
-from foqs.service.api import ItemExplanation
-from foqs.service.engine import EngineSettings
+from foqs.core.items.item import State, parse_id
+from foqs.core.items.life import EventKind
+from foqs.queue.engine import EngineSettings
+from foqs.queue.port import ItemExplanation
 from foqs.shard.shard import TOPIC_PRIORITIES_MAX
 from tests.support.builders import CALLS, NAMESPACE, catalog, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
-from tests.support.races import start_task, wait_until_idle
+from tests.support.method_gate import start_task, wait_until_idle
 
 
 async def why(caller: Caller, name: str, namespace: str | None = None, timeout_s: float = 5.0) -> ItemExplanation:

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import DeadlineExceeded, KeyConflict, Overloaded, Unavailable, UnknownOutcome
-from foqs.core.item import KeyedItem, State
-from foqs.core.keys import KEY_SLOT_COUNT
-from foqs.core.life import EventKind
-from foqs.service.api import EnqueueOutcome, Repeated
+from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
+from foqs.core.items.item import KeyedItem, State
+from foqs.core.items.life import EventKind
+from foqs.queue.port import EnqueueOutcome, Repeated
 from foqs.shard.writer import KEY_READ_FLUSHES
-from foqs.store.memory import MemoryStore
+from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import KEY_EXPIRY_ROWS_MAX, IdempotencyKeyExists, StoreLost, Writes
 from tests.support.builders import NAMESPACE, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
-from tests.support.races import MethodGate, closed, restarted, start_task, wait_until_idle
+from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
 WINDOW_S = NAMESPACE.key_window_ms / 1000
 ONE = engine_settings(1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from foqs.service.engine import Engine
-from foqs.wire.codec import delivery_struct, item_view
+from foqs.queue.engine import Engine
+from foqs.rpc.codec import delivery_struct, item_view
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import FoqsError
-from foqs.core.item import State, parse_id
-from foqs.core.life import Event, EventKind
-from foqs.service.api import ItemView
-from foqs.service.engine import Engine
+from foqs.core.items.item import State, parse_id
+from foqs.core.items.life import Event, EventKind
+from foqs.queue.engine import Engine
+from foqs.queue.port import ItemView
 from foqs.shard.shard import Shard
 from foqs.store.port import StoreLost, Writes
 from tests.support.builders import engine_settings

@@ -7,17 +7,17 @@ import asyncio
 import pytest
 
 from foqs.core.errors import DeadlineExceeded, NotFound, NotOwner, Overloaded, Unavailable, UnknownOutcome
-from foqs.core.filter import ItemFilter
-from foqs.core.item import Row, State, parse_id, unpack_order_key
-from foqs.core.life import EventKind
-from foqs.service.api import ALREADY_GONE, ItemExplanation
-from foqs.service.engine import Engine
-from foqs.store.memory import MemoryReads, MemoryStore
+from foqs.core.items.item import Row, State, parse_id, unpack_order_key
+from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.life import EventKind
+from foqs.queue.engine import Engine
+from foqs.queue.port import ALREADY_GONE, ItemExplanation
+from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import Writes
 from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.memory_check import differences, is_at_rest
-from tests.support.races import MethodGate, closed, start_task
+from tests.support.method_gate import MethodGate, closed, start_task
 
 FOREVER_MS = 10**9
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from foqs.core.item import PRIORITY_MAX, State, TopicName, pack_order_key, parse_id
+from foqs.core.items.item import PRIORITY_MAX, State, TopicName, pack_order_key, parse_id
 from foqs.shard.shard import KEYS_PER_ROW, Shard
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import Unavailable
-from foqs.core.item import State, format_id
-from foqs.core.life import EventKind
-from foqs.service.payloads import ITEM_OVERHEAD_BYTES
-from foqs.store.memory import MemoryReads, MemoryStore
+from foqs.core.items.item import State, format_id
+from foqs.core.items.life import EventKind
+from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES
+from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from tests.support.builders import NAMESPACE, ROW_CACHE, engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.races import MethodGate, closed, restarted, start_task, wait_until_idle
+from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
 
 def test_a_refill_whose_read_is_older_than_the_flush_under_way_takes_nothing_that_flush_took(

@@ -10,17 +10,17 @@ import pytest
 
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document
-from foqs.catalog.memory import MemoryCatalog
+from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.port import CatalogConflict, CatalogFailed
 from foqs.core.errors import InvalidArgument, Unavailable
-from foqs.core.item import KeyedItem
-from foqs.core.keys import KEY_SLOT_COUNT
-from foqs.service.api import Repeated
-from foqs.service.engine import Engine, EngineSettings
-from foqs.store.memory import MemoryStore
+from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
+from foqs.core.items.item import KeyedItem
+from foqs.queue.engine import Engine, EngineSettings
+from foqs.queue.port import Repeated
+from foqs.store.in_memory.memory_store import MemoryStore
 from tests.support.builders import catalog, engine_settings, keyed_item
 from tests.support.engines import Caller, World, ok, run_in_world
-from tests.support.races import MethodGate, closed, restarted, start_task
+from tests.support.method_gate import MethodGate, closed, restarted, start_task
 
 EVEN = frozenset(range(0, KEY_SLOT_COUNT, 2))
 ODD = frozenset(range(1, KEY_SLOT_COUNT, 2))

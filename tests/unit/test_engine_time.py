@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core.item import TIME_MS_MAX
-from foqs.service.engine import EngineSettings
-from foqs.store.memory import MemoryStore
+from foqs.core.items.item import TIME_MS_MAX
+from foqs.queue.engine import EngineSettings
+from foqs.store.in_memory.memory_store import MemoryStore
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.races import MethodGate, start_task
+from tests.support.method_gate import MethodGate, start_task
 
 HOUR_MS = 3_600_000
 

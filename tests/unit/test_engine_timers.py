@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from foqs.core.item import State
-from foqs.core.life import EventKind
+from foqs.core.items.item import State
+from foqs.core.items.life import EventKind
 from foqs.shard.shard import Shard
-from foqs.store.memory import MemoryStore
+from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import DueRow, WriteRefused, Writes
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from foqs.core.counts import TopicCounts
-from foqs.core.life import EventKind
-from foqs.core.ready import ReadyIndex
-from foqs.shard import memory
-from foqs.shard.keeper import ShardTakenOver
-from foqs.shard.memory import ShardMemory
-from foqs.store.memory import MemoryReads
+from foqs.core.items.life import EventKind
+from foqs.core.memory.ready_index import ReadyIndex
+from foqs.core.memory.topic_counts import TopicCounts
+from foqs.shard import shard_memory
+from foqs.shard.shard_memory import ShardMemory
+from foqs.shard.supervisor import ShardTakenOver
+from foqs.store.in_memory.memory_store import MemoryReads
 from foqs.store.port import TopicCount
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.races import MethodGate, closed, restarted, wait_until_idle
-from tests.support.turns import calls_per_turn
+from tests.support.loop_turns import calls_per_turn
+from tests.support.method_gate import MethodGate, closed, restarted, wait_until_idle
 
 
 def test_counts_are_exact_after_a_takeover_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +272,7 @@ def test_what_a_takeover_counts_is_taken_in_by_steps_with_flushes_between(monkey
         await Caller(world, engine).put("gone")
         await Caller(world, engine).do(EventKind.ACK, (await Caller(world, engine).get("gone")).items)
         await engine.abort()
-        monkeypatch.setattr(memory, "_TOPICS_PER_STEP", 10)
+        monkeypatch.setattr(shard_memory, "_TOPICS_PER_STEP", 10)
         whole, change = ShardMemory.add_counts, TopicCounts.add
         changes = [0]
         flushes: list[int] = []
@@ -309,7 +309,7 @@ def test_a_takeover_takes_in_the_names_of_topics_by_steps(monkeypatch: pytest.Mo
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         memory_of_many = engine.shards[1].memory
-        names = [("default", f"t{number}") for number in range(3 * memory._TOPICS_PER_STEP)]
+        names = [("default", f"t{number}") for number in range(3 * shard_memory._TOPICS_PER_STEP)]
 
         async def take_in() -> None:
             for _ in memory_of_many.recover(names, (), ()):
@@ -317,6 +317,6 @@ def test_a_takeover_takes_in_the_names_of_topics_by_steps(monkeypatch: pytest.Mo
 
         _, discovered, most = await calls_per_turn(monkeypatch, ReadyIndex, "discover", take_in())
         assert discovered == len(names)
-        assert most == memory._TOPICS_PER_STEP
+        assert most == shard_memory._TOPICS_PER_STEP
 
     run_in_world(story)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import InvalidArgument, NotFound
-from foqs.core.item import State, parse_id
-from foqs.core.life import Event, EventKind
-from foqs.service.api import Outcome
-from foqs.shard.facts import NullObserver
-from foqs.store.memory import MemoryReads, MemoryStore
+from foqs.core.items.item import State, parse_id
+from foqs.core.items.life import Event, EventKind
+from foqs.queue.port import Outcome
+from foqs.shard.observer import NullObserver
+from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.races import MethodGate, closed, restarted, start_task, wait_until_idle
+from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
 
 async def change(caller: Caller, *ids: str, kind: EventKind = EventKind.UPDATE, **changes: Any) -> list[Outcome]:

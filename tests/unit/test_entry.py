@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from foqs.entry import main
+from foqs.__main__ import main
 
 
 def test_without_the_server_extra_the_program_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from foqs.core.explain import Explanation, ItemSnapshot, explain, format_duration, format_time
-from foqs.core.item import TIME_MS_MAX, DeliveryPolicy, Row, State
-from foqs.core.life import Effect, Event, EventKind, FlushContext, RetryPolicy, apply_event
+from foqs.core.items.explanation import Explanation, ItemSnapshot, explain, format_duration, format_time
+from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, Row, State
+from foqs.core.items.life import Effect, Event, EventKind, FlushContext, RetryPolicy, apply_event
 from tests.support.builders import row
 
 NOW_MS = 1_700_000_000_000

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.fence import CommitOutcome, Fence, Owner, commit_outcome
-from foqs.core.item import split_number
+from foqs.core.flush.fence import CommitOutcome, Fence, Owner, commit_outcome
+from foqs.core.items.item import split_number
 
 FENCE = Fence(epoch=5, nonce="me", flush=8, clock_ms=100)
 

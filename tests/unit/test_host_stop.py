@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from foqs.config import Config
 from foqs.host import serve
-from foqs.http import HttpServer
-from foqs.service.engine import Engine
+from foqs.options.config import Config
+from foqs.queue.engine import Engine
+from foqs.telemetry.http_server import HttpServer
 
 
 def test_a_host_whose_engine_breaks_stops_in_order_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from foqs.http import HttpServer
-from foqs.metrics import Metrics, Samples
-from foqs.shard.facts import ShardObserver
+from foqs.shard.observer import ShardObserver
+from foqs.telemetry.http_server import HttpServer
+from foqs.telemetry.metrics import Metrics, Samples
 
 Answer = tuple[int, str, bytes]
 

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from foqs.core.batch import OPEN, SEALED, Batch, Lane, Part, Work
 from foqs.core.errors import Overloaded, Unavailable
-from foqs.core.intake import LANE_SHARES, Intake
-from foqs.core.life import EventKind
+from foqs.core.flush.batch import OPEN, SEALED, Batch, Lane, Part, Work
+from foqs.core.flush.intake import LANE_SHARES, Intake
+from foqs.core.items.life import EventKind
 from tests.support.plain_intake import (
     LIMITS,
     Caller,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InvalidArgument, NotOwner
-from foqs.core.item import (
+from foqs.core.items.item import (
     EPOCH_MAX,
     NUMBER_MAX,
     PRIORITY_MAX,

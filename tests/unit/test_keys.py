@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.keys import DIGEST_BYTES, KEY_SLOT_COUNT, divide_key_slots, item_digest, key_slot, key_slots
+from foqs.core.items.idempotency_keys import (
+    DIGEST_BYTES,
+    KEY_SLOT_COUNT,
+    divide_key_slots,
+    item_digest,
+    key_slot,
+    key_slots,
+)
 
 
 @pytest.mark.parametrize(("key", "slot"), [(b"~000", 0), (b"~3ff", 1_023), (b"~0a7and so on", 0x0A7)])

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.errors import ErrorCode
-from foqs.core.item import TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
-from foqs.core.life import (
+from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
+from foqs.core.items.life import (
     TABLE,
     Effect,
     Event,

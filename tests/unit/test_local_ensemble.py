@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from shardmgr.local import LocalEnsemble, LocalRegistry
-from shardmgr.registry import ConnectionState, RegistryFailed, RegistryOutcomeUnknown, VersionedDocument
-from tests.support.virtual import VirtualClock, VirtualLoop, run_virtual
+from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
+from shardmgr.registry.port import ConnectionState, RegistryFailed, RegistryOutcomeUnknown, VersionedDocument
+from tests.support.virtual_time import VirtualClock, VirtualLoop, run_virtual
 
 TIMEOUT_MS = 6_000
 

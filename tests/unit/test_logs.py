@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from foqs import logs
+from foqs.telemetry import logs
 
 LOGGER = logging.getLogger("foqs.test")
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.core.counts import TopicCounts
-from foqs.core.filter import ItemFilter
-from foqs.core.item import State
-from foqs.core.names import NAMES_PER_STEP_MAX
-from foqs.service.bulk import COUNT_TOPICS_PER_STEP
-from foqs.service.engine import Engine
-from foqs.tier.journal import ChangeLog
-from foqs.tier.local import LocalTopics
+from foqs.cluster.gossip.change_log import ChangeLog
+from foqs.cluster.gossip.local_topics import LocalTopics
+from foqs.core.items.item import State
+from foqs.core.items.item_filter import ItemFilter
+from foqs.core.memory.sorted_names import NAMES_PER_STEP_MAX
+from foqs.core.memory.topic_counts import TopicCounts
+from foqs.queue.bulk import COUNT_TOPICS_PER_STEP
+from foqs.queue.engine import Engine
 from tests.support.builders import engine_settings
 from tests.support.engines import World, run_in_world
-from tests.support.turns import calls_per_turn
+from tests.support.loop_turns import calls_per_turn
 
 TOPICS = 6_000
 NAMES = sorted(f"t{number}" for number in range(TOPICS))

@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from foqs.clock import SystemClock
-from foqs.config import Config
-from foqs.membership import Membership, coarse_load
-from shardmgr.local import LocalEnsemble
+from foqs.cluster.membership import Membership, coarse_load
+from foqs.options.config import Config
+from foqs.runtime.clock import SystemClock
+from shardmgr.local_coordinator import LocalEnsemble
 from shardmgr.model import Assignment, ClusterView, Layout, Plan, ShardSpec
 
 

@@ -8,8 +8,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core import names as module
-from foqs.core.names import NAMES_PER_STEP_MAX, SORTED_PER_STEP_MAX, SortedNames, merge_names
+from foqs.core.memory import sorted_names as module
+from foqs.core.memory.sorted_names import NAMES_PER_STEP_MAX, SORTED_PER_STEP_MAX, SortedNames, merge_names
 
 LETTERS = st.text("abc", max_size=4)
 

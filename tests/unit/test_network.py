@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.support.network import Network, NetworkTransport
-from tests.support.virtual import VirtualLoop, run_virtual
+from tests.support.virtual_time import VirtualLoop, run_virtual
 
 
 class Ear(asyncio.Protocol):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmgr.local import FileEpochBook, LocalCoordinator
+from shardmgr.local_coordinator import FileEpochBook, LocalCoordinator
 from shardmgr.ownership import TRANSITIONS, OwnershipEvent, OwnershipState, next_ownership_state
 from shardmgr.port import CoordinatorFailed
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import Unavailable
-from foqs.service.calls import EnqueueCall
-from foqs.service.placement import ROTATION_S, Placement
+from foqs.queue.pending_calls import EnqueueCall
+from foqs.queue.placement import ROTATION_S, Placement
 from tests.support.builders import new_item
 
 

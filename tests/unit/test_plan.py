@@ -8,7 +8,7 @@ import pytest
 
 from shardmgr.model import EPOCH_MAX, Assignment, HeldShard, Layout, Member, Plan, ShardSpec
 from shardmgr.plan import next_plan
-from tests.support.obedient import (
+from tests.support.plan_following import (
     NONE_OVERDUE,
     follow_plan,
     make_layout,

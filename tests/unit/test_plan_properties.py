@@ -11,7 +11,14 @@ from shardmgr.documents import parse_plan, render_plan
 from shardmgr.model import EPOCH_MAX, Assignment, HeldShard, Layout, Member, Plan, ShardSpec
 from shardmgr.ownership import OwnershipState
 from shardmgr.plan import next_plan
-from tests.support.obedient import NONE_OVERDUE, make_layout, make_member, owner_names, plans_until_stable, shard_counts
+from tests.support.plan_following import (
+    NONE_OVERDUE,
+    make_layout,
+    make_member,
+    owner_names,
+    plans_until_stable,
+    shard_counts,
+)
 
 TIERS = st.sampled_from(["default", "big"])
 DATABASES = st.sampled_from(["db", "other"])

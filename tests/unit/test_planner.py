@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from shardmgr.administration import add_shard, create_layout, drain_host, remove_shard
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_plan, render_member, render_plan
-from shardmgr.local import LocalEnsemble, LocalRegistry
+from shardmgr.layout_changes import add_shard, create_layout, drain_host, remove_shard
+from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.model import Assignment, HeldShard, Member, Plan, ShardSpec
 from shardmgr.planner import ELECTION_FOLDER, LEADER_ENTRY, Planner, PlannerPace
-from shardmgr.registry import ConnectionState, RegistryFailed, RegistryOutcomeUnknown
-from tests.support.obedient import follow_plan, make_member, owner_names
-from tests.support.virtual import VirtualClock, VirtualLoop, run_virtual
+from shardmgr.registry.port import ConnectionState, RegistryFailed, RegistryOutcomeUnknown
+from tests.support.plan_following import follow_plan, make_member, owner_names
+from tests.support.virtual_time import VirtualClock, VirtualLoop, run_virtual
 
 TIMEOUT_MS = 6_000
 DRAIN_MS = 3_000

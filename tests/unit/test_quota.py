@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import FoqsError, LimitExceeded, RateLimited, Unavailable
-from foqs.core.item import NewItem
-from foqs.core.life import EventKind
-from foqs.service.api import EnqueueOutcome
-from foqs.service.engine import EngineSettings
-from foqs.store.memory import MemoryReads
+from foqs.core.items.item import NewItem
+from foqs.core.items.life import EventKind
+from foqs.queue.engine import EngineSettings
+from foqs.queue.port import EnqueueOutcome
+from foqs.store.in_memory.memory_store import MemoryReads
 from tests.support.builders import catalog, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
-from tests.support.races import MethodGate, closed, start_task
+from tests.support.method_gate import MethodGate, closed, start_task
 
 
 def limited(world: World, **limits: int) -> EngineSettings:

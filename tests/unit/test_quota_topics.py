@@ -8,9 +8,9 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.counts import TopicCounts
-from foqs.core.item import State
-from foqs.service.quota import TopicTotals
+from foqs.core.items.item import State
+from foqs.core.memory.topic_counts import TopicCounts
+from foqs.queue.quota import TopicTotals
 
 
 class Counts:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.item import unpack_order_key
-from foqs.core.ready import BELOW_ALL, ReadyIndex
+from foqs.core.items.item import unpack_order_key
+from foqs.core.memory.ready_index import BELOW_ALL, ReadyIndex
 from tests.support.ready_windows import (
     ALL,
     OTHER,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from foqs.core.item import order_key_number
-from foqs.core.ready import ReadyIndex
+from foqs.core.items.item import order_key_number
+from foqs.core.memory.ready_index import ReadyIndex
 from tests.support.ready_windows import (
     OTHER,
     TOPIC,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from foqs.core.item import format_id, make_number
-from tests.support.casebook import ItemHistories, sort_by_item
+from foqs.core.items.item import format_id, make_number
+from tests.support.clock_bounds import ClockBounds
 from tests.support.history import UNKNOWN, Event, History, mark, read
-from tests.support.reckon import ClockBounds
+from tests.support.item_histories import ItemHistories, sort_by_item
 from tests.support.repeats import NO_CAUSE, acked_twice, owner_changes, repeats
 
 BOUNDS = ClockBounds()

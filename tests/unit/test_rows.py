@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from foqs.core.budget import ROW_BYTES, Budget, LongestPayloads, PrefetchBudget, WrittenRowsBudget, size_of
-from foqs.core.item import Row, State
-from foqs.core.rows import Prefetch, RowCache
+from foqs.core.items.item import Row, State
+from foqs.core.memory.reservations import ROW_BYTES, Budget, LongestPayloads, PrefetchBudget, WrittenRowsBudget, size_of
+from foqs.core.memory.row_cache import Prefetch, RowCache
 from tests.support.builders import row
 
 ONE = ROW_BYTES + 1

@@ -10,9 +10,9 @@ import pytest
 
 from foqs.store.port import StoreLost, StoreUnusable, WriteRefused
 from tests.support.clocks import ServerClock
-from tests.support.server import NONE, FaultRates, FaultyDatabaseServer
+from tests.support.faulty_database import NONE, FaultRates, FaultyDatabaseServer
 from tests.support.stores import OTHER, Ownership, contents, make_row, opened, reading
-from tests.support.virtual import VirtualLoop, run_virtual
+from tests.support.virtual_time import VirtualLoop, run_virtual
 
 
 def play(story: Callable[[FaultyDatabaseServer, Ownership], Awaitable[None]]) -> FaultyDatabaseServer:

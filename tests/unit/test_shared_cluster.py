@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import pytest
 
+from foqs.cluster.routing.port import RoutingTable, ShardView
+from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.core.errors import ErrorCode, FoqsError, InvalidArgument, Unavailable, UnknownOutcome
-from foqs.service.cluster import RoutingTable, ShardView
-from foqs.service.shared_cluster import RegistryCluster
 from foqs.shard.status import ShardStatus
-from shardmgr import administration
+from shardmgr import layout_changes
 from shardmgr.documents import MEMBERS, render_member
-from shardmgr.local import LocalEnsemble, LocalRegistry
+from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, MalformedDocument, Member, Plan, ShardSpec
-from shardmgr.registry import RegistryConflict, RegistryFailed, RegistryOutcomeUnknown
-from tests.support.virtual import VirtualClock, run_virtual
+from shardmgr.registry.port import RegistryConflict, RegistryFailed, RegistryOutcomeUnknown
+from tests.support.virtual_time import VirtualClock, run_virtual
 
 MINE: Final = Member(
     "host1", "n1", "10.0.0.1:7411", capacity=2, held_shards={0: HeldShard(5, "owned"), 1: HeldShard(2, "owned")}
@@ -142,12 +142,12 @@ def told(story: Story) -> Layout:
     async def play() -> None:
         registry = LocalEnsemble(None, VirtualClock(asyncio.get_running_loop()).monotonic_ms).registry(6_000)
         await registry.open()
-        await administration.create_layout(registry, [ShardSpec(0, "db0"), ShardSpec(1, "db1")])
+        await layout_changes.create_layout(registry, [ShardSpec(0, "db0"), ShardSpec(1, "db1")])
         for member in (MINE, replace(OTHER, leaving=False)):
             await registry.announce(MEMBERS, member.nonce, render_member(member))
         cluster = RegistryCluster(registry, lambda: VIEW, "n1", "default", list, databases={"db0", "db1", "another"})
         await story(cluster, registry)
-        found.append((await administration.read_cluster_view(registry)).layout)
+        found.append((await layout_changes.read_cluster_view(registry)).layout)
 
     run_virtual(play)
     return found[0]

@@ -23,7 +23,7 @@ def test_a_child_gets_default_signals() -> None:
 
 
 def test_a_child_gets_default_signals_where_the_tests_were_started_without() -> None:
-    tests = [f"{__file__}::{test_a_child_gets_default_signals.__name__}", "tests/unit/test_told_to_stop.py"]
+    tests = [f"{__file__}::{test_a_child_gets_default_signals.__name__}", "tests/unit/test_stop_on_signals.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "60", *tests]
     done = subprocess.run(command, cwd=ROOT, preexec_fn=ignore, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -22,10 +22,10 @@ from foqs_client import (
     UnknownOutcome,
     Unreachable,
 )
-from foqs_client.spark.errors import SinkError
 from foqs_client.spark.sender import NAMESPACES_MAX, Sender
+from foqs_client.spark.sink_error import SinkError
 from foqs_client.types import Enqueued
-from tests.support.virtual import run_virtual
+from tests.support.virtual_time import run_virtual
 
 T = TypeVar("T")
 TIMEOUT_MS = 60_000

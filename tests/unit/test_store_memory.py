@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from foqs.core.item import State
-from foqs.store.memory import MemoryDatabase, MemoryStore
+from foqs.core.items.item import State
+from foqs.store.in_memory.memory_store import MemoryDatabase, MemoryStore
 from foqs.store.port import StoreLost, WriteRefused, Writes
 from tests.support.aio import run
 from tests.support.stores import OTHER, TOPIC, Ownership, contents, make_row, opened, reading

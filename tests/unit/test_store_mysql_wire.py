@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.fence import Fence
-from foqs.store import sql_mysql
-from foqs.store.mysql import MysqlStore
-from foqs.store.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings
-from foqs.store.mysql_wire import (
+from foqs.core.flush.fence import Fence
+from foqs.store.mysql import mysql_sql
+from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings
+from foqs.store.mysql.mysql_protocol import (
     BoundStatement,
     MysqlProtocolError,
     PrepareReplyReader,
@@ -25,6 +24,7 @@ from foqs.store.mysql_wire import (
     query_packet,
     request_packets,
 )
+from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import StoreLost, Writes
 from tests.support.aio import run
 from tests.support.stores import make_row
@@ -403,7 +403,7 @@ def test_commit_follows_what_was_written_and_is_unknown_when_it_fails(read: bool
             with pytest.raises(asyncio.CancelledError):
                 await flushing
 
-    statements = sql_mysql.Statements(3)
+    statements = mysql_sql.Statements(3)
     fence = Fence(1, "nonce", 2, 3, 4)
     (new,) = statements.write(Writes(inserts=[make_row(2)]), 1 << 20)
     run(story())

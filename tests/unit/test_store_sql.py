@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foqs.core.fence import Fence, Owner
-from foqs.core.item import Row
-from foqs.store import sql_mysql, sql_mysql_values, sql_sqlite
-from foqs.store.mysql_wire import BoundStatement, Statement
+from foqs.core.flush.fence import Fence, Owner
+from foqs.core.items.item import Row
+from foqs.store.migrations import Migration, pending_migrations
+from foqs.store.mysql import mysql_sql, mysql_values
+from foqs.store.mysql.mysql_protocol import BoundStatement, Statement
 from foqs.store.port import LeaseUpdate, StoreUnusable, Writes
-from foqs.store.sql_migrations import Migration, pending_migrations
 from foqs.store.sql_rows import COLUMNS, MUTABLE_COLUMNS, OWNER_COLUMNS, all_values, mutable_values, row_of
+from foqs.store.sqlite import sqlite_sql
 from tests.support.stores import make_row
 
 
@@ -28,7 +29,7 @@ def test_columns_are_the_fields_of_the_row_in_their_order() -> None:
     assert row_of(all_values(row)) == row
 
 
-@pytest.mark.parametrize("known", [sql_sqlite.MIGRATIONS, sql_mysql.MIGRATIONS])
+@pytest.mark.parametrize("known", [sqlite_sql.MIGRATIONS, mysql_sql.MIGRATIONS])
 def test_migrations_are_numbered_without_gaps(known: tuple[Migration, ...]) -> None:
     assert [step.number for step in known] == list(range(1, len(known) + 1))
 
@@ -44,7 +45,7 @@ def test_pending_migrations_are_those_above_the_version_found() -> None:
 
 def test_statements_stay_below_the_packet_and_lose_no_row() -> None:
     rows = [make_row(n, payload=b"x" * 500, metadata=b"y" * 200) for n in range(1, 301)]
-    statements = sql_mysql.Statements(3)
+    statements = mysql_sql.Statements(3)
     for writes in (Writes(inserts=rows), Writes(updates=rows)):
         found = list(statements.write(writes, 10_000))
         assert len(found) > 5
@@ -74,15 +75,15 @@ def test_statements_stay_below_the_packet_and_lose_no_row() -> None:
 )
 @settings(deadline=None, max_examples=50)
 def test_new_rows_are_bound_as_they_are_in_few_statements(rows: list[Row]) -> None:
-    found = list(sql_mysql.Statements(3).write(Writes(inserts=rows), 32 << 20))
+    found = list(mysql_sql.Statements(3).write(Writes(inserts=rows), 32 << 20))
     assert [row for each in found for row in _bound_rows(each)] == rows
-    assert len(found) <= 3 + len(rows) // max(sql_mysql.INSERT_ROW_COUNTS)
+    assert len(found) <= 3 + len(rows) // max(mysql_sql.INSERT_ROW_COUNTS)
     assert len(found) <= 1 or len(rows) > 32
 
 
 @pytest.mark.parametrize("count", [2, 17, 50, 100])
 def test_new_rows_that_nearly_fit_a_packet_are_cut_below_it(count: int) -> None:
-    statements = sql_mysql.Statements(3)
+    statements = mysql_sql.Statements(3)
     rows = [make_row(number, ttl_ms=1, expires_at_ms=1, due_ms=1) for number in range(1, count + 1)]
     (whole,) = statements.write(Writes(inserts=rows), 1 << 20)
     for room in range(len(whole) - 20, len(whole)):
@@ -123,17 +124,17 @@ def _bound_rows(statement: Statement) -> list[Row]:
         row: dict[str, Any] = dict(zip(columns, values[start : start + len(columns)], strict=True))
         row |= {name: row[name].decode() for name in ("namespace", "topic")}
         assert row["due_ms"] is not None, "a lease would change the row's length"
-        row["due_ms"] = None if row["due_ms"] == sql_mysql_values.NEVER_MS else row["due_ms"]
+        row["due_ms"] = None if row["due_ms"] == mysql_values.NEVER_MS else row["due_ms"]
         rows.append(row_of([row[name] for name in COLUMNS]))
     return rows
 
 
 def test_lists_of_ids_are_cut_and_in_order() -> None:
-    statements = sql_mysql.Statements(3)
+    statements = mysql_sql.Statements(3)
     ids = list(range(1_001, 0, -1))
     for writes in (Writes(deletes=ids), Writes(leases=[LeaseUpdate(5, 6, 7, ids)])):
         texts = [each for each in statements.write(writes, 100_000) if isinstance(each, bytes)]
-        assert len(texts) == -(-len(ids) // sql_mysql.IDS_PER_STATEMENT)
+        assert len(texts) == -(-len(ids) // mysql_sql.IDS_PER_STATEMENT)
         assert b"IN (1,2,3," in texts[0]
         assert texts[-1].endswith(b",1000,1001)") or texts[-1].endswith(b"(1001)")
 
@@ -141,7 +142,7 @@ def test_lists_of_ids_are_cut_and_in_order() -> None:
 def test_lists_of_topics_are_cut_below_the_packet_and_lose_no_name() -> None:
     names = [("n", f"{n:03}" + "'" * 100) for n in range(500)]
     for writes in (Writes(topics_added=names), Writes(topics_removed=names)):
-        texts = [each for each in sql_mysql.Statements(3).write(writes, 10_000) if isinstance(each, bytes)]
+        texts = [each for each in mysql_sql.Statements(3).write(writes, 10_000) if isinstance(each, bytes)]
         assert max(map(len, texts)) <= 10_000
         assert all(sum(b"'%03d" % n in text for text in texts) == 1 for n in range(500))
 
@@ -169,15 +170,13 @@ def _outside_literals(statement: bytes) -> bytes:
 def test_no_value_can_end_a_literal(name: str, data: bytes, trick: bytes) -> None:
     wild = make_row(1, topic=name + "'; DROP\\", metadata=data + trick, payload=trick + data + trick)
     tame = make_row(1, topic="t", metadata=b"", payload=wild.payload)
-    statements = sql_mysql.Statements(3)
+    statements = mysql_sql.Statements(3)
 
     def texts(row: Row) -> list[bytes]:
         writes = Writes(
             inserts=[row], updates=[row], topics_added=[(row.topic, "t")], topics_removed=[("n", row.topic)]
         )
         reads = statements.ready_keys(("n", row.topic), None, 1), statements.fence(Fence(1, row.topic, 1, 1))
-        return [
-            _outside_literals(sql_mysql_values.as_text(each)) for each in (*statements.write(writes, 1 << 20), *reads)
-        ]
+        return [_outside_literals(mysql_values.as_text(each)) for each in (*statements.write(writes, 1 << 20), *reads)]
 
     assert texts(wild) == texts(tame)

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from foqs.core.cuts import PurgeMarker
-from foqs.core.fence import Fence
-from foqs.core.keys import IdempotencyKey
-from foqs.store import sql_sqlite
+from foqs.core.flush.fence import Fence
+from foqs.core.flush.purge_markers import PurgeMarker
+from foqs.core.items.idempotency_keys import IdempotencyKey
+from foqs.store.migrations import Migration
 from foqs.store.port import StoreLost, StoreUnusable, WriteRefused, no_faults
-from foqs.store.sql_migrations import Migration
-from foqs.store.sqlite import SqliteStore
-from foqs.store.sqlite_file import SqliteFile
-from foqs.store.sqlite_header import SqliteHeader, read_header
-from foqs.store.sqlite_reads import SqliteReads
+from foqs.store.sqlite import sqlite_sql
+from foqs.store.sqlite.sqlite_file import SqliteFile
+from foqs.store.sqlite.sqlite_header import SqliteHeader, read_header
+from foqs.store.sqlite.sqlite_reads import SqliteReads
+from foqs.store.sqlite.sqlite_store import SqliteStore
 from tests.support.aio import run
 from tests.support.stores import OTHER, TOPIC, Ownership, contents, make_row, opened, reading
 
@@ -32,7 +32,7 @@ _OTHER_PROCESS = """
 import asyncio, sys
 from pathlib import Path
 from foqs.store.port import StoreError
-from foqs.store.sqlite import SqliteStore
+from foqs.store.sqlite.sqlite_store import SqliteStore
 from tests.support.stores import make_row, opened
 
 async def main():
@@ -96,7 +96,7 @@ def test_the_file_itself_tells_its_schema_while_it_is_open(tmp_path: Path) -> No
     db = file.open(create=True)
     try:
         header = read_header(file.path)
-        assert header == SqliteHeader(sql_sqlite.MIGRATIONS[-1].number, sql_sqlite.APPLICATION_ID)
+        assert header == SqliteHeader(sqlite_sql.MIGRATIONS[-1].number, sqlite_sql.APPLICATION_ID)
     finally:
         db.close()
 
@@ -109,7 +109,7 @@ def test_folders_are_created_and_odd_names_are_kept(tmp_path: Path) -> None:
 
 def test_new_file_is_synced_into_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("foqs.store.sqlite_file._sync_folder", synced.append)
+    monkeypatch.setattr("foqs.store.sqlite.sqlite_file._sync_folder", synced.append)
     path = tmp_path / "one" / "two" / "s.db"
     _open_and_close(SqliteStore(path, 1))
     assert synced == [tmp_path, tmp_path / "one", tmp_path / "one" / "two"]
@@ -145,7 +145,7 @@ def test_newer_schema_is_refused_with_both_numbers(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     _open_and_close(SqliteStore(path, 1))
     _edit(path, "PRAGMA user_version = 99")
-    with pytest.raises(StoreUnusable, match=f"version 99.*up to {sql_sqlite.MIGRATIONS[-1].number}"):
+    with pytest.raises(StoreUnusable, match=f"version 99.*up to {sqlite_sql.MIGRATIONS[-1].number}"):
         _open_and_close(SqliteStore(path, 1))
 
 
@@ -153,7 +153,7 @@ def test_later_migrations_are_applied_in_order_and_all_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "s.db"
-    first = sql_sqlite.MIGRATIONS
+    first = sqlite_sql.MIGRATIONS
     newest = first[-1].number
 
     async def fill() -> None:
@@ -164,13 +164,13 @@ def test_later_migrations_are_applied_in_order_and_all_or_nothing(
     run(fill())
     note = Migration(newest + 1, "a note", ("CREATE TABLE note (n INTEGER)", "INSERT INTO note VALUES (1)"))
     broken = Migration(newest + 2, "a mistake", ("INSERT INTO note VALUES (2)", "THIS IS NOT SQL"))
-    monkeypatch.setattr(sql_sqlite, "MIGRATIONS", (*first, note, broken))
+    monkeypatch.setattr(sqlite_sql, "MIGRATIONS", (*first, note, broken))
     with pytest.raises(StoreLost):
         _open_and_close(SqliteStore(path, 1))
     db = sqlite3.connect(path)
     assert db.execute("PRAGMA user_version").fetchone() == (newest,)
     assert db.execute("SELECT name FROM sqlite_schema WHERE name = 'note'").fetchall() == []
-    monkeypatch.setattr(sql_sqlite, "MIGRATIONS", (*first, note, replace(broken, statements=broken.statements[:1])))
+    monkeypatch.setattr(sqlite_sql, "MIGRATIONS", (*first, note, replace(broken, statements=broken.statements[:1])))
 
     async def story() -> None:
         store = SqliteStore(path, 1)
@@ -345,22 +345,22 @@ def test_statements_use_their_indexes(tmp_path: Path) -> None:
     db = SqliteFile(tmp_path / "s.db", 1, "FULL", unsafe_durability=False, busy_timeout_s=1.0).open(create=True)
     try:
         for text, index in (
-            (sql_sqlite.FIRST_ORDER_KEYS, "item_order"),
-            (sql_sqlite.NEXT_ORDER_KEYS, "item_order"),
-            (sql_sqlite.NEXT_ROWS, "item_order"),
-            (sql_sqlite.DUE_ROWS, "item_due"),
-            (sql_sqlite.NEXT_DUE, "item_due"),
-            (sql_sqlite.COUNTS, "item_order"),
-            (sql_sqlite.EXPIRE_IDEMPOTENCY_KEYS, "key_until"),
-            (sql_sqlite.NEXT_KEY_EXPIRY, "key_until"),
-            (sql_sqlite.IDEMPOTENCY_KEY_OF, "key_until"),
+            (sqlite_sql.FIRST_ORDER_KEYS, "item_order"),
+            (sqlite_sql.NEXT_ORDER_KEYS, "item_order"),
+            (sqlite_sql.NEXT_ROWS, "item_order"),
+            (sqlite_sql.DUE_ROWS, "item_due"),
+            (sqlite_sql.NEXT_DUE, "item_due"),
+            (sqlite_sql.COUNTS, "item_order"),
+            (sqlite_sql.EXPIRE_IDEMPOTENCY_KEYS, "key_until"),
+            (sqlite_sql.NEXT_KEY_EXPIRY, "key_until"),
+            (sqlite_sql.IDEMPOTENCY_KEY_OF, "key_until"),
         ):
             values = (1,) * text.count("?")
             plan = " / ".join(step[3] for step in db.execute(f"EXPLAIN QUERY PLAN {text}", values))
             assert f"INDEX {index}" in plan, text
             assert "TEMP B-TREE" not in plan, text
-            assert "COVERING" in plan or text != sql_sqlite.COUNTS, plan
-            assert "SCAN key" not in plan or text == sql_sqlite.NEXT_KEY_EXPIRY, plan
+            assert "COVERING" in plan or text != sqlite_sql.COUNTS, plan
+            assert "SCAN key" not in plan or text == sqlite_sql.NEXT_KEY_EXPIRY, plan
     finally:
         db.close()
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from foqs.clock import SystemClock
-from foqs.config import Config
+from foqs.options.config import Config
+from foqs.runtime.clock import SystemClock
 from foqs.store.port import StoreUnusable
-from foqs.store.sqlite import SqliteStore
+from foqs.store.sqlite.sqlite_store import SqliteStore
 from foqs.stores import shard_store_factory
 
 

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from foqs.config import ConfigError
+from foqs.options.config import ConfigError
 from foqs.testing import FakeHost, SyncFakeHost
-from foqs.testing.loop import HostLoop
+from foqs.testing.host_loop import HostLoop
 from foqs_client import Item, Nack, Namespace, NamespaceNotFound, Unreachable
 from tests.support.aio import run
 from tests.support.poll import soon

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.virtual import (
+from tests.support.virtual_time import (
     WALL_ORIGIN_MS,
     Deadlock,
     OutOfTime,

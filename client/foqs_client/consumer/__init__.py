@@ -9,10 +9,10 @@ worker.run("foqs://127.0.0.1:7411")
 """
 
 from foqs_client.consumer.consumer import Consumer
-from foqs_client.consumer.counts import Counts
+from foqs_client.consumer.consumer_counts import Counts
 from foqs_client.consumer.job import Dead, Discard, Job, Retry
-from foqs_client.consumer.processes import CannotStart
-from foqs_client.consumer.selection import prefix_pattern
+from foqs_client.consumer.process_runner import CannotStart
+from foqs_client.consumer.topic_selection import prefix_pattern
 from foqs_client.consumer.worker import Worker, run_all
 
 __all__ = [

@@ -18,18 +18,18 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from foqs_client.client import COMMIT_TIMEOUT_MS, Client
-from foqs_client.consumer.backoff import FailureBackoff
-from foqs_client.consumer.counts import Counts
-from foqs_client.consumer.discovery import TopicDiscovery
-from foqs_client.consumer.hand import HandlingState, InFlightItem, InFlightSet
+from foqs_client.consumer.consumer_counts import Counts
+from foqs_client.consumer.failure_backoff import FailureBackoff
+from foqs_client.consumer.handler_outcome import RELEASED, OutcomeKind, outcome_of
+from foqs_client.consumer.handler_runners import Handler, HandlerRunner, TaskRunner, ThreadRunner, is_async
+from foqs_client.consumer.in_flight_set import HandlingState, InFlightItem, InFlightSet
 from foqs_client.consumer.job import Job
-from foqs_client.consumer.processes import ProcessRunner
-from foqs_client.consumer.renewal import LeaseRenewal
-from foqs_client.consumer.runner import Handler, HandlerRunner, TaskRunner, ThreadRunner, is_async
-from foqs_client.consumer.selection import TopicSelection
-from foqs_client.consumer.settlement import Settler
-from foqs_client.consumer.turns import TopicScheduler
-from foqs_client.consumer.verdict import RELEASED, OutcomeKind, outcome_of
+from foqs_client.consumer.lease_renewal import LeaseRenewal
+from foqs_client.consumer.process_runner import ProcessRunner
+from foqs_client.consumer.settler import Settler
+from foqs_client.consumer.topic_discovery import TopicDiscovery
+from foqs_client.consumer.topic_scheduler import TopicScheduler
+from foqs_client.consumer.topic_selection import TopicSelection
 from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded
 from foqs_client.types import Delivery, Topic
 

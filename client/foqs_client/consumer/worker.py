@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 
 from foqs_client.client import Client
 from foqs_client.consumer.consumer import Consumer
-from foqs_client.consumer.counts import Counts
-from foqs_client.consumer.runner import Handler
+from foqs_client.consumer.consumer_counts import Counts
+from foqs_client.consumer.handler_runners import Handler
 from foqs_client.errors import InvalidArgument
 
 H = TypeVar("H", bound=Handler)

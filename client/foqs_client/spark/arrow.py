@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from foqs_client.spark.columns import COLUMNS
-from foqs_client.spark.errors import SinkError
+from foqs_client.spark.item_columns import COLUMNS
+from foqs_client.spark.sink_error import SinkError
 
 
 def batch_columns(batch: pa.RecordBatch) -> dict[str, Sequence[Any]]:

@@ -24,8 +24,8 @@ from foqs_client.errors import (
     UnknownOutcome,
     Unreachable,
 )
-from foqs_client.spark.columns import COLUMNS
-from foqs_client.spark.errors import SinkError
+from foqs_client.spark.item_columns import COLUMNS
+from foqs_client.spark.sink_error import SinkError
 from foqs_client.types import Enqueued, Item
 
 NAMESPACES_MAX: Final = 64

@@ -18,11 +18,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from foqs_client.spark import columns, probe
+from foqs_client.spark import item_columns, start_check
 from foqs_client.spark.environment import missing_packages, remedy
-from foqs_client.spark.errors import SinkError
 from foqs_client.spark.options import SinkOptions
-from foqs_client.spark.partition import write_partition
+from foqs_client.spark.partition_writer import write_partition
+from foqs_client.spark.sink_error import SinkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,10 +47,10 @@ class FoqsDataSource(DataSource):
         if overwrite:
             raise SinkError('a queue cannot be overwritten: write with .mode("append")')
         options = SinkOptions.parse(self.options)
-        columns.check_schema(
+        item_columns.check_schema(
             [(field.name, field.dataType.typeName()) for field in schema.fields], "topic" in options.defaults
         )
-        return FoqsWriter(options, probe.check_hosts(options, "namespace" in schema.names))
+        return FoqsWriter(options, start_check.check_hosts(options, "namespace" in schema.names))
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class FoqsWriter(DataSourceArrowWriter):
     """A write.
 
     Args:
-        key_slot_count: see `foqs_client.spark.keys`.
+        key_slot_count: see `foqs_client.spark.row_keys`.
     """
 
     def __init__(self, options: SinkOptions, key_slot_count: int) -> None:

@@ -1,0 +1,260 @@
+"""One connection to a host, and the calls that wait on it.
+
+Holds `Link`. Always true: calls made in one turn of the loop leave in one write,
+but for the first while none is under way, which leaves at once;
+`NotSent` means that not a byte of a call left, `NoReply` that it may have been
+received. A reply that nobody waits for any more is dropped. One timer serves
+the deadlines of all calls. Knows nothing of what a call means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Final, cast
+
+from thrift.Thrift import TMessageType
+
+from foqs_client.thrift_messages import THRIFT_VERSION, ThriftMethod, decode_exception
+
+FRAME_BYTES_MAX: Final = 128 << 20
+UNSENT_BYTES_MAX: Final = 64 << 10
+"""More is written at once, so that the transport can say when it is too much."""
+CLOSE_S_MAX: Final = 1.0
+"""The orderly end of TLS needs the peer; it is not waited for longer."""
+TIMER_RESOLUTION_S: Final = 0.01
+"""Deadlines are looked at no more often than this."""
+
+_REPLY: Final = THRIFT_VERSION | TMessageType.REPLY
+_EXCEPTION: Final = THRIFT_VERSION | TMessageType.EXCEPTION
+_KINDS: Final = (_REPLY, _EXCEPTION)
+_HEADER: Final = struct.Struct(">III")
+"""Of a frame: length of the message, its version and type, length of its name."""
+_SEQID: Final = struct.Struct(">I")
+_MESSAGE_BYTES_MIN: Final = 12
+_NEVER: Final = float("inf")
+_TLS_ALERT: Final = b"\x15\x03"
+"""How the answer of a port begins that speaks TLS only."""
+
+
+class NotSent(Exception):
+    """Nothing of the call left: no connection could be had in time, or it was lost before."""
+
+
+class NoReply(Exception):
+    """The call was sent, and no reply came: the connection broke, or time ran out."""
+
+
+class TlsRequired(NoReply):
+    """The call was sent to a port that serves no calls without TLS: it was not read."""
+
+
+class HostConnection(asyncio.Protocol):
+    """One connection.
+
+    Attributes:
+        ready: calls may be sent now.
+        open: it can still become ready.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.is_ready = False
+        self.is_open = True
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._needed = 0
+        self._seqid = 0
+        self._waiting: dict[int, tuple[asyncio.Future[bytes], float]] = {}
+        self._unsent: dict[int, bytes] = {}
+        self._unsent_bytes = 0
+        self._is_write_scheduled = False
+        self._writable: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = _NEVER
+        self._close_reason: str | None = None
+        self._is_tls_required = False
+        self._disconnected: asyncio.Future[None] | None = None
+
+    # -------------------------------------------------------------------- calls
+
+    def send(self, method: ThriftMethod, body: bytes, deadline: float) -> tuple[int, asyncio.Future[bytes]]:
+        """Sends a call in this turn of the loop. The link is ready.
+
+        Returns:
+            Its number, and what comes: the reply after its head, `Refused`,
+            `NotSent` or `NoReply`. Who stops waiting calls `forget`.
+        """
+        seqid = (self._seqid + 1) & 0x7FFFFFFF
+        while seqid in self._waiting:
+            seqid = (seqid + 1) & 0x7FFFFFFF
+        self._seqid = seqid
+        frame = method.frame(seqid, body)
+        reply: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiting[seqid] = (reply, deadline)
+        if deadline < self._timer_at_s:
+            self._set_timer(deadline)
+        self._unsent[seqid] = frame
+        self._unsent_bytes += len(frame)
+        if self._unsent_bytes > UNSENT_BYTES_MAX:
+            self._write_unsent()
+        elif not self._is_write_scheduled:
+            if len(self._waiting) == 1:
+                self._write_unsent()  # the only one under way: others may follow in this turn, and need not be waited for
+            else:
+                self._schedule_write()
+        return seqid, reply
+
+    def forget(self, seqid: int) -> None:
+        """Nobody waits for this reply any more."""
+        self._waiting.pop(seqid, None)
+
+    @property
+    def in_flight_count(self) -> int:
+        """Calls that wait for their replies."""
+        return len(self._waiting)
+
+    async def wait_writable(self) -> None:
+        """Returns when the peer reads again what was written."""
+        while self._writable is not None:
+            await asyncio.shield(self._writable)
+
+    def close(self) -> None:
+        self.is_ready = self.is_open = False
+        if self._transport is not None:
+            self._transport.close()
+
+    async def close_and_wait(self) -> None:
+        """Closes, and returns when the connection is gone: TLS takes leave of its peer first, for a second at most."""
+        self.close()
+        transport = self._transport
+        if transport is not None and transport.get_extra_info("sslcontext") is not None:
+            self._disconnected = self._loop.create_future()
+            await asyncio.wait((self._disconnected,), timeout=CLOSE_S_MAX)
+            transport.abort()
+
+    def abort(self) -> None:
+        """Closes without waiting for anything."""
+        self.is_ready = self.is_open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _schedule_write(self) -> None:
+        self._is_write_scheduled = True
+        self._loop.call_soon(self._write_scheduled)
+
+    def _write_scheduled(self) -> None:
+        self._is_write_scheduled = False
+        if self._unsent:
+            self._write_unsent()
+
+    def _write_unsent(self) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return  # `connection_lost` follows, and tells who was not sent
+        frames = b"".join(self._unsent.values())
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        self._transport.write(frames)
+
+    # ---------------------------------------------------------------- deadlines
+
+    def _set_timer(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_s = at_s
+        self._timer = self._loop.call_at(at_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at_s = None, _NEVER
+        now, earliest = self._loop.time(), _NEVER
+        for reply, deadline in self._waiting.values():
+            if deadline > now:
+                earliest = min(earliest, deadline)
+            elif not reply.done():
+                reply.set_exception(NoReply("no reply came in time"))
+        if earliest < _NEVER:
+            self._set_timer(max(earliest, now + TIMER_RESOLUTION_S))
+
+    # ------------------------------------------------------- what the peer sends
+
+    def data_received(self, data: bytes) -> None:
+        if self._received:
+            self._received += data
+            if len(self._received) < self._needed:
+                return
+            data = bytes(self._received)
+            self._received.clear()
+        position, size = 0, len(data)
+        self._needed = _HEADER.size
+        while size - position >= _HEADER.size:
+            length, word, named = _HEADER.unpack_from(data, position)
+            begin = position + 4 + _MESSAGE_BYTES_MIN + named
+            end = position + 4 + length
+            if word not in _KINDS or length > FRAME_BYTES_MAX or begin > end:
+                self._abort_with("it sent what is not a reply of Thrift; this is no FOQS host")
+                return
+            if end > size:
+                self._needed = end - position
+                break
+            waiting = self._waiting.pop(_SEQID.unpack_from(data, begin - 4)[0], None)
+            if waiting is not None and not waiting[0].done():
+                if word == _REPLY:
+                    waiting[0].set_result(data[begin:end])
+                else:
+                    waiting[0].set_exception(decode_exception(data[begin:end]))
+            position = end
+        if position < size:
+            self._buffer_partial_frame(data[position:])
+        if not self._is_write_scheduled:
+            # After those who were just woken, in the same turn: what they send next leaves together.
+            self._schedule_write()
+
+    def _buffer_partial_frame(self, data: bytes) -> None:
+        """The beginning of a frame waits for the rest."""
+        length = int.from_bytes(data[:4], "big")
+        if data.startswith(_TLS_ALERT):
+            self._is_tls_required = True
+            self._abort_with("it speaks TLS; begin its address with foqss://")
+        elif len(data) >= 4 and not _MESSAGE_BYTES_MIN <= length <= FRAME_BYTES_MAX:
+            self._abort_with(f"it sent a frame of {length} bytes; this is no FOQS host")
+        else:
+            self._received += data
+
+    def _abort_with(self, reason: str) -> None:
+        self._close_reason = reason
+        self.abort()
+
+    # ----------------------------------------------------------- the connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.is_ready = self.is_open
+
+    def pause_writing(self) -> None:
+        self.is_ready = False
+        self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        self.is_ready = self.is_open
+        writable, self._writable = self._writable, None
+        if writable is not None and not writable.done():
+            writable.set_result(None)
+
+    def eof_received(self) -> None:
+        self.is_ready = self.is_open = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        why = self._close_reason or str(exc or "") or "the host closed the connection"
+        self.is_open = False
+        self._transport = None
+        if self._disconnected is not None and not self._disconnected.done():
+            self._disconnected.set_result(None)
+        self.resume_writing()
+        if self._timer is not None:
+            self._timer.cancel()
+        waiting, self._waiting = self._waiting, {}
+        unsent, self._unsent = self._unsent, {}
+        ended = TlsRequired if self._is_tls_required else NoReply
+        for seqid, (reply, _) in waiting.items():
+            if not reply.done():
+                reply.set_exception((NotSent if seqid in unsent else ended)(why))

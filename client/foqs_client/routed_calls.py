@@ -1,0 +1,376 @@
+"""One call: to which host it goes, what is sent, and what comes back.
+
+Holds `Calls`, which `Client` inherits. Always true: a call ends by its deadline,
+and shortly after where only the reply is late; one that was sent and not
+answered ends as `UnknownOutcome` when it may have written, as `Unreachable` when
+it only reads. Calls by id go to the host of the item's shard, and keyed items to
+that of their key's slot, as far as a map of the cluster is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from math import inf
+from random import Random
+from typing import Any, Final, TypeVar
+
+from thrift.Thrift import TApplicationException
+
+from foqs_client import conversion, errors
+from foqs_client.automatic_keys import AutomaticKeys
+from foqs_client.coalescing import BYTES_PER_CALLER_MAX, ENTRIES_PER_CALLER_MAX, CallSize, Coalescer, SendResult
+from foqs_client.connection_pool import ConnectionPool
+from foqs_client.host_connection import NoReply, NotSent, TlsRequired
+from foqs_client.idl import ttypes
+from foqs_client.retried_calls import RetriedCallById
+from foqs_client.router import CONNECT_S_MAX, Router
+from foqs_client.routing_change import apply_routing_change
+from foqs_client.routing_table import Address, call_by_host
+from foqs_client.thrift_messages import Refused, ThriftMethod, Unencodable, Unreadable, all_done_count
+from foqs_client.types import DONE, Enqueued, Item, Nack, Outcome, Routing
+
+REPLY_GRACE_S: Final = 1.5
+"""How long after a call's deadline its reply may still arrive: the host ends every call within a second of it."""
+
+GET_ROUTING: Final = ThriftMethod("getRouting")
+_ANY_HOST: Final[Sequence[Address | None]] = (None,)
+_R = TypeVar("_R")
+_NO_ROOM: Final = (errors.Overloaded, errors.Unavailable)
+_ENQUEUE: Final = ThriftMethod("enqueue", is_write=True, element_class=Enqueued)
+
+
+class RoutedCalls:
+    """The calls of a client.
+
+    Attributes:
+        namespace: of every call.
+        timeout_ms: the time of a call that names none.
+    """
+
+    namespace: str
+    timeout_ms: int
+    _pool: ConnectionPool
+    """To the hosts that the client was given."""
+    _router: Router
+    _automatic_keys: AutomaticKeys | None
+    _rng: Random
+    _coalescer: Coalescer | None
+    """None: every call is sent as it was made."""
+
+    async def _fetch_routing(self, pool: ConnectionPool, known: Routing | None, timeout_ms: int) -> Routing:
+        """The map as a host knows it now; of one that is known only what changed travels."""
+        request = ttypes.GetRoutingRequest(None if known is None else known.version, changes=known is not None)
+        patient = pool is self._router.seed_pool
+        reply = _decode_reply(
+            GET_ROUTING,
+            await self._round_trip(GET_ROUTING, request, timeout_ms, pool, CONNECT_S_MAX, retry_connect=patient),
+        )
+        routing = apply_routing_change(known, reply)
+        return conversion.routing(reply) if routing is None else routing
+
+    async def _call(
+        self, method: ThriftMethod, request: Any, timeout_ms: int | None, host: Address | None = None
+    ) -> Any:
+        """The reply's struct. Raises FoqsError."""
+        return _decode_reply(method, await self._round_trip_to_host(method, request, timeout_ms, host))
+
+    async def _call_owner(self, method: ThriftMethod, request: Any, timeout_ms: int | None) -> Any:
+        """Asks the host of an item's shard, and where that fails the one that has it now, or any, which passes it on."""
+        self._router.refresh_if_due()
+        if timeout_ms is None:
+            timeout_ms = self.timeout_ms
+        loop = asyncio.get_running_loop()
+        begun, first = loop.time(), self.owner(request.id)
+        try:
+            return await self._call(method, request, timeout_ms, first)
+        except errors.NotOwner:
+            self._router.mark_stale()
+        except errors.Unreachable:
+            if first is None:
+                raise
+        left_ms = await self._router.refresh_for_retry(max(1, timeout_ms - int((loop.time() - begun) * 1_000)))
+        second = self.owner(request.id)
+        return await self._call(method, request, left_ms, None if second == first else second)
+
+    async def _round_trip_to_host(
+        self, method: ThriftMethod, request: Any, timeout_ms: int | None, host: Address | None
+    ) -> bytes:
+        """What the host answers. One of the map that cannot be reached is `Unavailable`: another may do, or a newer map."""
+        if host is None:
+            return await self._round_trip(method, request, timeout_ms, self._pool)
+        try:
+            reply = await self._round_trip(
+                method, request, timeout_ms, self._router.pool(host), CONNECT_S_MAX, retry_connect=False
+            )
+        except errors.Unreachable as error:
+            self._router.on_unreachable(host)
+            if method.is_write:
+                raise errors.Unavailable(f"nothing was sent: {error}") from None
+            raise
+        self._router.on_reached(host)
+        return reply
+
+    def owner(self, id: str) -> Address | None:
+        """The host that an item's shard was at when the map was last read; None where none is known."""
+        return None if self._router.routing_table is None else self._router.routing_table.owner(id)
+
+    def _send_items_coalesced(self, items: Sequence[Item], timeout_ms: int) -> Awaitable[SendResult[Item, Enqueued]]:
+        """The first attempt of an enqueue, together with those of other calls; the keys of all of them share one slot."""
+
+        async def ask(items: Sequence[Item]) -> SendResult[Item, Enqueued]:
+            sent = items if self._automatic_keys is None else self._automatic_keys.with_keys(items)
+            return sent, await _result_or_error(self._send_items(sent, timeout_ms))
+
+        size = None if self._coalescer is None else _size_of_items(items)
+        if self._coalescer is None or size is None:
+            return ask(items)
+        return self._coalescer.call((_ENQUEUE, timeout_ms), items, size, ask)
+
+    async def _send_items(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+        """One attempt of an enqueue."""
+        routes = self._router.routing_table
+        try:
+            if routes is None:
+                results = await self._send_items_to(None, items, timeout_ms)
+            else:
+                results = await call_by_host(
+                    items,
+                    lambda item: None if item.idempotency_key is None else routes.key_owner(item.idempotency_key),
+                    lambda at, part: self._send_items_with_fallback(at, part, timeout_ms),
+                    lambda error: Enqueued(error=error),
+                )
+        except errors.FoqsError as error:
+            self._router.on_call_errors([error])
+            raise
+        if [result.error for result in results].count(None) < len(results):
+            self._router.on_call_errors(result.error for result in results)
+        return results
+
+    async def _resend_items(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+        """A later attempt of an enqueue."""
+        return await self._send_items(items, await self._router.refresh_for_retry(timeout_ms))
+
+    async def _send_items_with_fallback(
+        self, slot_owner: Address | None, items: Sequence[Item], timeout_ms: int
+    ) -> list[Enqueued]:
+        """To the host of their slot; where there is none, to the first host that takes them."""
+        failure: errors.FoqsError | None = None
+        for host in self._router.enqueue_hosts() if slot_owner is None else (slot_owner,):
+            try:
+                return await self._send_items_to(host, items, timeout_ms)
+            except (errors.Unavailable, errors.Overloaded, errors.NotOwner) as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    async def _send_items_to(self, host: Address | None, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+        request = ttypes.EnqueueRequest(self.namespace, items)
+        if host is None:
+            return conversion.enqueued((await self._call(_ENQUEUE, request, timeout_ms)).results)
+        loads, count = self._router.loads, len(items)
+        loads.add_in_flight(host, count)
+        try:
+            results = conversion.enqueued((await self._call(_ENQUEUE, request, timeout_ms, host)).results)
+        except _NO_ROOM:
+            loads.on_refused(host, asyncio.get_running_loop().time())
+            raise
+        finally:
+            loads.remove_in_flight(host, count)
+        if any(isinstance(result.error, _NO_ROOM) for result in results if result.error is not None):
+            loads.on_refused(host, asyncio.get_running_loop().time())
+        return results
+
+    async def _call_by_id(
+        self,
+        method: ThriftMethod,
+        make_request: Any,
+        entries: list[Any],
+        retry_class: type[RetriedCallById],
+        timeout_ms: int | None,
+        *,
+        immediate: bool = False,
+    ) -> list[Outcome]:
+        """An outcome for each entry; none without a call when there are none.
+
+        Args:
+            immediate: sent in this turn: not gathered.
+        """
+        if not entries:
+            return []
+        self._router.refresh_if_due()
+        if timeout_ms is None:
+            timeout_ms = self.timeout_ms
+        begun = asyncio.get_running_loop().time()
+        size = None if self._coalescer is None or immediate else _size_of_entries(entries)
+        hosts = (
+            _ANY_HOST
+            if self._router.routing_table is None or size is None
+            else list({self.owner(name) for name in size[2]})
+        )
+        first: list[Outcome] | errors.FoqsError
+        if self._coalescer is None or size is None or len(hosts) > 1:
+            first = await _result_or_error(self._send_entries(method, make_request, entries, timeout_ms))
+        else:
+            at = hosts[0]
+
+            async def ask(entries: Sequence[Any]) -> SendResult[Any, Outcome]:
+                return entries, await _result_or_error(
+                    self._send_entries_to(at, method, make_request, entries, timeout_ms)
+                )
+
+            _, first = await self._coalescer.call((method, make_request, at, timeout_ms), entries, size, ask)
+        if isinstance(first, errors.FoqsError):
+            self._router.on_call_errors([first])
+        else:
+            wrong = [outcome.error for outcome in first if outcome.error is not None]
+            if not wrong and len(first) == len(entries):
+                return first
+            self._router.on_call_errors(wrong)
+
+        async def again(entries: Sequence[Any], timeout_ms: int) -> list[Outcome]:
+            left_ms = await self._router.refresh_for_retry(timeout_ms)
+            outcomes = await self._send_entries(method, make_request, entries, left_ms)
+            self._router.on_call_errors(outcome.error for outcome in outcomes)
+            return outcomes
+
+        return await retry_class(entries).retry_until_done(
+            first, again, begun, timeout_ms, self._pool.sleep_unless_closed, self._rng
+        )
+
+    async def _send_entries(
+        self, method: ThriftMethod, make_request: Any, entries: Sequence[Any], timeout_ms: int
+    ) -> list[Outcome]:
+        """One attempt of a call by id."""
+        routes = self._router.routing_table
+        if routes is None:
+            return await self._send_entries_to(None, method, make_request, entries, timeout_ms)
+        return await call_by_host(
+            entries,
+            lambda entry: routes.owner(entry if type(entry) is str else entry.id),
+            lambda at, part: self._send_entries_to(at, method, make_request, part, timeout_ms),
+            Outcome,
+        )
+
+    async def _send_entries_to(
+        self, host: Address | None, method: ThriftMethod, make_request: Any, entries: Sequence[Any], timeout_ms: int
+    ) -> list[Outcome]:
+        reply = await self._round_trip_to_host(method, make_request(self.namespace, entries), timeout_ms, host)
+        count = all_done_count(reply)
+        return [DONE] * count if count is not None else conversion.outcomes(_decode_reply(method, reply).outcomes)
+
+    async def _round_trip(
+        self,
+        method: ThriftMethod,
+        request: Any,
+        timeout_ms: int | None,
+        pool: ConnectionPool,
+        connect_s_max: float = inf,
+        *,
+        retry_connect: bool = True,
+    ) -> bytes:
+        """What the host answers, not yet read. Raises FoqsError.
+
+        Args:
+            connect_s_max: how long a connection is waited for at most.
+            retry_connect: where it cannot be had, it is tried again until then.
+        """
+        loop = asyncio.get_running_loop()
+        if timeout_ms is None:
+            timeout_ms = self.timeout_ms
+        if timeout_ms < 1:
+            raise errors.InvalidArgument(f"{timeout_ms} ms is no time at all; give at least 1", field="timeout_ms")
+        deadline = loop.time() + timeout_ms / 1_000
+        request.timeout_ms = timeout_ms
+        try:
+            body = method.encode(request)
+            while True:
+                link = pool.ready_connection
+                if link is None:
+                    link = await pool.wait_for_connection(
+                        min(deadline, loop.time() + connect_s_max), retry_connect=retry_connect
+                    )
+                    request.timeout_ms = max(1, int((deadline - loop.time()) * 1_000))
+                    body = method.encode(request)
+                seqid, reply = link.send(method, body, deadline + REPLY_GRACE_S)
+                try:
+                    return await reply
+                except NotSent:
+                    continue
+                except BaseException:
+                    link.forget(seqid)
+                    raise
+        except Unencodable as error:
+            raise errors.InvalidArgument(f"this call cannot be sent: {error}") from None
+        except NotSent as error:
+            raise errors.Unreachable(str(error)) from None
+        except TlsRequired as error:
+            raise errors.Unreachable(str(error)) from None
+        except (NoReply, Unreadable) as error:
+            raise _unanswered_error(method, error) from None
+        except Refused as error:
+            raise _refusal_error(error) from None
+
+
+async def _result_or_error(call: Awaitable[list[_R]]) -> list[_R] | errors.FoqsError:
+    """What an attempt comes to."""
+    try:
+        return await call
+    except errors.FoqsError as error:
+        return error
+
+
+def _size_of_items(items: Sequence[Item]) -> CallSize | None:
+    """Of an enqueue; None of a large one, and where the caller's keys may send its items to several shards."""
+    count = len(items)
+    if count > ENTRIES_PER_CALLER_MAX:
+        return None
+    payload_bytes = 0
+    for item in items:
+        if item.idempotency_key is not None:
+            return None
+        payload_bytes += len(item.payload) + len(item.metadata)
+    return (count, payload_bytes, ()) if payload_bytes <= BYTES_PER_CALLER_MAX else None
+
+
+def _size_of_entries(entries: Sequence[Any]) -> CallSize | None:
+    """Of a call by id; None of a large one, and of what cannot be sent."""
+    if len(entries) > ENTRIES_PER_CALLER_MAX:
+        return None
+    names = []
+    payload_bytes = 0
+    for entry in entries:
+        name = entry if type(entry) is str else getattr(entry, "id", None)
+        if type(name) is not str:
+            return None
+        names.append(name)
+        if type(entry) is Nack:
+            payload_bytes += len(entry.metadata or b"")
+    return (len(names), payload_bytes, names) if payload_bytes <= BYTES_PER_CALLER_MAX else None
+
+
+def _decode_reply(method: ThriftMethod, reply: bytes) -> Any:
+    """The struct of a reply. Raises FoqsError."""
+    try:
+        result = method.decode(reply)
+    except Unreadable as error:
+        raise _unanswered_error(method, error) from None
+    if result.failed is not None:
+        raise conversion.error(result.failed.error)
+    if result.success is None:
+        raise errors.UnknownOutcome("the host's reply is empty; the call may have taken effect")
+    return result.success
+
+
+def _unanswered_error(method: ThriftMethod, error: Exception) -> errors.FoqsError:
+    if method.is_write:
+        return errors.UnknownOutcome(f"{error}; the call may have taken effect")
+    return errors.Unreachable(str(error))
+
+
+def _refusal_error(error: Refused) -> errors.FoqsError:
+    if error.reason == TApplicationException.UNKNOWN_METHOD:
+        return errors.NotImplementedYet(f"the host does not know this call: {error}")
+    if error.reason in (TApplicationException.INTERNAL_ERROR, TApplicationException.MISSING_RESULT):
+        return errors.UnknownOutcome(f"the host failed: {error}; the call may have taken effect")
+    return errors.InvalidArgument(f"the host could not read the call: {error}")

@@ -1,0 +1,49 @@
+"""The map of a cluster, brought from one version to the next by what a host says has changed.
+
+Always true: a change is taken only by the map that it begins from. Knows nothing
+of connections and of what a map is good for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from foqs_client import conversion
+from foqs_client.types import Host, Routing
+
+
+def apply_routing_change(before: Routing | None, reply: Any) -> Routing | None:
+    """The map as a reply of getRouting makes it; None where that tells of a change to another map."""
+    if reply.hosts is None:
+        return before  # a host that knows no changes, and has nothing new
+    if reply.since is None:
+        return conversion.routing(reply)
+    if before is None or reply.since != before.version:
+        return None
+    hosts = {host.nonce: host for host in before.hosts}
+    shards = {shard.shard: shard for shard in before.shards}
+    for nonce in reply.gone_hosts or ():
+        hosts.pop(nonce, None)
+    for number in reply.gone_shards or ():
+        shards.pop(number, None)
+    hosts.update((host.nonce, host) for host in map(conversion.host, reply.hosts))
+    shards.update((shard.shard, shard) for shard in map(conversion.shard, reply.shards or ()))
+    return Routing(
+        version=reply.version,
+        hosts=_with_loads(sorted(hosts.values(), key=_by_name), reply.loads),
+        shards=[shards[number] for number in sorted(shards)],
+        tier=reply.tier,
+    )
+
+
+def _with_loads(hosts: list[Host], loads: list[float] | None) -> list[Host]:
+    """With these loads, of hosts by nonce."""
+    if loads is None or len(loads) != len(hosts):
+        return hosts
+    known = dict(zip(sorted(host.nonce or "" for host in hosts), loads, strict=True))
+    return [replace(host, load=known[host.nonce or ""]) for host in hosts]
+
+
+def _by_name(host: Host) -> tuple[str, str]:
+    return host.name or "", host.nonce or ""

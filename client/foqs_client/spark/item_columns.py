@@ -1,0 +1,84 @@
+"""The columns of a frame that is written: what each becomes of an item.
+
+Holds `COLUMNS`, and the check of a frame's schema by it. Always true: a column
+has the name of the item's field in the contract, and no other; a frame that
+passes the check has no column that is ignored. Pure; types are named as Spark's
+`typeName()` names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from foqs_client.spark.sink_error import SinkError, comma_separated
+
+_TEXT: Final = ("string",)
+_BYTES: Final = ("string", "binary")
+_WHOLE: Final = ("byte", "short", "integer", "long")
+
+
+@dataclass(slots=True, frozen=True)
+class Column:
+    """A column that the sink knows.
+
+    Attributes:
+        types: what it may be.
+        least, most: of numbers.
+    """
+
+    types: Sequence[str]
+    value_min: int = 0
+    value_max: int = 0
+
+    @property
+    def is_number(self) -> bool:
+        return "long" in self.types
+
+    @property
+    def is_bytes(self) -> bool:
+        return "binary" in self.types
+
+
+_INT64_MAX: Final = 2**63 - 1
+
+COLUMNS: Final[dict[str, Column]] = {
+    "topic": Column(_TEXT),
+    "payload": Column(_BYTES),
+    "priority": Column(_WHOLE, -(2**31), 2**31 - 1),
+    "metadata": Column(_BYTES),
+    "deliver_after": Column((*_WHOLE, "timestamp"), -_INT64_MAX, _INT64_MAX),
+    "ttl": Column(_WHOLE, 1, _INT64_MAX),
+    "lease": Column(_WHOLE, 1, _INT64_MAX),
+    "idempotency_key": Column(_TEXT),
+    "namespace": Column(_TEXT),
+}
+"""By name. An option of the same name is the value of every row that has none."""
+
+
+def check_schema(schema: Sequence[tuple[str, str]], has_topic: bool) -> None:
+    """Whether a frame can be written.
+
+    Args:
+        schema: (name, type name) of each column.
+        has_topic: an option names the topic.
+
+    Raises:
+        SinkError: a column is unknown, twice there, or of another type; or there is no topic.
+    """
+    names = [name for name, _ in schema]
+    unknown = [name for name in names if name not in COLUMNS]
+    if unknown:
+        raise SinkError(
+            f"the frame has columns that the sink does not know: {comma_separated(unknown)}; "
+            f"select or rename to some of {comma_separated(COLUMNS)}"
+        )
+    for name, kind in schema:
+        if names.count(name) > 1:
+            raise SinkError(f"the frame has the column {name} {names.count(name)} times; keep one of them")
+        types = COLUMNS[name].types
+        if kind not in types:
+            raise SinkError(f"the column {name} is of type {kind}; cast it to {' or '.join(types)}")
+    if not has_topic and "topic" not in names:
+        raise SinkError('the items need a topic: add a column topic, or .option("topic", "...")')

@@ -1,0 +1,84 @@
+"""One task: the rows of a partition, sent and durable.
+
+Holds `write`. Always true: when it returns, every row is an item; a task that is
+repeated, on this host or another, while this one runs or later, sends the same
+keys. Rows are read in a thread beside the calls. Knows no PySpark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from random import Random
+from typing import Any, TypeAlias
+
+from foqs_client.spark.options import SinkOptions
+from foqs_client.spark.row_items import RowConverter, batches
+from foqs_client.spark.row_keys import RowKeys
+from foqs_client.spark.sender import Sender
+from foqs_client.spark.sink_error import SinkError
+from foqs_client.spark.task_connection import open_client
+from foqs_client.types import Item
+
+ColumnBatch: TypeAlias = tuple[Mapping[str, Sequence[Any]], int]
+"""Some rows, column by column, and how many they are."""
+EnqueueCall: TypeAlias = tuple[str, Sequence[Item]]
+"""A namespace and the items of a call."""
+
+
+@dataclass(slots=True, frozen=True)
+class WriteResult:
+    """What a task did.
+
+    Attributes:
+        items: how many its rows are.
+        repeated: those of them that an earlier attempt at the task had enqueued.
+    """
+
+    items: int
+    repeated: int
+
+
+def write_partition(
+    column_batches: Iterator[ColumnBatch], partition: int, key_slot_count: int, options: SinkOptions
+) -> WriteResult:
+    """Enqueues a partition.
+
+    Args:
+        key_slot_count: see `RowKeys`.
+
+    Raises:
+        SinkError: a row cannot be an item, or was not taken; it names the partition.
+    """
+    keys = RowKeys(options.run, partition, key_slot_count, options.partition_rows_max)
+    calls = _calls(column_batches, RowConverter(options.defaults, keys, key_slot_count), options)
+    try:
+        return asyncio.run(_send(calls, options))
+    except SinkError as error:
+        raise SinkError(f"partition {partition}: {error}") from None
+
+
+def _calls(
+    column_batches: Iterator[ColumnBatch], converter: RowConverter, options: SinkOptions
+) -> Iterator[Sequence[EnqueueCall]]:
+    """The calls of some rows at a time; neighbours are of different lanes."""
+    for columns, count in column_batches:
+        lanes = [
+            [(namespace, call) for call in batches(items, options.batch_items, options.batch_bytes)]
+            for (namespace, _), items in converter.items(columns, count).items()
+        ]
+        yield [call for turn in zip_longest(*lanes) for call in turn if call is not None]
+
+
+async def _send(calls: Iterator[Sequence[EnqueueCall]], options: SinkOptions) -> WriteResult:
+    sender = Sender(
+        lambda namespace: open_client(options, namespace), options.calls_in_flight, options.timeout_ms, Random()
+    )
+    async with sender:
+        while (some := await asyncio.to_thread(next, calls, None)) is not None:
+            for namespace, items in some:
+                await sender.submit(namespace, items)
+        await sender.wait_all_enqueued()
+    return WriteResult(sender.enqueued_count, sender.repeated_count)

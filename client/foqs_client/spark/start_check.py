@@ -1,0 +1,53 @@
+"""Whether a write can begin: asked once, on the driver, before any task starts.
+
+Holds `look`. Always true: nothing is written by it. Knows nothing of rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from foqs_client.errors import FoqsError, Unreachable
+from foqs_client.spark.options import SinkOptions
+from foqs_client.spark.row_items import NAMESPACE_DEFAULT
+from foqs_client.spark.sender import RETRYABLE
+from foqs_client.spark.sink_error import SinkError
+from foqs_client.spark.task_connection import open_client
+from foqs_client.types import Item, Routing
+
+TIMEOUT_MS: Final = 10_000
+KEY_SLOTS_MAX: Final = 16
+"""A task's keys lie in no more slots: calls of fewer items cost more than even shards gain."""
+
+
+def check_hosts(options: SinkOptions, has_namespaces: bool) -> int:
+    """The lanes of each task: as many as the hosts have shards for keys.
+
+    Args:
+        has_namespaces: rows name their namespaces; only those that are asked for in an option are looked at.
+
+    Raises:
+        SinkError: no host answers, or it does not want this principal, or knows no such namespace.
+    """
+    try:
+        routing = asyncio.run(_read_routing(options, not has_namespaces or "namespace" in options.defaults))
+    except Unreachable as error:
+        raise SinkError(f"no host can be reached: {error.message}") from None
+    except FoqsError as error:
+        raise SinkError(f"the hosts refuse this write: {error}") from None
+    shards = sum(1 for shard in routing.shards if shard.slots)
+    return max(1, min(shards, KEY_SLOTS_MAX))
+
+
+async def _read_routing(options: SinkOptions, checks_namespace: bool) -> Routing:
+    timeout_ms = min(TIMEOUT_MS, options.timeout_ms)
+    namespace = str(options.defaults.get("namespace", NAMESPACE_DEFAULT))
+    async with open_client(options, namespace) as client:
+        routing = await client.routing(timeout_ms=timeout_ms)
+        if checks_namespace:
+            # An item without a topic is taken by nobody, and refused only after namespace and grant were looked at.
+            with suppress(*RETRYABLE):
+                await client.enqueue([Item(topic="", idempotency_key="~")], timeout_ms=timeout_ms)
+    return routing

@@ -1,0 +1,144 @@
+"""The client for code without an event loop: the same client, each call awaited in a thread of its own.
+
+with SyncClient("foqs://127.0.0.1:7411") as client:
+    client.enqueue([Item(topic="mail", payload=b"hello")])
+    for delivery in client.dequeue({"mail": 10}, wait_ms=1_000):
+        client.ack([delivery])
+
+Holds `SyncClient`. Always true: every call is a call of `Client`, made here by
+one line; arguments, results and errors are the same. Knows nothing of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
+from weakref import finalize
+
+from foqs_client import errors
+from foqs_client.background_loop import BackgroundLoop, LoopClosed, MakeCoroutine
+from foqs_client.client import Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_Init: TypeAlias = Callable[["SyncClient", Client], None]
+
+
+def _blocking(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncClient, P], T]:
+    """A method of the client that waits for its result."""
+
+    @wraps(method)
+    def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(lambda: method(self._client, *args, **kwargs))
+
+    return call
+
+
+def _constructed_like(make: Callable[P, Client]) -> Callable[[_Init], Callable[Concatenate[SyncClient, P], None]]:
+    """A constructor that takes what the client's takes."""
+
+    def decorate(init: _Init) -> Callable[Concatenate[SyncClient, P], None]:
+        @wraps(init)
+        def construct(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            init(self, make(*args, **kwargs))
+
+        return construct
+
+    return decorate
+
+
+class SyncClient:
+    """A `Client` whose methods wait for their results; made with the same arguments.
+
+    It may be used by several threads at once. Its own thread starts with the first
+    call. Ctrl-C in a call cancels that call and leaves the client as it was. `close`,
+    the end of its `with` block and the interpreter's exit end calls under way as the
+    loss of the connection does. A process that forks makes a new one in the child;
+    one that was not used before the fork may be used there. Where an event loop
+    runs, use `Client`: a call here would block the loop, and raises RuntimeError.
+    """
+
+    @_constructed_like(Client)
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._background = BackgroundLoop("foqs-client")
+        self._finalize: Callable[[], object] = finalize(self, self._background.close, client.close)
+
+    @classmethod
+    def wrap(cls, client: Client, background: BackgroundLoop) -> Self:
+        """The face of a client that runs in a thread which is not this object's to end."""
+        self = cls.__new__(cls)
+        self._client = client
+        self._background = background
+        self._finalize = lambda: background.run(client.close)
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections and ends the thread; safe to repeat. Calls under way end as after a loss."""
+        with suppress(LoopClosed):
+            self._finalize()
+
+    enqueue = _blocking(Client.enqueue)
+    dequeue = _blocking(Client.dequeue)
+    ack = _blocking(Client.ack)
+    nack = _blocking(Client.nack)
+    extend = _blocking(Client.extend)
+    release = _blocking(Client.release)
+    cancel = _blocking(Client.cancel)
+    topics = _blocking(Client.topics)
+    item = _blocking(Client.item)
+    explain = _blocking(Client.explain)
+    peek = _blocking(Client.peek)
+    cancel_matching = _blocking(Client.cancel_matching)
+    count = _blocking(Client.count)
+    create_namespace = _blocking(Client.create_namespace)
+    dead = _blocking(Client.dead)
+    delete_namespace = _blocking(Client.delete_namespace)
+    export_config = _blocking(Client.export_config)
+    get_namespace = _blocking(Client.get_namespace)
+    grants = _blocking(Client.grants)
+    import_config = _blocking(Client.import_config)
+    list_namespaces = _blocking(Client.list_namespaces)
+    pause_topic = _blocking(Client.pause_topic)
+    purge_topic = _blocking(Client.purge_topic)
+    redrive = _blocking(Client.redrive)
+    redrive_matching = _blocking(Client.redrive_matching)
+    resume_topic = _blocking(Client.resume_topic)
+    set_grant = _blocking(Client.set_grant)
+    update = _blocking(Client.update)
+    update_matching = _blocking(Client.update_matching)
+    update_namespace = _blocking(Client.update_namespace)
+    usage = _blocking(Client.usage)
+    routing = _blocking(Client.routing)
+    list_hosts = _blocking(Client.list_hosts)
+    drain_host = _blocking(Client.drain_host)
+    undrain_host = _blocking(Client.undrain_host)
+    list_shards = _blocking(Client.list_shards)
+    add_shard = _blocking(Client.add_shard)
+    remove_shard = _blocking(Client.remove_shard)
+    move_shard = _blocking(Client.move_shard)
+    drain_shard = _blocking(Client.drain_shard)
+    undrain_shard = _blocking(Client.undrain_shard)
+
+    def _run(self, make_coroutine: MakeCoroutine[T]) -> T:
+        try:
+            return self._background.run(make_coroutine)
+        except LoopClosed as closed:
+            if closed.was_started:
+                raise errors.UnknownOutcome(
+                    "the client was closed while the call was under way; it may have taken effect"
+                ) from None
+            raise errors.Unreachable("the client is closed") from None

@@ -1,0 +1,39 @@
+"""The settings that a namespace may have of its own: their names, and the range of each.
+
+Always true: they are the options of `[namespace]`, so that whatever the host
+has a default for, a namespace may set. Knows nothing of documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from foqs.core.errors import InvalidArgument
+from foqs.options.options import NAMESPACE_ORDERED_PAIRS, NamespaceOptions
+
+
+def _range(constraints: list[Any]) -> tuple[int, int]:
+    low = next(mark.ge for mark in constraints if hasattr(mark, "ge"))
+    high = next(mark.le for mark in constraints if hasattr(mark, "le"))
+    return low, high
+
+
+SETTING_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    name: _range(field.metadata) for name, field in NamespaceOptions.model_fields.items()
+}
+"""By name, the least and the greatest value."""
+
+
+def check_consistent(settings: Mapping[str, int]) -> None:
+    """Refuses settings, all that hold for a namespace, that contradict one another.
+
+    Raises:
+        InvalidArgument: names the setting and what it must fit.
+    """
+    for low, high in NAMESPACE_ORDERED_PAIRS:
+        if settings[low] > settings[high]:
+            raise InvalidArgument(
+                f"{settings[low]} is more than {high}, which is {settings[high]}; lower it or raise {high}",
+                field=f"settings.{low}",
+            )

@@ -1,0 +1,150 @@
+"""What holds for each namespace now: the catalog's document, resolved with the host's defaults.
+
+Always true: everything here follows from one version of the document, which
+`apply` replaces in one turn of the loop; so whoever asks each time sees a change
+at once. A namespace that is being deleted takes in no call. Items of a
+namespace that is not there any more are treated by the defaults. Knows nothing
+of where the document comes from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from foqs.catalog.changes import namespace_not_found
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, Permission
+from foqs.core.errors import FoqsError, InvalidArgument, Unavailable
+from foqs.core.items.idempotency_keys import incarnation_prefix
+from foqs.core.items.item import TopicName
+from foqs.core.items.life import RetryPolicy
+from foqs.core.memory.reservations import LongestPayloads
+from foqs.queue.port import NamespaceSettings
+
+_NO_PERMISSIONS: frozenset[Permission] = frozenset()
+
+
+class _RetryPolicies(dict[str, RetryPolicy]):
+    """Policies by namespace, with an answer for every name."""
+
+    def __init__(self, default_policy: RetryPolicy) -> None:
+        super().__init__()
+        self._default_policy = default_policy
+
+    def __missing__(self, name: str) -> RetryPolicy:
+        return self._default_policy
+
+
+def _retry_policy(settings: NamespaceSettings) -> RetryPolicy:
+    return RetryPolicy(
+        settings.backoff_ms_min,
+        settings.backoff_ms_max,
+        settings.dead_retention_ms,
+        settings.key_window_ms,
+        settings.incarnation,
+    )
+
+
+class Namespaces:
+    """The live view.
+
+    Args:
+        default_settings: what a namespace has that it does not set.
+        tier: of this host.
+
+    Attributes:
+        document: the version that all of it follows from.
+        policies: by namespace; has an answer for every name.
+        paused: topics that hand nothing out.
+        longest: the longest payloads that are known of each.
+        elsewhere: the tier of those that belong to another one. This host takes in no item of theirs; what it holds of
+            them, from before the tier was recorded, is handed out.
+        limited: the settings of those whose enqueues are limited by what they enqueued before.
+    """
+
+    def __init__(self, default_settings: NamespaceSettings, tier: str = "default") -> None:
+        self.default_settings = default_settings
+        self.document = EMPTY_DOCUMENT
+        self.retry_policies: dict[str, RetryPolicy] = _RetryPolicies(_retry_policy(default_settings))
+        self.paused_topics: frozenset[TopicName] = frozenset()
+        self.limited_settings: dict[str, NamespaceSettings] = {}
+        self.longest_payloads = LongestPayloads()
+        self.foreign_tiers: dict[str, str] = {}
+        self._tier = tier
+        self._settings: dict[str, NamespaceSettings] = {}
+        self._closed_names: set[str] = set()
+
+    def settings_of(self, name: str) -> NamespaceSettings:
+        """What holds for a namespace's items. Raises `NamespaceNotFound`, `Unavailable`."""
+        settings = self._settings.get(name)
+        if settings is None:
+            raise self._missing_error(name)
+        return settings
+
+    def _missing_error(self, name: str) -> FoqsError:
+        if name in self._closed_names or name in self.document.namespaces:
+            return Unavailable(f"the namespace {name!r} is being deleted", retry_after_ms=200)
+        if not self.document.version:
+            return Unavailable("the host has not read its namespaces yet; try again", retry_after_ms=200)
+        return namespace_not_found(name)
+
+    def check_tier(self, name: str) -> None:
+        """This host may take in items of a namespace. Raises `InvalidArgument`: its hosts are others."""
+        if name in self.foreign_tiers:
+            raise InvalidArgument(
+                f"the namespace {name!r} belongs to tier {self.foreign_tiers[name]!r}, and this host to {self._tier!r}; "
+                "connect to a host of its tier",
+                field="namespace_name",
+            )
+
+    def names_being_deleted(self) -> list[str]:
+        """Those that are being deleted, by all hosts."""
+        return [name for name, own in self.document.namespaces.items() if own.deleting is not None]
+
+    def weight_of(self, name: str) -> int:
+        """Its part of what is short, at least 1."""
+        settings = self._settings.get(name)
+        return 1 if settings is None else settings.weight
+
+    def permissions_of(self, principal: str, name: str) -> frozenset[Permission]:
+        """What a principal may do in a namespace."""
+        namespace = self.document.namespaces.get(name)
+        return _NO_PERMISSIONS if namespace is None else namespace.grants.get(principal, _NO_PERMISSIONS)
+
+    def apply(self, document: Document) -> frozenset[TopicName]:
+        """From now on this holds. Returns the topics that are paused no longer."""
+        self.document = document
+        namespaces = document.namespaces
+        settings = {
+            name: replace(self.default_settings, **own.settings, incarnation=incarnation_prefix(own.incarnation))
+            for name, own in namespaces.items()
+        }
+        # Never empty, not for a moment: a flush on SQLite is judged in a thread of its own.
+        self.retry_policies.update({name: _retry_policy(own) for name, own in settings.items()})
+        for name in [name for name in self.retry_policies if name not in settings]:
+            del self.retry_policies[name]
+            self.longest_payloads.forget(name)
+        for name, former in self._settings.items():
+            if name in settings and settings[name].payload_bytes_max < former.payload_bytes_max:
+                self.longest_payloads.record(name, former.payload_bytes_max)
+        self._settings = {
+            name: own
+            for name, own in settings.items()
+            if name not in self._closed_names and namespaces[name].deleting is None
+        }
+        self.limited_settings = {name: own for name, own in settings.items() if own.is_limited}
+        self.foreign_tiers = {
+            name: own.tier for name, own in namespaces.items() if own.tier is not None and own.tier != self._tier
+        }
+        before = self.paused_topics
+        self.paused_topics = frozenset((name, topic) for name, own in namespaces.items() for topic in own.paused)
+        return before - self.paused_topics
+
+    def close(self, name: str) -> None:
+        """No further call is taken in for it, until `reopen`."""
+        self._closed_names.add(name)
+        self._settings.pop(name, None)
+
+    def reopen(self, name: str) -> None:
+        """Calls are taken in again, where it is still there."""
+        self._closed_names.discard(name)
+        self.apply(self.document)

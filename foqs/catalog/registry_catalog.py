@@ -1,0 +1,116 @@
+"""A catalog that several hosts share, as one document of the registry.
+
+Always true: the document is replaced only where the registry still holds what
+its version was compared with; one that cannot be read as a catalog is never
+overwritten. What changes through any host is looked at as soon as the registry
+says that anything did. Knows nothing of which registry it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, parse, render
+from foqs.catalog.port import (
+    CatalogConflict,
+    CatalogFailed,
+    CatalogFull,
+    CatalogUnknownOutcome,
+    CatalogUnreachable,
+    check_replaceable,
+)
+from shardmgr.registry.checks import DOCUMENT_BYTES_MAX
+from shardmgr.registry.port import (
+    Registry,
+    RegistryConflict,
+    RegistryError,
+    RegistryFailed,
+    RegistryUnreachable,
+    VersionedDocument,
+)
+
+DOCUMENT_NAME: Final = "catalog"
+"""Of the document in the registry."""
+
+_RETRY_S: Final = 1.0
+_COALESCE_S: Final = 0.01
+"""Changes of so long are looked at together: hosts' entries are changes too, and there may be many."""
+
+
+class RegistryCatalog:
+    """See `port.Catalog`.
+
+    Args:
+        registry: open, or soon; until then the catalog cannot be read.
+        bytes_max: of the document; more than the registry takes is as if it were that.
+    """
+
+    def __init__(self, registry: Registry, bytes_max: int) -> None:
+        self._registry = registry
+        self._bytes_max = min(bytes_max, DOCUMENT_BYTES_MAX)
+        self._last_loaded: tuple[VersionedDocument | None, int] | None = None
+        """What was loaded last, and the version of the document in it."""
+        self._last_parsed: tuple[bytes, Document] | None = None
+        """The text that was read last, and what it says."""
+        self._change_event = asyncio.Event()
+        registry.subscribe(self._change_event.set)
+
+    async def load(self) -> Document:
+        entry, document = await self._read()
+        self._last_loaded = entry, document.version
+        return document
+
+    async def replace(self, document: Document, expected: Document | None = None) -> None:
+        data = render(document).encode()
+        if len(data) > self._bytes_max:
+            raise CatalogFull(
+                f"the catalog would have {len(data)} bytes, over {self._bytes_max}, the smaller of catalog.bytes_max "
+                f"and the {DOCUMENT_BYTES_MAX} that the registry takes; delete what is not needed"
+            )
+        entry, stored = await self._read()
+        check_replaceable(stored, document, expected)
+        try:
+            await self._registry.replace(DOCUMENT_NAME, data, None if entry is None else entry.version)
+        except RegistryConflict as error:
+            raise CatalogConflict(str(error)) from None
+        except RegistryFailed as error:
+            raise _catalog_failed(error) from None
+        except RegistryError as error:
+            raise CatalogUnknownOutcome(str(error)) from None
+
+    async def wait_for_change(self, known_version: int) -> None:
+        while self._last_loaded is not None and self._last_loaded[1] == known_version:
+            self._change_event.clear()
+            try:
+                if await self._registry.read(DOCUMENT_NAME) != self._last_loaded[0]:
+                    return
+            except RegistryFailed:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._change_event.wait(), _RETRY_S)
+            else:
+                await self._change_event.wait()
+                await asyncio.sleep(_COALESCE_S)
+
+    async def _read(self) -> tuple[VersionedDocument | None, Document]:
+        try:
+            entry = await self._registry.read(DOCUMENT_NAME)
+        except RegistryFailed as error:
+            raise _catalog_failed(error) from None
+        if entry is None:
+            return None, EMPTY_DOCUMENT
+        if self._last_parsed is not None and self._last_parsed[0] == entry.data:
+            return entry, self._last_parsed[1]
+        try:
+            document = parse(entry.data)
+        except MalformedDocument as error:
+            raise CatalogFailed(
+                f"the document {DOCUMENT_NAME!r} of the registry is damaged: {error}; delete it and import an export"
+            ) from None
+        self._last_parsed = entry.data, document
+        return entry, document
+
+
+def _catalog_failed(error: RegistryFailed) -> CatalogFailed:
+    return (CatalogUnreachable if isinstance(error, RegistryUnreachable) else CatalogFailed)(str(error))

@@ -1,0 +1,78 @@
+"""The commands that change items that exist: cancel and update, by id or by filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from foqs.cli.commands.item_selection import apply_to_ids, apply_to_matching, item_selection_options
+from foqs.cli.host_session import HostSession, host_call_options
+from foqs.cli.values import DURATION
+
+if TYPE_CHECKING:
+    from foqs_client import ItemFilter
+
+
+@click.command(
+    "cancel",
+    epilog="\b\nExamples:\n  foqs item cancel 2-8796093022209\n  foqs item cancel --topic mail --older-than 7d\n"
+    "  foqs item cancel --state deferred --priority-min 10 --yes",
+)
+@item_selection_options
+@host_call_options
+def item_cancel(session: HostSession, ids: Sequence[str], only: ItemFilter, yes: bool) -> None:
+    """Delete items, by their IDs or by what they are; leased ones too unless --state says otherwise."""
+    if ids:
+        apply_to_ids(session, ids, lambda client, part: client.cancel(part), "cancelled")
+    else:
+        apply_to_matching(
+            session,
+            only,
+            lambda client, only, cursor: client.cancel_matching(only, cursor=cursor),
+            "cancel",
+            yes=yes,
+            removes_matches=True,
+        )
+
+
+@click.command(
+    "update",
+    epilog="\b\nExamples:\n  foqs item update 2-8796093022209 --priority -10\n"
+    "  foqs item update --topic mail --state ready --delay 1h\n  foqs item update --topic mail --state deferred --delay 0",
+)
+@click.option("--priority", type=click.IntRange(-(2**31), 2**31 - 1), default=None, help="The new priority.")
+@click.option("--delay", type=DURATION, default=None, help="Deliver after this, counted from now; 0 is now.")
+@click.option("--metadata", default=None, help="Replaces the items' metadata.")
+@item_selection_options
+@host_call_options
+def item_update(
+    session: HostSession,
+    ids: Sequence[str],
+    only: ItemFilter,
+    yes: bool,
+    priority: int | None,
+    delay: int | None,
+    metadata: str | None,
+) -> None:
+    """Change priority, time or metadata of items, by their IDs or by what they are.
+
+    Only ready and deferred items can be given a --delay.
+    """
+    from foqs_client import Change
+
+    change = Change(priority, delay, metadata=None if metadata is None else metadata.encode("utf-8", "surrogateescape"))
+    if change == Change():
+        raise click.UsageError("Say what to change: --priority, --delay or --metadata.")
+    if ids:
+        apply_to_ids(session, ids, lambda client, part: client.update(part, change), "updated")
+    else:
+        apply_to_matching(
+            session,
+            only,
+            lambda client, only, cursor: client.update_matching(only, change, cursor=cursor),
+            "update",
+            yes=yes,
+            removes_matches=False,
+        )

@@ -1,0 +1,61 @@
+"""The commands about a whole cluster.
+
+Always true: `status` asks one host, any of them, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from foqs.cli.cluster_rows import (
+    HOST_COLUMNS,
+    SHARD_COLUMNS,
+    duplicate_names_warning,
+    host_row,
+    shard_row,
+    unserved_warning,
+)
+from foqs.cli.host_session import HostSession, host_call_options
+from foqs.cli.output import Row, print_message, show
+from foqs.cli.watch import run_watchable, watch_option
+
+if TYPE_CHECKING:
+    from foqs_client import Client
+
+
+@click.group()
+def cluster() -> None:
+    """Clusters: several hosts that share shards."""
+
+
+@cluster.command(
+    "status",
+    epilog="\b\nExamples:\n  foqs cluster status --address foqs://host1,host2,host3\n  foqs cluster status -o json\n"
+    "  foqs cluster status --watch 1s",
+)
+@watch_option
+@host_call_options
+def status(session: HostSession, watch_ms: int | None) -> None:
+    """Show the hosts that are there, and for every shard its owner and epoch, as any host sees them."""
+
+    async def work(client: Client) -> tuple[list[Row], list[Row]]:
+        routing = await client.routing()
+        return [host_row(host) for host in routing.hosts], [shard_row(shard) for shard in routing.shards]
+
+    def draw(session: HostSession, found: tuple[list[Row], list[Row]]) -> None:
+        hosts, shards = found
+        if session.output_format != "table":
+            indent = 2 if session.output_format == "json" else None
+            click.echo(json.dumps({"hosts": hosts, "shards": shards}, indent=indent))
+            return
+        show(hosts, HOST_COLUMNS, session.output_format)
+        click.echo()
+        show(shards, SHARD_COLUMNS, session.output_format)
+        for text in (unserved_warning(shards), duplicate_names_warning(hosts)):
+            if text:
+                print_message(text)
+
+    run_watchable(session, watch_ms, work, draw)

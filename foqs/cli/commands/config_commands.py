@@ -1,0 +1,100 @@
+"""The commands about the configuration: a host's own file, and what is configured by calls.
+
+Always true: what is about to be replaced is shown and asked for first.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from foqs.cli.host_session import USAGE, CommandFailed, HostSession, configuration, host_call_options
+from foqs.cli.output import print_message
+
+
+@click.group()
+def config() -> None:
+    """The configuration: a host's own, and the namespaces, grants and pauses made by calls."""
+
+
+@config.command(
+    epilog="\b\nExamples:\n  foqs config check configs/foqs.toml\n  FOQS_SERVER__PORT=70000 foqs config check"
+)
+@click.argument("file", type=click.Path(path_type=Path), envvar="FOQS_CONFIG", required=False)
+def check(file: Path | None) -> None:
+    """Say whether FILE, together with the environment, is a valid configuration.
+
+    Without FILE, the defaults and the environment are checked. Exit code 2 when it is not valid.
+    """
+    found = configuration(file)
+    where = file if file else "defaults and environment"
+    kept = f"{found.store.shards} shards in {found.store.url}"
+    if found.cluster.zookeeper:
+        kept = f"shards as planned at {found.cluster.root} in ZooKeeper ({found.cluster.zookeeper})"
+        kept += f", databases {', '.join(found.databases)}"
+    click.echo(
+        f"{where}: valid; {kept}, calls on {found.server.host}:{found.server.port}, HTTP on {found.server.http_port}"
+    )
+
+
+@config.command(epilog="\b\nExample:\n  foqs config default > foqs.toml")
+def default() -> None:
+    """Print a configuration file with every option, its reason, unit, range and default."""
+    from foqs.options.config import Config
+
+    click.echo(Config().to_toml(), nl=False)
+
+
+@config.command("export", epilog="\b\nExample:\n  foqs config export > foqs-config.json")
+@host_call_options
+def export(session: HostSession) -> None:
+    """Print the namespaces with settings, grants and paused topics as JSON, for config import."""
+    click.echo(session.run(lambda client: client.export_config()), nl=False)
+
+
+@config.command(
+    "import", epilog="\b\nExamples:\n  foqs config import foqs-config.json\n  foqs config import - --yes < saved"
+)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@host_call_options
+def import_(session: HostSession, file: str, yes: bool) -> None:
+    """Replace all namespaces, grants and pauses by what FILE (- for standard input) holds; what it lacks goes.
+
+    Refused when that would take away a namespace that holds items.
+    """
+    if not yes and file == "-":
+        raise click.UsageError("There is nobody to ask when FILE is -; add --yes.")
+    try:
+        with click.open_file(file, "rb") as stream:
+            text = stream.read().decode()
+    except UnicodeDecodeError:
+        raise CommandFailed(
+            f"{file}: it is not UTF-8 text; name a file that config export has written", USAGE
+        ) from None
+    if not yes:
+        fresh, old = _namespaces_in(text), _namespaces_in(session.run(lambda client: client.export_config()))
+        added, gone = fresh.keys() - old.keys(), old.keys() - fresh.keys()
+        changed = [name for name in fresh.keys() & old.keys() if fresh[name] != old[name]]
+        print_message(f"Namespaces: {len(added)} more, {len(changed)} changed, {len(gone)} less.")
+        for word, names in (("more", added), ("changed", changed), ("less", gone)):
+            for name in sorted(names):
+                print_message(f"  {word}: {name}")
+        if not (added or changed or gone):
+            print_message("Nothing to do.")
+            return
+        click.confirm("Replace the configuration?", abort=True, err=True)
+    session.run(lambda client: client.import_config(text))
+    print_message("Imported.")
+
+
+def _namespaces_in(text: str) -> dict[str, Any]:
+    """As far as it can be understood here; the host says what is wrong with it."""
+    try:
+        found = json.loads(text)["namespaces"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {}

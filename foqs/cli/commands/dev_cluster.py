@@ -1,0 +1,146 @@
+"""What `foqs dev --cluster N` does: a cluster of this machine in the foreground, for trying out what happens to it.
+
+Always true: everything that was started is stopped when the command ends, by
+Ctrl-C, SIGTERM or the end of its terminal; a second one kills what is still
+stopping. A process that dies meanwhile is said, and left dead. A host that its
+user starts in its place is the user's: it is named when it still runs at the end.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from foqs.cli.commands.host_process_commands import port_problem, program_name
+from foqs.cli.host_session import ERROR, USAGE, CommandFailed
+from foqs.cli.output import print_message
+
+if TYPE_CHECKING:
+    from foqs.dev.local_cluster import LocalCluster
+    from foqs.dev.server_process import ServerProcess
+
+DATABASES: Final = 2
+SHARDS_DEFAULT: Final = 8
+PORT_DEFAULT: Final = 7411
+_POLL_S: Final = 0.2
+
+
+def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | None) -> None:
+    """Runs it until it is told to stop.
+
+    Args:
+        port: the first of two for each host; 0: any that are free.
+
+    Raises:
+        Failed: it cannot be had.
+    """
+    from foqs.dev.local_cluster import LocalCluster
+    from foqs.dev.server_process import ServerNotAvailable, stop_on_signals
+
+    first = PORT_DEFAULT if port is None else port
+    ports = _host_ports(first, hosts)
+    print_message(f"Starting ZooKeeper, {DATABASES} MariaDB servers and {hosts} hosts ...")
+    with stop_on_signals():
+        cluster: LocalCluster | None = None
+        try:
+            folder = None if data is None else Path(data)
+            cluster = LocalCluster(folder, hosts, DATABASES, shards or SHARDS_DEFAULT, ports.__next__)
+            cluster.set_up()
+            click.echo("\n".join(cluster_banner(cluster)))
+            _report_deaths(cluster)
+        except (ServerNotAvailable, OSError) as error:
+            raise CommandFailed(str(error), ERROR) from None
+        except KeyboardInterrupt:
+            print_message("Stopping ...")
+        finally:
+            if cluster is not None:
+                cluster.close()
+                _report_hosts_left_running(cluster)
+    print_message("Stopped.")
+
+
+def _report_hosts_left_running(cluster: LocalCluster) -> None:
+    """Names the hosts that their user started from this cluster's configurations and that still run."""
+    for host in cluster.hosts:
+        if host.is_ok("/livez"):
+            print_message(
+                f"{host.options['server.name']} at {host.address} still runs, without ZooKeeper and databases: "
+                "this command did not start it; stop it where you started it (Ctrl-C there, or kill)."
+            )
+
+
+def cluster_banner(cluster: LocalCluster) -> list[str]:
+    """What a started cluster tells its user."""
+    foqs = program_name()
+    first, last = cluster.hosts[0], cluster.hosts[-1]
+    lines = [
+        f"{host.options['server.name']:<11}{host.address}   http://127.0.0.1:{host.http_port}/   pid {host.pid}"
+        for host in cluster.hosts
+    ]
+    lines += [
+        f"{'db' + str(n):<11}127.0.0.1:{server.port}   pid {server.pid}"
+        for n, server in enumerate(cluster.databases, 1)
+    ]
+    lines.append(f"{'ZooKeeper':<11}{cluster.zookeeper.address}   pid {cluster.zookeeper.pid}")
+    kept = (
+        "they go when this stops; --data ELECTION_FOLDER keeps them"
+        if cluster.is_temporary
+        else "delete that folder to start afresh"
+    )
+    return [
+        *lines,
+        f"Data, logs and configurations are in {cluster.folder}; {kept}.",
+        "For development, not for production: no TLS, no authentication, one machine.",
+        "",
+        "Try, in another terminal:",
+        f"  export FOQS_ADDRESS={cluster.url}",
+        f"  {foqs} cluster status",
+        f"  {foqs} enqueue mail 'hello'",
+        f"  {foqs} dequeue mail --wait 5s",
+        f"  kill -9 {first.pid}   # host1; look at the status again: others take its shards",
+        f"  {foqs} host --config {first.config}   # it is back",
+        f"  {foqs} host drain {last.options['server.name']}   # it gives its shards to the others",
+        "",
+        "Stop with Ctrl-C.",
+    ]
+
+
+def _report_deaths(cluster: LocalCluster) -> None:
+    """Says which process died, until it is interrupted."""
+    alive: dict[str, ServerProcess] = {str(host.options["server.name"]): host for host in cluster.hosts}
+    alive |= {f"db{number}": server for number, server in enumerate(cluster.databases, 1)}
+    alive["ZooKeeper"] = cluster.zookeeper
+    while True:
+        time.sleep(_POLL_S)
+        for name, server in list(alive.items()):
+            code = server.exit_code
+            if code is not None:
+                del alive[name]
+                how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
+                print_message(f"{name} (pid {server.pid}) {how}; its log is {server.folder / 'log'}")
+
+
+def _host_ports(first: int, hosts: int) -> Iterator[int]:
+    """Two for each host, one after the other. Raises Failed where one is taken."""
+    from foqs.dev.server_process import free_port
+
+    if first == 0:
+        return (free_port() for _ in count())
+    if first + 2 * hosts > 65_536:
+        raise CommandFailed(
+            f"Port {first} leaves no room for the {2 * hosts} ports of {hosts} hosts; choose a lower --port.", USAGE
+        )
+    for number in range(first, first + 2 * hosts):
+        if port_problem("127.0.0.1", number, "port"):
+            raise CommandFailed(
+                f"Port {number} is taken by another process; a cluster of {hosts} hosts needs {2 * hosts} ports in a row: "
+                "choose the first with --port, or any that are free with --port 0.",
+                USAGE,
+            )
+    return iter(range(first, first + 2 * hosts))

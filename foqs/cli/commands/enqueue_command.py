@@ -1,0 +1,175 @@
+"""The command that adds items: one, many copies, or a line of standard input each.
+
+Always true: one batch of payloads is in memory at a time, whatever comes in;
+a failure hides no id that was committed before it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import click
+
+from foqs.cli.host_session import CommandFailed, HostSession, fail_on_errors, host_call_options
+from foqs.cli.output import Column, Row, print_message, show
+from foqs.cli.values import DURATION
+
+if TYPE_CHECKING:
+    from foqs_client import Client, Enqueued, FoqsError
+
+BATCH_ITEMS: Final = 500
+BATCH_BYTES: Final = 4 << 20
+LINE_BYTES_MAX: Final = 1 << 20
+
+_COLUMNS: Final[list[Column]] = [
+    ("ID", lambda row: row["id"] or "-"),
+    ("OUTCOME", lambda row: row["outcome"]),
+]
+
+
+@click.command(
+    epilog="\b\nExamples:\n  foqs enqueue mail 'hello'\n  foqs enqueue mail @letter.txt --priority -5 --delay 2m"
+    "\n  seq 1000 | foqs enqueue numbers --lines"
+)
+@click.argument("topic")
+@click.argument("payload", required=False, metavar="[PAYLOAD|-|@FILE]")
+@click.option("--lines", is_flag=True, help="One item for each line of standard input, or of @FILE.")
+@click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="So many items with this payload.")
+@click.option(
+    "--priority",
+    type=click.IntRange(-(2**31), 2**31 - 1),
+    default=0,
+    show_default=True,
+    help="Lower is delivered first.",
+)
+@click.option("--delay", type=DURATION, default=None, help="Not delivered before this has passed.")
+@click.option("--lease", type=DURATION, default=None, help="The consumer's time to ack. Default: the namespace's.")
+@click.option("--ttl", type=DURATION, default=None, help="Deleted when not delivered within this. Default: never.")
+@click.option("--attempts", type=click.IntRange(0), default=None, help="Dead after so many deliveries; 0: never.")
+@click.option("--at-most-once", is_flag=True, help="Never deliver an item twice.")
+@click.option("--metadata", default=None, help="A few words that travel with the item and may change.")
+@click.option("--key", default=None, help="An idempotency key: the same key again returns the first id.")
+@host_call_options
+def enqueue(
+    session: HostSession, topic: str, payload: str | None, lines: bool, count: int, key: str | None, **options: Any
+) -> None:
+    """Add items to TOPIC; an id shown means committed.
+
+    PAYLOAD is text, - for all of standard input, or @FILE for a file's bytes; empty when left out.
+    """
+    if lines and count > 1:
+        raise click.UsageError("--lines and --count exclude each other.")
+    if key is not None and (lines or count > 1):
+        raise click.UsageError("--key names one item; it goes with neither --lines nor --count.")
+    if lines and payload is not None and not (payload == "-" or payload.startswith("@")):
+        raise click.UsageError("--lines reads standard input or @FILE; leave PAYLOAD out, or write @FILE.")
+    payloads = _read_lines(payload or "-") if lines else itertools.repeat(_read_payload(payload), count)
+    settings = {
+        "priority": options["priority"],
+        "delay_ms": options["delay"],
+        "lease_ms": options["lease"],
+        "ttl_ms": options["ttl"],
+        "attempts_max": options["attempts"],
+        "at_most_once": options["at_most_once"],
+        "metadata": (options["metadata"] or "").encode("utf-8", "surrogateescape"),
+        "idempotency_key": key,
+    }
+
+    async def work(client: Client) -> tuple[list[FoqsError], int]:
+        return await _enqueue(client, session, topic, payloads, settings)
+
+    fail_on_errors(*session.run(work))
+
+
+async def _enqueue(
+    client: Client, session: HostSession, topic: str, payloads: Iterable[bytes], settings: dict[str, Any]
+) -> tuple[list[FoqsError], int]:
+    from foqs_client import Item
+
+    errors: list[FoqsError] = []
+    total = 0
+    rows: list[Row] = []
+    streamed = session.output_format == "jsonl"
+    try:
+        for batch in batches(payloads):
+            results = await client.enqueue([Item(topic=topic, payload=data, **settings) for data in batch])
+            total += len(results)
+            errors += [result.error for result in results if result.error]
+            rows += [_result_row(result) for result in results]
+            if streamed:
+                show(rows, _COLUMNS, "jsonl")
+                rows.clear()
+    finally:
+        if not streamed:
+            show(
+                _merge_equal_refusals(rows) if session.output_format == "table" else rows,
+                _COLUMNS,
+                session.output_format,
+            )
+    if not total:
+        print_message("There was no line to enqueue.")
+    return errors, total
+
+
+def batches(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Groups of at most BATCH_ITEMS payloads that together stay below BATCH_BYTES, or of one."""
+    batch: list[bytes] = []
+    size = 0
+    for data in payloads:
+        if batch and (len(batch) >= BATCH_ITEMS or size + len(data) > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(data)
+        size += len(data)
+    if batch:
+        yield batch
+
+
+def _result_row(result: Enqueued) -> Row:
+    outcome = result.error.code if result.error else "repeated" if result.repeated else "enqueued"
+    return {"id": result.id, "outcome": outcome, "message": result.error.message if result.error else None}
+
+
+def _merge_equal_refusals(rows: Iterable[Row]) -> list[Row]:
+    """Neighbours that were refused alike are one row."""
+    found: list[Row] = []
+    for (name, outcome), alike in itertools.groupby(rows, lambda row: (row["id"], row["outcome"])):
+        count = len(list(alike))
+        found.append({"id": name, "outcome": outcome if count == 1 else f"{outcome}, {count:,} items"})
+    return found
+
+
+def _read_payload(text: str | None) -> bytes:
+    if text is None:
+        return b""
+    if text == "-" or text.startswith("@"):
+        with _source(text) as stream:
+            data = stream.read(LINE_BYTES_MAX + 1)
+        if len(data) > LINE_BYTES_MAX:
+            raise CommandFailed(f"The payload is longer than {LINE_BYTES_MAX} bytes, which no namespace accepts.")
+        return data
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _read_lines(text: str) -> Iterator[bytes]:
+    with _source(text) as stream:
+        number = 0
+        while line := stream.readline(LINE_BYTES_MAX + 2):
+            number += 1
+            data = line.removesuffix(b"\n").removesuffix(b"\r")
+            if len(data) > LINE_BYTES_MAX:
+                raise CommandFailed(f"Line {number} is longer than {LINE_BYTES_MAX} bytes, which no namespace accepts.")
+            yield data
+
+
+def _source(text: str) -> BinaryIO:
+    if text == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(text[1:]).open("rb")
+    except OSError as error:
+        raise CommandFailed(f"{text[1:]} cannot be read: {error.strerror}.") from None

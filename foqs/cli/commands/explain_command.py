@@ -1,0 +1,65 @@
+"""The command that says why an item is not delivered.
+
+Always true: it prints an answer for every id that can be one; whether the item
+is there is in the exit code as well. Knows no reasons: they are the host's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from foqs.cli.commands.item_commands import view_row
+from foqs.cli.host_session import NOT_FOUND, OK, UNHEALTHY, HostSession, host_call_options
+from foqs.cli.output import printable, show
+from foqs.cli.values import format_duration
+
+if TYPE_CHECKING:
+    from foqs_client import Explanation
+
+
+@click.command(
+    epilog="\b\nExamples:\n  foqs explain 2-8796093022209\n  foqs explain 2-8796093022209 -n orders -o json\n"
+    "\n\b\nExit codes: 4 there is no such item, 5 its shard cannot be asked now.",
+)
+@click.argument("item_id", metavar="ITEM")
+@host_call_options
+def explain(session: HostSession, item_id: str) -> None:
+    """Say in words why an item is not delivered, and what would change it."""
+    found = session.run(lambda client: client.explain(item_id))
+    if session.output_format == "table":
+        _print_explanation(item_id, found)
+    else:
+        show([_explanation_row(item_id, found)], [], session.output_format)
+    code = OK if found.item is not None else NOT_FOUND if found.absent else UNHEALTHY
+    click.get_current_context().exit(code)
+
+
+def _print_explanation(item_id: str, found: Explanation) -> None:
+    item = found.item
+    if item is not None:
+        click.echo(
+            printable(
+                f"{item.id} in {item.topic}: {item.state}, priority {item.priority}, {format_duration(item.age_ms)} old"
+            )
+        )
+    else:
+        click.echo(f"{printable(item_id)}: {'not there' if found.absent else 'not known'}")
+    for title, sentences in (("Why", found.reasons), ("What would change it", found.remedies)):
+        if sentences:
+            click.echo(f"\n{title}")
+        for sentence in sentences:
+            click.echo(f"  - {printable(sentence)}")
+
+
+def _explanation_row(item_id: str, found: Explanation) -> dict[str, Any]:
+    return {
+        "id": item_id,
+        "absent": found.absent,
+        "reasons": list(found.reasons),
+        "remedies": list(found.remedies),
+        "better_items": found.better_items,
+        "better_items_more": found.better_items_more,
+        "item": None if found.item is None else view_row(found.item),
+    }

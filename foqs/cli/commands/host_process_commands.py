@@ -1,0 +1,238 @@
+"""The commands that run a host in the foreground: dev, and host.
+
+Always true: a host is started only when both of its ports can be had, or one
+sentence says which cannot and which option changes it. Knows nothing of what a
+host does.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from foqs.cli.host_session import DEFAULT_ADDRESS, USAGE, CommandFailed, configuration
+from foqs.telemetry import logs
+
+if TYPE_CHECKING:
+    from foqs.options.config import Config
+
+
+@click.command(
+    epilog="\b\nExamples:\n  foqs dev\n  foqs dev --data /var/tmp/queue --port 7500 --http-port 7501\n  foqs dev --store memory:\n"
+    "  foqs dev --cluster 3"
+)
+@click.option("--data", default=None, help="The folder that keeps the items.  [default: ./foqs-data]")
+@click.option(
+    "--store", default=None, help="A store URL in place of --data: mysql://user@host:port/database or memory:."
+)
+@click.option("--shards", type=int, default=None, help="How many shards.  [default: 4]")
+@click.option("--port", type=int, default=None, help="The port for calls.  [default: 7411]")
+@click.option("--http-port", type=int, default=None, help="The port for /livez, /readyz, /metrics.  [default: 7412]")
+@click.option(
+    "--listen",
+    "address",
+    default=None,
+    help="The address for calls; of both ports with --insecure-listen.  [default: 127.0.0.1]",
+)
+@click.option("--insecure-listen", is_flag=True, default=None, help="Allow an address that others can reach.")
+@click.option(
+    "--cluster",
+    "hosts",
+    type=click.IntRange(1, 9),
+    default=None,
+    metavar="N",
+    help="N hosts with ZooKeeper and two MariaDB servers of this machine, from installed packages.",
+)
+def dev(
+    data: str | None,
+    store: str | None,
+    shards: int | None,
+    port: int | None,
+    http_port: int | None,
+    address: str | None,
+    insecure_listen: bool | None,
+    hosts: int | None,
+) -> None:
+    """Start one host on this machine, for development; or with --cluster several.
+
+    It keeps its items in a folder (SQLite) and needs nothing else. Options of the configuration can also be set by
+    environment (FOQS_SECTION__OPTION).
+
+    With --cluster, items are gone when it stops unless --data names a folder; there are 8 shards, and --port is the
+    first of two ports for each host.
+    """
+    if hosts is not None:
+        if any(option is not None for option in (store, http_port, address, insecure_listen)):
+            raise click.UsageError("With --cluster only --data, --shards and --port can be given.")
+        from foqs.cli.commands.dev_cluster import run_cluster
+
+        run_cluster(hosts, data, shards, port)
+        return
+    if data is not None and store is not None:
+        raise click.UsageError("--data and --store exclude each other.")
+    config = configuration(
+        None,
+        without_none(
+            {
+                "store.url": f"sqlite:{data}" if data is not None else store,
+                "store.shards": shards,
+                "server.port": port,
+                "server.http_port": http_port,
+                "server.host": address,
+                "server.http_host": address if insecure_listen else None,
+                "server.insecure_listen": insecure_listen,
+            }
+        ),
+    )
+    _run_foreground(config, lambda listening: click.echo("\n".join(dev_banner(listening))))
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog="\b\nExamples:\n  foqs host --config /etc/foqs/foqs.toml\n  foqs host list",
+)
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    envvar="FOQS_CONFIG",
+    help="The configuration (must be there without a COMMAND); write one with: foqs config default.",
+)
+@click.option("--insecure-listen", is_flag=True, default=None, help="Allow an address that others can reach.")
+@click.option(
+    "--unsafe-durability", is_flag=True, default=None, help="Accept a database that may lose acknowledged items."
+)
+@click.pass_context
+def host(ctx: click.Context, file: Path | None, insecure_listen: bool | None, unsafe_durability: bool | None) -> None:
+    """Run one host as its configuration says, until it is told to stop (SIGTERM or Ctrl-C).
+
+    With a COMMAND: look at the hosts of a cluster, or change what they own.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if file is None:
+        raise click.MissingParameter(ctx=ctx, param_type="option", param_hint="'--config'")
+    overrides = without_none({"server.insecure_listen": insecure_listen, "store.unsafe_durability": unsafe_durability})
+    config = configuration(file, overrides)
+    _run_foreground(config, _log_addresses, file)
+
+
+def without_none(options: dict[str, object]) -> dict[str, object]:
+    """The options that were given on the command line."""
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def listen_addresses(config: Config) -> list[str]:
+    """Where a host listens."""
+    server = config.server
+    return [
+        f"Thrift   {url_scheme(config)}{bracketed(server.host)}:{server.port}",
+        f"HTTP     http://{bracketed(server.http_host)}:{server.http_port}/  (livez, readyz, metrics)",
+    ]
+
+
+def url_scheme(config: Config) -> str:
+    """How the address of a host begins that has this configuration."""
+    return "foqss://" if config.server.tls_cert_file else "foqs://"
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _log_addresses(config: Config) -> None:
+    """As an event, so that a program that reads the log of a host finds nothing else."""
+    thrift, http = (line.split()[1] for line in listen_addresses(config))
+    logging.getLogger(__name__).info("listening", extra={"thrift": thrift, "http": http})
+
+
+def dev_banner(config: Config) -> list[str]:
+    """What a started development host tells its user."""
+    url = config.store.parsed_url
+    kept = {
+        "sqlite": f"The items are in {Path(url.path).resolve()}; delete that folder to start afresh.",
+        "mysql": f"The items are in the database {url.database} on {url.host}:{url.port}.",
+        "memory": "The items are in memory only: they are gone when this stops.",
+    }[url.kind]
+    foqs, called = program_name(), f"{url_scheme(config)}{local_address(config.server.host)}:{config.server.port}"
+    address = "" if called == DEFAULT_ADDRESS else f" --address {called}"
+    return [
+        *listen_addresses(config),
+        kept,
+        f"For development, not for production: {_missing_protections(config)}one process.",
+        "",
+        "Try, in another terminal:",
+        f"  {foqs} enqueue mail 'hello'{address}",
+        f"  {foqs} dequeue mail --wait 5s{address}",
+        f"  {foqs} topic list{address}",
+        "",
+        "Stop with Ctrl-C.",
+    ]
+
+
+def _missing_protections(config: Config) -> str:
+    tls = "" if config.server.tls_cert_file else "no TLS, "
+    return tls if config.auth.enabled else f"{tls}no authentication, "
+
+
+def program_name() -> str:
+    """How this program is called from the shell: foqs where that is found, else its path."""
+    return "foqs" if shutil.which("foqs") else shlex.quote(sys.argv[0])
+
+
+def local_address(host: str) -> str:
+    """Where a listener on `host` can be called from this machine, as it stands in a URL."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, bracketed(host))  # noqa: S104
+
+
+def _run_foreground(config: Config, on_ready: Callable[[Config], None], file: Path | None = None) -> None:
+    from foqs.host import run_host
+
+    _check_ports(config, file)
+    logs.setup_logging(config.log.level, config.log.format, sys.stderr)
+    try:
+        code = run_host(config, on_ready=on_ready)
+    except OSError:
+        _check_ports(config, file)  # somebody was quicker
+        raise
+    click.get_current_context().exit(code)
+
+
+def _check_ports(config: Config, file: Path | None) -> None:
+    server = config.server
+    for host, port, option in ((server.host, server.port, "port"), (server.http_host, server.http_port, "http_port")):
+        problem = port_problem(host, port, option)
+        if problem:
+            raise CommandFailed(f"{file}: server.{option}: {problem}" if file else problem, USAGE)
+
+
+def port_problem(host: str, port: int, option: str) -> str | None:
+    """Why `host`:`port` cannot be listened on, and the remedy; None when it can."""
+    flag = "--" + option.replace("_", "-")
+    try:
+        found: list[Any] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(1)
+    except OSError as error:
+        change = f"choose another with {flag} (foqs dev) or server.{option} (configuration)"
+        if error.errno == errno.EADDRINUSE:
+            return f"Port {port} on {host} is taken by another process; {change}."
+        if error.errno == errno.EACCES:
+            return f"Port {port} on {host} needs rights that this user lacks; {change}."
+        return (
+            f"Cannot listen on {host}, port {port} ({error.strerror}); set server.host to an address of this machine."
+        )
+    return None

@@ -1,0 +1,232 @@
+"""The commands of a consumer's and a producer's hands: dequeue, ack, nack, and looking at items.
+
+Always true: an item that was handed out is shown before it is acked. Knows
+nothing of how calls travel.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from foqs.cli.host_session import HostSession, fail_on_errors, host_call_options
+from foqs.cli.output import Column, Row, bytes_fields, print_message, short_text, show, show_fields
+from foqs.cli.values import DURATION, STATES, format_duration, parse_leases, parse_topic_counts
+
+if TYPE_CHECKING:
+    from foqs_client import Client, Delivery, ItemView, Outcome
+
+PAGE_ITEMS: Final = 500
+_WAIT_MARGIN_MS: Final = 5_000
+
+_DELIVERY_COLUMNS: Final[list[Column]] = [
+    ("ID", lambda row: row["id"]),
+    ("TOKEN", lambda row: str(row["token"])),
+    ("TOPIC", lambda row: row["topic"]),
+    ("PRIORITY", lambda row: str(row["priority"])),
+    ("ATTEMPT", lambda row: str(row["attempt"])),
+    ("LEASE LEFT", lambda row: format_duration(row["lease_remaining_ms"])),
+    ("AGE", lambda row: format_duration(row["age_ms"])),
+    ("PAYLOAD", lambda row: short_text(row, "payload")),
+]
+_VIEW_COLUMNS: Final[list[Column]] = [
+    ("ID", lambda row: row["id"]),
+    ("TOPIC", lambda row: row["topic"]),
+    ("STATE", lambda row: row["state"]),
+    ("PRIORITY", lambda row: str(row["priority"])),
+    ("ATTEMPT", lambda row: _attempts(row)),
+    ("AGE", lambda row: format_duration(row["age_ms"])),
+    ("NEXT", lambda row: _next_event(row)),
+    ("BYTES", lambda row: str(row["payload_bytes"])),
+    ("PAYLOAD", lambda row: short_text(row, "payload")),
+]
+_PAUSES_SHOWN: Final = 5
+_OUTCOME_COLUMNS: Final[list[Column]] = [("ID", lambda row: row["id"]), ("OUTCOME", lambda row: row["outcome"])]
+
+
+async def _pause_notes(client: Client, topics: Sequence[str]) -> list[str]:
+    """A sentence for each of the topics that hold items and are paused."""
+    pages = [await client.topics(topic, STATES, 1) for topic in topics]
+    return [
+        f"{topic} is paused; foqs topic resume {shlex.quote(topic)}"
+        for topic, page in zip(topics, pages, strict=True)
+        if any(found.topic == topic and found.paused for found in page.topics)
+    ]
+
+
+@click.command(
+    epilog="\b\nExamples:\n  foqs dequeue mail\n  foqs dequeue mail=10 sms=5 --wait 30s -o jsonl\n  foqs dequeue mail --ack"
+)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC[=COUNT]...")
+@click.option("--wait", type=DURATION, default="0", help="Wait this long for an item when there is none.")
+@click.option("--lease", type=DURATION, default=None, help="The time to ack. Default: each item's own.")
+@click.option("--ack", is_flag=True, help="Ack at once what was shown.")
+@host_call_options
+def dequeue(session: HostSession, topics: Sequence[str], wait: int, lease: int | None, ack: bool) -> None:
+    """Take items: the best of each TOPIC, at most COUNT of it (1 unless given).
+
+    They are leased, not gone: ack them with the token shown, or they are delivered again.
+    """
+    wants = parse_topic_counts(topics)
+
+    async def work(client: Client) -> list[Outcome]:
+        timeout_ms = max(session.timeout_ms, wait + _WAIT_MARGIN_MS)
+        deliveries = await client.dequeue(wants, wait_ms=wait, lease_ms=lease, timeout_ms=timeout_ms)
+        show([delivery_row(delivery) for delivery in deliveries], _DELIVERY_COLUMNS, session.output_format)
+        if not deliveries:
+            nothing = "Nothing is ready." if not wait else f"Nothing became ready within {format_duration(wait)}."
+            print_message(" ".join([nothing, *await _pause_notes(client, list(wants)[:_PAUSES_SHOWN])]))
+        elif ack:
+            return list(await client.ack(deliveries))
+        return []
+
+    outcomes = session.run(work)
+    fail_on_errors([outcome.error for outcome in outcomes if outcome.error], len(outcomes))
+
+
+@click.command(
+    epilog="\b\nExamples:\n  foqs ack 2-8796093022209 8796093022210\n  foqs ack 2-8796093022209:8796093022210 0-8796093022215:8796093022217"
+)
+@click.argument("leases", nargs=-1, required=True, metavar="ID TOKEN | ID:TOKEN...")
+@host_call_options
+def ack(session: HostSession, leases: Sequence[str]) -> None:
+    """Say that items are done: they are deleted."""
+    pairs = parse_leases(leases)
+
+    async def work(client: Client) -> list[Outcome]:
+        return list(await client.ack(pairs))
+
+    show_outcomes(session, [name for name, _ in pairs], session.run(work), "acked")
+
+
+@click.command(
+    epilog="\b\nExamples:\n  foqs nack 2-8796093022209 8796093022210 --delay 5s\n  foqs nack 2-8796093022209:8796093022210 --dead"
+)
+@click.argument("leases", nargs=-1, required=True, metavar="ID TOKEN | ID:TOKEN...")
+@click.option("--delay", type=DURATION, default=None, help="Deliver again after this; 0 is now. Default: backoff.")
+@click.option("--dead", is_flag=True, help="Give the items up: they are dead at once.")
+@click.option("--metadata", default=None, help="Replaces the items' metadata.")
+@host_call_options
+def nack(session: HostSession, leases: Sequence[str], delay: int | None, dead: bool, metadata: str | None) -> None:
+    """Say that items are not done: they are delivered again."""
+    if dead and delay is not None:
+        raise click.UsageError("--dead and --delay exclude each other.")
+    pairs = parse_leases(leases)
+
+    async def work(client: Client) -> list[Outcome]:
+        from foqs_client import Nack
+
+        data = None if metadata is None else metadata.encode("utf-8", "surrogateescape")
+        return list(
+            await client.nack([Nack(name, token, delay_ms=delay, metadata=data, dead=dead) for name, token in pairs])
+        )
+
+    show_outcomes(session, [name for name, _ in pairs], session.run(work), "dead" if dead else "nacked")
+
+
+@click.command(epilog="\b\nExamples:\n  foqs peek mail\n  foqs peek mail --state dead --payload -o json")
+@click.argument("topic")
+@click.option(
+    "--state",
+    type=click.Choice(["ready", "deferred", "leased", "dead"]),
+    default="ready",
+    show_default=True,
+    help="Which items to look at.",
+)
+@click.option("--limit", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="At most so many.")
+@click.option("--payload", is_flag=True, help="Show payloads too.")
+@host_call_options
+def peek(session: HostSession, topic: str, state: str, limit: int, payload: bool) -> None:
+    """Look at a topic's items, best first, without taking them."""
+
+    async def work(client: Client) -> list[Row]:
+        rows: list[Row] = []
+        cursor: str | None = None
+        while True:
+            count = min(limit - len(rows), PAGE_ITEMS)
+            page = await client.peek(topic, state=state, limit=count, cursor=cursor, with_payload=payload)
+            rows += [view_row(view) for view in page.items]
+            cursor = page.next_cursor
+            if cursor is None or len(rows) >= limit:
+                return rows
+
+    rows = session.run(work)
+    show(rows, _VIEW_COLUMNS if payload else _VIEW_COLUMNS[:-1], session.output_format)
+    if not rows:
+        print_message(f"No item of this topic is {state}.")
+
+
+@click.group()
+def item() -> None:
+    """Single items."""
+
+
+@item.command("show", epilog="\b\nExample:\n  foqs item show 2-8796093022209 --payload")
+@click.argument("item_id", metavar="ID")
+@click.option("--payload", is_flag=True, help="Show the payload too.")
+@host_call_options
+def item_show(session: HostSession, item_id: str, payload: bool) -> None:
+    """Show one item as it is now."""
+
+    async def work(client: Client) -> ItemView:
+        return await client.item(item_id, with_payload=payload)
+
+    row = view_row(session.run(work))
+    if session.output_format == "table":
+        row = {name: value for name, value in row.items() if value is not None}
+    show_fields(row, session.output_format)
+
+
+def delivery_row(delivery: Delivery) -> dict[str, Any]:
+    """A delivery as the fields that JSON shows."""
+    return {
+        "id": delivery.id,
+        "token": delivery.token,
+        "topic": delivery.topic,
+        "priority": delivery.priority,
+        **bytes_fields("payload", delivery.payload),
+        **bytes_fields("metadata", delivery.metadata),
+        "attempt": delivery.attempt,
+        "attempts_max": delivery.attempts_max,
+        "lease_remaining_ms": delivery.lease_remaining_ms,
+        "age_ms": delivery.age_ms,
+    }
+
+
+def view_row(view: ItemView) -> dict[str, Any]:
+    """An item's view as the fields that JSON shows."""
+    names = (
+        "id topic state priority at_most_once attempt attempts_max lease_ms age_ms due_in_ms lease_remaining_ms "
+        "ttl_remaining_ms payload_bytes idempotency_key dead_reason"
+    )
+    row: dict[str, Any] = {name: getattr(view, name) for name in names.split()}
+    return {**row, **bytes_fields("payload", view.payload), **bytes_fields("metadata", view.metadata)}
+
+
+def _attempts(row: Row) -> str:
+    return f"{row['attempt']}/{row['attempts_max']}" if row["attempts_max"] else str(row["attempt"])
+
+
+def _next_event(row: Row) -> str:
+    if row["lease_remaining_ms"] is not None:
+        return f"lease ends in {format_duration(row['lease_remaining_ms'])}"
+    if row["due_in_ms"] is not None:
+        return f"due in {format_duration(row['due_in_ms'])}"
+    return "-"
+
+
+def show_outcomes(session: HostSession, ids: Sequence[str], outcomes: Sequence[Outcome], done: str) -> None:
+    """What became of each id; `done` where all went well. Fails with the first error's code."""
+    rows = [
+        {
+            "id": name,
+            "outcome": outcome.error.code if outcome.error else "already gone" if outcome.already_gone else done,
+            "message": outcome.error.message if outcome.error else None,
+        }
+        for name, outcome in zip(ids, outcomes, strict=True)
+    ]
+    show(rows, _OUTCOME_COLUMNS, session.output_format)
+    fail_on_errors([outcome.error for outcome in outcomes if outcome.error], len(outcomes))

@@ -1,0 +1,120 @@
+"""The commands about shards: which there are, and where they go.
+
+Always true: a command that changes something returns when that is recorded; the
+hosts follow by themselves. Knows nothing of how shards are planned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from foqs.cli.cluster_rows import SHARD_COLUMNS, shard_row, unserved_warning
+from foqs.cli.host_session import HostSession, host_call_options
+from foqs.cli.output import Row, print_message, show
+from foqs.cli.watch import run_watchable, watch_option
+
+if TYPE_CHECKING:
+    from foqs_client import Client
+
+_NUMBER = click.IntRange(0, 65_535)
+
+
+@click.group()
+def shard() -> None:
+    """Shards: the parts that the items are spread over, each owned by one host."""
+
+
+@shard.command("list", epilog="\b\nExamples:\n  foqs shard list\n  foqs shard list --watch 1s")
+@watch_option
+@host_call_options
+def shard_list(session: HostSession, watch_ms: int | None) -> None:
+    """List the shards by number, and who should own each."""
+
+    async def work(client: Client) -> list[Row]:
+        return [shard_row(found) for found in await client.list_shards()]
+
+    def draw(session: HostSession, rows: list[Row]) -> None:
+        show(rows, SHARD_COLUMNS, session.output_format)
+        if (
+            text := unserved_warning(rows)
+            if rows
+            else "There is no shard; add one with: foqs shard add NUMBER --database NAME"
+        ):
+            print_message(text)
+
+    run_watchable(session, watch_ms, work, draw)
+
+
+@shard.command("add", epilog="\b\nExample:\n  foqs shard add 8 --database db2")
+@click.argument("number", type=_NUMBER)
+@click.option("--database", required=True, help="The name of its database in the hosts' configurations.")
+@click.option("--tier", default=None, help="The hosts that may own it.  [default: that of the host that is called]")
+@click.option("--weight", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="Its part of the work.")
+@click.option("--region", default=None, help="Of its database's primary; hosts of this region are preferred.")
+@host_call_options
+def shard_add(
+    session: HostSession, number: int, database: str, tier: str | None, weight: int, region: str | None
+) -> None:
+    """Add a shard. Every host needs its database in its configuration first; its owner makes its tables."""
+    session.run(lambda client: client.add_shard(number, database, tier=tier, weight=weight, region=region))
+    print_message(f"Added shard {number}; see who takes it with: foqs shard list")
+
+
+@shard.command("remove", epilog="\b\nExamples:\n  foqs shard remove 8\n  foqs shard remove 8 --force --yes")
+@click.argument("number", type=_NUMBER)
+@click.option("--force", is_flag=True, help="Also one that is not drained.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@host_call_options
+def shard_remove(session: HostSession, number: int, force: bool, yes: bool) -> None:
+    """Forget a shard that is drained: nobody serves it any more. Its tables stay in its database.
+
+    What it still holds is not delivered any more; foqs topic list --all shows whether anything is left.
+    """
+    if not yes:
+        click.confirm(
+            f"Remove shard {number} from the cluster? Items that it holds are not delivered any more.",
+            abort=True,
+            err=True,
+        )
+    session.run(lambda client: client.remove_shard(number, force=force))
+    print_message(
+        f"Removed shard {number}. Its tables are still in its database: foqs shard add {number} --database NAME brings it back."
+    )
+
+
+@shard.command("drain", epilog="\b\nExample:\n  foqs shard drain 8")
+@click.argument("number", type=_NUMBER)
+@host_call_options
+def shard_drain(session: HostSession, number: int) -> None:
+    """Let a shard take no new items; what it holds is delivered. Before it is removed.
+
+    Items with a key whose slot the shard has are taken all the same: no other shard may have them.
+    """
+    session.run(lambda client: client.drain_shard(number))
+    print_message(f"Shard {number} takes no new items.")
+
+
+@shard.command("undrain", epilog="\b\nExample:\n  foqs shard undrain 8")
+@click.argument("number", type=_NUMBER)
+@host_call_options
+def shard_undrain(session: HostSession, number: int) -> None:
+    """Let a drained shard take new items again."""
+    session.run(lambda client: client.undrain_shard(number))
+    print_message(f"Shard {number} takes new items.")
+
+
+@shard.command("move", epilog="\b\nExamples:\n  foqs shard move 3 host2\n  foqs shard move 3 --anywhere")
+@click.argument("number", type=_NUMBER)
+@click.argument("host", required=False)
+@click.option("--anywhere", is_flag=True, help="In place of HOST: wherever the planner puts it.")
+@host_call_options
+def shard_move(session: HostSession, number: int, host: str | None, anywhere: bool) -> None:
+    """Hand a shard over to HOST (its name or address), which keeps it while it is there."""
+    if (host is None) != anywhere:
+        raise click.UsageError("Give either a HOST to move the shard to, or --anywhere.")
+    session.run(lambda client: client.move_shard(number, host))
+    print_message(
+        f"Shard {number} goes {'wherever it is planned' if host is None else f'to {host}'}; follow it with: foqs shard list"
+    )

@@ -1,0 +1,49 @@
+"""The tables of a cluster's shards: made, or brought to this program's version, in the databases that the shards are in.
+
+Always true: no shard is taken over, so hosts may run meanwhile; what was done
+stays when it is interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from foqs.cli.host_session import USAGE, CommandFailed
+
+if TYPE_CHECKING:
+    from foqs.options.config import Config
+    from shardmgr.model import ShardSpec
+
+
+def shards_by_database(specs: Iterable[ShardSpec]) -> Mapping[str, list[int]]:
+    """The numbers of the shards in each database."""
+    found: dict[str, list[int]] = {}
+    for spec in specs:
+        found.setdefault(spec.database, []).append(spec.number)
+    return found
+
+
+async def make_tables(config: Config, specs: Iterable[ShardSpec]) -> None:
+    """Makes the tables of each shard, or brings them to this program's version.
+
+    Raises:
+        Failed: a database is not configured, or cannot be used.
+    """
+    from foqs.store.port import StoreError
+    from foqs.stores import database_store_factory
+
+    for name, numbers in shards_by_database(specs).items():
+        if name not in config.databases:
+            raise CommandFailed(
+                f"shards are in the database {name!r}; add [databases.{name}] to the configuration", USAGE
+            )
+        open_store = database_store_factory(config, name)
+        for number in numbers:
+            store = open_store(number)
+            try:
+                await store.open()
+            except StoreError as error:
+                raise CommandFailed(f"database {name}: {error}; foqs doctor --config FILE says what to do") from None
+            finally:
+                await store.close()

@@ -1,0 +1,167 @@
+"""The commands that find, show, pause, resume and purge topics.
+
+Always true: the list shows every topic that fits, over as many pages as it takes;
+nothing is purged before its count was shown and agreed to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from foqs.cli.host_session import NOT_FOUND, CommandFailed, HostSession, host_call_options
+from foqs.cli.output import Column, Row, print_message, show, show_fields
+from foqs.cli.values import STATES, format_duration
+from foqs.cli.watch import run_watchable, watch_option
+
+if TYPE_CHECKING:
+    from foqs_client import Client
+
+PAGE_TOPICS: Final = 500
+
+_COLUMNS: Final[list[Column]] = [
+    ("TOPIC", lambda row: row["topic"]),
+    ("READY", lambda row: _format_count(row, "ready")),
+    ("LEASED", lambda row: _format_count(row, "leased")),
+    ("DEFERRED", lambda row: _format_count(row, "deferred")),
+    ("DEAD", lambda row: _format_count(row, "dead")),
+    ("BEST", lambda row: "-" if row["best_priority"] is None else str(row["best_priority"])),
+    ("OLDEST", lambda row: format_duration(row["oldest_ready_age_ms"])),
+    ("PAUSED", lambda row: "yes" if row["paused"] else ""),
+]
+
+
+@click.group()
+def topic() -> None:
+    """Topics: the queues."""
+
+
+@topic.command(
+    "list",
+    epilog="\b\nExamples:\n  foqs topic list\n  foqs topic list --all --prefix mail. -o json\n  foqs topic list --watch 5s",
+)
+@click.option("--all", "everything", is_flag=True, help="Also topics with only deferred or dead items.")
+@click.option("--prefix", default="", help="Only topics whose name begins so.")
+@watch_option
+@host_call_options
+def topic_list(session: HostSession, everything: bool, prefix: str, watch_ms: int | None) -> None:
+    """List the topics that have items, by name, with counts (~: there may be more).
+
+    Any host of a cluster lists those of all; what other hosts hold is as they told last, about a second ago.
+    """
+
+    async def work(client: Client) -> list[Row]:
+        rows: list[Row] = []
+        cursor: str | None = None
+        while True:
+            states = STATES if everything else None
+            page = await client.topics(prefix=prefix, states=states, limit=PAGE_TOPICS, cursor=cursor)
+            rows += [dataclasses.asdict(found) for found in page.topics]
+            cursor = page.next_cursor
+            if cursor is None:
+                return rows
+
+    def draw(session: HostSession, rows: list[Row]) -> None:
+        show(rows, _COLUMNS, session.output_format)
+        if not rows:
+            print_message(
+                "No topic has items."
+                if everything
+                else "No topic is active; --all shows those with deferred or dead items."
+            )
+
+    run_watchable(session, watch_ms, work, draw)
+
+
+@topic.command("show", epilog="\b\nExamples:\n  foqs topic show mail\n  foqs topic show mail -n orders -o json")
+@click.argument("name", metavar="TOPIC")
+@host_call_options
+def topic_show(session: HostSession, name: str) -> None:
+    """Show what one topic holds."""
+
+    async def work(client: Client) -> Row | None:
+        # By name, so the topic itself comes before those whose names begin with its own.
+        page = await client.topics(prefix=name, states=STATES, limit=1)
+        return next((dataclasses.asdict(found) for found in page.topics if found.topic == name), None)
+
+    row = session.run(work)
+    if row is None:
+        raise CommandFailed(f"The topic {name} of the namespace {session.namespace} holds no item.", NOT_FOUND)
+    show_fields(row, session.output_format)
+
+
+@topic.command("pause", epilog="\b\nExamples:\n  foqs topic pause mail\n  foqs topic pause mail sms -n orders")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@host_call_options
+def topic_pause(session: HostSession, topics: Sequence[str]) -> None:
+    """Hand out nothing more of topics until they are resumed. Items can be enqueued, acked and nacked all the same."""
+
+    async def work(client: Client) -> None:
+        for name in topics:
+            await client.pause_topic(name)
+            print_message(f"Paused {name}. Resume it with: foqs topic resume {name}")
+
+    session.run(work)
+
+
+@topic.command("resume", epilog="\b\nExample:\n  foqs topic resume mail")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@host_call_options
+def topic_resume(session: HostSession, topics: Sequence[str]) -> None:
+    """Hand out paused topics again."""
+
+    async def work(client: Client) -> None:
+        for name in topics:
+            await client.resume_topic(name)
+            print_message(f"Resumed {name}.")
+
+    session.run(work)
+
+
+_PURGED: Final[list[Column]] = [("TOPIC", lambda row: row["topic"]), ("PURGED", lambda row: str(row["purged"]))]
+
+
+@topic.command("purge", epilog="\b\nExamples:\n  foqs topic purge mail\n  foqs topic purge mail sms --yes -o json")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@host_call_options
+def topic_purge(session: HostSession, topics: Sequence[str], yes: bool) -> None:
+    """Delete all items that topics hold, in every state: leased and dead ones too.
+
+    Each topic is purged at once and whole. It is safe to interrupt this and to run it again.
+    """
+    from foqs_client import ItemFilter
+
+    async def count(client: Client) -> dict[str, int]:
+        return {name: (await client.count(ItemFilter(topic=name))).items for name in topics}
+
+    if not yes:
+        held = session.run(count)
+        for name, items in held.items():
+            print_message(f"{name} holds {items} items.")
+        click.confirm(f"Delete {sum(held.values())} items?", abort=True, err=True)
+    rows: list[Row] = []
+
+    async def purge(client: Client) -> None:
+        for name in dict.fromkeys(topics):
+            rows.append({"topic": name, "purged": await client.purge_topic(name)})
+            if len(topics) > 1:
+                print_message(f"Purged {name}, {len(rows)} of {len(topics)} topics.")
+
+    try:
+        session.run(purge)
+    except (CommandFailed, KeyboardInterrupt) as error:
+        why = f"{error} " if isinstance(error, CommandFailed) else "Interrupted. "
+        code = error.code if isinstance(error, CommandFailed) else 1
+        raise CommandFailed(
+            f"{why}{len(rows)} of {len(topics)} topics are purged; run it again for the others.", code
+        ) from None
+    finally:
+        show(rows, _PURGED, session.output_format)
+
+
+def _format_count(row: Row, state: str) -> str:
+    return f"{'~' if row['counts_lag'] else ''}{row[state]}"

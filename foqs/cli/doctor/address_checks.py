@@ -1,0 +1,106 @@
+"""What doctor looks at where an address is named: the cluster behind it, its hosts, its shards.
+
+Always true: nothing is changed; each host is asked for the routing table alone,
+for two seconds at most. Knows nothing of how findings are shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from foqs.cli.cluster_rows import duplicate_names_warning, host_row, shard_row
+from foqs.cli.commands.host_process_commands import bracketed
+from foqs.cli.doctor.finding import Finding
+from foqs.cli.host_session import OpenClient
+from foqs_client import FoqsError, Routing, Unreachable
+from foqs_client.addresses import SCHEME, SCHEME_TLS, is_tls_url, parse_addresses
+
+CALL_TIMEOUT_MS: Final = 2_000
+CONCURRENT_CALLS_MAX: Final = 16
+"""Hosts that are asked at a time."""
+_SHOWN_MAX: Final = 5
+
+
+async def check_cluster_at(address: str, connect: OpenClient) -> list[Finding]:
+    """All of it."""
+    try:
+        given = parse_addresses(address)
+        routing = await _get_routing(address, connect)
+    except FoqsError as error:
+        return [_no_answer(address, error)]
+    known = {f"{bracketed(host)}:{port}": f"{bracketed(host)}:{port}" for host, port in given}
+    rows = [host_row(host) for host in routing.hosts]
+    known |= {row["address"]: row["name"] for row in rows}
+    found = Finding("Cluster", "ok", f"{address} answers: {len(routing.hosts)} hosts, {len(routing.shards)} shards")
+    scheme = SCHEME_TLS if is_tls_url(address) else SCHEME
+    return [found, await _check_hosts(known, scheme, connect, duplicate_names_warning(rows)), _check_shards(routing)]
+
+
+async def _get_routing(address: str, connect: OpenClient) -> Routing:
+    """The routing table. Raises FoqsError."""
+    try:
+        async with asyncio.timeout(2 * CALL_TIMEOUT_MS / 1_000):
+            async with connect(address, "default", CALL_TIMEOUT_MS) as client:
+                return await client.routing()
+    except TimeoutError:
+        raise Unreachable(f"{address} does not answer.") from None
+    except (OSError, ValueError) as error:
+        raise Unreachable(f"{address}: {error}") from None
+
+
+def _no_answer(address: str, error: FoqsError) -> Finding:
+    if isinstance(error, Unreachable):
+        return Finding("Cluster", "bad", error.message, "start a host there, or correct --address (FOQS_ADDRESS)")
+    remedy = "correct --address (FOQS_ADDRESS), or name who asks with --token-file or --cert-file"
+    return Finding("Cluster", "bad", f"{address} answers {error.code}: {error.message}", remedy)
+
+
+async def _check_hosts(
+    names_by_address: Mapping[str, str], scheme: str, connect: OpenClient, duplicate_names: str
+) -> Finding:
+    """Whether each host answers this machine.
+
+    Args:
+        names_by_address: the name of each host by its address.
+        duplicate_names: a sentence about hosts that have the same name; empty where none have.
+    """
+    slots = asyncio.Semaphore(CONCURRENT_CALLS_MAX)
+
+    async def trouble(address: str) -> str | None:
+        async with slots:
+            try:
+                await _get_routing(f"{scheme}{address}", connect)
+            except FoqsError as error:
+                return f"{names_by_address[address]} ({address}): {error.message}"
+        return None
+
+    silent = [why for why in await asyncio.gather(*map(trouble, names_by_address)) if why]
+    if silent:
+        more = f"; and {len(silent) - _SHOWN_MAX} more" if len(silent) > _SHOWN_MAX else ""
+        remedy = "start it; see that this machine reaches the address that the host gives as its own (server.advertise)"
+        return Finding("Cluster hosts", "bad", "; ".join(silent[:_SHOWN_MAX]) + more, remedy)
+    if duplicate_names:
+        found, _, remedy = duplicate_names.partition(". ")
+        return Finding("Cluster hosts", "warning", found, remedy)
+    return Finding("Cluster hosts", "ok", f"{len(names_by_address)} answer this machine")
+
+
+def _check_shards(routing: Routing) -> Finding:
+    """Whether each shard is served."""
+    shards = [shard_row(shard) for shard in routing.shards]
+    idle = [row for row in shards if row["state"] != "owned"]
+    if not shards:
+        return Finding(
+            "Cluster shards", "bad", "there is no shard", "add one with foqs shard add NUMBER --database NAME"
+        )
+    if not idle:
+        return Finding("Cluster shards", "ok", f"all {len(shards)} are served")
+    told = ", ".join(
+        f"shard {row['shard']} ({row['state']}{': ' if row['reason'] else ''}{row['reason'] or ''})"
+        for row in idle[:_SHOWN_MAX]
+    )
+    more = f", and {len(idle) - _SHOWN_MAX} more" if len(idle) > _SHOWN_MAX else ""
+    remedy = "look again in a few seconds; then run foqs doctor --config FILE on a host that should serve it"
+    return Finding("Cluster shards", "bad", f"{len(idle)} of {len(shards)} are not served: {told}{more}", remedy)

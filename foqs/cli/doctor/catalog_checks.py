@@ -1,0 +1,62 @@
+"""What doctor looks at where the catalog is a file: that it can be read, says what it should, and can be replaced.
+
+Always true: nothing is written. Knows nothing of how findings are shown.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from foqs.catalog.document import Document
+from foqs.catalog.file_catalog import FileCatalog
+from foqs.catalog.port import CatalogFailed
+from foqs.cli.doctor.finding import Finding
+from foqs.cli.doctor.sqlite_checks import nearest_folder
+from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
+from foqs.options.config import Config
+
+_SUBJECT: Final = "Catalog"
+
+
+async def check_catalog(config: Config) -> list[Finding]:
+    """The file of namespaces, grants, pauses and slots; nothing where none is kept."""
+    path = config.catalog_file
+    if path is None:
+        return []
+    try:
+        document = await FileCatalog(path, config.catalog.bytes_max, poll_s=1).load()
+    except CatalogFailed as error:
+        detail, _, remedy = str(error).partition("; ")
+        return [Finding(_SUBJECT, "bad", detail, remedy)]
+    locked = _unwritable_path(path)
+    if locked is not None:
+        remedy = (
+            f"let the user of the host write it, or name another place in catalog.file: chown {os.geteuid()} {locked}"
+        )
+        return [Finding(_SUBJECT, "bad", f"{path} cannot be replaced: this user may not write {locked}", remedy)]
+    return [_describe_document(path, document)]
+
+
+def _unwritable_path(path: Path) -> Path | None:
+    """What stands in the way of a replacement: the folder, or the lock file in it."""
+    folder = nearest_folder(path.absolute().parent)
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+        return folder
+    lock = path.with_name(f"{path.name}.lock")
+    return lock if lock.exists() and not os.access(lock, os.W_OK, effective_ids=True) else None
+
+
+def _describe_document(path: Path, document: Document) -> Finding:
+    if not document.version:
+        return Finding(_SUBJECT, "ok", f"{path} does not exist yet; the first start makes it")
+    detail = f"{path} has version {document.version}, with {len(document.namespaces)} namespaces"
+    for tier, held in document.slots.items():
+        missing = KEY_SLOT_COUNT - sum(map(len, held.values()))
+        if 0 < missing < KEY_SLOT_COUNT:
+            remedy = "serve the shard that holds them, or import an export that has it (docs/runbook.md, Slots of keys)"
+            return Finding(
+                _SUBJECT, "warning", f"{detail}; {missing} slots of keys of tier {tier!r} are in no shard", remedy
+            )
+    return Finding(_SUBJECT, "ok", detail)

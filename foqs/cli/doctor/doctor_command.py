@@ -1,0 +1,102 @@
+"""The command that says what is wrong: with a host that is to run here, or with the cluster that an address names.
+
+Always true: it ends with exit code 5 when anything is bad, and every such
+finding carries its remedy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+from click.core import ParameterSource
+
+from foqs.cli.host_session import UNHEALTHY, CommandFailed, HostSession, OpenClient, host_call_options
+from foqs.cli.output import Column, print_message, show
+
+if TYPE_CHECKING:
+    from foqs.cli.doctor.finding import Finding
+    from foqs.options.config import Config
+
+_COLUMNS: Final[list[Column]] = [
+    ("CHECK", lambda row: row["check"]),
+    ("STATE", lambda row: row["state"]),
+    ("FOUND", lambda row: row["found"]),
+    ("REMEDY", lambda row: row["remedy"] or ""),
+]
+
+
+@click.command(
+    epilog="\b\nExamples:\n  foqs doctor\n  foqs doctor --config configs/foqs.toml -o json\n"
+    "  foqs doctor --address foqs://host1,host2"
+)
+@click.option(
+    "--config", "file", type=click.Path(path_type=Path), envvar="FOQS_CONFIG", help="The configuration to check."
+)
+@host_call_options
+def doctor(session: HostSession, file: Path | None) -> None:
+    """Check configuration, ports, data folder, disk, store (tables, rights, clock, files), catalog, Python and libraries.
+
+    Of a host in a cluster: its address, ZooKeeper, the list of shards, and each database in place of folder and store.
+
+    With --address (or FOQS_ADDRESS): whether the cluster there answers, each of its hosts can be reached from here, and
+    each shard is served. This machine is then checked only where --config names a configuration.
+
+    Exit code 5 when anything is bad.
+    """
+    source = click.get_current_context().get_parameter_source("address")
+    address = None if source is ParameterSource.DEFAULT else session.address
+    findings = asyncio.run(_run_checks(file, address, session.open_client))
+    rows = [
+        {"check": found.check, "state": found.state, "found": found.detail, "remedy": found.remedy or None}
+        for found in findings
+    ]
+    show(rows, _COLUMNS, session.output_format)
+    bad = sum(found.state == "bad" for found in findings)
+    if bad:
+        raise CommandFailed(f"{bad} of {len(findings)} checks are bad.", UNHEALTHY)
+    print_message("All is well." if address is not None else "Everything a host needs is here.")
+
+
+async def _run_checks(file: Path | None, address: str | None, connect: OpenClient) -> Sequence[Finding]:
+    findings: list[Finding] = []
+    if address is None or file is not None:
+        findings += await _check_host(file, connect)
+    if address is not None:
+        from foqs.cli.doctor.address_checks import check_cluster_at
+
+        findings += await check_cluster_at(address, connect)
+    return findings
+
+
+async def _check_host(file: Path | None, connect: OpenClient) -> Sequence[Finding]:
+    from foqs.cli.doctor import host_checks
+    from foqs.cli.doctor.catalog_checks import check_catalog
+    from foqs.cli.doctor.cluster_checks import check_cluster
+    from foqs.cli.doctor.finding import Finding
+    from foqs.options.config import ConfigError, load
+
+    findings: list[Finding] = []
+    config: Config | None = None
+    try:
+        config = load(file, os.environ)
+        findings.append(Finding("Configuration", "ok", str(file) if file else "defaults and environment"))
+    except ConfigError as error:
+        where = " ".join(part for part in (error.source, error.key) if part)
+        findings.append(Finding("Configuration", "bad", f"{where}: {error.problem}", error.remedy))
+    findings += [*host_checks.check_python(), *host_checks.check_libraries()]
+    if config is not None:
+        findings += [await host_checks.check_rpc_port(config, connect), await host_checks.check_http_port(config)]
+        if config.cluster.zookeeper:
+            findings += await check_cluster(config)
+        else:
+            findings += [
+                *host_checks.check_data_folder(config),
+                *await host_checks.check_store(config),
+                *await check_catalog(config),
+            ]
+    return findings

@@ -1,0 +1,141 @@
+"""What doctor looks at in a MySQL or MariaDB server: reached, durable, its tables, rights, limits and clock.
+
+Always true: nothing is changed; a server that cannot be reached is one finding
+that says why. Knows nothing of how findings are shown.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from collections.abc import AsyncIterator
+from typing import Final
+
+from foqs.cli.doctor.finding import Finding, StoreLocation, durability_finding, schema_finding
+from foqs.store.mysql import mysql_sql as sql
+from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, ServerError
+from foqs.store.mysql.mysql_schema import (
+    READ_ONLY_CODES,
+    RUN_RIGHTS,
+    can_create_tables,
+    clock_ms,
+    is_read_only,
+    missing_rights,
+    prepared_statements_max,
+    read_versions,
+    unsafe_settings,
+)
+
+CLOCK_SKEW_MS_WARNING: Final = 1_000
+CLOCK_SKEW_MS_MAX: Final = 60_000
+
+
+async def check_mysql(settings: MysqlSettings, location: StoreLocation) -> list[Finding]:
+    """Looks at a server, and at the tables of the shards in it."""
+    findings: list[Finding] = []
+    try:
+        link = await MysqlLink.connect(settings)
+        try:
+            await link.run(*sql.session_settings(settings.lock_wait_timeout_s, read_only=True))
+            async for finding in _check_server(link, settings, location):
+                findings.append(finding)
+        finally:
+            await link.close()
+    except (ServerError, MysqlLinkLost) as error:
+        detail = f"{settings.location} cannot be used: {error}"
+        findings.append(Finding("Store", "bad", detail, _remedy_for(error, settings, location.key)))
+    return findings
+
+
+async def _check_server(link: MysqlLink, settings: MysqlSettings, place: StoreLocation) -> AsyncIterator[Finding]:
+    (found,) = await link.run(sql.SERVER_SETTINGS)
+    if is_read_only(found):
+        detail = f"{settings.location} cannot be used: its server runs with --read-only"
+        yield Finding("Store", "bad", detail, _READ_ONLY_REMEDY.format(key=place.key))
+        return
+    weak = unsafe_settings(found, settings)
+    if weak is not None:
+        remedy = "set what it names, in the server's configuration file"
+        yield Finding("Store", "warning" if place.accepts_unsafe_durability else "bad", weak, remedy)
+    else:
+        detail = f"{settings.location} answers; every commit is on disk before it is acknowledged"
+        yield durability_finding(detail, place.accepts_unsafe_durability)
+    may_make = await can_create_tables(link)
+    versions = await read_versions(link)
+    yield schema_finding(versions, sql.MIGRATIONS[-1].number, place, may_make)
+    missing = [told for shard in place.shards for told in await missing_rights(link, shard)]
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        remedy = f"GRANT {RUN_RIGHTS} ON `{settings.database}`.* TO '{settings.user}'@..."
+        yield Finding("Grants", "bad", f"{missing[0]}{more}", remedy)
+    else:
+        yield Finding("Grants", "ok", f"{settings.user} may do what a host does")
+    yield await _check_prepared_statements(link, len(place.shards))
+    yield await _check_clock(link)
+
+
+async def _check_prepared_statements(link: MysqlLink, shards: int) -> Finding:
+    """Whether every writer of these shards can prepare its statements."""
+    limit, needed = await prepared_statements_max(link), sql.PREPARED_STATEMENTS_MAX * shards
+    if limit >= needed:
+        return Finding(
+            "Prepared", "ok", f"the server keeps {limit:,} prepared statements; these shards need {needed:,}"
+        )
+    return Finding(
+        "Prepared",
+        "warning",
+        f"max_prepared_stmt_count is {limit:,}, and these shards' writers prepare up to {needed:,} statements: "
+        "some will be sent as text, which costs the server more",
+        f"set it to {needed:,} and what others prepare there (SET GLOBAL and the server's configuration file)",
+    )
+
+
+async def _check_clock(link: MysqlLink) -> Finding:
+    """How far the two clocks are apart, as well as a round trip can tell."""
+    before = time.time_ns()
+    server_ms = await clock_ms(link)
+    ours_ms = (before + time.time_ns()) // 2_000_000
+    skew_ms = server_ms - ours_ms
+    if abs(skew_ms) < CLOCK_SKEW_MS_WARNING:
+        return Finding("Clock", "ok", "the database's clock and this machine's agree")
+    how = "ahead of" if skew_ms > 0 else "behind"
+    return Finding(
+        "Clock",
+        "bad" if abs(skew_ms) >= CLOCK_SKEW_MS_MAX else "warning",
+        f"the database's clock is {abs(skew_ms) / 1_000:.1f} s {how} this machine's",
+        "let a time service (chrony, ntpd) set both: delays and leases follow the database's clock",
+    )
+
+
+_READ_ONLY_REMEDY: Final = "name the primary in {key}.url: this is a replica, or writing was switched off"
+_REMEDY_BY_CODE: Final = {
+    1040: "raise the server's max_connections: a host needs three connections for each shard",
+    1044: "GRANT {rights} ON `{database}`.* TO '{user}'@...",
+    1045: "correct the user in {key}.url or the password in {key}.password_file, or create that user for this machine",
+    1049: "create it (CREATE DATABASE `{database}`), or correct the database in {key}.url",
+    1130: "create the user for this machine's address: CREATE USER '{user}'@...",
+    1698: "correct the user in {key}.url or the password in {key}.password_file, or create that user for this machine",
+    **dict.fromkeys(READ_ONLY_CODES, _READ_ONLY_REMEDY),
+}
+
+
+def _remedy_for(error: ServerError | MysqlLinkLost, settings: MysqlSettings, key: str) -> str:
+    """What to do about a server that cannot be used."""
+    if isinstance(error, ServerError):
+        text = _REMEDY_BY_CODE.get(error.code, "see what the server's log says about it")
+        return text.format(rights=RUN_RIGHTS, database=settings.database, user=settings.user, key=key)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        if cause.args and cause.args[0] in _REMEDY_BY_CODE:
+            return _REMEDY_BY_CODE[cause.args[0]].format(
+                user=settings.user, database=settings.database, rights=RUN_RIGHTS, key=key
+            )
+        cause = cause.__cause__
+    if isinstance(cause, socket.gaierror):
+        return f"correct the host in {key}.url: no address is known for that name"
+    if isinstance(cause, TimeoutError):
+        return "see that the network lets this machine reach it, and that the server is not overloaded"
+    if isinstance(cause, OSError) and cause.errno in (errno.ECONNREFUSED, errno.ENOENT):
+        return f"start the server, or correct host, port or socket in {key}.url: nobody listens there"
+    return "see that a MySQL server listens there, and that this machine can reach it"

@@ -1,0 +1,130 @@
+"""What doctor looks at where the shards are SQLite files: their settings, versions and modes.
+
+Always true: no database of a shard is opened, so a host that runs, or another
+user who will, finds its files as they were. Knows nothing of how findings are
+shown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from foqs.cli.doctor.finding import Finding, StoreLocation, durability_finding, schema_finding
+from foqs.options.config import Config
+from foqs.store.port import StoreError
+from foqs.store.sqlite import sqlite_sql as sql
+from foqs.store.sqlite.sqlite_header import read_header
+from foqs.store.sqlite.sqlite_store import SqliteStore
+
+_SHARD_FILE_PATTERN: Final = re.compile(r"shard-(\d+)\.db")
+_SHOWN_MAX: Final = 3
+
+
+async def check_sqlite(folder: Path, location: StoreLocation) -> list[Finding]:
+    """Looks at a folder, and at the files of the shards in it."""
+    return [await _check_store(folder, location), *_check_schema(folder, location)]
+
+
+async def _check_store(folder: Path, place: StoreLocation) -> Finding:
+    """Opens a store in a folder of its own beside the real ones, with their settings."""
+    path, existing = _absolute_and_nearest(folder)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=existing) as probe:
+            opened = SqliteStore(Path(probe) / "probe.sqlite", 0)
+            try:
+                await opened.open()
+            finally:
+                await opened.close()
+    except (StoreError, OSError) as error:
+        return Finding(
+            "Store", "bad", f"SQLite cannot keep items in {path}: {error}", f"name another folder in {place.key}.url"
+        )
+    detail = f"SQLite in {path}; every commit is on disk before it is acknowledged"
+    return durability_finding(detail, place.accepts_unsafe_durability)
+
+
+def _check_schema(folder: Path, place: StoreLocation) -> Iterator[Finding]:
+    versions: dict[int, int] = {}
+    try:
+        found = _shard_files(folder)
+    except PermissionError:
+        return  # the look at the files says so
+    for shard, path in found.items():
+        try:
+            header = read_header(path)
+        except OSError as error:
+            remedy = f"let this user read and write it: chown {_user_id()} {path}"
+            yield Finding("Schema", "bad", f"{path} cannot be read: {error.strerror}", remedy)
+            return
+        if header is None or (header.application_id not in (0, sql.APPLICATION_ID)):
+            remedy = f"move it away, or name another folder in {place.key}.url"
+            yield Finding("Schema", "bad", f"{path} is no file of FOQS, or is damaged", remedy)
+            return
+        versions[shard] = header.schema_version
+    yield schema_finding(versions, sql.MIGRATIONS[-1].number, place, may_upgrade=True)
+
+
+def check_files(config: Config) -> Finding:
+    """Whether this user may use the files that a host keeps, and nobody else may change them."""
+    try:
+        return _check_readable_files(config)
+    except PermissionError as error:
+        return _inaccessible_finding(Path(error.filename))
+
+
+def _check_readable_files(config: Config) -> Finding:
+    folder = config.data_dir
+    places = [folder, *sorted(folder.glob("shard-*.db*"))]
+    for file in (config.coordinator_file, config.catalog_file):
+        if file is not None:
+            places += [place for place in (file.parent, file) if place not in places]
+    found = [place for place in places if place.exists()]
+    locked = [place for place in found if not os.access(place, os.R_OK | os.W_OK, effective_ids=True)]
+    if locked:
+        return _inaccessible_finding(*locked)
+    loose = [place for place in found if _others_may_write(place)]
+    if loose:
+        remedy = f"chmod o-w {' '.join(map(str, loose[:_SHOWN_MAX]))}"
+        return Finding("Files", "bad", f"everybody on this machine may change {_list_paths(loose)}", remedy)
+    return Finding("Files", "ok", f"{len(found)} files and folders are this user's to use" if found else "none yet")
+
+
+def _inaccessible_finding(*places: Path) -> Finding:
+    remedy = f"give it to the user of the host: chown -R {_user_id()} {places[0]}"
+    return Finding("Files", "bad", f"this user may not read and write {_list_paths(places)}", remedy)
+
+
+def _others_may_write(place: Path) -> bool:
+    mode = place.stat().st_mode
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+
+
+def nearest_folder(path: Path) -> Path:
+    """The path, or the first above it that exists, as far as this user may look."""
+    return next(place for place in (path, *path.parents) if os.path.exists(place))  # noqa: PTH110 - it raises nothing
+
+
+def _absolute_and_nearest(folder: Path) -> tuple[Path, Path]:
+    """The folder in full, and the one that exists in which it is or will be."""
+    path = folder.absolute()
+    return path, nearest_folder(path)
+
+
+def _shard_files(folder: Path) -> dict[int, Path]:
+    matches = [(path, _SHARD_FILE_PATTERN.fullmatch(path.name)) for path in folder.glob("shard-*.db")]
+    return {int(match[1]): path for path, match in sorted(matches) if match}
+
+
+def _list_paths(places: Sequence[Path]) -> str:
+    more = f" and {len(places) - _SHOWN_MAX} more" if len(places) > _SHOWN_MAX else ""
+    return ", ".join(map(str, places[:_SHOWN_MAX])) + more
+
+
+def _user_id() -> str:
+    return str(os.geteuid())

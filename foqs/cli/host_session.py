@@ -1,0 +1,223 @@
+"""What the commands that call a host share: its address, the output's form, and how failures end.
+
+Always true: a command talks to hosts through the public client only, and ends
+with one of the exit codes below and one sentence. Knows nothing of single
+commands. What only some commands need is imported when they run, so that every
+command starts fast.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+import click
+
+from foqs.cli.output import Format
+from foqs.cli.values import DURATION
+
+if TYPE_CHECKING:
+    from foqs.options.config import Config
+    from foqs_client import Client, FoqsError
+
+OK: Final = 0
+ERROR: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 3
+NOT_FOUND: Final = 4
+UNHEALTHY: Final = 5
+
+DEFAULT_ADDRESS: Final = "foqs://127.0.0.1:7411"
+
+_EXIT_BY_CODE: Final = {
+    "INVALID_ARGUMENT": USAGE,
+    "LIMIT_EXCEEDED": USAGE,
+    "NOT_FOUND": NOT_FOUND,
+    "NAMESPACE_NOT_FOUND": NOT_FOUND,
+}
+
+OpenClient: TypeAlias = "Callable[[str, str, int], AbstractAsyncContextManager[Client]]"
+"""(address, namespace, timeout_ms) to an open client."""
+
+T = TypeVar("T")
+
+
+class CommandFailed(Exception):
+    """Ends the command with a sentence and an exit code."""
+
+    def __init__(self, message: str, code: int = ERROR) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(slots=True, frozen=True)
+class HostSession:
+    """Where to call, and how to show the answer. `timeout_ms` is for each call."""
+
+    address: str
+    namespace: str
+    output_format: Format
+    timeout_ms: int
+    open_client: OpenClient
+
+    def run(self, work: Callable[[Client], Awaitable[T]], runner: Callable[[Any], T] = asyncio.run) -> T:
+        """Opens a client, runs `work` with it in a loop of `runner`, and closes it.
+
+        Raises:
+            Failed: the host cannot be reached, or the call failed.
+        """
+        from foqs_client import FoqsError
+
+        async def whole() -> T:
+            async with self.open_client(self.address, self.namespace, self.timeout_ms) as client:
+                return await work(client)
+
+        try:
+            return runner(whole())
+        except FoqsError as error:
+            raise CommandFailed(error_sentence(error), exit_code(error)) from None
+        except ValueError as error:
+            raise CommandFailed(f"{error}", USAGE) from None
+
+
+def exit_code(error: FoqsError) -> int:
+    """The exit code that fits an error."""
+    from foqs_client import Unreachable
+
+    return UNREACHABLE if isinstance(error, Unreachable) else _EXIT_BY_CODE.get(error.code, ERROR)
+
+
+def error_sentence(error: FoqsError) -> str:
+    """What went wrong, for a person."""
+    from foqs_client import Unreachable
+
+    if isinstance(error, Unreachable):
+        return f"{error.message} Is a host running? Start one with: foqs dev, or name it with --address."
+    where = f" ({error.field})" if error.field else ""
+    retry = f" Try again in {error.retry_after_ms} ms." if error.retry_after_ms else ""
+    stop = "." if retry and not error.message.endswith((".", "!", "?")) else ""
+    return f"{error.code}{where}: {error.message}{stop}{retry}"
+
+
+def fail_on_errors(errors: Sequence[FoqsError], total: int) -> None:
+    """Ends a batch of `total`: does nothing when all went well, else fails with the first error's code."""
+    if errors:
+        more = f" ({len(errors)} of {total} failed)" if total > 1 else ""
+        raise CommandFailed(error_sentence(errors[0]) + more, exit_code(errors[0]))
+
+
+def configuration(file: Path | None, overrides: Mapping[str, object] | None = None) -> Config:
+    """The configuration from `file`, the environment and the command line's `overrides`.
+
+    Raises:
+        Failed: it is not valid.
+    """
+    from foqs.options.config import ConfigError, load
+
+    try:
+        return load(file, os.environ, overrides)
+    except ConfigError as error:
+        raise CommandFailed(str(error), USAGE) from None
+
+
+def open_client(
+    address: str,
+    namespace: str,
+    timeout_ms: int,
+    token_file: str | None = None,
+    ca_file: str | None = None,
+    cert_file: str | None = None,
+    key_file: str | None = None,
+    region: str | None = None,
+) -> AbstractAsyncContextManager[Client]:
+    """The public client. Raises FoqsError for files that cannot be used."""
+    from foqs_client import Client, Tls
+
+    tls = Tls(ca_file, cert_file, key_file) if ca_file or cert_file or key_file else None
+    return Client(address, namespace=namespace, timeout_ms=timeout_ms, token_file=token_file, region=region, tls=tls)
+
+
+def _file_option(flag: str, text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    variable = "FOQS_" + flag.removeprefix("--").replace("-", "_").upper()
+    return click.option(flag, envvar=variable, metavar="FILE", show_envvar=True, help=text)
+
+
+def host_call_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of a call, and the `Session` they make as its first argument.
+
+    The context's object, when there is one, is the `Connect` to use.
+    """
+
+    @click.option(
+        "--address",
+        envvar="FOQS_ADDRESS",
+        default=DEFAULT_ADDRESS,
+        show_default=True,
+        show_envvar=True,
+        help="The host to call; the port may be left out.",
+    )
+    @click.option(
+        "-n",
+        "--namespace",
+        envvar="FOQS_NAMESPACE",
+        default="default",
+        show_default=True,
+        show_envvar=True,
+        help="The namespace of the items.",
+    )
+    @click.option(
+        "-o",
+        "--output",
+        "form",
+        type=click.Choice(["table", "json", "jsonl"]),
+        default="table",
+        show_default=True,
+        help="A table for people; JSON, whole or a line for each row, for programs.",
+    )
+    @click.option(
+        "--timeout", type=DURATION, default="10s", show_default=True, help="How long a call may take; not the --wait."
+    )
+    @_file_option("--token-file", "A file with the token to authenticate with, which nobody else may read.")
+    @_file_option("--ca-file", "With foqss://, the CA of the hosts' certificates.  [default: the system's]")
+    @_file_option("--cert-file", "With foqss://, a client certificate, in place of a token.")
+    @_file_option("--key-file", "The client certificate's key, where it is in a file of its own.")
+    @click.option(
+        "--client-region",
+        envvar="FOQS_CLIENT_REGION",
+        metavar="NAME",
+        show_envvar=True,
+        help="Where this runs, as server.region names it: hosts there get new items first.",
+    )
+    @functools.wraps(command)
+    def with_session(
+        address: str,
+        namespace: str,
+        form: Format,
+        timeout: int,
+        token_file: str | None,
+        ca_file: str | None,
+        cert_file: str | None,
+        key_file: str | None,
+        client_region: str | None,
+        **arguments: Any,
+    ) -> None:
+        if timeout <= 0:
+            raise click.UsageError("--timeout must be more than 0.")
+        connect = functools.partial(
+            open_client,
+            token_file=token_file,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            region=client_region or None,
+        )
+        session = HostSession(address, namespace, form, timeout, click.get_current_context().obj or connect)
+        command(session, **arguments)
+
+    return with_session

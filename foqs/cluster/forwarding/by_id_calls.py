@@ -1,0 +1,181 @@
+"""Calls by id that this host passes on: those of items whose shards another host owns.
+
+Holds `by_id`. Always true: an entry is passed on once, to the owner that this
+host knows of, and only after this host has refused it as not its own; its
+neighbours are answered as ever. What cannot be passed on stays NOT_OWNER, so
+that a caller who knows the other hosts may go there; what was sent and not
+answered is UNKNOWN_OUTCOME. A call whose items are all here costs a look at the
+types of its results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from typing import Any, Final, TypeVar
+
+from foqs.cluster.peers import Peer, Peers, PeerUnreachable
+from foqs.core.errors import FoqsError, NotOwner, UnknownOutcome
+from foqs.queue.port import PendingCall
+from foqs.rpc import codec
+from foqs.rpc.auth_session import AuthSession
+from foqs.rpc.methods import Caller, MethodHandler, unchanged
+from foqs.rpc.methods import ServerMethod as Served
+from foqs_client.idl import ttypes
+from foqs_client.thrift_messages import ThriftMethod
+
+_T = TypeVar("_T")
+
+_ENTRY_LISTS: Final = {
+    "ack": "leases",
+    "nack": "nacks",
+    "extendLease": "extensions",
+    "release": "leases",
+    "cancel": "ids",
+    "update": "ids",
+    "redrive": "ids",
+}
+"""The calls that answer for each entry of a list, and the list."""
+_SINGLE_ITEM_CALLS: Final = ("getItem", "explain")
+"""Those about one item."""
+
+
+def by_id_handlers(local: Mapping[bytes, Served], peers: Peers) -> Mapping[bytes, MethodHandler]:
+    """The calls by name, served by this host first; `local`: by this host alone."""
+    served: dict[bytes, MethodHandler] = {}
+    for name, entries in _ENTRY_LISTS.items():
+        method = ThriftMethod(name, is_write=True)
+        served[name.encode()] = _forwarding_handler(local[name.encode()].handle, peers, method, entries)
+    for name in _SINGLE_ITEM_CALLS:
+        served[name.encode()] = _forwarding_handler(local[name.encode()].handle, peers, ThriftMethod(name), None)
+    return served
+
+
+def _forwarding_handler(local: MethodHandler, peers: Peers, method: ThriftMethod, entries: str | None) -> MethodHandler:
+    def serve(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        if request.forwarded or not peers.by_nonce:
+            return local(request, deadline, caller)
+        call = _ForwardedByIdCall(peers, method, entries, request, deadline, caller)
+        call.pending = local(request, deadline, call)
+        return call
+
+    return serve
+
+
+class _ForwardedByIdCall:
+    """One call: the `Caller` of this host's own serving, and what is under way for the real one.
+
+    Args:
+        entries: the request's list; None with a call about one item.
+    """
+
+    __slots__ = ("_caller", "_deadline", "_entries", "_forwarding", "_method", "_peers", "_request", "pending")
+
+    def __init__(
+        self, peers: Peers, method: ThriftMethod, entries: str | None, request: Any, deadline: float, caller: Caller
+    ) -> None:
+        self._peers = peers
+        self._method = method
+        self._entries = entries
+        self._request = request
+        self._deadline = deadline
+        self._caller = caller
+        self._forwarding: asyncio.Task[None] | None = None
+        self.pending: PendingCall | None = None
+
+    @property
+    def session(self) -> AuthSession | None:
+        return self._caller.session
+
+    def log_malformed(self, text: str) -> None:
+        self._caller.log_malformed(text)
+
+    def fail(self, error: Exception) -> None:
+        peer = self._owner_peer(error) if self._entries is None else None
+        if peer is None:
+            self._caller.fail(error)
+        else:
+            self._forwarding = asyncio.ensure_future(self._forward_whole(peer, error))
+
+    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
+        """This host has done its part."""
+        if self._entries is None or NotOwner not in set(map(type, value)):  # type: ignore[call-overload]
+            self._caller.reply(to_struct, value, on_unsent)
+            return
+        told = list(to_struct(value).outcomes)
+        ways: dict[Peer, list[int]] = {}
+        for place, outcome in enumerate(told):
+            peer = None if outcome.error is None else self._owner_peer(outcome.error)
+            if peer is not None:
+                ways.setdefault(peer, []).append(place)
+        if ways:
+            self._forwarding = asyncio.ensure_future(self._forward_parts(told, ways, self._entries))
+        else:
+            self._caller.reply(ttypes.OutcomesReply, told)
+
+    def abandon(self) -> None:
+        """What was passed on may still be written."""
+        if self._forwarding is not None:
+            self._forwarding.cancel()
+        elif self.pending is not None:
+            self.pending.abandon()
+
+    # ------------------------------------------------------------------ elsewhere
+
+    def _owner_peer(self, error: Any) -> Peer | None:
+        """Who may answer in place of this error, an exception or a struct."""
+        owner = error.owner if isinstance(error, NotOwner | ttypes.Error) else None
+        if owner is None:
+            return None
+        return self._peers.by_address(owner if isinstance(owner, tuple) else (owner.host, owner.port))
+
+    async def _forward_whole(self, peer: Peer, refusal: Exception) -> None:
+        request = copy(self._request)
+        request.forwarded = True
+        try:
+            reply = await self._peers.call(peer, self._method, request, self._deadline)
+        except PeerUnreachable:
+            self._caller.fail(refusal)
+        except Exception as error:
+            self._caller.fail(error)
+        else:
+            self._caller.reply(unchanged, reply)
+
+    async def _forward_parts(self, outcomes: list[Any], routes: Mapping[Peer, list[int]], entries: str) -> None:
+        try:
+            await asyncio.gather(
+                *(self._forward_part(peer, outcomes, places, entries) for peer, places in routes.items())
+            )
+        except Exception as error:
+            self._caller.fail(error)
+        else:
+            self._caller.reply(ttypes.OutcomesReply, outcomes)
+
+    async def _forward_part(self, peer: Peer, merged: list[Any], places: Sequence[int], entries: str) -> None:
+        """Puts what the owner says of its entries in their places."""
+        part = copy(self._request)
+        part.forwarded = True
+        given = getattr(part, entries)
+        setattr(part, entries, [given[place] for place in places])
+        try:
+            outcomes = (await self._peers.call(peer, self._method, part, self._deadline)).outcomes or []
+        except UnknownOutcome as error:
+            outcomes = [ttypes.Outcome(codec.error_struct(error)) for _ in places]
+        except FoqsError:
+            return
+        for inner, (place, outcome) in enumerate(zip(places, outcomes, strict=False)):
+            merged[place] = _with_caller_index(outcome, entries, inner, place)
+        for place in places[len(outcomes) :]:
+            merged[place] = ttypes.Outcome(
+                codec.error_struct(UnknownOutcome("the owner does not say what became of it"))
+            )
+
+
+def _with_caller_index(outcome: Any, entries: str, peer_index: int, caller_index: int) -> Any:
+    """A peer's outcome, which names the field by its place in what the peer got."""
+    error = outcome.error
+    head = f"{entries}[{peer_index}]"
+    if error is not None and error.field and error.field.startswith(head):
+        error.field = f"{entries}[{caller_index}]{error.field[len(head) :]}"
+    return outcome

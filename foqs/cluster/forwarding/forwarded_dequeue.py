@@ -1,0 +1,179 @@
+"""One dequeue of a host that has others beside it: here, elsewhere, or both at once.
+
+Holds `Passing`. Always true: it has one answer; its place among those who wait
+here is kept while it is passed on, and what comes of the later of the two is
+released; what comes after its caller has left too. Knows nothing of who has what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from foqs.core.errors import FoqsError, UnknownOutcome
+from foqs.core.items.item import TopicName
+from foqs.queue.port import PendingCall
+from foqs.rpc.auth_session import AuthSession
+from foqs.rpc.methods import Caller
+from foqs_client.idl import ttypes
+
+if TYPE_CHECKING:
+    from foqs.cluster.forwarding.dequeues import DequeueForwarder, Route
+
+_T = TypeVar("_T")
+
+
+class ForwardedDequeue:
+    """The `Caller` of this host's own serving, and what is under way for the real one.
+
+    Attributes:
+        passing: it is with a peer.
+    """
+
+    __slots__ = (
+        "_caller",
+        "_deadline",
+        "_first_forwarded_at_s",
+        "_forwarder",
+        "_is_done",
+        "_is_local_done",
+        "_local_pending",
+        "_request",
+        "_unknown_outcome",
+        "is_forwarding",
+        "topics",
+    )
+
+    def __init__(
+        self, forwarder: DequeueForwarder, request: Any, topics: Sequence[TopicName], deadline: float, caller: Caller
+    ) -> None:
+        self.topics = topics
+        self.is_forwarding = False
+        self._forwarder = forwarder
+        self._request = request
+        self._deadline = deadline
+        self._caller = caller
+        self._first_forwarded_at_s: float | None = None
+        """When it was first passed on, if that was before it was served here."""
+        self._local_pending: PendingCall | None = None
+        self._is_local_done = False
+        self._is_done = False
+        self._unknown_outcome: UnknownOutcome | None = None
+        """It was passed on, and not answered."""
+
+    def wanted_count(self, topic: TopicName) -> int:
+        """How many it wants."""
+        return self._request.topics[self.topics.index(topic)].count or 1
+
+    # --------------------------------------------------------------------- here
+
+    def serve_locally(self) -> None:
+        """Has this host serve it, with the time that is left to wait. Raises FoqsError."""
+        request = self._request
+        if request.wait_ms and self._first_forwarded_at_s is not None:
+            passed_ms = int((asyncio.get_running_loop().time() - self._first_forwarded_at_s) * 1_000)
+            request = copy(request)
+            request.wait_ms = max(0, request.wait_ms - passed_ms)
+        self._local_pending = self._forwarder.local(request, self._deadline, self)
+        alone = request.forwarded or request.local_only
+        if self._local_pending is not None and not self._is_local_done and request.wait_ms and not alone:
+            self._forwarder.add_waiting(self._local_pending, self)
+
+    @property
+    def session(self) -> AuthSession | None:
+        return self._caller.session
+
+    def log_malformed(self, text: str) -> None:
+        self._caller.log_malformed(text)
+
+    def fail(self, error: Exception) -> None:
+        self._finish()
+        self._caller.fail(error)
+
+    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
+        """This host has done its part."""
+        self._is_local_done = True
+        if value:
+            self._reply(to_struct, value, on_unsent)
+        elif not self.is_forwarding:
+            self._reply_empty()
+
+    # ---------------------------------------------------------------- elsewhere
+
+    def forward(self, route: Route) -> None:
+        """Asks a peer as well."""
+        if self._local_pending is None and self._first_forwarded_at_s is None:
+            self._first_forwarded_at_s = asyncio.get_running_loop().time()
+        self.is_forwarding = True
+        self._forwarder.run_detached(self._forward(route))
+
+    async def _forward(self, route: Route) -> None:
+        dequeues, namespace = self._forwarder, self._request.namespace_name
+        found: list[Any] = []
+        try:
+            found = await dequeues.dequeue_at(route, self._request, self.topics, self._deadline)
+        except UnknownOutcome as error:
+            self._unknown_outcome = error
+        except Exception as error:
+            self._abandon_local()
+            self._fail(error)
+        self.is_forwarding = False
+        if found:
+            peer, places = route
+            if self._is_done:
+                dequeues.release(peer, namespace, found)
+            else:
+                self._abandon_local()
+                self._reply(ttypes.DequeueReply, found, lambda: dequeues.release(peer, namespace, found))
+            dequeues.forward_waiting([self.topics[place] for place in places])
+        elif not self._is_done:
+            self._continue_locally()
+
+    def _continue_locally(self) -> None:
+        """The peer had nothing."""
+        if self._is_local_done or (self._local_pending is None and self._unknown_outcome is not None):
+            self._reply_empty()
+        elif self._local_pending is None:
+            try:
+                self.serve_locally()
+            except Exception as error:
+                self._fail(error)
+
+    # ------------------------------------------------------------------ the end
+
+    def abandon(self) -> None:
+        """Nobody waits any more. What a peer has leased for it is released when that is known."""
+        self._abandon_local()
+        self._finish()
+
+    def _abandon_local(self) -> None:
+        if self._local_pending is not None and not self._is_local_done:
+            self._local_pending.abandon()
+            self._is_local_done = True
+
+    def _reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None) -> None:
+        self._finish()
+
+        def with_heads(value: _T) -> Any:
+            reply = to_struct(value)
+            reply.heads = self._forwarder.topic_heads(self.topics, with_peers=not self._request.forwarded)
+            return reply
+
+        self._caller.reply(with_heads, value, on_unsent)
+
+    def _reply_empty(self) -> None:
+        if self._unknown_outcome is None:
+            self._reply(ttypes.DequeueReply, [], None)
+        else:
+            self._fail(self._unknown_outcome)
+
+    def _fail(self, error: Exception | FoqsError) -> None:
+        if not self._is_done:
+            self._finish()
+            self._caller.fail(error)
+
+    def _finish(self) -> None:
+        self._is_done = True
+        self._forwarder.remove_waiting(self._local_pending)

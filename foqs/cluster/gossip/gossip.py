@@ -1,0 +1,59 @@
+"""What the hosts of a tier tell each other, put together for one of them.
+
+Holds `Telling`: the journal of this host's topics, what the others told, who asks
+them, and the list of the tier's topics that comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, Final
+
+from foqs.cluster.gossip.change_log import ChangeLog
+from foqs.cluster.gossip.exchange import Exchange, GossipSettings
+from foqs.cluster.gossip.gossip_view import GossipView
+from foqs.cluster.gossip.local_topics import LocalTopics
+from foqs.cluster.gossip.tier_topics import TierTopics
+from foqs.cluster.peers import Peers
+from foqs.queue.engine import Engine
+from foqs.rpc.methods import MethodHandler, task_handler
+from foqs.rpc.queue_handlers import QueueHandlers
+
+_VERSION_BITS: Final = 62
+
+
+class Gossip:
+    """Args:
+    load: what waits here to be written, in items.
+    is_fully_served: see `TierTopics`.
+    """
+
+    def __init__(
+        self,
+        settings: GossipSettings,
+        engine: Engine,
+        peers: Peers,
+        load: Callable[[], float],
+        is_fully_served: Callable[[], bool],
+        rng: Random,
+    ) -> None:
+        self.view = GossipView(settings.peer_topics_max)
+        self.local_topics = LocalTopics(
+            engine.shards, ChangeLog(rng.getrandbits(_VERSION_BITS), settings.topic_tombstones_max)
+        )
+        placement = engine.queue.placement
+        self.exchange = Exchange(
+            settings, peers, self.local_topics, self.view, load, lambda: placement.accepts_items, rng
+        )
+        self.tier_topics = TierTopics(engine, peers, self.local_topics, self.view, is_fully_served)
+
+    def handlers(self, local: QueueHandlers) -> Mapping[bytes, MethodHandler]:
+        """The calls about it; those about this host only as it serves them alone."""
+
+        async def get_active_topics(request: Any, deadline: float) -> Any:
+            if request.filter is not None and request.filter.local_only:
+                return await local.get_active_topics(request, deadline)
+            return await local.list_topics(request, self.tier_topics.list_topics)
+
+        return {b"exchange": self.exchange.handle, b"getActiveTopics": task_handler(get_active_topics)}

@@ -1,0 +1,266 @@
+"""The other hosts of the tier, and calls to them.
+
+Holds `Peers`. Always true: a call is sent to one host, once; `Unreached` means
+that nobody read it, and every call ends by its deadline. Who is there
+comes from the plan as it was read last. Knows nothing of what calls mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Final
+from zlib import crc32
+
+from foqs.cluster.routing.port import Address, HostView
+from foqs.core.errors import (
+    ERROR_BY_CODE,
+    ErrorCode,
+    FoqsError,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+    UnknownOutcome,
+)
+from foqs_client.connection_pool import ConnectionPool
+from foqs_client.errors import FoqsError as NotWelcome
+from foqs_client.host_connection import NoReply, NotSent, TlsRequired
+from foqs_client.thrift_messages import Refused, ThriftMethod, Unencodable, Unreadable
+
+log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 0.5
+"""How long a connection to a peer is waited for."""
+REPLY_MARGIN_S: Final = 0.02
+"""A peer gets so much less time than there is, so that its answer comes in time."""
+SUSPECT_S: Final = 0.25
+"""A peer that refused what it was asked, or was not reached, is passed over for so long where another will do."""
+
+
+class PeerUnreachable(Unavailable):
+    """The peer could not be reached, or does not know this host: it has not read the call."""
+
+
+@dataclass(slots=True, eq=False)
+class Peer:
+    """Another host of the tier.
+
+    Attributes:
+        load: what waits there to be written, in items; as it told last.
+        takes_items: some shard there takes new items, as far as is known.
+        shunned_until: on the loop's clock.
+        trouble: why it could not be reached the last time; empty when it was.
+    """
+
+    view: HostView
+    load: float = 0.0
+    can_accept_items: bool = True
+    suspect_until_s: float = 0.0
+    unreachable_reason: str = ""
+
+    @property
+    def address(self) -> Address:
+        return self.view.address
+
+    @property
+    def nonce(self) -> str:
+        return self.view.nonce
+
+    @property
+    def relative_load(self) -> float:
+        """Its load, for what it can take."""
+        return self.load / self.view.capacity
+
+
+class Peers:
+    """Args:
+    host_views: of the cluster, as they were read last; the same object while nothing changed.
+    nonce, tier, region: of this host.
+    open_pool: connections to a host, which authenticate themselves.
+    """
+
+    def __init__(
+        self,
+        host_views: Callable[[], Sequence[HostView]],
+        nonce: str,
+        tier: str,
+        region: str,
+        open_pool: Callable[[Address], ConnectionPool],
+    ) -> None:
+        self._host_views = host_views
+        self._nonce = nonce
+        self._tier = tier
+        self._region = region
+        self._open_pool = open_pool
+        self._last_host_views: Sequence[HostView] | None = None
+        self._by_nonce: dict[str, Peer] = {}
+        self._own_address: Address | None = None
+        self._pools: dict[Address, ConnectionPool] = {}
+        self._closing_tasks: set[asyncio.Task[None]] = set()
+        self._rotation = crc32(nonce.encode())
+        """Hosts begin with different peers."""
+
+    @property
+    def by_nonce(self) -> dict[str, Peer]:
+        """By nonce; stays the same object while nobody comes or goes. Not to be changed."""
+        hosts = self._host_views()
+        if hosts is not self._last_host_views:
+            self._update(hosts)
+        return self._by_nonce
+
+    @property
+    def own_address(self) -> Address | None:
+        """Where this host is reached; None while the plan does not have it."""
+        hosts = self._host_views()
+        if hosts is not self._last_host_views:
+            self._update(hosts)
+        return self._own_address
+
+    def by_address(self, address: Address) -> Peer | None:
+        """The peer that is reached there."""
+        return next((peer for peer in self.by_nonce.values() if peer.address == address), None)
+
+    def enqueue_candidates(self) -> list[Peer]:
+        """Those that may take new items, the one to ask first: of this region, and of two whose turn it is the less loaded.
+
+        The least loaded of all would get what every host passes on until it tells its load again.
+        """
+        now = asyncio.get_running_loop().time()
+        able = [peer for peer in self.by_nonce.values() if _can_take_items(peer, now)]
+        self._rotation += 1
+        near = [peer for peer in able if peer.view.region == self._region]
+        far = [peer for peer in able if peer.view.region != self._region]
+        return _rotated(near, self._rotation) + _rotated(far, self._rotation)
+
+    def is_suspect(self, peer: Peer) -> bool:
+        """It is passed over for now."""
+        return peer.suspect_until_s > asyncio.get_running_loop().time()
+
+    def mark_suspect(self, peer: Peer) -> None:
+        """It did not take what it was asked to take."""
+        peer.suspect_until_s = asyncio.get_running_loop().time() + SUSPECT_S
+
+    async def call(self, peer: Peer, method: ThriftMethod, request: Any, deadline: float) -> Any:
+        """Sends a request, and returns the reply's struct. The request stays as it is.
+
+        Raises:
+            Unreached: nobody has read it.
+            UnknownOutcome: it was sent and not answered, and may write.
+            Unavailable: it was sent and not answered, and only reads.
+            FoqsError: what the peer says.
+        """
+        loop = asyncio.get_running_loop()
+        request = copy(request)
+        pool = self._pools.get(peer.address)
+        if pool is None:
+            pool = self._pools[peer.address] = self._open_pool(peer.address)
+        try:
+            while True:
+                link = pool.ready_connection or await pool.wait_for_connection(
+                    min(deadline, loop.time() + CONNECT_TIMEOUT_S)
+                )
+                left_s = deadline - loop.time() - REPLY_MARGIN_S
+                if left_s <= 0:
+                    raise PeerUnreachable("no time is left to ask another host", retry_after_ms=100)
+                request.timeout_ms = max(1, int(left_s * 1_000))
+                seqid, reply = link.send(method, method.encode(request), deadline)
+                try:
+                    body = await reply
+                    break
+                except NotSent:
+                    continue
+                except BaseException:
+                    link.forget(seqid)
+                    raise
+            result = method.decode(body)
+        except (NotSent, TlsRequired, NotWelcome) as error:
+            raise _unreachable(peer, str(error)) from None
+        except (NoReply, Unreadable, Refused) as error:
+            raise _no_reply_error(method, f"{peer.view.name} did not answer: {error}") from None
+        except Unencodable as error:
+            raise PeerUnreachable(f"the call cannot be passed on to {peer.view.name}: {error}") from None
+        if result.failed is not None:
+            told = core_error(result.failed.error)
+            if isinstance(told, Unauthenticated | PermissionDenied):
+                raise _unreachable(peer, f"it does not know this host as an administrator: {told.message}")
+            raise told
+        _mark_reachable(peer)
+        if result.success is None:
+            raise _no_reply_error(method, f"{peer.view.name} sent an empty reply")
+        return result.success
+
+    async def close(self) -> None:
+        """Closes all connections; calls under way end as unanswered."""
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()), *self._closing_tasks)
+
+    def _update(self, host_views: Sequence[HostView]) -> None:
+        known, self._last_host_views = self._by_nonce, host_views
+        others: dict[str, Peer] = {}
+        for host in host_views:
+            if host.nonce == self._nonce:
+                self._own_address = host.address
+            if host.tier != self._tier or host.nonce == self._nonce:
+                continue
+            peer = known.get(host.nonce) or Peer(host, host.load or 0.0)
+            if peer.view.load != host.load:
+                peer.load = host.load or 0.0
+            peer.view = host
+            others[host.nonce] = peer
+        if others.keys() != known.keys():
+            self._by_nonce = others
+        addresses = {peer.address for peer in others.values()}
+        for address in [address for address in self._pools if address not in addresses]:
+            closing = asyncio.ensure_future(self._pools.pop(address).close())
+            self._closing_tasks.add(closing)
+            closing.add_done_callback(self._closing_tasks.discard)
+
+
+def core_error(failed: Any) -> FoqsError:
+    """An error struct of a peer as this host would raise it."""
+    if failed is None or failed.code not in ERROR_BY_CODE:
+        return UnknownOutcome("a peer's error has no meaning here; the call may have taken effect")
+    owner = failed.owner
+    return ERROR_BY_CODE[ErrorCode(failed.code)](
+        failed.message or "the peer gave no reason",
+        field=failed.field,
+        retry_after_ms=failed.retry_after_ms,
+        owner=None if owner is None else (owner.host, owner.port),
+    )
+
+
+def _can_take_items(peer: Peer, now: float) -> bool:
+    view = peer.view
+    return peer.can_accept_items and not (view.drained or view.leaving) and peer.suspect_until_s <= now
+
+
+def _rotated(peers: list[Peer], rotation: int) -> list[Peer]:
+    """From the one whose turn it is on, or from the next where that is less loaded."""
+    if len(peers) < 2:
+        return peers
+    first = rotation % len(peers)
+    ordered = peers[first:] + peers[:first]
+    if ordered[1].relative_load < ordered[0].relative_load:
+        ordered[:2] = reversed(ordered[:2])
+    return ordered
+
+
+def _unreachable(peer: Peer, reason: str) -> PeerUnreachable:
+    if peer.unreachable_reason != reason:
+        log.warning("%s cannot be asked anything: %s", peer.view.name, reason)
+        peer.unreachable_reason = reason
+    return PeerUnreachable(f"{peer.view.name} cannot be asked: {reason}", retry_after_ms=100)
+
+
+def _mark_reachable(peer: Peer) -> None:
+    if peer.unreachable_reason:
+        log.info("%s answers again", peer.view.name)
+        peer.unreachable_reason = ""
+
+
+def _no_reply_error(method: ThriftMethod, reason: str) -> FoqsError:
+    if method.is_write:
+        return UnknownOutcome(f"{reason}; the call may have taken effect")
+    return Unavailable(reason, retry_after_ms=100)

@@ -1,0 +1,294 @@
+"""The cluster as one of its hosts sees it, and what administrators change through that host; see `ClusterService`.
+
+Always true: what is told comes from the last reading of the registry, and of
+this host's own shards from themselves; two hosts with the same reading tell the
+same map by the same version. A change is one compare-and-set of the layout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final
+
+from foqs.catalog.key_slot_assignment import SlotAssignment
+from foqs.cluster.routing.port import Address, HostRef, HostView, RoutingChange, RoutingTable, ShardView
+from foqs.cluster.routing.routing_log import RoutingLog
+from foqs.core.errors import InvalidArgument, Unavailable, UnknownOutcome
+from foqs.shard.status import ShardStatus
+from shardmgr import layout_changes
+from shardmgr.layout_changes import ChangeRefused
+from shardmgr.model import ClusterView, Layout, MalformedDocument, Member, ShardSpec
+from shardmgr.ownership import OwnershipState
+from shardmgr.ownership_progress import ownership_state_of
+from shardmgr.registry.port import Registry, RegistryFailed, RegistryOutcomeUnknown
+
+_RETRY_MS: Final = 1_000
+
+
+class RegistryCluster:
+    """See `ClusterService`.
+
+    Args:
+        view: what was read last; None before the first reading.
+        nonce, tier: of this host.
+        statuses: of its shards.
+        key_slots: by shard of its tier, those of idempotency keys that it shall hold.
+        version: of its program.
+        databases: the names of those that it knows; None: any name is good.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        view: Callable[[], ClusterView | None],
+        nonce: str,
+        tier: str,
+        statuses: Callable[[], Sequence[ShardStatus]],
+        key_slots: Callable[[], SlotAssignment] = dict,
+        version: str = "",
+        databases: Collection[str] | None = None,
+    ) -> None:
+        self._registry = registry
+        self._view = view
+        self._nonce = nonce
+        self._tier = tier
+        self._statuses = statuses
+        self._key_slots = key_slots
+        self._version = version
+        self._databases = databases
+        self.live_loads: Callable[[], Mapping[str, float]] = dict
+        """By nonce, what waits at hosts to be written, where it is known better than by the registry."""
+        self._routing_source: tuple[ClusterView, SlotAssignment] | None = None
+        self._routing: RoutingTable
+        """Without what is known of this host's own shards alone, as of `_seen`."""
+        self._routing_log = RoutingLog()
+        self._hosts_source: ClusterView | None = None
+        self._hosts: Sequence[HostView] = ()
+        """Those of `_hosts_source`."""
+
+    @property
+    def tier(self) -> str:
+        return self._tier
+
+    @property
+    def version(self) -> int:
+        return self._current_routing().version
+
+    @property
+    def hosts(self) -> Sequence[HostView]:
+        """Those of `routing`, the same object while nothing of them changed; none before the first reading."""
+        view = self._view()
+        return () if view is None else self._host_views(view)
+
+    def changes_since(self, version: int) -> RoutingChange | None:
+        drawn = self._current_routing()
+        change = self._routing_log.changes_since(version)
+        return None if change is None else replace(change, shards=self._with_own_status(drawn, change.shards))
+
+    def host_loads(self) -> Sequence[float]:
+        hosts, now = self._current_routing().hosts, self.live_loads()
+        return [now.get(host.nonce, host.load or 0.0) for host in sorted(hosts, key=lambda host: host.nonce)]
+
+    @property
+    def is_fully_served(self) -> bool:
+        """Every shard of the tier has an owner who serves it, as far as was read."""
+        return self._view() is not None and all(
+            shard.state == OwnershipState.OWNED.value
+            for shard in self._current_routing().shards
+            if shard.tier == self._tier
+        )
+
+    def routing(self) -> RoutingTable:
+        drawn, now = self._current_routing(), self.live_loads()
+        hosts = [replace(host, load=now[host.nonce]) if host.nonce in now else host for host in drawn.hosts]
+        return RoutingTable(drawn.version, hosts, self._with_own_status(drawn, drawn.shards))
+
+    def _with_own_status(self, routing: RoutingTable, shards: Sequence[ShardView]) -> Sequence[ShardView]:
+        """The same, with what this host knows of its own."""
+        own = {status.shard: status for status in self._statuses()}
+        address = next((host.address for host in routing.hosts if host.nonce == self._nonce), None)
+        return [
+            replace(shard, queued_items=status.queued_items, reason=status.reason)
+            if shard.owner == address is not None and (status := own.get(shard.shard)) is not None
+            else shard
+            for shard in shards
+        ]
+
+    def _current_routing(self) -> RoutingTable:
+        """The map that all hosts draw alike from what was read last; drawn once."""
+        view, slots = self._required_view(), self._key_slots()
+        if self._routing_source is None or self._routing_source[0] is not view or self._routing_source[1] is not slots:
+            hosts = self._host_views(view)
+            by_nonce = {member.nonce: member for member in view.members}
+            shards = [self._shard_view(spec, view, by_nonce) for _, spec in sorted(view.layout.shards.items())]
+            self._routing_source = view, slots
+            self._routing = RoutingTable(_routing_version(hosts, shards), hosts, shards)
+            self._routing_log.add(self._routing)
+        return self._routing
+
+    def _host_views(self, view: ClusterView) -> Sequence[HostView]:
+        """By name; drawn without the shards, since whoever passes a call on asks for them."""
+        if self._hosts_source is not view:
+            owned = Counter(assignment.nonce for assignment in view.plan.assignments.values())
+            members = sorted(view.members, key=lambda member: (member.name, member.nonce))
+            hosts = [self._host_view(member, view, owned[member.nonce]) for member in members]
+            self._hosts_source = view
+            if hosts != self._hosts:
+                self._hosts = hosts
+        return self._hosts
+
+    async def add_shard(self, spec: ShardSpec, deadline: float) -> None:
+        if self._databases is not None and spec.database not in self._databases:
+            raise InvalidArgument(
+                f"the host that was asked knows no database {spec.database!r}, only {', '.join(sorted(self._databases))}; "
+                f"add [databases.{spec.database}] to every host's configuration and start them again",
+                field="database_name",
+            )
+        async with _translated_errors(deadline):
+            await layout_changes.add_shard(self._registry, spec)
+
+    async def remove_shard(self, shard: int, deadline: float, *, force: bool) -> None:
+        async with _translated_errors(deadline):
+            await layout_changes.remove_shard(self._registry, shard, force=force)
+
+    async def drain_shard(self, shard: int, deadline: float, *, draining: bool) -> None:
+        async with _translated_errors(deadline):
+            await layout_changes.drain_shard(self._registry, shard, drain=draining)
+
+    async def move_shard(self, shard: int, target: HostRef | None, deadline: float) -> None:
+        field = "target" if isinstance(target, tuple) else "target_name"
+        async with _translated_errors(deadline, field):
+            name = None if target is None else self._host_name(target, field)
+            await layout_changes.move_shard(self._registry, shard, name)
+
+    async def drain_host(self, host: HostRef, deadline: float, *, drained: bool) -> None:
+        field = "host" if isinstance(host, tuple) else "host_name"
+        async with _translated_errors(deadline, field):
+            change = layout_changes.drain_host if drained else layout_changes.undrain_host
+            await change(self._registry, self._host_name(host, field))
+
+    # ----------------------------------------------------------------- what is told
+
+    def _required_view(self) -> ClusterView:
+        view = self._view()
+        if view is None:
+            raise Unavailable("this host has not read the cluster's plan yet; try again", retry_after_ms=_RETRY_MS)
+        return view
+
+    def _host_view(self, member: Member, view: ClusterView, shard_count: int) -> HostView:
+        return HostView(
+            member.name,
+            address_of(member),
+            member.tier,
+            member.region,
+            shard_count,
+            member.nonce,
+            member.capacity,
+            member.load,
+            member.name in view.layout.drained,
+            member.leaving,
+            self._version if member.nonce == self._nonce else "",
+        )
+
+    def _shard_view(self, spec: ShardSpec, view: ClusterView, members: dict[str, Member]) -> ShardView:
+        number = spec.number
+        assignment = view.plan.assignments.get(number)
+        member = None if assignment is None else members.get(assignment.nonce)
+        state = ownership_state_of(number, assignment, member)
+        reason: str | None = None
+        if assignment is None:
+            reason = _free_reason(spec, view)
+        elif member is None:
+            reason = f"its host {assignment.name} is gone; another gets it"
+        elif state != OwnershipState.OWNED.value:
+            reason = f"the log and /readyz of {member.name} say why"
+        return ShardView(
+            shard=number,
+            tier=spec.tier,
+            region=spec.region,
+            owner=None if member is None else address_of(member),
+            owner_name="" if assignment is None else assignment.name,
+            epoch=view.plan.epochs.get(number, 0) if assignment is None else assignment.epoch,
+            state=state,
+            database=spec.database,
+            weight=spec.weight,
+            draining=spec.draining,
+            pinned_to=view.layout.pins.get(number, ""),
+            reason=reason,
+            key_slots=self._key_slots().get(number, ()) if spec.tier == self._tier else (),
+        )
+
+    def _host_name(self, host: HostRef, field: str) -> str:
+        """The name of a host that was named by that, or by its address, as a pair or as text."""
+        members = self._required_view().members
+        if isinstance(host, str):
+            if any(member.name == host for member in members):
+                return host
+            return next((member.name for member in members if member.address == host), host)
+        for member in members:
+            if address_of(member) == host:
+                return member.name
+        raise InvalidArgument(f"no host at {host[0]}:{host[1]} is there; listHosts tells which are", field=field)
+
+
+def address_of(member: Member) -> Address:
+    """Host and port of a member's address; an IPv6 host without its brackets."""
+    host, _, port = member.address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _free_reason(spec: ShardSpec, view: ClusterView) -> str:
+    return (
+        "it is about to be given to a host"
+        if any(_may_own(member, spec, view.layout) for member in view.members)
+        else f"no host of tier {spec.tier} is there that is neither drained nor stopping"
+    )
+
+
+def _may_own(member: Member, spec: ShardSpec, layout: Layout) -> bool:
+    return member.tier == spec.tier and not member.leaving and member.name not in layout.drained
+
+
+def _routing_version(hosts: Sequence[HostView], shards: Sequence[ShardView]) -> int:
+    """A positive 63-bit number that stands for all that every host tells alike."""
+    digest = hashlib.sha256()
+    for host in hosts:
+        told = (host.name, host.address, host.tier, host.region, host.nonce, host.capacity, host.drained, host.leaving)
+        digest.update(repr((told, host.shard_count)).encode())
+    for shard in shards:
+        digest.update(
+            repr(
+                (shard.shard, shard.tier, shard.region, shard.owner, shard.owner_name, shard.epoch, shard.state)
+            ).encode()
+        )
+        rest = (shard.database, shard.weight, shard.draining, shard.pinned_to, shard.reason, sorted(shard.key_slots))
+        digest.update(repr(rest).encode())
+    return int.from_bytes(digest.digest()[:8], "big") >> 1 or 1
+
+
+@asynccontextmanager
+async def _translated_errors(deadline: float, host_field: str = "host") -> AsyncIterator[None]:
+    """Runs a change; what goes wrong with it becomes what the caller is told.
+
+    Args:
+        host_field: the request's field that names the host.
+    """
+    try:
+        async with asyncio.timeout_at(deadline):
+            yield
+    except ChangeRefused as error:
+        field = {"host": host_field, "cluster": None}.get(error.field, error.field)
+        raise InvalidArgument(error.problem, field=field) from None
+    except RegistryFailed as error:
+        raise Unavailable(str(error), retry_after_ms=_RETRY_MS) from None
+    except MalformedDocument as error:
+        raise Unavailable(f"the cluster's layout cannot be understood: {error}", retry_after_ms=_RETRY_MS) from None
+    except RegistryOutcomeUnknown as error:
+        raise UnknownOutcome(f"{error}; the change may be recorded: look, or make it again") from None
+    except TimeoutError:
+        raise UnknownOutcome("the change may be recorded: look, or make it again") from None

@@ -1,0 +1,79 @@
+"""All that a host does with the others of its tier, put together.
+
+Holds `Tier`, of one host. Knows nothing of sockets; `host` starts and stops it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from foqs.cluster.forwarding.by_id_calls import by_id_handlers
+from foqs.cluster.forwarding.dequeues import DequeueForwarder
+from foqs.cluster.forwarding.enqueues import EnqueueForwarder
+from foqs.cluster.forwarding.scatter_gather import ScatterGather, TierShards
+from foqs.cluster.forwarding.tier_service import TierService
+from foqs.cluster.gossip.exchange import GossipSettings
+from foqs.cluster.gossip.gossip import Gossip
+from foqs.cluster.peers import Peers
+from foqs.cluster.shared_limits import TierLimits
+from foqs.queue.engine import Engine
+from foqs.rpc.queue_handlers import QueueHandlers
+
+
+class TierMember:
+    """Args:
+    local: the calls as this host serves them by itself.
+    tier_shards: who owns those of the tier.
+    page_bytes_max: what a page of items carries.
+    load: what waits here to be written, in items.
+    is_fully_served: see `foqs.cluster.gossip.tier_topics.TierTopics`.
+    stopwatch_s: a stop watch.
+    """
+
+    def __init__(
+        self,
+        settings: GossipSettings,
+        local: QueueHandlers,
+        engine: Engine,
+        peers: Peers,
+        tier_shards: TierShards,
+        page_bytes_max: int,
+        load: Callable[[], float],
+        is_fully_served: Callable[[], bool],
+        stopwatch_s: Callable[[], float],
+        rng: Random,
+    ) -> None:
+        methods = local.methods
+        self.peers = peers
+        self.gossip = Gossip(settings, engine, peers, load, is_fully_served, rng)
+        self.limits = TierLimits(
+            engine.queue.quota,
+            lambda: engine.namespaces.limited_settings,
+            lambda: peers.by_nonce.values(),
+            stopwatch_s,
+            settings.gossip_interval_ms / 1_000,
+        )
+        self.limits.attach(self.gossip.exchange)
+        self.enqueue_forwarder = EnqueueForwarder(methods[b"enqueue"].handle, peers)
+        self.dequeue_forwarder = DequeueForwarder(
+            methods[b"dequeue"].handle, peers, engine.queue.availability, self.gossip.view
+        )
+        self.service = TierService(
+            local,
+            {
+                b"enqueue": self.enqueue_forwarder.handle,
+                b"dequeue": self.dequeue_forwarder.handle,
+                **self.gossip.handlers(local),
+                **by_id_handlers(methods, peers),
+                **ScatterGather(methods, peers, tier_shards, page_bytes_max).handlers,
+            },
+        )
+
+    async def run(self) -> None:
+        """Asks the others what they have, until it is cancelled."""
+        await self.gossip.exchange.run()
+
+    async def close(self) -> None:
+        """Closes the connections to the others."""
+        await self.peers.close()

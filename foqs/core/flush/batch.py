@@ -1,0 +1,194 @@
+"""What one flush takes: parts of works.
+
+Always true: a part has an entry at least and knows their ids and bytes; a batch
+knows how many entries it has, and which ids its events name. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from foqs.core.errors import FoqsError
+from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, SetPurgeMarker
+from foqs.core.flush.replay_lookup import ReplayLookup
+from foqs.core.flush.work import (
+    ALREADY_GONE,
+    OPEN,
+    SEALED,
+    Acks,
+    AlreadyGone,
+    Dues,
+    Events,
+    HandOut,
+    Inserts,
+    Lane,
+    Work,
+)
+from foqs.core.items.idempotency_keys import KeyName
+from foqs.core.items.item import Row
+
+__all__ = [
+    "ALREADY_GONE",
+    "OPEN",
+    "SEALED",
+    "Acks",
+    "AlreadyGone",
+    "Batch",
+    "Dues",
+    "Events",
+    "HandOut",
+    "Inserts",
+    "Lane",
+    "Part",
+    "ReplayLookup",
+    "Work",
+]
+
+W = TypeVar("W", bound=Work)
+
+
+class Part(Generic[W]):
+    """The entries `start` to `stop` of a work: `count` of them, with their ids and the bytes that they write."""
+
+    __slots__ = ("bytes", "count", "numbers", "start", "stop", "work")
+
+    numbers: Sequence[int]
+
+    def __init__(self, work: W, start: int, stop: int) -> None:
+        self.work = work
+        self.start = start
+        self.stop = stop
+        self.count = stop - start
+        if self.count == len(work.numbers):
+            self.numbers = work.numbers
+            self.bytes = work.bytes
+        else:
+            self.numbers = work.numbers[start:stop]
+            self.bytes = work.size(start, stop)
+
+    def fail(self, error: FoqsError) -> None:
+        self.work.fail(self.start, self.stop, error)
+
+
+class Batch:
+    """What one flush takes.
+
+    Attributes:
+        parts: all but the claims, in order of precedence.
+        acks, events, hand_outs, inserts: the same by what their works are.
+        touched: ids of the acks and events.
+        leased: ids of the hand-outs.
+        dues: those of the events that came from the timers.
+        claims: hand-outs of items that this very batch inserts, or finds due: they
+            are written leased. They hold whole works.
+        key_slots: of keys, that the shard is given.
+        purging: cuts that are made, or over, and rows that one covers.
+        recalls: looks for what keys name already.
+    """
+
+    __slots__ = (
+        "_entry_count",
+        "acks",
+        "direct_deliveries",
+        "dues",
+        "event_numbers",
+        "events",
+        "hand_out_numbers",
+        "hand_outs",
+        "inserts",
+        "key_slots",
+        "parts",
+        "purges",
+        "replay_lookups",
+    )
+
+    def __init__(self, parts: Iterable[Part[Any]] = (), key_slots: Sequence[int] = ()) -> None:
+        self.parts: list[Part[Any]] = []
+        self.acks: list[Part[Acks]] = []
+        self.events: list[Part[Events]] = []
+        self.dues: list[Part[Dues]] = []
+        self.hand_outs: list[Part[HandOut]] = []
+        self.inserts: list[Part[Inserts]] = []
+        self.event_numbers: list[int] = []
+        self.hand_out_numbers: list[int] = []
+        self.direct_deliveries: list[HandOut] = []
+        self.purges: list[Part[SetPurgeMarker] | Part[ClearPurgeMarker] | Part[DeletePurgedRows]] = []
+        self.replay_lookups: list[Part[ReplayLookup]] = []
+        self.key_slots = key_slots
+        self._entry_count = 0
+        self.add(parts)
+
+    def __len__(self) -> int:
+        """Entries but the claims."""
+        return self._entry_count
+
+    def add(self, parts: Iterable[Part[Any]]) -> None:
+        for part in parts:
+            kind = type(part.work)
+            if kind is Inserts:
+                self.inserts.append(part)
+            elif kind is HandOut:
+                self.hand_outs.append(part)
+                self.hand_out_numbers += part.numbers
+            elif kind is Acks:
+                self.acks.append(part)
+                self.event_numbers += part.numbers
+            elif kind is Events:
+                self.events.append(part)
+                self.event_numbers += part.numbers
+            elif kind is Dues:
+                self.dues.append(part)
+                self.events.append(part)
+                self.event_numbers += part.numbers
+            elif kind is ReplayLookup:
+                self.replay_lookups.append(part)
+            else:
+                self.purges.append(part)
+            self.parts.append(part)
+            self._entry_count += part.count
+
+    def due_rows(self) -> list[Mapping[int, Row]]:
+        """Rows of its own dues, as they are in the table; those that were remembered elsewhere are not among them.
+
+        Not of the other parts of their works: those may have been written since, by an earlier flush.
+        """
+        return [
+            {number: row for number in part.numbers if (row := rows.get(number)) is not None}
+            for part in self.dues
+            if (rows := part.work.rows)
+        ]
+
+    def dues_with_waiter(self) -> dict[int, int | None]:
+        """The dues that a claim names, with its `lease_ms`."""
+        if not (self.direct_deliveries and self.dues):
+            return {}
+        due = {number for part in self.dues for number in part.numbers}
+        return {number: claim.lease_ms for claim in self.direct_deliveries for number in claim.numbers if number in due}
+
+    def key_names(self) -> list[KeyName]:
+        """The idempotency keys of its inserts; one may stand in it twice."""
+        return [
+            (part.work.namespace, key)
+            for part in self.inserts
+            if part.work.has_keys
+            for key in part.work.keys(part.start, part.stop)
+        ]
+
+    def replay_key_names(self) -> list[KeyName]:
+        """The idempotency keys of its recalls, likewise."""
+        return [name for part in self.replay_lookups for name in part.work.key_names(part.start, part.stop)]
+
+    def split(self) -> tuple[Batch, Batch]:
+        """Two batches of half the entries each, in order; without claims."""
+        half = len(self) // 2
+        first: list[Part[Any]] = []
+        second: list[Part[Any]] = []
+        for part in self.parts:
+            cut = part.start + min(half, part.count)
+            half -= cut - part.start
+            if cut > part.start:
+                first.append(Part(part.work, part.start, cut))
+            if cut < part.stop:
+                second.append(Part(part.work, cut, part.stop))
+        return Batch(first), Batch(second)

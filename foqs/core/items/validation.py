@@ -1,0 +1,157 @@
+"""What a caller's values must be before anything else looks at them.
+
+Holds the rules for names, sizes, numbers and times of a request. Always true:
+a value that passed needs no second look; a rule that fails says what is wrong
+and what to do, and names the field relative to its struct (the caller puts the
+path before it). Pure; knows nothing of Thrift, of namespaces' settings or of
+what the values are for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from foqs.core.errors import InvalidArgument, LimitExceeded
+from foqs.core.items.item import TIME_MS_MAX
+
+NAME_BYTES_MAX: Final = 255
+CURSOR_BYTES_MAX: Final = 4_096
+
+
+class MalformedRequest(InvalidArgument):
+    """Bytes that no correct client sends, whatever its user asked for."""
+
+
+def decode_text(raw: bytes, bytes_max: int, field: str) -> str:
+    """Strict UTF-8 of at most `bytes_max` bytes.
+
+    Raises:
+        Malformed: it is not UTF-8.
+        InvalidArgument: it is too long.
+    """
+    if len(raw) > bytes_max:
+        raise InvalidArgument(f"this has {len(raw)} bytes; at most {bytes_max} are allowed", field=field)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedRequest(f"this is not UTF-8: {error.reason} at byte {error.start}", field=field) from None
+
+
+def decode_name(raw: bytes | None, field: str) -> str:
+    """A name: 1 to 255 bytes of UTF-8 without NUL, kept exactly.
+
+    Raises:
+        Malformed: it is not UTF-8.
+        InvalidArgument: it is missing, empty, too long or holds NUL.
+    """
+    if not raw:
+        what = "missing" if raw is None else "empty"
+        raise InvalidArgument(f"this is {what}; give 1 to {NAME_BYTES_MAX} bytes of UTF-8", field=field)
+    if 0 in raw:
+        raise InvalidArgument("a name must not hold NUL", field=field)
+    return decode_text(raw, NAME_BYTES_MAX, field)
+
+
+def check_idempotency_key(raw: bytes) -> bytes:
+    """An idempotency key: 1 to 255 bytes of UTF-8 without NUL, kept exactly; field `idempotency_key`.
+
+    Raises:
+        Malformed: it is not UTF-8.
+        InvalidArgument: it is empty, too long or holds NUL.
+    """
+    if not (raw and len(raw) <= NAME_BYTES_MAX and raw.isascii() and 0 not in raw):
+        decode_name(raw, "idempotency_key")
+    return raw
+
+
+def check_number(value: int | None, minimum: int, maximum: int, field: str) -> int:
+    """An integer in [least, most].
+
+    Raises:
+        InvalidArgument: it is missing or too small.
+        LimitExceeded: it is too large.
+    """
+    if value is None:
+        raise InvalidArgument(f"this is missing; give a number from {minimum} to {maximum}", field=field)
+    if value < minimum:
+        raise InvalidArgument(f"{value} is too small; the least is {minimum}", field=field)
+    if value > maximum:
+        raise LimitExceeded(f"{value} is too large; the most is {maximum}", field=field)
+    return value
+
+
+def check_size(data: bytes, bytes_max: int, field: str) -> bytes:
+    """Bytes of at most `bytes_max`.
+
+    Raises:
+        LimitExceeded: there are more.
+    """
+    if len(data) > bytes_max:
+        raise LimitExceeded(f"this has {len(data)} bytes; the namespace allows {bytes_max}", field=field)
+    return data
+
+
+def check_entry_count(count: int | None, maximum: int, field: str) -> int:
+    """The length of a list of 1 to `maximum` entries; None is a missing list.
+
+    Raises:
+        InvalidArgument: it is missing or empty.
+        LimitExceeded: it is too long.
+    """
+    if not count:
+        what = "missing" if count is None else "empty"
+        raise InvalidArgument(f"this is {what}; give 1 to {maximum} entries", field=field)
+    if count > maximum:
+        raise LimitExceeded(f"this has {count} entries; one call takes at most {maximum}", field=field)
+    return count
+
+
+def check_delivery_time(delay_ms: int | None, deliver_after_ms: int | None) -> None:
+    """A relative or an absolute time, or neither; fields `delay_ms` and `deliver_after_ms`.
+
+    A moment in the past is allowed and means now.
+
+    Raises:
+        InvalidArgument: both are given, or one is out of range.
+    """
+    if delay_ms is not None:
+        if deliver_after_ms is not None:
+            raise InvalidArgument("give either delay_ms or deliver_after_ms, not both", field="delay_ms")
+        if not 0 <= delay_ms <= TIME_MS_MAX:
+            raise InvalidArgument(f"{delay_ms} ms is outside 0 to {TIME_MS_MAX}", field="delay_ms")
+    elif deliver_after_ms is not None and deliver_after_ms > TIME_MS_MAX:
+        raise InvalidArgument(
+            f"{deliver_after_ms} lies beyond the year 9999; give milliseconds since 1970-01-01 UTC",
+            field="deliver_after_ms",
+        )
+
+
+def check_ttl(ttl_ms: int, delay_ms: int | None) -> int:
+    """A time to live that is longer than the delay before it; field `ttl_ms`.
+
+    Raises:
+        InvalidArgument: it is out of range, or ends before the item could be delivered.
+    """
+    if not 1 <= ttl_ms <= TIME_MS_MAX:
+        raise InvalidArgument(f"{ttl_ms} ms is outside 1 to {TIME_MS_MAX}", field="ttl_ms")
+    if delay_ms is not None and ttl_ms <= delay_ms:
+        raise InvalidArgument(
+            f"an item delayed by {delay_ms} ms would expire after {ttl_ms} ms, before it could be delivered; "
+            "give a longer ttl_ms",
+            field="ttl_ms",
+        )
+    return ttl_ms
+
+
+def check_ttl_outlasts_delivery(ttl_ms: int, deliver_after_ms: int, now_ms: int) -> None:
+    """A time to live that is longer than it takes until the moment of delivery; field `ttl_ms`.
+
+    Raises:
+        InvalidArgument: it ends before the item could be delivered.
+    """
+    if now_ms + ttl_ms <= deliver_after_ms:
+        raise InvalidArgument(
+            f"an item that is delivered after {deliver_after_ms - now_ms} ms would expire after {ttl_ms} ms, before it "
+            "could be delivered; give a longer ttl_ms, or an earlier deliver_after_ms",
+            field="ttl_ms",
+        )

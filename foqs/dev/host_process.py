@@ -1,0 +1,96 @@
+"""A host process of this machine.
+
+Always true: it runs this interpreter's program with a configuration of its own,
+and nothing of our environment's options. Knows nothing of what a host does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from foqs.dev.server_process import ServerProcess, free_port
+
+PROGRAM: Final = (str(Path(sys.executable).with_name("foqs")),)
+_PROBE_S: Final = 5.0
+
+
+class HostProcess(ServerProcess):
+    """A `foqs host`.
+
+    Args:
+        options: of its configuration, by dotted name; they are written into its folder. Ports that are missing are free ones.
+        command: what is run in place of the installed program, followed by `host --config FILE`.
+        ready_path: the HTTP path that answers 200 when `start` shall return.
+    """
+
+    name = "foqs"
+
+    def __init__(
+        self,
+        folder: Path | None,
+        options: Mapping[str, Any],
+        command: Sequence[str] = PROGRAM,
+        ready_path: str = "/readyz",
+    ) -> None:
+        super().__init__(folder)
+        self.options = {"server.port": free_port(), "server.http_port": free_port(), **options}
+        self.config = self.folder / "foqs.toml"
+        self.config.write_text(to_toml(self.options))
+        self._command = command
+        self._ready_path = ready_path
+
+    @property
+    def port(self) -> int:
+        return int(self.options["server.port"])
+
+    @property
+    def http_port(self) -> int:
+        return int(self.options["server.http_port"])
+
+    @property
+    def address(self) -> str:
+        return f"foqs://127.0.0.1:{self.port}"
+
+    def set_up(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Starts the host on its data."""
+        kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("FOQS_")}
+        self.launch(
+            [*self._command, "host", "--config", str(self.config)],
+            self._is_ready,
+            cwd=self.folder,
+            env=kept | {"NO_COLOR": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+
+    def get(self, path: str) -> str:
+        """The body of an HTTP path. Raises OSError."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=_PROBE_S) as reply:
+            return str(reply.read().decode())
+
+    def _is_ready(self) -> bool:
+        return self.is_ok(self._ready_path)
+
+    def is_ok(self, path: str) -> bool:
+        """Whether an HTTP path is answered with 200."""
+        try:
+            self.get(path)
+        except OSError:  # an HTTPError is one
+            return False
+        return True
+
+
+def to_toml(options: Mapping[str, Any]) -> str:
+    """Options by dotted name as a configuration file."""
+    sections: dict[str, list[str]] = {}
+    for name, value in options.items():
+        section, option = name.rsplit(".", 1)
+        sections.setdefault(section, []).append(f"{option} = {json.dumps(value)}\n")
+    return "".join(f"[{name}]\n{''.join(lines)}" for name, lines in sections.items())

@@ -1,0 +1,186 @@
+"""A cluster of this machine: ZooKeeper, MariaDB servers and hosts, from installed packages.
+
+Always true: hosts start after what they need, and end before it; whatever
+happens, every process is ended by its id when `close` returns. With a folder
+that is given the data stays, and the next cluster in it goes on with it; only
+one at a time may. Knows nothing of what hosts do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import shutil
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import IO, Any, Final, Self
+
+from foqs.dev.host_process import PROGRAM, HostProcess
+from foqs.dev.mariadb_server import MariaDb
+from foqs.dev.server_process import ServerNotAvailable, ServerProcess, free_port, run_program, temporary_folder
+from foqs.dev.zookeeper_server import ZooKeeper
+from foqs_client import Client, FoqsError, Routing
+
+DATABASE: Final = "foqs"
+_SERVED_TIMEOUT_S: Final = 120.0
+_POLL_S: Final = 0.1
+_CALL_MS: Final = 2_000
+
+
+class LocalCluster:
+    """A cluster in the making, running, or stopping; a context manager.
+
+    Args:
+        folder: keeps the data; None: a temporary one, which goes with the cluster.
+        hosts, databases, shards: how many.
+        port: gives each host its two ports, for calls and for HTTP.
+        zookeeper, database: make the servers, each for a folder.
+        options: of every host's configuration, by dotted name.
+        command: what is run as `foqs`.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        hosts: int = 3,
+        databases: int = 2,
+        shards: int = 8,
+        port: Callable[[], int] = free_port,
+        zookeeper: Callable[[Path], ZooKeeper] = ZooKeeper,
+        database: Callable[[Path], MariaDb] = MariaDb,
+        options: Mapping[str, Any] = MappingProxyType({}),
+        command: Sequence[str] = PROGRAM,
+    ) -> None:
+        self.is_temporary = folder is None
+        self.folder = temporary_folder("cluster") if folder is None else folder.resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.is_temporary:
+            self.folder.chmod(0o711)  # MariaDB may run as another user
+        self._lock: IO[bytes] | None = None
+        self._command = command
+        self._shards = shards
+        self.zookeeper = zookeeper(self.folder / "zookeeper")
+        self.databases = [database(self.folder / f"db{number}") for number in range(1, databases + 1)]
+        places = {f"databases.db{n}.url": server.url(DATABASE) for n, server in enumerate(self.databases, 1)}
+        self.hosts = [
+            HostProcess(
+                self.folder / f"host{number}",
+                {
+                    "server.name": f"host{number}",
+                    "server.port": port(),
+                    "server.http_port": port(),
+                    "cluster.zookeeper": self.zookeeper.address,
+                    "cluster.zookeeper_tick_ms": self.zookeeper.tick_ms,
+                    **places,
+                    **options,
+                },
+                command,
+                ready_path="/livez",
+            )
+            for number in range(1, hosts + 1)
+        ]
+
+    @property
+    def url(self) -> str:
+        """The address of all hosts."""
+        return "foqs://" + ",".join(f"127.0.0.1:{host.port}" for host in self.hosts)
+
+    def set_up(self) -> None:
+        """Starts everything; returns when every shard is served.
+
+        Raises:
+            ServerNotAvailable: something cannot be had; the text says why and what to do.
+        """
+        self._lock_folder()
+        with ThreadPoolExecutor() as pool:
+            _set_up_all(pool, [self.zookeeper, *self.databases])
+            for server in self.databases:
+                server.query(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+            self._init_once()
+            _set_up_all(pool, self.hosts)
+        self._wait_until_served()
+
+    def close(self) -> None:
+        """Stops hosts, then what they need, and removes a temporary folder. Interrupted, it kills what is left."""
+        servers: list[ServerProcess] = [*self.hosts, *self.databases, self.zookeeper]
+        try:
+            for group in (self.hosts, [*self.databases, self.zookeeper]):
+                for server in group:
+                    server.send_signal(signal.SIGTERM)
+                for server in group:
+                    server.stop()
+        finally:
+            for server in servers:
+                server.stop(signal.SIGKILL)
+                server.close()
+            if self._lock is not None:
+                self._lock.close()
+            if self.is_temporary:
+                shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.set_up()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _lock_folder(self) -> None:
+        lock = (self.folder / "lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise ServerNotAvailable(
+                f"{self.folder} is used by another cluster that runs; name another folder"
+            ) from None
+        self._lock = lock
+
+    def _init_once(self) -> None:
+        """Once for a folder: what administrators change later is theirs."""
+        done = self.folder / "initialised"
+        if not done.exists():
+            config = ["--config", str(self.hosts[0].config)]
+            run_program([*self._command, "cluster", "init", *config, "--shards", str(self._shards), "--yes"])
+            done.touch()
+
+    def _wait_until_served(self) -> None:
+        """Returns when every shard is served, as one of the hosts sees it."""
+        deadline = time.monotonic() + _SERVED_TIMEOUT_S
+        while not asyncio.run(self._is_served()):
+            for host in self.hosts:
+                if host.exit_code is not None:
+                    raise ServerNotAvailable(f"a host ended with {host.exit_code}:\n{host.log_tail()}")
+            if time.monotonic() > deadline:
+                raise ServerNotAvailable(
+                    f"not every shard was served within {_SERVED_TIMEOUT_S:.0f} s:\n{self.hosts[0].log_tail()}"
+                )
+            time.sleep(_POLL_S)
+
+    async def _is_served(self) -> bool:
+        with contextlib.suppress(FoqsError):
+            async with Client(self.url, timeout_ms=_CALL_MS) as client:
+                return is_served(await client.routing(), len(self.hosts))
+        return False
+
+
+def is_served(routing: Routing, hosts: int) -> bool:
+    """Whether so many hosts are there, and every shard is served by one of them."""
+    return len(routing.hosts) == hosts and bool(routing.shards) and all(s.state == "owned" for s in routing.shards)
+
+
+def _set_up_all(pool: ThreadPoolExecutor, servers: Sequence[ServerProcess]) -> None:
+    """Starts servers at the same time."""
+    for started in [pool.submit(server.set_up) for server in servers]:
+        started.result()

@@ -1,0 +1,411 @@
+"""The configuration of a host: read once from file, environment and command line, then frozen.
+
+Always true: a `Config` in hand is valid as a whole. Whatever is wrong ends as
+one `ConfigError` of one line: where, which key, what, and the remedy. Later
+sources win: defaults, file, environment, command line. Knows nothing of what
+the options do.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pydantic import ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from foqs.access.keyring import Keyring, TlsFiles, UnusableOptionFile, read_keyring
+from foqs.access.secret_files import UnusableFile, read_password
+from foqs.options.auth_options import AuthOptions, PrincipalOptions, check_authentication, check_listen_addresses
+from foqs.options.cluster_options import (
+    DATABASES_OPTION,
+    ClusterOptions,
+    DatabaseOptions,
+    check_cluster_options,
+    check_hosts_can_authenticate,
+)
+from foqs.options.options import (
+    CatalogOptions,
+    CoordinatorOptions,
+    InvalidOption,
+    LogOptions,
+    NamespaceOptions,
+    Options,
+    ServerOptions,
+    StoreOptions,
+)
+from foqs.options.rpc_options import CallOptions, RpcOptions
+from foqs.options.shard_options import RowCacheOptions, ShardOptions
+
+ENVIRONMENT_PREFIX: Final = "FOQS_"
+CLI_VARIABLES: Final = frozenset(
+    f"FOQS_{name}"
+    for name in ("CONFIG", "ADDRESS", "NAMESPACE", "CLIENT_REGION", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE")
+)
+"""Variables of the command line, which are no options of a host."""
+
+FILE_BYTES_MAX: Final = 1 << 20
+ITEM_OVERHEAD_BYTES: Final = 4_096
+"""What a frame with one item holds besides its payload and metadata, at most."""
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. One line; the fields say it in parts."""
+
+    def __init__(self, source: str, key: str, problem: str, remedy: str) -> None:
+        super().__init__(": ".join(part for part in (source, key, f"{problem}; {remedy}") if part))
+        self.source = source
+        self.key = key
+        self.problem = problem
+        self.remedy = remedy
+
+
+class Config(Options):
+    """Everything a host is told at its start."""
+
+    server: ServerOptions = ServerOptions()
+    auth: AuthOptions = AuthOptions()
+    rpc: RpcOptions = RpcOptions()
+    calls: CallOptions = CallOptions()
+    store: StoreOptions = StoreOptions()
+    cluster: ClusterOptions = ClusterOptions()
+    databases: dict[str, DatabaseOptions] = DATABASES_OPTION
+    shard: ShardOptions = ShardOptions()
+    row_cache: RowCacheOptions = RowCacheOptions()
+    namespace: NamespaceOptions = NamespaceOptions()
+    coordinator: CoordinatorOptions = CoordinatorOptions()
+    catalog: CatalogOptions = CatalogOptions()
+    log: LogOptions = LogOptions()
+
+    @model_validator(mode="after")
+    def _check_sections(self) -> Self:
+        server = self.server
+        check_listen_addresses(server, self.auth)
+        check_authentication(server, self.auth)
+        check_cluster_options(self.cluster, self.databases, server)
+        check_hosts_can_authenticate(self.cluster, server, self.auth)
+        if server.port and server.port == server.http_port:
+            raise InvalidOption(f"{server.port} is server.port too", "choose another port", "server.http_port")
+        namespace = self.namespace
+        least = namespace.payload_bytes_max + namespace.metadata_bytes_max + ITEM_OVERHEAD_BYTES
+        if self.rpc.frame_bytes_max < least:
+            raise InvalidOption(f"an item can take {least} bytes", "raise it", "rpc.frame_bytes_max")
+        if namespace.key_window_ms <= self.calls.timeout_ms_max:
+            raise InvalidOption(
+                "a call may last longer than its keys are kept: tried again, it could enqueue twice",
+                "raise it above calls.timeout_ms_max",
+                "namespace.key_window_ms",
+            )
+        if self.calls.items_per_call_max > min(self.rpc.container_items_max, self.shard.queue_items_max):
+            raise InvalidOption(
+                "it is more than wire.container_items_max or shard.queue_items_max",
+                "lower it or raise those",
+                "calls.items_per_call_max",
+            )
+        return self
+
+    @property
+    def data_dir(self) -> Path:
+        """Where this host keeps files: the SQLite folder, else ./foqs-data."""
+        url = self.store.parsed_url
+        return Path(url.path) if url.kind == "sqlite" else Path("foqs-data")
+
+    @property
+    def coordinator_file(self) -> Path | None:
+        """Where the local coordinator keeps its epochs; None when nothing outlives the process."""
+        if self.coordinator.file:
+            return Path(self.coordinator.file)
+        return None if self.store.parsed_url.kind == "memory" else self.data_dir / "coordinator.json"
+
+    @property
+    def catalog_file(self) -> Path | None:
+        """Where namespaces, grants and pauses are kept; None when nothing outlives the process."""
+        if self.catalog.file:
+            return Path(self.catalog.file)
+        beside = self.coordinator_file
+        return None if beside is None else beside.with_name("catalog.json")
+
+    def password(self) -> str | None:
+        """The database password from its file, without its line end; None when there is none.
+
+        Raises:
+            ConfigError: the file cannot be read, or others than its owner may read it.
+        """
+        return _read_secret(self.store.password_file, "store.password_file")
+
+    def database_password(self, name: str) -> str | None:
+        """The same of a database of the cluster."""
+        return _read_secret(self.databases[name].password_file, f"databases.{name}.password_file")
+
+    def cluster_credentials(self) -> tuple[str, str] | None:
+        """(user, password) for ZooKeeper from their file; None when there are none.
+
+        Raises:
+            ConfigError: the file cannot be read, others may read it, or it is no USER:PASSWORD.
+        """
+        file, key = self.cluster.credentials_file, "cluster.credentials_file"
+        text = _read_secret(file, key)
+        if text is None:
+            return None
+        user, colon, password = text.partition(":")
+        if not (user and colon and password):
+            raise ConfigError(file, key, "it is not USER:PASSWORD", "write both into it, in one line")
+        return user, password
+
+    def keyring(self) -> Keyring:
+        """What peers are recognised by: tokens and certificates from their files; empty where they are not used.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        server, auth = self.server, self.auth
+        principals = auth.principals if auth.enabled else {}
+        files = {name: options.token_file for name, options in principals.items() if options.token_file}
+        tls = TlsFiles(server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file)
+        try:
+            return read_keyring(files, tls if tls.cert else None)
+        except UnusableOptionFile as error:
+            raise ConfigError(error.cause.file, error.option, error.cause.problem, error.cause.remedy) from None
+
+    def to_toml(self) -> str:
+        """The configuration as a file, each option with its reason, unit, range and default."""
+        return "\n".join(_render(self)) + "\n"
+
+
+# ---------------------------------------------------------------- reading
+
+
+def load(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> Config:
+    """The configuration from its three sources over the defaults.
+
+    `overrides` are the command line's, by dotted key: {"server.port": 7411}.
+
+    Raises:
+        ConfigError: any source holds something that cannot be used.
+    """
+    raw: dict[str, Any] = _read_file(file) if file is not None else {}
+    origin: dict[str, str] = {}
+    for key, value, variable in _from_environment(environment or {}):
+        _set_value(raw, key, value, variable)
+        origin[".".join(key)] = variable
+    for dotted, value in (overrides or {}).items():
+        _set_value(raw, tuple(dotted.split(".")), value, "command line")
+        origin[dotted] = "command line"
+    try:
+        config = Config.model_validate(raw)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        raise _to_config_error(details[0], str(file) if file else "", origin) from None
+    config.password()
+    config.keyring()
+    if config.cluster.zookeeper:
+        config.cluster_credentials()
+        for name in config.databases:
+            config.database_password(name)
+    return config
+
+
+def _read_secret(file: str, key: str) -> str | None:
+    """The line in a file of `key`; None where no file is named. Raises ConfigError."""
+    try:
+        return read_password(file) if file else None
+    except UnusableFile as error:
+        raise ConfigError(file, key, error.problem, error.remedy) from None
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise ConfigError(
+            str(file), "", "there is no such file", "write one with: foqs config default > foqs.toml"
+        ) from None
+    except OSError as error:
+        problem = f"it cannot be read ({error.strerror})"
+        raise ConfigError(str(file), "", problem, "name a file that this user may read") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(str(file), "", f"it is longer than {FILE_BYTES_MAX} bytes", "name a configuration file")
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError:
+        raise ConfigError(str(file), "", "it is not UTF-8 text", "save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        problem = f"it is not TOML ({_one_line(str(error))})"
+        raise ConfigError(str(file), "", problem, "mend that line; foqs config default shows the form") from None
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], object, str]]:
+    for variable, text in sorted(environment.items()):
+        if not variable.upper().startswith(ENVIRONMENT_PREFIX) or variable.upper() in CLI_VARIABLES:
+            continue
+        key = tuple(variable[len(ENVIRONMENT_PREFIX) :].lower().split("__"))
+        field = _find_field(key)
+        if field is None:
+            raise ConfigError("environment", variable, "there is no such option", _suggest_key(key, variable=True))
+        yield key, (_parse_value(text) if field.annotation in (int, bool) else text), variable
+
+
+def _parse_value(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _find_field(key: tuple[str, ...]) -> FieldInfo | None:
+    """The option that a key names, None when there is none."""
+    if len(key) == 4 and key[:2] == ("auth", "principals") and key[2]:
+        return PrincipalOptions.model_fields.get(key[3])
+    if len(key) == 3 and key[0] == "databases" and key[1]:
+        return DatabaseOptions.model_fields.get(key[2])
+    section = Config.model_fields.get(key[0])
+    model = section.annotation if section else None
+    if len(key) == 2 and isinstance(model, type) and issubclass(model, Options):
+        return model.model_fields.get(key[1])
+    return None
+
+
+def _set_value(raw: dict[str, Any], key: tuple[str, ...], value: object, source: str) -> None:
+    table = raw
+    for part in key[:-1]:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise ConfigError(source, ".".join(key), f"{part} is not a section in the file", f"write it as [{part}]")
+    table[key[-1]] = value
+
+
+# --------------------------------------------------------------- explaining
+
+
+def _to_config_error(detail: ErrorDetails, file: str, origin: Mapping[str, str]) -> ConfigError:
+    parts = tuple(str(part) for part in detail["loc"])
+    cause = detail.get("ctx", {}).get("error")
+    if isinstance(cause, InvalidOption):
+        key = ".".join((*parts, cause.key)) if cause.key else ".".join(parts)
+        return ConfigError(origin.get(key, file), key, cause.problem, cause.remedy)
+    key = ".".join(parts)
+    source = origin.get(key, file)
+    kind = detail["type"]
+    if key.partition(".")[0] == "namespaces":
+        remedy = "remove it, and make the namespace with: foqs namespace create NAME"
+        return ConfigError(source, key, "namespaces are not configured here any more", remedy)
+    if kind == "extra_forbidden":
+        return ConfigError(source, key, f"there is no such {_kind_of_key(parts)}", _suggest_key(parts))
+    if kind in ("model_type", "dict_type"):
+        return ConfigError(source, key, "this is a section, not a value", f"write it as [{key}]")
+    problem = f"{detail['msg'].removeprefix('Input ')}, not {_one_line(repr(detail['input']))[:80]}"
+    field = _find_field(parts)
+    remedy = (
+        f"the default is {_render_value(field.default)} ({_describe_range(field)})"
+        if field
+        else "see foqs config default"
+    )
+    return ConfigError(source, key, problem, remedy)
+
+
+def _suggest_key(key: Sequence[str], *, variable: bool = False) -> str:
+    """The remedy for a key that is unknown: the known one that it resembles."""
+    known = {f"{section}.{name}" for section, names in _options_by_section().items() for name in names} | set(
+        _options_by_section()
+    )
+    prefix = ""
+    if tuple(key[:2]) == ("auth", "principals") and len(key) == 4:
+        prefix, key = f"auth.principals.{key[2]}.", key[3:]
+        known = set(PrincipalOptions.model_fields)
+    elif key[0] == "databases" and len(key) == 3:
+        prefix, key = f"databases.{key[1]}.", key[2:]
+        known = set(DatabaseOptions.model_fields)
+    wanted = ".".join(key)
+    elsewhere = [name for name in sorted(known) if name.endswith(f".{key[-1]}")]
+    found = get_close_matches(wanted, sorted(known), 1, 0.75) or elsewhere
+    if not found:
+        return (
+            "unset it, or name one as FOQS_SECTION__OPTION" if variable else "see foqs config default for all of them"
+        )
+    name = prefix + found[0]
+    return f"did you mean {ENVIRONMENT_PREFIX + name.upper().replace('.', '__') if variable else name}?"
+
+
+def _options_by_section() -> dict[str, list[str]]:
+    """The names of every section's options."""
+    models = {section: field.annotation for section, field in Config.model_fields.items()}
+    return {
+        section: list(model.model_fields) if isinstance(model, type) and issubclass(model, Options) else []
+        for section, model in models.items()
+    }
+
+
+def _kind_of_key(parts: tuple[str, ...]) -> str:
+    return "section" if len(parts) == 1 else "option"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+# ---------------------------------------------------------------- rendering
+
+_FILE_HEADER = """\
+FOQS: every option of a host with its default. Each can be set in this file, by environment as
+FOQS_SECTION__OPTION (FOQS_SERVER__PORT=7411), or, where there is one, by an option of the command line;
+the later of these wins. Unknown keys are refused. Check a file with: foqs config check FILE"""
+
+
+def _render(config: Config) -> Iterator[str]:
+    yield from _render_comment(_FILE_HEADER)
+    for name, field in Config.model_fields.items():
+        section = getattr(config, name)
+        if not isinstance(section, Options):
+            yield from ("", *_render_comment(field.description or ""), f"[{name}]")
+            for key, options in section.items():
+                yield f"{_render_value(key)} = {_render_value(options)}"
+            continue
+        yield from ("", *_render_comment(type(section).__doc__ or ""))
+        yield f"[{name}]"
+        for key, field in type(section).model_fields.items():
+            yield from _render_option(key, field, getattr(section, key))
+
+
+def _render_option(key: str, field: FieldInfo, value: object) -> Iterator[str]:
+    yield from _render_comment(field.description or "")
+    yield from _render_comment(f"{_describe_range(field)}; default {_render_value(field.default)}")
+    yield f"{key} = {_render_value(value)}"
+
+
+def _describe_range(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    unit = str(extra["unit"]) if isinstance(extra, dict) else ""
+    low = next((mark.ge for mark in field.metadata if hasattr(mark, "ge")), None)
+    high = next((mark.le for mark in field.metadata if hasattr(mark, "le")), None)
+    return f"{unit}, {low:_} to {high:_}" if low is not None and high is not None else unit
+
+
+def _render_comment(text: str) -> Iterator[str]:
+    for paragraph in textwrap.wrap(_one_line(text), 110):
+        yield f"# {paragraph}"
+
+
+def _render_value(value: object) -> str:
+    if isinstance(value, Options):
+        value = value.model_dump(exclude_defaults=True)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_render_value(name)} = {_render_value(inner)}" for name, inner in value.items()) + "}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value:_}" if value >= 10_000 else str(value)
+    escaped = "".join(
+        f"\\u{ord(char):04x}" if ord(char) < 32 or ord(char) == 127 else "\\" + char if char in '"\\' else char
+        for char in str(value)
+    )
+    return f'"{escaped}"'

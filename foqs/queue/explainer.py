@@ -1,0 +1,149 @@
+"""Why an item is not delivered: gathers what this host knows of it, for `core.items.explanation` to put in words.
+
+Always true: it changes nothing, and answers before the call's deadline also
+when a database does not, because that is a reason too. What it reads are
+hints: the item may be delivered while its explanation is on its way. Speaks no
+Thrift.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from foqs.catalog.namespaces import Namespaces
+from foqs.core.errors import NotOwner, Unavailable
+from foqs.core.items.explanation import ItemSnapshot, explain
+from foqs.core.items.item import Row, State, format_id
+from foqs.core.memory.demand import Demand
+from foqs.queue.port import ItemDetails, ItemExplanation
+from foqs.queue.quota import Quota
+from foqs.queue.waiters import Waiters
+from foqs.shard.shard import Shard
+from foqs.shard.status import ShardStatus
+
+_READ_TIME_FRACTION: Final = 0.5
+"""The part of a call's time that its reads may take; the rest is for saying that they did not end."""
+
+
+class Explainer:
+    """Args:
+    shards, statuses: as the queue has them.
+    stopwatch_s: the stop watch of `demand`.
+    better_items_max: better items are counted so far.
+    not_owner_error: the error for a shard that is not this host's.
+    """
+
+    def __init__(
+        self,
+        shards: Mapping[int, Shard],
+        statuses: Mapping[int, ShardStatus],
+        namespaces: Namespaces,
+        waiters: Waiters[Any],
+        demand: Demand,
+        quota: Quota,
+        stopwatch_s: Callable[[], float],
+        better_items_max: int,
+        not_owner_error: Callable[[int], NotOwner],
+    ) -> None:
+        self._shards = shards
+        self._statuses = statuses
+        self._namespaces = namespaces
+        self._waiters = waiters
+        self._demand = demand
+        self._quota = quota
+        self._stopwatch_s = stopwatch_s
+        self._better_items_max = better_items_max
+        self._not_owner_error = not_owner_error
+
+    async def explain(
+        self, namespace: str, shard_number: int, number: int, deadline: float, *, is_draining: bool, is_suspended: bool
+    ) -> ItemExplanation:
+        """Why the item of this number on this shard is not delivered.
+
+        Raises:
+            NotOwner: the shard is not this host's.
+            NamespaceNotFound: there is no such namespace.
+        """
+        settings = self._namespaces.settings_of(namespace)
+        name = format_id(shard_number, number)
+        shard = self._shards.get(shard_number)
+        if shard is None:
+            return _item_explanation(
+                ItemSnapshot(id=name, namespace=namespace, row=None, read_error=self._why_not_served(shard_number)),
+                None,
+            )
+        now = asyncio.get_running_loop().time()
+        until = now + (deadline - now) * _READ_TIME_FRACTION
+        written = shard.numbers.is_resolved(number)
+        try:
+            async with asyncio.timeout_at(until):
+                rows = await shard.read_rows(namespace, [number]) if written else []
+                row = rows[0] if rows and rows[0].namespace == namespace else None
+                key = None if row is None else await shard.idempotency_key_of(row)
+        except (TimeoutError, Unavailable) as error:
+            why = _read_failure(error, shard)
+            return _item_explanation(ItemSnapshot(id=name, namespace=namespace, row=None, read_error=why), None)
+        better = await self._count_better_items(row, until) if row is not None and row.state is State.READY else 0
+        topic = (namespace, row.topic if row is not None else "")
+        taken_s = self._demand.last_dequeue_s_ago(topic, self._stopwatch_s())
+        scene = ItemSnapshot(
+            id=name,
+            namespace=namespace,
+            row=row,
+            now_ms=shard.now_ms(),
+            is_written=written,
+            store_error=shard.unavailable_reason,
+            is_draining=is_draining,
+            is_suspended=is_suspended,
+            is_paused=topic in self._namespaces.paused_topics,
+            is_reserved=shard.index.is_reserved(number),
+            is_in_memory=row is None or shard.index.rank(topic, row.order_key)[1] is None,
+            better_count=None if better is None else min(better, self._better_items_max),
+            is_better_count_exact=better is None or better <= self._better_items_max,
+            waiter_count=self._waiters.waiter_count(topic),
+            last_dequeue_ms_ago=None if taken_s is None else int(taken_s * 1000),
+            payload_bytes_max=settings.payload_bytes_max,
+            breaker=shard.breaker_state,
+            rate_wait_ms=self._quota.rate_wait_ms(namespace, settings),
+        )
+        return _item_explanation(scene, None if row is None else ItemDetails(shard_number, row, scene.now_ms, key))
+
+    async def _count_better_items(self, row: Row, read_deadline: float) -> int | None:
+        """READY items of all shards that come before it, one more than is counted at most; None: it cannot be told."""
+        better = 0
+        if len(self._shards) < len(self._statuses):
+            return None
+        try:
+            async with asyncio.timeout_at(read_deadline):
+                for shard in list(self._shards.values()):
+                    better += await shard.count_ready_before(
+                        (row.namespace, row.topic), row.order_key, self._better_items_max - better
+                    )
+                    if better > self._better_items_max:
+                        break
+        except (TimeoutError, Unavailable):
+            return None
+        return better
+
+    def _why_not_served(self, shard_number: int) -> str:
+        status = self._statuses.get(shard_number)
+        if status is None:
+            raise self._not_owner_error(shard_number)
+        reason = f": {status.reason}" if status.reason else ""
+        return f"shard {shard_number} is not served here, it is {status.state}{reason}"
+
+
+def _read_failure(error: Exception, shard: Shard) -> str:
+    if shard.unavailable_reason is not None:
+        return f"shard {shard.number}: {shard.unavailable_reason}"
+    return error.message if isinstance(error, Unavailable) else f"shard {shard.number} did not answer in time"
+
+
+def _item_explanation(scene: ItemSnapshot, item: ItemDetails | None) -> ItemExplanation:
+    told = explain(scene)
+    counted = scene.row is not None and scene.row.state is State.READY
+    reasons: Sequence[str] = told.reasons
+    better, more = (scene.better_count, not scene.is_better_count_exact) if counted else (None, False)
+    return ItemExplanation(item, reasons, told.remedies, better, more, item is None and scene.read_error is None)

@@ -1,0 +1,90 @@
+"""Topics and items as they are listed: what is told of a topic, and where a page goes on.
+
+Pure, but for the shards that it looks at. Knows nothing of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from foqs.core.errors import InvalidArgument
+from foqs.core.items.item import (
+    NUMBER_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    SHARD_MAX,
+    TIME_MS_MAX,
+    OrderKey,
+    State,
+    TopicName,
+    pack_order_key,
+    unpack_order_key,
+)
+from foqs.queue.port import TopicStats
+from foqs.shard.shard import Shard
+
+ACTIVE_STATES: Final = (State.READY, State.LEASED)
+"""A topic with items in one of these is active."""
+
+
+def topic_stats(
+    topic: TopicName, shards: Sequence[Shard], counts: Sequence[int], *, is_paused: bool, is_partial: bool
+) -> TopicStats:
+    """What these shards hold of a topic, of which `counts_of` says these; `is_partial`: there are others, not served now."""
+    best: OrderKey | None = None
+    oldest_ms: int | None = None
+    for shard in shards:
+        head = shard.index.best_key(topic)
+        if head is None:
+            continue
+        if best is None or head < best:
+            best = head
+        age_ms = shard.oldest_ready_age_ms(topic)
+        if age_ms is not None and (oldest_ms is None or age_ms > oldest_ms):
+            oldest_ms = age_ms
+    return TopicStats(
+        topic=topic[1],
+        ready=counts[State.READY],
+        deferred=counts[State.DEFERRED],
+        leased=counts[State.LEASED],
+        dead=counts[State.DEAD],
+        best_priority=None if best is None else unpack_order_key(best)[0],
+        oldest_ready_age_ms=oldest_ms,
+        next_due_in_ms=None,
+        paused=is_paused,
+        counts_lag=is_partial or any(shard.counts.is_lagging for shard in shards),
+    )
+
+
+def counts_by_state(topic: TopicName, shards: Sequence[Shard]) -> list[int]:
+    """The items of a topic by state, as far as these shards have counted them."""
+    found = [counts for shard in shards if (counts := shard.counts.counts_by_state(*topic))]
+    if not found:
+        return [0] * (max(State) + 1)
+    # While the counts lag, one may be below nothing.
+    return [max(0, items) for items in (found[0] if len(found) == 1 else map(sum, zip(*found, strict=True)))]
+
+
+def format_cursor(key: OrderKey, shard: int) -> str:
+    """Where the page after this key of this shard begins: keys of several shards may be equal, and go by shard then."""
+    return ":".join(map(str, (*unpack_order_key(key), shard)))
+
+
+def parse_cursor(cursor: str) -> tuple[OrderKey, int]:
+    """The (key, shard) of such a text. Raises `InvalidArgument`."""
+    try:
+        priority, after, number, shard = (int(part) for part in cursor.split(":"))
+    except ValueError:
+        priority = after = number = shard = -1
+    if (
+        PRIORITY_MIN <= priority <= PRIORITY_MAX
+        and 0 <= after <= TIME_MS_MAX
+        and 0 < number <= NUMBER_MAX
+        and 0 <= shard <= SHARD_MAX
+    ):
+        key = pack_order_key(priority, after, number)
+        # Comparing the spelling leaves out whatever else `int` reads: signs, spaces, other digits.
+        if format_cursor(key, shard) == cursor:
+            return key, shard
+    raise InvalidArgument("this is not a cursor of an earlier reply", field="page.cursor")

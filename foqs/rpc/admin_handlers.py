@@ -1,0 +1,160 @@
+"""The calls that configure: from a decoded request to the administration, and back to a reply.
+
+Holds one function for each call. Always true: the administration sees validated
+names only; a page of a list continues after the name that its cursor is. Knows
+nothing of connections or of how changes are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, TypeVar
+
+from foqs.catalog.administration import Administration
+from foqs.catalog.document import Namespace, Permission
+from foqs.catalog.namespace_settings import SETTING_RANGES
+from foqs.core.errors import InvalidArgument
+from foqs.core.items import validation
+from foqs.rpc.codec import with_path
+from foqs.rpc.methods import MethodHandler, task_handler
+from foqs.rpc.pages import page_by_name, requested_shards
+from foqs_client.idl import ttypes
+
+_T = TypeVar("_T")
+
+USAGE_TOPIC_NAMES_MAX: Final = 10_000
+"""Other hosts are told the names of so many topics of a namespace."""
+
+
+def admin_handlers(admin: Administration, tier: str) -> Mapping[str, MethodHandler]:
+    """The calls by name. `tier` is the host's, the only one whose namespaces it serves."""
+    handlers = _AdminHandlers(admin, tier)
+    served: Mapping[str, Callable[[Any, float], Coroutine[Any, Any, Any]]] = {
+        "createNamespace": handlers.create_namespace,
+        "updateNamespace": handlers.update_namespace,
+        "getNamespace": handlers.get_namespace,
+        "listNamespaces": handlers.list_namespaces,
+        "deleteNamespace": handlers.delete_namespace,
+        "getUsage": handlers.get_usage,
+        "setGrant": handlers.set_grant,
+        "listGrants": handlers.list_grants,
+        "pauseTopic": handlers.pause_topic,
+        "resumeTopic": handlers.resume_topic,
+        "exportConfig": handlers.export_config,
+        "importConfig": handlers.import_config,
+    }
+    return {name: task_handler(serve) for name, serve in served.items()}
+
+
+class _AdminHandlers:
+    def __init__(self, admin: Administration, tier: str) -> None:
+        self._admin = admin
+        self._tier = tier
+
+    async def create_namespace(self, request: Any, deadline: float) -> Any:
+        name, tier, settings = self._parse_settings(request)
+        return self._settings_struct(name, await self._admin.create(name, tier, settings, deadline))
+
+    async def update_namespace(self, request: Any, deadline: float) -> Any:
+        name, tier, settings = self._parse_settings(request)
+        return self._settings_struct(name, await self._admin.update(name, tier, settings, deadline))
+
+    async def get_namespace(self, request: Any, deadline: float) -> Any:
+        name = _namespace_name(request)
+        return self._settings_struct(name, self._admin.namespace(name))
+
+    async def list_namespaces(self, request: Any, deadline: float) -> Any:
+        namespaces = self._admin.document().namespaces
+        names, cursor = page_by_name(sorted(namespaces), str, request.page)
+        return ttypes.NamespacesReply([self._settings_struct(name, namespaces[name]) for name in names], cursor)
+
+    async def delete_namespace(self, request: Any, deadline: float) -> Any:
+        await self._admin.delete(_namespace_name(request), deadline)
+        return ttypes.DoneReply()
+
+    async def get_usage(self, request: Any, deadline: float) -> Any:
+        usage = self._admin.usage(_namespace_name(request), requested_shards(request))
+        told = request.forwarded and len(usage.topics) <= USAGE_TOPIC_NAMES_MAX
+        return ttypes.UsageReply(
+            items=usage.items,
+            bytes=usage.payload_bytes,
+            topics=len(usage.topics),
+            enqueues_last_minute=usage.enqueues_last_minute,
+            topic_names=sorted(usage.topics) if told else None,
+        )
+
+    async def set_grant(self, request: Any, deadline: float) -> Any:
+        grant = _required(request.grant, "grant")
+        try:
+            name = validation.decode_name(grant.namespace_name, "namespace_name")
+            principal = validation.decode_name(grant.principal, "principal")
+            given = enumerate(_required(grant.permissions, "permissions"))
+            permissions = frozenset(_parse_permission(value, f"permissions[{place}]") for place, value in given)
+        except InvalidArgument as error:
+            raise with_path("grant", error) from None
+        await self._admin.grant(name, principal, permissions, deadline)
+        return ttypes.DoneReply()
+
+    async def list_grants(self, request: Any, deadline: float) -> Any:
+        name = _namespace_name(request)
+        grants = self._admin.namespace(name).grants
+        return ttypes.GrantsReply(
+            [ttypes.Grant(who, name, sorted(map(int, grants[who]))) for who in sorted(grants)], None
+        )
+
+    async def pause_topic(self, request: Any, deadline: float) -> Any:
+        return await self._pause(request, deadline, paused=True)
+
+    async def resume_topic(self, request: Any, deadline: float) -> Any:
+        return await self._pause(request, deadline, paused=False)
+
+    async def _pause(self, request: Any, deadline: float, *, paused: bool) -> Any:
+        name, topic = _namespace_name(request), validation.decode_name(request.topic, "topic")
+        await self._admin.pause(name, topic, deadline, paused=paused)
+        return ttypes.DoneReply()
+
+    async def export_config(self, request: Any, deadline: float) -> Any:
+        return ttypes.ConfigDocument(self._admin.export())
+
+    async def import_config(self, request: Any, deadline: float) -> Any:
+        text = validation.decode_text(_required(request.json, "json"), _TEXT_BYTES_MAX, "json")
+        await self._admin.restore(text, deadline)
+        return ttypes.DoneReply()
+
+    # ----------------------------------------------------------------- structs
+
+    def _parse_settings(self, request: Any) -> tuple[str, str | None, dict[str, int]]:
+        """(name, tier, what is set)."""
+        raw = _required(request.settings, "settings")
+        name = validation.decode_name(raw.name, "settings.name")
+        tier = None
+        if raw.tier is not None:
+            tier = validation.decode_name(raw.tier, "settings.tier")
+            if tier != self._tier:
+                raise InvalidArgument(
+                    f"this host is of tier {self._tier!r}; ask a host of that tier", field="settings.tier"
+                )
+        return name, tier, {key: value for key in SETTING_RANGES if (value := getattr(raw, key)) is not None}
+
+    def _settings_struct(self, name: str, namespace: Namespace) -> Any:
+        return ttypes.NamespaceSettings(name=name, tier=namespace.tier or self._tier, **self._admin.settings(namespace))
+
+
+_TEXT_BYTES_MAX: Final = 1 << 26
+
+
+def _namespace_name(request: Any) -> str:
+    return validation.decode_name(request.namespace_name, "namespace_name")
+
+
+def _required(value: _T | None, field: str) -> _T:
+    if value is None:
+        raise InvalidArgument("this is missing", field=field)
+    return value
+
+
+def _parse_permission(value: int, field: str) -> Permission:
+    try:
+        return Permission(value)
+    except ValueError:
+        raise InvalidArgument(f"{value} is not a permission; use 1, 2 or 3", field=field) from None

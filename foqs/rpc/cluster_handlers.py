@@ -1,0 +1,194 @@
+"""The calls about hosts and shards: from a decoded request to the cluster, and back to a reply.
+
+Holds one function for each call. Always true: the cluster sees validated values
+only. Knows nothing of connections, of who plans, or of what a shard holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, Final
+
+from foqs.cluster.routing.port import ClusterService, HostRef, HostView, ShardView
+from foqs.core.errors import InvalidArgument
+from foqs.core.items import validation
+from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
+from foqs.core.items.item import SHARD_MAX
+from foqs.rpc.methods import MethodHandler, task_handler
+from foqs.rpc.pages import page_by_name, parse_page
+from foqs_client.idl import ttypes
+from shardmgr.model import WEIGHT_MAX, ShardSpec
+
+_PORT_MAX: Final = 65_535
+
+
+def cluster_handlers(cluster: ClusterService) -> Mapping[str, MethodHandler]:
+    """The calls by name."""
+    handlers = _ClusterHandlers(cluster)
+    served: Mapping[str, Callable[[Any, float], Coroutine[Any, Any, Any]]] = {
+        "getRouting": handlers.get_routing,
+        "listShards": handlers.list_shards,
+        "addShard": handlers.add_shard,
+        "removeShard": handlers.remove_shard,
+        "moveShard": handlers.move_shard,
+        "drainShard": handlers.drain_shard,
+        "undrainShard": handlers.undrain_shard,
+        "listHosts": handlers.list_hosts,
+        "drainHost": handlers.drain_host,
+        "undrainHost": handlers.undrain_host,
+    }
+    return {name: task_handler(serve) for name, serve in served.items()}
+
+
+class _ClusterHandlers:
+    def __init__(self, cluster: ClusterService) -> None:
+        self._cluster = cluster
+
+    # -------------------------------------------------------------------- looking
+
+    async def get_routing(self, request: Any, deadline: float) -> Any:
+        cluster = self._cluster
+        if request.version is not None and request.changes:
+            change = cluster.changes_since(request.version)
+            if change is not None:
+                return ttypes.GetRoutingReply(
+                    change.version,
+                    [_host_info(host) for host in change.hosts],
+                    _shard_infos(change.shards),
+                    cluster.tier,
+                    change.since_version,
+                    list(change.gone_hosts) or None,
+                    list(change.gone_shards) or None,
+                    list(cluster.host_loads()),
+                )
+        elif request.version is not None and request.version == cluster.version:
+            return ttypes.GetRoutingReply(version=request.version)
+        routing = cluster.routing()
+        hosts = [_host_info(host) for host in routing.hosts]
+        return ttypes.GetRoutingReply(routing.version, hosts, _shard_infos(routing.shards), cluster.tier)
+
+    async def list_shards(self, request: Any, deadline: float) -> Any:
+        limit, cursor = parse_page(request.page)
+        after = -1
+        if cursor is not None:
+            if not cursor.isascii() or not cursor.isdigit():
+                raise InvalidArgument("this is not a cursor of listShards", field="page.cursor")
+            after = int(cursor)
+        shards = [shard for shard in self._cluster.routing().shards if shard.shard > after]
+        next_cursor = str(shards[limit - 1].shard) if len(shards) > limit else None
+        return ttypes.ShardsReply([_shard_info(shard) for shard in shards[:limit]], next_cursor)
+
+    async def list_hosts(self, request: Any, deadline: float) -> Any:
+        hosts, next_cursor = page_by_name(self._cluster.routing().hosts, lambda host: host.name, request.page)
+        return ttypes.HostsReply([_host_info(host) for host in hosts], next_cursor)
+
+    # ------------------------------------------------------------------- changing
+
+    async def add_shard(self, request: Any, deadline: float) -> Any:
+        spec = ShardSpec(
+            number=_shard_number(request),
+            database=validation.decode_name(request.database_name, "database_name"),
+            tier=self._cluster.tier if request.tier is None else validation.decode_name(request.tier, "tier"),
+            weight=1 if request.weight is None else validation.check_number(request.weight, 1, WEIGHT_MAX, "weight"),
+            region="" if request.region is None else validation.decode_name(request.region, "region"),
+        )
+        await self._cluster.add_shard(spec, deadline)
+        return ttypes.DoneReply()
+
+    async def remove_shard(self, request: Any, deadline: float) -> Any:
+        await self._cluster.remove_shard(_shard_number(request), deadline, force=bool(request.force))
+        return ttypes.DoneReply()
+
+    async def move_shard(self, request: Any, deadline: float) -> Any:
+        shard = _shard_number(request)
+        target = _host_ref(request.target, request.target_name, "target")
+        await self._cluster.move_shard(shard, target, deadline)
+        return ttypes.DoneReply()
+
+    async def drain_shard(self, request: Any, deadline: float) -> Any:
+        await self._cluster.drain_shard(_shard_number(request), deadline, draining=True)
+        return ttypes.DoneReply()
+
+    async def undrain_shard(self, request: Any, deadline: float) -> Any:
+        await self._cluster.drain_shard(_shard_number(request), deadline, draining=False)
+        return ttypes.DoneReply()
+
+    async def drain_host(self, request: Any, deadline: float) -> Any:
+        await self._cluster.drain_host(_required_host(request), deadline, drained=True)
+        return ttypes.DoneReply()
+
+    async def undrain_host(self, request: Any, deadline: float) -> Any:
+        await self._cluster.drain_host(_required_host(request), deadline, drained=False)
+        return ttypes.DoneReply()
+
+
+def _shard_number(request: Any) -> int:
+    return validation.check_number(request.shard, 0, SHARD_MAX, "shard")
+
+
+def _required_host(request: Any) -> HostRef:
+    host = _host_ref(request.host, request.host_name, "host")
+    if host is None:
+        raise InvalidArgument("neither host nor host_name is there; give one of them", field="host")
+    return host
+
+
+def _host_ref(address: Any, raw_name: bytes | None, field: str) -> HostRef | None:
+    """A host by address or name; None where neither is given."""
+    if raw_name is not None:
+        if address is not None:
+            raise InvalidArgument(f"give either {field} or {field}_name, not both", field=field)
+        return validation.decode_name(raw_name, f"{field}_name")
+    if address is None:
+        return None
+    host = validation.decode_name(address.host, f"{field}.host")
+    return host, validation.check_number(address.port, 1, _PORT_MAX, f"{field}.port")
+
+
+def _host_info(host: HostView) -> Any:
+    return ttypes.HostInfo(
+        address=ttypes.HostAddress(*host.address),
+        region=host.region or None,
+        tier=host.tier,
+        shards=host.shard_count,
+        draining=host.drained,
+        load=host.load,
+        version=host.version or None,
+        name=host.name or None,
+        nonce=host.nonce or None,
+        capacity=host.capacity,
+        leaving=host.leaving,
+    )
+
+
+def _shard_info(shard: ShardView) -> Any:
+    return ttypes.ShardInfo(
+        shard=shard.shard,
+        tier=shard.tier,
+        owner=None if shard.owner is None else ttypes.HostAddress(*shard.owner),
+        epoch=shard.epoch,
+        state=shard.state,
+        queued_items=shard.queued_items,
+        region=shard.region or None,
+        reason=shard.reason,
+        owner_name=shard.owner_name or None,
+        database_name=shard.database or None,
+        weight=shard.weight,
+        draining=shard.draining,
+        pinned_to=shard.pinned_to or None,
+    )
+
+
+def _shard_infos(shards: Sequence[ShardView]) -> list[Any]:
+    """With their slots, as getRouting alone tells them."""
+    infos = [_shard_info(shard) for shard in shards]
+    for info, shard in zip(infos, shards, strict=True):
+        info.slots = _slot_bits(shard.key_slots)
+    return infos
+
+
+def _slot_bits(slots: Collection[int]) -> bytes | None:
+    """One bit for each slot; the first is the lowest of the first byte."""
+    if not slots:
+        return None
+    return sum([1 << slot for slot in slots]).to_bytes(KEY_SLOT_COUNT // 8, "little")

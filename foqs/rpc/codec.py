@@ -1,0 +1,464 @@
+"""Thrift structs to the core's types and back.
+
+Holds one function for each struct that is served, and the table of errors.
+Always true: what comes out of here was validated; an error's field is relative
+to the struct, and `at` puts the path before it; strings of requests arrive as
+bytes (`message.decode`). Knows nothing of calls, connections or the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, Final
+
+from foqs.core.errors import FoqsError, InvalidArgument
+from foqs.core.items import validation
+from foqs.core.items.dead_reason import dead_reason
+from foqs.core.items.idempotency_keys import item_digest
+from foqs.core.items.item import (
+    NUMBER_MAX,
+    SEQUENCE_BITS,
+    SEQUENCE_MAX,
+    SHARD_MAX,
+    AbsoluteTimeItem,
+    DeliveryPolicy,
+    KeyedAbsoluteTimeItem,
+    KeyedItem,
+    NewItem,
+    State,
+    parse_id,
+)
+from foqs.core.items.life import Event, EventKind
+from foqs.queue.port import (
+    AlreadyGone,
+    EnqueueOutcome,
+    ItemDetails,
+    ItemExplanation,
+    ItemView,
+    NamespaceSettings,
+    Outcome,
+    Repeated,
+    TopicStats,
+)
+from foqs_client.idl import ttypes
+
+ATTEMPTS_MAX: Final = (1 << 31) - 1
+ID_BYTES_MAX: Final = 64
+NUMBER_MIN: Final = 1 << SEQUENCE_BITS
+_ZERO: Final = ord("0")
+_SHARD_BY_TEXT: Final = {str(shard).encode(): shard for shard in range(SHARD_MAX + 1)}
+"""Every spelling of a shard's number."""
+
+parse_name: Final = lru_cache(maxsize=16_384)(validation.decode_name)
+"""Names come again and again: read once, and one object for equal ones."""
+
+
+def with_path(path: str, error: FoqsError) -> FoqsError:
+    """`error` with `path` before its field."""
+    error.field = f"{path}.{error.field}" if error.field else path
+    return error
+
+
+# ------------------------------------------------------------------- requests
+
+
+def parse_new_items(
+    raws: Sequence[Any], namespace: str, settings: NamespaceSettings
+) -> tuple[list[NewItem], dict[int, FoqsError]]:
+    """The good ones of `NewItem` structs in their order, and the errors of the others by place."""
+    items: list[NewItem] = []
+    errors: dict[int, FoqsError] = {}
+    payload_bytes_max, metadata_bytes_max = settings.payload_bytes_max, settings.metadata_bytes_max
+    lease_ms, attempts_max, policy = (
+        settings.lease_ms_default,
+        settings.attempts_max_default,
+        DeliveryPolicy.AT_LEAST_ONCE,
+    )
+    incarnation = settings.incarnation
+    known: bytes | None = None
+    topic = ""
+    for place, raw in enumerate(raws):
+        payload = raw.payload or b""
+        metadata = raw.metadata or b""
+        try:
+            if raw.topic != known or known is None:
+                topic = parse_name(raw.topic, "topic")
+                known = raw.topic
+            if (
+                raw.delay_ms is raw.deliver_after_ms is raw.lease_ms is raw.ttl_ms is raw.policy is None
+                and raw.attempts_max is None
+                and len(payload) <= payload_bytes_max
+                and len(metadata) <= metadata_bytes_max
+            ):
+                priority = raw.priority or 0
+                key = raw.idempotency_key
+                if key is None:
+                    items.append(
+                        NewItem(
+                            namespace, topic, priority, payload, metadata, 0, None, lease_ms, None, policy, attempts_max
+                        )
+                    )
+                    continue
+                items.append(
+                    KeyedItem(
+                        namespace,
+                        topic,
+                        priority,
+                        payload,
+                        metadata,
+                        0,
+                        None,
+                        lease_ms,
+                        None,
+                        policy,
+                        attempts_max,
+                        validation.check_idempotency_key(key),
+                        item_digest(raw.topic, priority, payload, metadata, None, incarnation),
+                    )
+                )
+            else:
+                items.append(parse_new_item(raw, namespace, topic, settings))
+        except FoqsError as error:
+            errors[place] = with_path(f"items[{place}]", error)
+    return items, errors
+
+
+def parse_new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSettings) -> NewItem:
+    """A `NewItem` struct with any fields; its topic was read. Raises FoqsError."""
+    payload = raw.payload or b""
+    if len(payload) > settings.payload_bytes_max:
+        validation.check_size(payload, settings.payload_bytes_max, "payload")
+    metadata = raw.metadata or b""
+    if len(metadata) > settings.metadata_bytes_max:
+        validation.check_size(metadata, settings.metadata_bytes_max, "metadata")
+    delay_ms, deliver_after_ms = raw.delay_ms, raw.deliver_after_ms
+    validation.check_delivery_time(delay_ms, deliver_after_ms)
+    if delay_ms is None and deliver_after_ms is None:
+        delay_ms = 0
+    ttl_ms = raw.ttl_ms
+    if ttl_ms is not None:
+        validation.check_ttl(ttl_ms, delay_ms)
+    values = (
+        namespace,
+        topic,
+        raw.priority or 0,
+        payload,
+        metadata,
+        delay_ms,
+        deliver_after_ms,
+        settings.lease_ms_default
+        if raw.lease_ms is None
+        else validation.check_number(raw.lease_ms, 1, settings.lease_ms_max, "lease_ms"),
+        ttl_ms,
+        DeliveryPolicy.AT_LEAST_ONCE if raw.policy is None else _parse_policy(raw.policy),
+        settings.attempts_max_default
+        if raw.attempts_max is None
+        else validation.check_number(raw.attempts_max, 0, ATTEMPTS_MAX, "attempts_max"),
+    )
+    dated = deliver_after_ms is not None and ttl_ms is not None
+    if raw.idempotency_key is None:
+        return (AbsoluteTimeItem if dated else NewItem)(*values)
+    key = validation.check_idempotency_key(raw.idempotency_key)
+    # As it was given: a default that changes makes no other item of it.
+    numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.policy, raw.attempts_max)
+    given = None if numbers.count(None) == len(numbers) else numbers
+    digest = item_digest(raw.topic, raw.priority or 0, payload, metadata, given, settings.incarnation)
+    return (KeyedAbsoluteTimeItem if dated else KeyedItem)(*values, key, digest)
+
+
+def _parse_policy(value: int) -> DeliveryPolicy:
+    try:
+        return DeliveryPolicy(value)
+    except ValueError:
+        raise InvalidArgument(f"{value} is not a delivery policy", field="policy") from None
+
+
+def parse_state(value: int, field: str) -> State:
+    """An `ItemState`. Raises InvalidArgument."""
+    try:
+        return State(value)
+    except ValueError:
+        raise InvalidArgument(f"{value} is not an item's state", field=field) from None
+
+
+def parse_states(values: Sequence[int] | None, field: str) -> list[State] | None:
+    """A filter's states; None where it has none. Raises InvalidArgument."""
+    if values is None:
+        return None
+    if not values:
+        raise InvalidArgument("this is empty; name at least one state, or leave it out", field=field)
+    return [parse_state(value, f"{field}[{place}]") for place, value in enumerate(values)]
+
+
+def parse_item_id(raw: bytes | None, field: str = "id") -> tuple[int, int]:
+    """(shard, number) of an id. Raises InvalidArgument."""
+    if raw is None:
+        raise InvalidArgument("this is missing; give the id that enqueue or dequeue returned", field=field)
+    return parse_id(validation.decode_text(raw, ID_BYTES_MAX, field), field)
+
+
+def _parse_token(value: int | None) -> int:
+    if value is None:
+        raise InvalidArgument("this is missing; give the token that the item was delivered with", field="token")
+    return int(value)
+
+
+def parse_topic_counts(raws: Sequence[Any], items_max: int) -> dict[str, int]:
+    """How many items of each topic `TopicCount` structs ask for. Raises FoqsError of the first that is not well-formed."""
+    try:
+        found = {parse_name(raw.topic, "topic"): raw.count for raw in raws}
+        if len(found) == len(raws) and min(found.values()) > 0 and max(found.values()) <= items_max:
+            return found
+    except (FoqsError, TypeError):
+        pass  # a name is wrong, or a count is missing
+    found = {}
+    for place, raw in enumerate(raws):
+        try:
+            topic = parse_name(raw.topic, "topic")
+            count = validation.check_number(raw.count, 1, items_max, "count")
+            if topic in found:
+                raise InvalidArgument("this topic stands in the call twice; name it once", field="topic")
+        except FoqsError as error:
+            raise with_path(f"topics[{place}]", error) from None
+        found[topic] = count
+    return found
+
+
+def parse_lease_columns(raws: Sequence[Any]) -> tuple[list[tuple[int, int]], list[int]] | None:
+    """(shard, number) and token of each of many `Lease` structs; None when `lease` would refuse one, or an id is twice."""
+    texts = [raw.id for raw in raws]
+    tokens = [raw.token for raw in raws]
+    if None in tokens or len(set(texts)) < len(texts):
+        return None
+    ids = parse_ids(texts)
+    return None if ids is None else (ids, tokens)
+
+
+def parse_ids(texts: Sequence[bytes | None]) -> list[tuple[int, int]] | None:
+    """What `parse_id` makes of each; None when it would refuse one."""
+    ids = []
+    for text in texts:
+        if text is None or len(text) > ID_BYTES_MAX:
+            return None
+        head, _, tail = text.partition(b"-")
+        shard = _SHARD_BY_TEXT.get(head)
+        # Digits only and no zero before them: the one spelling.
+        if shard is None or not tail.isdigit() or tail[0] == _ZERO:
+            return None
+        number = int(tail)
+        if not NUMBER_MIN < number <= NUMBER_MAX or not number & SEQUENCE_MAX:
+            return None
+        ids.append((shard, number))
+    return ids
+
+
+def parse_lease(raw: Any) -> tuple[tuple[int, int], int]:
+    """A `Lease` struct: ((shard, number), token). Raises InvalidArgument."""
+    return parse_item_id(raw.id), _parse_token(raw.token)
+
+
+def lease_event_parser(kind: EventKind, namespace: str) -> Callable[[Any], tuple[int, Event]]:
+    """Reads `Lease` structs into (shard, event) of this kind."""
+
+    def read(raw: Any) -> tuple[int, Event]:
+        (shard, number), token = parse_lease(raw)
+        return shard, Event(kind, number, namespace, token=token)
+
+    return read
+
+
+def extension_event_parser(namespace: str, settings: NamespaceSettings) -> Callable[[Any], tuple[int, Event]]:
+    """Reads `Extension` structs."""
+
+    def read(raw: Any) -> tuple[int, Event]:
+        shard, number = parse_item_id(raw.id)
+        lease_ms = raw.lease_ms
+        if lease_ms is not None:
+            validation.check_number(lease_ms, 1, settings.lease_ms_max, "lease_ms")
+        return shard, Event(EventKind.EXTEND, number, namespace, token=_parse_token(raw.token), lease_ms=lease_ms)
+
+    return read
+
+
+def nack_event_parser(
+    namespace: str, settings: NamespaceSettings, jitter: Callable[[], float]
+) -> Callable[[Any], tuple[int, Event]]:
+    """Reads `Nack` structs; `jitter` draws a number in [0, 1) for each."""
+
+    def read(raw: Any) -> tuple[int, Event]:
+        shard, number = parse_item_id(raw.id)
+        token = _parse_token(raw.token)
+        validation.check_delivery_time(raw.delay_ms, raw.deliver_after_ms)
+        if raw.dead and (raw.delay_ms is not None or raw.deliver_after_ms is not None):
+            raise InvalidArgument("a dead item is not delivered again; give no time with dead", field="dead")
+        if raw.metadata is not None:
+            validation.check_size(raw.metadata, settings.metadata_bytes_max, "metadata")
+        event = Event(
+            EventKind.NACK,
+            number,
+            namespace,
+            token=token,
+            delay_ms=raw.delay_ms,
+            deliver_after_ms=raw.deliver_after_ms,
+            jitter=jitter(),
+            metadata=raw.metadata,
+            dead=bool(raw.dead),
+        )
+        return shard, event
+
+    return read
+
+
+def id_event_parser(event: Event) -> Callable[[Any], tuple[int, Event]]:
+    """Reads bare ids into events like this one."""
+
+    def read(raw: Any) -> tuple[int, Event]:
+        shard, number = parse_item_id(raw, "")
+        return shard, replace(event, id=number)
+
+    return read
+
+
+# -------------------------------------------------------------------- replies
+
+
+def error_struct(error: FoqsError) -> Any:
+    """The `Error` struct: the one table from the core's errors to the wire."""
+    owner = error.owner
+    return ttypes.Error(
+        code=ttypes.ErrorCode(int(error.code)),
+        message=_escape_surrogates(error.message),
+        field=None if error.field is None else _escape_surrogates(error.field),
+        retry_after_ms=error.retry_after_ms,
+        owner=ttypes.HostAddress(owner[0], owner[1]) if owner else None,
+    )
+
+
+def _escape_surrogates(text: str) -> str:
+    """The text, with escapes where it is none: it may quote what a caller sent, and the answer must be given."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def enqueue_reply(results: Sequence[EnqueueOutcome]) -> Any:
+    """The reply of ids and errors, in their order."""
+    make = ttypes.EnqueueResult
+    if set(map(type, results)) == {str}:
+        return ttypes.EnqueueReply([make(result) for result in results])
+    told = [
+        make(result) if type(result) is str else _enqueue_result(place, result) for place, result in enumerate(results)
+    ]
+    return ttypes.EnqueueReply(told)
+
+
+def _enqueue_result(place: int, result: Any) -> Any:
+    if type(result) is Repeated:
+        return ttypes.EnqueueResult(result.id, repeated=True)
+    told = error_struct(result)
+    if told.field and not told.field.startswith("items"):
+        # The queue names the item's own field: it does not know which entries of the call never came to it.
+        told.field = f"items[{place}].{told.field}"
+    return ttypes.EnqueueResult(None, told)
+
+
+def outcomes_reply(results: Sequence[Outcome]) -> Any:
+    """The reply of outcomes, in their order."""
+    if results.count(None) == len(results):
+        return _all_done_reply(len(results))
+    return ttypes.OutcomesReply([_outcome_struct(result) for result in results])
+
+
+def _outcome_struct(result: Outcome) -> Any:
+    if result is None:
+        return _DONE
+    if isinstance(result, AlreadyGone):
+        return _ALREADY_GONE
+    return ttypes.Outcome(error_struct(result))
+
+
+@lru_cache(maxsize=1_024)
+def _all_done_reply(count: int) -> Any:
+    return ttypes.OutcomesReply([_DONE] * count)
+
+
+_DONE: Final = ttypes.Outcome()
+_ALREADY_GONE: Final = ttypes.Outcome(already_gone=True)
+
+
+def dequeue_reply(items: Sequence[ItemView]) -> Any:
+    """The reply of deliveries, in their order."""
+    return ttypes.DequeueReply([delivery_struct(seen) for seen in items])
+
+
+def delivery_struct(item: ItemView) -> Any:
+    row, now_ms = item.row, item.now_ms
+    age_ms = now_ms - row.enqueued_at_ms
+    return ttypes.Delivery(
+        f"{item.shard}-{row.id}",
+        row.token,
+        row.topic,
+        row.priority,
+        row.payload,
+        row.metadata,
+        row.attempt,
+        item.lease_left_ms,
+        age_ms if age_ms > 0 else 0,
+        row.attempts_max,
+    )
+
+
+def item_view(item: ItemView, with_payload: bool) -> Any:
+    row = item.row
+    now_ms = item.now_ms
+    view = ttypes.ItemView(
+        id=f"{item.shard}-{row.id}",
+        topic=row.topic,
+        state=ttypes.ItemState(int(row.state)),
+        priority=row.priority,
+        payload=row.payload if with_payload else None,
+        metadata=row.metadata,
+        policy=ttypes.DeliveryPolicy(int(row.policy)),
+        attempt=row.attempt,
+        attempts_max=row.attempts_max,
+        lease_ms=row.lease_ms,
+        age_ms=max(0, now_ms - row.enqueued_at_ms),
+        payload_bytes=row.payload_bytes,
+    )
+    if row.state is State.DEFERRED:
+        view.due_in_ms = max(0, row.deliver_after_ms - now_ms)
+    elif row.state is State.LEASED and row.due_ms is not None:
+        view.lease_remaining_ms = item.lease_left_ms
+    if row.expires_at_ms is not None:
+        view.ttl_remaining_ms = max(0, row.expires_at_ms - now_ms)
+    view.dead_reason = dead_reason(row)
+    if type(item) is ItemDetails and item.idempotency_key is not None:
+        view.idempotency_key = item.idempotency_key.decode()
+    return view
+
+
+def explain_reply(explanation: ItemExplanation, with_payload: bool) -> Any:
+    seen = explanation.item
+    return ttypes.ExplainReply(
+        item=None if seen is None else item_view(seen, with_payload),
+        reasons=list(explanation.reasons),
+        remedies=list(explanation.remedies),
+        better_items=explanation.better_items,
+        better_items_more=explanation.better_items_more or None,
+        absent=explanation.absent or None,
+    )
+
+
+def topic_stats(stats: TopicStats) -> Any:
+    return ttypes.TopicStats(
+        topic=stats.topic,
+        ready=stats.ready,
+        deferred=stats.deferred,
+        leased=stats.leased,
+        dead=stats.dead,
+        best_priority=stats.best_priority,
+        oldest_ready_age_ms=stats.oldest_ready_age_ms,
+        next_due_in_ms=stats.next_due_in_ms,
+        paused=stats.paused,
+        counts_lag=stats.counts_lag,
+    )

@@ -1,0 +1,435 @@
+"""One connection: its bytes, its calls, its silence.
+
+Always true: what one peer does touches no other connection; the replies of one
+turn of the loop leave in one write, in the order in which they were given, or in
+two where somebody does not wait for the turn's end; what was given and cannot be
+written any more is given back. Knows nothing of what a call does.
+
+A transport must offer write, close, abort, is_closing, pause_reading,
+resume_reading, get_write_buffer_size, set_write_buffer_limits and
+get_extra_info("peername").
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from thrift.Thrift import TApplicationException
+
+from foqs.core.errors import FoqsError, InvalidArgument, LimitExceeded, Overloaded, Unavailable
+from foqs.rpc.auth_session import UNAUTHENTICATED_FRAME_BYTES_MAX, AuthSession
+from foqs.rpc.call import RpcCall, frame_failure
+from foqs.rpc.frames import BadFrame, FrameReader
+from foqs.rpc.messages import CALL, HEAD_BYTES_MIN, BadMessage, MessageHead, frame_exception, read_head
+from foqs.rpc.methods import ServerMethod
+from foqs.rpc.peer_log import log, peer_name
+from foqs.rpc.type_check import WrongType
+from foqs.runtime.deadlines import DeadlineSweeper
+
+if TYPE_CHECKING:
+    from foqs.rpc.server import RpcServer
+
+_NO_ROOM: Final = "the host holds as many bytes of calls as it may; retry"
+
+ENTRY_COST_BYTES: Final = 1_000
+"""What one entry of a decoded request costs in memory, besides its bytes."""
+
+CACHED_REQUEST_BYTES_MAX: Final = 1_024
+"""A consumer asks for the same again and again: its last dequeue is kept decoded, when it is no longer than this."""
+
+PENDING_REPLIES_BYTES_MAX: Final = 64 * 1024
+"""Replies of one turn are gathered up to this, then written at once: copying more costs more than a write."""
+
+SURPLUS_CONNECTION_S: Final = 1.0
+"""A connection that is one too many may stay so long, to hear so; and as long again to read it."""
+
+SILENCE_BEFORE_CLOSE_S: Final = 0.05
+"""What is to be closed is closed when its peer has sent nothing for this long, for a call that crosses a close gets no answer; below the default of retry_after_ms."""
+
+READ_TURN_BYTES: Final = 32_768
+"""A connection that had so much to read at once lets the others have their turn."""
+
+
+class Connection(asyncio.Protocol):
+    """The protocol of one connection, and the `Line` of its calls."""
+
+    def __init__(self, server: RpcServer) -> None:
+        self._server = server
+        self._limits = server.limits
+        self._loop = server.loop
+        self.reply_bytes_max = server.limits.reply_bytes_max
+        self._frame_reader = FrameReader(server.limits.frame_bytes_max, server.byte_budget)
+        self._calls: dict[RpcCall, None] = {}
+        self.backstop = DeadlineSweeper(server.loop, self._calls)
+        self._cached_body: bytes | None = None
+        self._cached_is_compact = False
+        self._cached_request: Any = None
+        self._pending_replies: list[bytes] = []
+        self._pending_replies_bytes = 0
+        self._on_unsent_callbacks: list[Callable[[], None]] = []
+        self._transport: asyncio.Transport | None = None
+        self._address = self._peer_name = "unknown"
+        self.session = None if server.authenticator is None else AuthSession(server.authenticator, self, server.loop)
+        self._unauthenticated_since_s: float | None = None
+        self._timeout_timer: asyncio.TimerHandle | None = None
+        self.last_received_at_s = 0.0
+        self._last_received_stopwatch_s = 0.0
+        self._frame_awaited_since_s: float | None = None
+        self._write_blocked_since_s: float | None = None
+        self._is_reading = False
+        """What was received is being read, and may be answered at once."""
+        self._is_closing = False
+        self._surplus_until_s: float | None = None
+        """When it is closed at the latest, as there are too many."""
+
+    # ------------------------------------------------------ asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._address = self._peer_name = peer_name(transport.get_extra_info("peername"))
+        self.last_received_at_s = self._frame_awaited_since_s = self._loop.time()
+        server = self._server
+        if server.is_stopping:
+            self.abort()
+            return
+        if len(server.connections) >= self._limits.connections_max:
+            self._refuse_surplus()
+            return
+        server.connections[self] = None
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max // 4)
+        self._timeout_timer = self._loop.call_later(self._limits.stall_timeout_s, self._check_timeouts)
+        if self.session is not None:
+            self.session.on_connected(transport.get_extra_info("peercert"))
+
+    def _refuse_surplus(self) -> None:
+        """There are too many: its calls are told so for a moment, and nothing of them is kept."""
+        server = self._server
+        server.refused_connection_count += 1
+        self.log_warning(f"refused: there are {self._limits.connections_max} connections already")
+        if len(server.surplus_connections) >= self._limits.refusals_in_flight_max:
+            self.abort()
+            return
+        server.surplus_connections[self] = None
+        self.session = None
+        self._frame_reader.shed_above_bytes = 0  # of its calls, enough is kept to answer them
+        self._surplus_until_s = self.last_received_at_s + SURPLUS_CONNECTION_S
+        self._check_timeouts_within(SILENCE_BEFORE_CLOSE_S)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_closing:
+            return
+        now = self.last_received_at_s = self._loop.time()
+        self._last_received_stopwatch_s = self._server.stopwatch_s()
+        self._is_reading = True
+        try:
+            for message, shed in self._frame_reader.feed(data):
+                self._frame_awaited_since_s = None
+                self._on_message(message, shed)
+                if self._is_closing:
+                    return
+        except BadFrame as error:
+            self._close_with_warning(str(error))
+            return
+        finally:
+            self._is_reading = False
+        if not self._frame_reader.is_mid_frame:
+            self._frame_awaited_since_s = None
+        elif self._frame_awaited_since_s is None:
+            self._frame_awaited_since_s = now
+        if len(data) >= READ_TURN_BYTES and self._write_blocked_since_s is None and self._transport is not None:
+            # The event loop would read on for as long as there is more, and all others would wait.
+            self._transport.pause_reading()
+            self._loop.call_soon(self._resume_reading)
+
+    def _resume_reading(self) -> None:
+        """It is this connection's turn again."""
+        if self._transport is not None and not self._is_closing and self._write_blocked_since_s is None:
+            self._transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        self._write_blocked_since_s = self._loop.time()
+        if self._transport is not None and not self._is_closing:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._write_blocked_since_s = None
+        if self._transport is not None and not self._is_closing:
+            self._transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._frame_reader.is_mid_frame and not self._is_closing:
+            self.log_warning("its peer closed it in the middle of a frame")
+        self._is_closing = True
+        self._transport = None
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
+        self._frame_reader.discard()
+        self.write_replies()
+        for call in list(self._calls):
+            call.abandon()
+        self.backstop.stop()
+        self._server.connections.pop(self, None)
+        self._server.surplus_connections.pop(self, None)
+        self._server.on_call_or_connection_ended()
+
+    # ---------------------------------------------------------------- messages
+
+    def _on_message(self, message: bytes, is_shed: bool) -> None:
+        """Starts one call, or answers why not. The message's bytes are counted in the room unless it was shed."""
+        server, limits = self._server, self._limits
+        room = server.byte_budget
+        held = 0 if is_shed else len(message)
+        known = server.methods_by_prefix.get(message[: 8 + message[7]]) if len(message) > HEAD_BYTES_MIN else None
+        if known is not None and known[0].body_start <= len(message):
+            head, method = known
+            seqid = message[head.body_start - 4 : head.body_start]
+        else:
+            try:
+                head, seqid = read_head(message)
+            except BadMessage as error:
+                room.release_reservation(held)
+                self._close_with_warning(str(error))
+                return
+            found = server.service.methods.get(head.name)
+            if found is None or head.message_type != CALL:
+                room.release_reservation(held)
+                self._reply_exception(head, seqid)
+                return
+            method = found
+        visitor = self.session
+        try:
+            if visitor is not None:
+                visitor.require_principal(method)
+            if (
+                is_shed
+                or server.is_stopping
+                or server.calls_in_flight >= limits.calls_in_flight_max
+                or len(self._calls) >= limits.calls_in_flight_per_connection_max
+            ):
+                raise self._rejection(is_shed)
+            if method.is_cacheable and len(message) <= CACHED_REQUEST_BYTES_MAX:
+                request = self._decode_cached(message, head, method)
+            else:
+                request = self._decode(message, head, method)
+            if visitor is not None:
+                visitor.authorize(method, request)
+            deadline = self.last_received_at_s + server.service.timeout_s(request)
+            cost = held
+            for name in method.list_fields:
+                cost += ENTRY_COST_BYTES * len(getattr(request, name) or ())
+            if not room.reserve(cost - held):
+                raise Overloaded(_NO_ROOM, retry_after_ms=limits.retry_after_ms)
+        except FoqsError as error:
+            room.release_reservation(held)
+            server.on_call_replied(method.name, error.code.name, 0.0)
+            self.send(frame_failure(head, seqid, method, error))
+            return
+        call = RpcCall(self, head, seqid, method, cost, self._last_received_stopwatch_s)
+        self._calls[call] = None
+        server.calls_in_flight += 1
+        call.start(request, deadline, limits.reply_grace_s)
+
+    def _decode_cached(self, message: bytes, head: MessageHead, method: ServerMethod) -> Any:
+        """The request of a call that may be the same as the last one. Raises FoqsError."""
+        body = message[head.body_start :]
+        if body != self._cached_body or head.is_compact != self._cached_is_compact:
+            self._cached_request = self._decode(message, head, method)
+            self._cached_body = body
+            self._cached_is_compact = head.is_compact
+        return self._cached_request
+
+    def _decode(self, message: bytes, head: MessageHead, method: ServerMethod) -> Any:
+        server = self._server
+        try:
+            arguments = server.decoder.decode(message, head, method.args_spec)
+            method.type_check.check(message, head, arguments)
+        except (BadMessage, WrongType) as refused:
+            error: BadMessage | WrongType = refused
+            if isinstance(error, BadMessage) and not error.too_large:
+                error = method.type_check.find_fault(message, head) or error
+            self.log_warning(f"{method.name} was refused: {error}")
+            kind = LimitExceeded if isinstance(error, BadMessage) and error.too_large else InvalidArgument
+            raise kind(str(error), field=getattr(error, "field", None)) from None
+        if arguments.request is None:
+            raise InvalidArgument("this is missing; every method takes one struct", field="request")
+        return arguments.request
+
+    def _rejection(self, is_shed: bool) -> FoqsError:
+        """Why no further call is taken now."""
+        retry = self._limits.retry_after_ms
+        if self._surplus_until_s is not None:
+            return Overloaded(
+                f"this host has {self._limits.connections_max} connections, and this is one too many: it is closed; "
+                "use fewer, or another host",
+                retry_after_ms=retry,
+            )
+        if self._server.is_stopping:
+            return Unavailable("this host is stopping; use another", retry_after_ms=retry)
+        if is_shed:
+            return Overloaded(_NO_ROOM, retry_after_ms=retry)
+        if len(self._calls) >= self._limits.calls_in_flight_per_connection_max:
+            return Overloaded("this connection has too many calls in flight; wait for replies", retry_after_ms=retry)
+        return Overloaded("the host has too many calls in flight; retry", retry_after_ms=retry)
+
+    # ------------------------------------------------------- what a call asks for
+
+    def on_call_ended(self, call: RpcCall, code: str | None) -> None:
+        """The call holds nothing any more; it was answered OK or with this error's code, or (None) not at all."""
+        del self._calls[call]
+        server = self._server
+        server.calls_in_flight -= 1
+        server.byte_budget.reserved_bytes -= call.cost_bytes
+        if code is not None:
+            try:
+                server.on_call_replied(call.method.name, code, server.stopwatch_s() - call.started_at_s)
+            except Exception:
+                log.exception("a call of %s cannot be counted", call.method.name)
+        if server.idle_waiter is not None:
+            server.on_call_or_connection_ended()
+
+    def send(self, frame: bytes, on_unsent: Callable[[], None] | None = None) -> None:
+        """Writes a frame together with the others of this turn; calls `on_unsent` when it cannot be written.
+
+        Where no other can come, because nothing else is under way, it is written now.
+        """
+        replies = self._pending_replies
+        alone = not self._calls and not self._is_reading
+        if not replies and not alone:
+            self._server.schedule_write(self)
+        replies.append(frame)
+        if on_unsent is not None:
+            self._on_unsent_callbacks.append(on_unsent)
+        self._pending_replies_bytes += len(frame)
+        if alone or self._pending_replies_bytes > PENDING_REPLIES_BYTES_MAX:
+            self.write_replies()
+
+    def write_replies(self) -> None:
+        """Gives what was gathered to the transport, or back. Never raises: its callers answer other connections, too."""
+        replies = self._pending_replies
+        if not replies:
+            return
+        give_backs = self._on_unsent_callbacks
+        self._pending_replies, self._pending_replies_bytes, self._on_unsent_callbacks = [], 0, []
+        try:
+            transport = self._writable_transport()
+            if transport is not None:
+                give_backs = []  # it may hold a part of them even where it fails
+                transport.write(b"".join(replies))
+        except Exception:
+            log.exception("the replies to %s cannot be written; its connection is cut", self._peer_name)
+            self.abort()
+        for give_back in give_backs:
+            try:
+                give_back()
+            except Exception:
+                log.exception("what was not written to %s cannot be given back", self._peer_name)
+
+    def _writable_transport(self) -> asyncio.Transport | None:
+        """The transport; None where it takes nothing more."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return None
+        if transport.get_write_buffer_size() <= self._limits.write_buffer_bytes_max:
+            return transport
+        self.log_warning("closed: it does not read its replies")
+        self.abort()
+        return None
+
+    def set_principal(self, name: str | None) -> None:
+        """The peer is this principal from now on, or nobody: then it has little time and room until it is somebody."""
+        if name is not None:
+            self._peer_name = f"{self._address} ({name})"
+            self._unauthenticated_since_s = None
+            self._frame_reader.shed_above_bytes = self._limits.frame_bytes_max
+        elif self.session is not None and self._server.authenticator is not None:
+            self._peer_name = self._address
+            self._unauthenticated_since_s = self._loop.time()
+            self._frame_reader.shed_above_bytes = UNAUTHENTICATED_FRAME_BYTES_MAX
+            self._check_timeouts_within(self._server.authenticator.limits.timeout_s)
+
+    def log_warning(self, text: str) -> None:
+        self._server.peer_log.warn(self._peer_name, text)
+
+    def _reply_exception(self, head: MessageHead, seqid: bytes) -> None:
+        if head.message_type != CALL:
+            reason, text = TApplicationException.INVALID_MESSAGE_TYPE, "a host answers calls only"
+        else:
+            name = head.name.decode(errors="backslashreplace")
+            reason, text = TApplicationException.UNKNOWN_METHOD, f"there is no method {name!r}"
+        self.log_warning(f"a call was refused: {text}")
+        self.send(frame_exception(head, seqid, reason, text))
+
+    def _close_with_warning(self, text: str) -> None:
+        """The stream cannot be followed: one line, and the end."""
+        self.log_warning(f"closed: {text}")
+        self.close()
+
+    # ------------------------------------------------------------------ the end
+
+    def end_calls(self) -> None:
+        """Answers every call in flight as unfinished."""
+        for call in list(self._calls):
+            call.expire()
+
+    def close(self) -> None:
+        """Closes after what is gathered and written has left."""
+        if not self._is_closing and self._transport is not None:
+            self.write_replies()
+            self._is_closing = True
+            self._frame_reader.discard()
+            self._transport.close()
+            self._check_timeouts_within(
+                self._limits.stall_timeout_s if self._surplus_until_s is None else SURPLUS_CONNECTION_S
+            )
+
+    def abort(self) -> None:
+        """Closes now."""
+        self._is_closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _check_timeouts(self) -> None:
+        """Ends a connection that has been silent too long; otherwise looks again when it could be."""
+        now = self._loop.time()
+        limits = self._limits
+        if self._is_closing:
+            self.abort()
+            return
+        if self._surplus_until_s is not None:
+            left = self._surplus_until_s - now
+            if self._frame_awaited_since_s is None:
+                left = min(left, self.last_received_at_s + SILENCE_BEFORE_CLOSE_S - now)
+            if left > 0:
+                self._check_timeouts_within(min(left, SILENCE_BEFORE_CLOSE_S))
+            else:
+                self.close()
+            return
+        if self._unauthenticated_since_s is not None and self._server.authenticator is not None:
+            left = self._unauthenticated_since_s + self._server.authenticator.limits.timeout_s - now
+            reason = "closed: it showed no principal in time"
+        elif self._write_blocked_since_s is not None:
+            left = self._write_blocked_since_s + limits.stall_timeout_s - now
+            reason = "closed: it does not read its replies"
+        elif self._frame_awaited_since_s is not None:
+            left = self._frame_awaited_since_s + limits.stall_timeout_s - now
+            what = "a frame it began" if self._frame_reader.is_mid_frame else "a first frame"
+            reason = f"closed: {what} was not whole after {limits.stall_timeout_s:g} s"
+        else:
+            left = self.last_received_at_s + limits.idle_timeout_s - now
+            reason = ""
+            if left <= 0 and self._calls:
+                left = limits.stall_timeout_s
+        if left > 0:
+            self._check_timeouts_within(min(left, limits.stall_timeout_s))
+        elif reason:
+            self.log_warning(reason)
+            self.abort()
+        else:
+            self.close()
+
+    def _check_timeouts_within(self, delay_s: float) -> None:
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
+        self._timeout_timer = self._loop.call_later(delay_s, self._check_timeouts)

@@ -1,0 +1,310 @@
+"""The calls: from a decoded request to the queue, and back to a reply.
+
+Holds one method for each call that is served. Always true: the queue sees
+validated values only; an item's error is its own and its neighbours go on; an
+answer has one entry for each entry of its request. Knows nothing of
+connections, frames or how the queue works.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from foqs.cluster.routing.port import HostIdentity as HostIdentity
+from foqs.cluster.routing.port import StandaloneCluster
+from foqs.core.errors import FoqsError, InvalidArgument
+from foqs.core.items import validation
+from foqs.core.items.item import State
+from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.life import Event, EventKind
+from foqs.queue.filter_walk import cursor_after
+from foqs.queue.listings import format_cursor
+from foqs.queue.port import Deliveries, ListTopics, NamespaceSettings, PendingCall, Queue
+from foqs.rpc import codec, filters
+from foqs.rpc.auth_session import authenticate
+from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.rpc.methods import Caller, MethodHandler, contract_methods, task_handler
+from foqs.rpc.pages import parse_page, requested_shards
+from foqs_client.idl import ttypes
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class QueueHandlers:
+    """Serves the contract's calls from one queue.
+
+    Args:
+        rng: draws the jitter of backoffs.
+        identity: of a host that is alone; in a cluster, `extra_handlers` has the calls about hosts and shards.
+        extra_handlers: calls that are served elsewhere, by name.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        identity: HostIdentity,
+        rng: random.Random,
+        extra_handlers: Mapping[str, MethodHandler] = MappingProxyType({}),
+    ) -> None:
+        self._queue = queue
+        self._rng = rng
+        self.methods = contract_methods(
+            {
+                "authenticate": authenticate,
+                "enqueue": self.enqueue,
+                "dequeue": self.dequeue,
+                "ack": self.ack,
+                "nack": self.nack,
+                "extendLease": self.extend_lease,
+                "release": self.release,
+                "cancel": self.cancel,
+                "redrive": self.redrive,
+                "update": self.update,
+                "getActiveTopics": task_handler(self.get_active_topics),
+                "peek": task_handler(self.peek),
+                "getItem": task_handler(self.get_item),
+                "explain": task_handler(self.explain),
+                "listDead": task_handler(self.list_dead),
+                "countItems": task_handler(self.count_items),
+                "bulk": task_handler(self.bulk),
+                "purgeTopic": task_handler(self.purge_topic),
+                **cluster_handlers(StandaloneCluster(identity, queue.shard_statuses)),
+                **extra_handlers,
+            }
+        )
+
+    def timeout_s(self, request: Any) -> float:
+        """The call's time: what the caller asked for, cut to the host's limit."""
+        limits = self._queue.limits
+        timeout_ms = request.timeout_ms
+        if timeout_ms is None:
+            timeout_ms = limits.timeout_ms_default
+        elif timeout_ms < 1:
+            raise InvalidArgument(f"{timeout_ms} ms is no time at all; give at least 1", field="timeout_ms")
+        elif timeout_ms > limits.timeout_ms_max:
+            timeout_ms = limits.timeout_ms_max
+        return timeout_ms / 1_000  # type: ignore[no-any-return]
+
+    # ---------------------------------------------------------- the way of items
+
+    def enqueue(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        namespace, settings = self._namespace(request)
+        raws = self._checked_entries(request.items, "items")
+        items, errors = codec.parse_new_items(raws, namespace, settings)
+        done = _on_done(codec.enqueue_reply, errors, caller)
+        return self._queue.enqueue(namespace, items, deadline, done) if items else done([])
+
+    def dequeue(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        namespace, settings = self._namespace(request)
+        limits = self._queue.limits
+        raws = request.topics
+        validation.check_entry_count(None if raws is None else len(raws), limits.topics_per_call_max, "topics")
+        wants = codec.parse_topic_counts(raws, limits.items_per_call_max)
+        lease_ms = request.lease_ms
+        if lease_ms is not None:
+            validation.check_number(lease_ms, 1, settings.lease_ms_max, "lease_ms")
+        items_max = request.items_max
+        if items_max is not None:
+            validation.check_number(items_max, 1, limits.items_per_call_max, "items_max")
+        wait_ms = request.wait_ms or 0
+        if wait_ms < 0:
+            raise InvalidArgument(f"{wait_ms} ms cannot be waited; give 0 or more", field="wait_ms")
+        if wait_ms:
+            wait_ms = min(wait_ms, limits.wait_ms_max, int(self.timeout_s(request) * 1_000))
+
+        def done(hand_out: Deliveries) -> None:
+            caller.reply(codec.dequeue_reply, hand_out.items, hand_out.release)
+
+        return self._queue.dequeue(namespace, list(wants.items()), wait_ms, lease_ms, deadline, done, items_max)
+
+    def ack(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        namespace, _ = self._namespace(request)
+        raws = self._checked_entries(request.leases, "leases")
+        columns = codec.parse_lease_columns(raws)
+        errors: dict[int, FoqsError] = {}
+        if columns is None:
+            leases, errors = _parse_entries(raws, "leases", codec.parse_lease)
+            columns = [identity for identity, _ in leases], [token for _, token in leases]
+        done = _on_done(codec.outcomes_reply, errors, caller)
+        return self._queue.ack(namespace, *columns, deadline, done) if columns[0] else done([])
+
+    def nack(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        namespace, settings = self._namespace(request)
+        read = codec.nack_event_parser(namespace, settings, self._rng.random)
+        return self._apply(namespace, request.nacks, "nacks", read, deadline, caller)
+
+    def extend_lease(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        namespace, settings = self._namespace(request)
+        read = codec.extension_event_parser(namespace, settings)
+        return self._apply(namespace, request.extensions, "extensions", read, deadline, caller)
+
+    def release(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        namespace, _ = self._namespace(request)
+        read = codec.lease_event_parser(EventKind.RELEASE, namespace)
+        return self._apply(namespace, request.leases, "leases", read, deadline, caller)
+
+    def cancel(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        return self._apply_by_ids(request, Event(EventKind.CANCEL, 0), deadline, caller)
+
+    def redrive(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        return self._apply_by_ids(request, Event(EventKind.REDRIVE, 0), deadline, caller)
+
+    def update(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        _, settings = self._namespace(request)
+        return self._apply_by_ids(request, filters.parse_change(request.change, settings), deadline, caller)
+
+    def _apply_by_ids(self, request: Any, event: Event, deadline: float, caller: Caller) -> PendingCall | None:
+        """Runs an event on each id of a request."""
+        namespace, _ = self._namespace(request)
+        read = codec.id_event_parser(replace(event, namespace=namespace))
+        return self._apply(namespace, request.ids, "ids", read, deadline, caller)
+
+    def _apply(
+        self,
+        namespace: str,
+        raws: Sequence[Any] | None,
+        field: str,
+        parse: Callable[[Any], tuple[int, Event]],
+        deadline: float,
+        caller: Caller,
+    ) -> PendingCall | None:
+        """Runs one event for each entry of a request."""
+        events, errors = _parse_entries(self._checked_entries(raws, field), field, parse)
+        done = _on_done(codec.outcomes_reply, errors, caller)
+        return self._queue.apply(namespace, events, deadline, done) if events else done([])
+
+    def _checked_entries(self, raws: Sequence[Any] | None, field: str) -> Sequence[Any]:
+        """A request's list. Raises FoqsError for a missing, an empty and a long one."""
+        most = self._queue.limits.items_per_call_max
+        if not raws or len(raws) > most:
+            validation.check_entry_count(None if raws is None else len(raws), most, field)
+        return raws or ()
+
+    # -------------------------------------------------------------------- looking
+
+    async def get_active_topics(self, request: Any, deadline: float) -> Any:
+        return await self.list_topics(request, self._queue.list_topics)
+
+    async def list_topics(self, request: Any, list_topics: ListTopics) -> Any:
+        """Answers getActiveTopics by `list_topics`."""
+        namespace, _ = self._namespace(request)
+        prefix, states = "", None
+        if request.filter is not None:
+            if request.filter.prefix:
+                prefix = validation.decode_text(request.filter.prefix, validation.NAME_BYTES_MAX, "filter.prefix")
+            states = codec.parse_states(request.filter.states, "filter.states")
+        limit, cursor = parse_page(request.page)
+        page, next_cursor = await list_topics(namespace, prefix, states, cursor, limit)
+        return ttypes.GetActiveTopicsReply([codec.topic_stats(stats) for stats in page], next_cursor)
+
+    async def peek(self, request: Any, deadline: float) -> Any:
+        namespace, _ = self._namespace(request)
+        topic = validation.decode_name(request.topic, "topic")
+        state = State.READY if request.state is None else codec.parse_state(request.state, "state")
+        limit, cursor = parse_page(request.page)
+        with_payload = bool(request.with_payload)
+        shards = requested_shards(request)
+        items, next_cursor = await self._queue.peek(
+            namespace, topic, state, cursor, limit, with_payload, deadline, shards
+        )
+        cursors = [format_cursor(seen.row.order_key, seen.shard) for seen in items] if request.forwarded else None
+        return ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor, cursors)
+
+    async def get_item(self, request: Any, deadline: float) -> Any:
+        namespace, _ = self._namespace(request)
+        shard, number = codec.parse_item_id(request.id)
+        seen = await self._queue.get_item(namespace, shard, number, deadline)
+        return codec.item_view(seen, bool(request.with_payload))
+
+    async def explain(self, request: Any, deadline: float) -> Any:
+        namespace, _ = self._namespace(request)
+        shard, number = codec.parse_item_id(request.id)
+        explained = await self._queue.explain(namespace, shard, number, deadline)
+        return codec.explain_reply(explained, bool(request.with_payload))
+
+    # ------------------------------------------------------------------ by filter
+
+    async def list_dead(self, request: Any, deadline: float) -> Any:
+        namespace, _ = self._namespace(request)
+        topic = None if request.topic is None else validation.decode_name(request.topic, "topic")
+        limit, cursor = parse_page(request.page)
+        with_payload = bool(request.with_payload)
+        only = ItemFilter(topic, (State.DEAD,))
+        shards = requested_shards(request)
+        items, next_cursor = await self._queue.list_matching(
+            namespace, only, cursor, limit, with_payload, deadline, shards
+        )
+        cursors = [cursor_after(seen) for seen in items] if request.forwarded else None
+        return ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor, cursors)
+
+    async def count_items(self, request: Any, deadline: float) -> Any:
+        namespace, _ = self._namespace(request)
+        only = filters.parse_filter(request.filter)
+        count = await self._queue.count_matching(namespace, only, deadline, requested_shards(request))
+        return ttypes.CountItemsReply(count.items, count.payload_bytes)
+
+    async def bulk(self, request: Any, deadline: float) -> Any:
+        namespace, settings = self._namespace(request)
+        change, only = filters.parse_bulk(request, namespace, settings)
+        limit, cursor = parse_page(request.page, limit_min=0 if request.forwarded else 1)
+        page = await self._queue.change_matching(
+            namespace, change, only, cursor, limit, deadline, requested_shards(request)
+        )
+        refusal = None if page.refusal is None else codec.error_struct(page.refusal)
+        return ttypes.BulkReply(page.changed, page.next_cursor, page.refused, refusal)
+
+    async def purge_topic(self, request: Any, deadline: float) -> Any:
+        namespace, _ = self._namespace(request)
+        topic = validation.decode_name(request.topic, "topic")
+        return ttypes.PurgeReply(await self._queue.purge_topic(namespace, topic, deadline, requested_shards(request)))
+
+    def _namespace(self, request: Any) -> tuple[str, NamespaceSettings]:
+        name = codec.parse_name(request.namespace_name, "namespace_name")
+        return name, self._queue.namespace_settings(name)
+
+
+def _parse_entries(
+    raws: Sequence[Any], field: str, parse: Callable[[Any], _T]
+) -> tuple[list[_T], dict[int, FoqsError]]:
+    """What `parse` makes of a request's entries, and the errors of the others by place; an id stands in it once."""
+    good: list[_T] = []
+    errors: dict[int, FoqsError] = {}
+    seen: set[bytes] = set()
+    for place, raw in enumerate(raws):
+        try:
+            value = parse(raw)
+            identity = raw if field == "ids" else raw.id
+            if identity in seen:
+                inner = "" if field == "ids" else "id"
+                raise InvalidArgument("this id stands in the call twice; name it once", field=inner)
+            seen.add(identity)
+            good.append(value)
+        except FoqsError as error:
+            errors[place] = codec.with_path(f"{field}[{place}]", error)
+    return good, errors
+
+
+def _on_done(
+    to_struct: Callable[[Sequence[_R | FoqsError]], Any], errors: Mapping[int, FoqsError], caller: Caller
+) -> Callable[[list[_R | FoqsError]], None]:
+    """What answers the caller with the queue's answers, each error put in its place among them."""
+    if not errors:
+        return partial(caller.reply, to_struct)
+    for error in errors.values():
+        if isinstance(error, validation.MalformedRequest):
+            caller.log_malformed(f"{error.field}: {error.message}")
+            break
+
+    def whole(answers: list[_R | FoqsError]) -> Any:
+        results = list(answers)
+        for place, error in errors.items():
+            results.insert(place, error)
+        return to_struct(results)
+
+    return partial(caller.reply, whole)

@@ -1,0 +1,148 @@
+"""The framed server: all connections of a host, and the host's stop.
+
+Holds the connections that are open and counts the calls in flight. Always true:
+the limits of `RpcLimits` hold at any moment; time is the loop's, order is that
+of arrival, so that a simulation that drives `connection` by hand sees the same
+run for the same input. Knows nothing of what a call does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeAlias
+
+from foqs.access.authenticator import Authenticator
+from foqs.rpc.connection import SILENCE_BEFORE_CLOSE_S, Connection
+from foqs.rpc.frames import ByteBudget
+from foqs.rpc.limits import RpcLimits
+from foqs.rpc.messages import DecodeLimits, Decoder, call_head, call_prefix
+from foqs.rpc.methods import RpcService
+from foqs.rpc.peer_log import PeerLog
+
+OnCallReplied: TypeAlias = Callable[[str, str, float], None]
+"""(method, OK or the error's code, seconds) of each call that was answered."""
+
+
+class RpcServer:
+    """All connections of one host.
+
+    `connection` is the protocol factory for `loop.create_server`, or for a
+    simulation's transports.
+
+    Args:
+        on_call_replied: told (method, OK or the error's code, seconds) of every call answered.
+        authenticator: who may call; anybody if None.
+        stopwatch_s: the stop watch for that; the loop's clock if None.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        service: RpcService,
+        limits: RpcLimits,
+        on_call_replied: OnCallReplied = lambda method, code, seconds: None,
+        authenticator: Authenticator | None = None,
+        stopwatch_s: Callable[[], float] | None = None,
+    ) -> None:
+        self.loop = loop
+        self.on_call_replied = on_call_replied
+        self.stopwatch_s = stopwatch_s or loop.time
+        self.service = service
+        self.authenticator = authenticator
+        self.methods_by_prefix = {
+            call_prefix(name): (call_head(name), method) for name, method in service.methods.items()
+        }
+        self.limits = limits
+        self.decoder = Decoder(DecodeLimits(limits.string_bytes_max, limits.container_items_max))
+        self.byte_budget = ByteBudget(limits.in_flight_bytes_max)
+        self.peer_log = PeerLog(loop.time)
+        self.connections: dict[Connection, None] = {}
+        self.surplus_connections: dict[Connection, None] = {}
+        """Open, and one too many each: they are told so, and closed."""
+        self.refused_connection_count = 0
+        """There were too many."""
+        self.calls_in_flight = 0
+        self.is_stopping = False
+        self.idle_waiter: asyncio.Future[None] | None = None
+        self._pending_writes: list[Connection] = []
+        """Those with replies of this turn of the loop."""
+
+    def connection(self) -> Connection:
+        """A protocol for one new connection."""
+        return Connection(self)
+
+    def schedule_write(self, connection: Connection) -> None:
+        """It has replies, which leave at the end of this turn of the loop, or with `send`."""
+        if not self._pending_writes:
+            self.loop.call_soon(self.write_replies)
+        self._pending_writes.append(connection)
+
+    def write_replies(self) -> None:
+        """Writes the replies that were gathered."""
+        gathering, self._pending_writes = self._pending_writes, []
+        for connection in gathering:
+            connection.write_replies()
+
+    def close_revoked(self) -> None:
+        """Closes the connections whose token or certificate is not valid any more; their calls end as unfinished."""
+        for connection in list(self.connections):
+            if connection.session is not None and connection.session.is_revoked:
+                connection.log_warning("closed: what it was known by is not valid any more")
+                connection.end_calls()
+                connection.close()
+
+    async def stop(self, deadline: float) -> None:
+        """Ends all connections; calls in flight have until `deadline`, on the loop's clock.
+
+        The caller has stopped listening. Calls that arrive meanwhile are answered
+        UNAVAILABLE. What is unfinished at the deadline is answered UNKNOWN_OUTCOME
+        (reads: DEADLINE_EXCEEDED), and replies that a peer does not read within the
+        grace after it are dropped.
+        """
+        self.is_stopping = True
+        await self._wait_until_idle(deadline)
+        for connection in list(self.connections):
+            connection.end_calls()
+        await self._wait_until_idle(self.loop.time() + self.limits.reply_grace_s)
+        await self._wait_until_silent(self.loop.time() + self.limits.reply_grace_s)
+        for connection in list(self.surplus_connections):
+            connection.abort()
+        for connection in list(self.connections):
+            connection.close()
+        await self._wait_until_idle(self.loop.time() + self.limits.reply_grace_s, with_connections=True)
+        for connection in list(self.connections):
+            connection.abort()
+
+    async def _wait_until_idle(self, deadline: float, *, with_connections: bool = False) -> None:
+        while self.calls_in_flight or (with_connections and self.connections):
+            left = deadline - self.loop.time()
+            if left <= 0:
+                return
+            quiet = self.idle_waiter = self.loop.create_future()
+            timer = self.loop.call_later(left, _set_done, quiet)
+            try:
+                await quiet
+            finally:
+                timer.cancel()
+                self.idle_waiter = None
+
+    async def _wait_until_silent(self, deadline: float) -> None:
+        """Answers on until the peers, told to go away, send no more: a call that crosses a close gets no answer."""
+        begun = self.loop.time()
+        while self.connections:
+            heard = max(connection.last_received_at_s for connection in self.connections)
+            silent_at = min(max(begun, heard) + SILENCE_BEFORE_CLOSE_S, deadline)
+            if silent_at <= self.loop.time():
+                return
+            await asyncio.sleep(silent_at - self.loop.time())
+
+    def on_call_or_connection_ended(self) -> None:
+        """A call or a connection ended."""
+        if self.idle_waiter is not None:
+            _set_done(self.idle_waiter)
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

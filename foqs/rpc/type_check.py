@@ -1,0 +1,179 @@
+"""Fields of the wrong type, which Thrift's decoder skips in silence or gives up without naming.
+
+Always true: a message whose known fields all had their type and came once
+costs one comparison of lengths; only another one (or one that is not spelled in
+the shortest way) is walked, field by field and up to a bound. Unknown fields are left alone: a newer client may send them.
+Knows nothing of what fields mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+from thrift.protocol.TCompactProtocol import TCompactProtocol
+from thrift.Thrift import TType
+from thrift.transport.TTransport import TMemoryBuffer
+
+from foqs.rpc.messages import MessageHead, encode_struct
+
+VALUES_MAX: Final = 20_000
+"""How many values are walked before the message is refused; each costs a few microseconds."""
+
+_LONG_MESSAGE_BYTES: Final = 1_024
+_SHORT_FIELD_DELTA_MAX: Final = 16
+"""In the compact protocol, fields that are less than this apart have a head of one byte."""
+
+_TYPE_NAMES: Final[dict[int, str]] = {
+    TType.BOOL: "a bool",
+    TType.BYTE: "a byte",
+    TType.DOUBLE: "a double",
+    TType.I16: "an i16",
+    TType.I32: "an i32",
+    TType.I64: "an i64",
+    TType.STRING: "a string",
+    TType.STRUCT: "a struct",
+    TType.MAP: "a map",
+    TType.SET: "a set",
+    TType.LIST: "a list",
+}
+
+
+class WrongType(Exception):
+    """A known field has another type than the contract says, or came twice. `field` is its path."""
+
+    def __init__(self, text: str, field: str) -> None:
+        super().__init__(text)
+        self.field = field.removeprefix("request.")
+
+
+class TypeCheck:
+    """Refuses messages of one method in which a known field was skipped for its type, or came twice.
+
+    What Thrift skipped is missing when the struct is encoded again. In a long
+    message payloads are left out of that and their lengths are added: the encoder
+    goes byte by byte.
+
+    Args:
+        spec: of `raw_spec`, of the method's arguments: one field, the request.
+    """
+
+    def __init__(self, spec: list[Any]) -> None:
+        self._spec = spec
+        kind, fields = spec[1][1][3]
+        lean = []
+        self._payload_lists: tuple[str, ...] = ()
+        for field in fields:
+            if field and field[1] == TType.LIST and field[3][0] == TType.STRUCT:
+                element, inner = field[3][1]
+                rest = tuple(None if each and each[2] == "payload" else each for each in inner)
+                if rest != inner:
+                    assert len(inner) <= _SHORT_FIELD_DELTA_MAX, (
+                        "else the next field's head in the compact protocol is longer"
+                    )
+                    self._payload_lists += (field[2],)
+                    field = (*field[:3], (TType.STRUCT, [element, rest], field[3][2]), field[4])
+            lean.append(field)
+        self._spec_without_payloads = [spec[0], (None, (*spec[1][1][:3], [kind, tuple(lean)], None))]
+
+    def check(self, message: bytes, head: MessageHead, decoded: Any) -> None:
+        """`decoded` is what the decoder made of the message.
+
+        Raises:
+            WrongType: it says which field, and what it should be.
+        """
+        if len(message) < _LONG_MESSAGE_BYTES or decoded.request is None:
+            length = len(encode_struct(head.is_compact, decoded, self._spec))
+        else:
+            length = len(encode_struct(head.is_compact, decoded, self._spec_without_payloads))
+            for name in self._payload_lists:
+                length += _payload_bytes(head.is_compact, getattr(decoded.request, name) or ())
+        if length != len(message) - head.body_start:
+            try:
+                _TypeWalker(message, head).walk_struct(self._spec[1], "")
+            except WrongType:
+                raise
+            except Exception as error:  # the decoder's errors have no common ancestor
+                raise WrongType(f"the message cannot be read: {error}", "request") from None
+
+    def find_fault(self, message: bytes, head: MessageHead) -> WrongType | None:
+        """What is wrong with a message that the decoder gave up; None where no field is known to be."""
+        try:
+            _TypeWalker(message, head).walk_struct(self._spec[1], "")
+        except WrongType as wrong:
+            return wrong
+        except Exception:  # the decoder's errors have no common ancestor
+            return None
+        return None
+
+
+def _payload_bytes(is_compact: bool, entries: Sequence[Any]) -> int:
+    """What the payloads take in a message, with the heads of their fields."""
+    sizes = [len(entry.payload) for entry in entries if entry.payload is not None]
+    if is_compact:  # a byte for the field's type, and a varint of seven bits a byte
+        return sum([size + 1 + max(1, (size.bit_length() + 6) // 7) for size in sizes])
+    return sum(sizes) + 7 * len(sizes)
+
+
+class _TypeWalker:
+    def __init__(self, message: bytes, head: MessageHead) -> None:
+        buffer = TMemoryBuffer(message, head.body_start)
+        self._protocol = TCompactProtocol(buffer) if head.is_compact else TBinaryProtocol(buffer)
+        self._values_left = VALUES_MAX
+
+    def walk_struct(self, spec: Any, path: str) -> None:
+        protocol = self._protocol
+        seen: set[int] = set()
+        protocol.readStructBegin()
+        while True:
+            _, ttype, number = protocol.readFieldBegin()
+            if ttype == TType.STOP:
+                break
+            field = spec[number] if spec and 0 < number < len(spec) else None
+            if field is None:
+                self.walk_value(ttype, None, path)
+            else:
+                name = f"{path}.{field[2]}" if path else field[2]
+                if ttype != field[1]:
+                    raise WrongType(
+                        f"this is {_TYPE_NAMES.get(ttype, 'of no type')}, not {_TYPE_NAMES[field[1]]}", name
+                    )
+                if number in seen:
+                    raise WrongType("this field came twice", name)
+                seen.add(number)
+                self.walk_value(ttype, field[3], name)
+            protocol.readFieldEnd()
+        protocol.readStructEnd()
+
+    def walk_value(self, ttype: int, args: Any, path: str) -> None:
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise WrongType("this holds too many fields that the contract does not know", path)
+        protocol = self._protocol
+        if ttype == TType.STRING:
+            protocol.readBinary()
+        elif ttype == TType.STRUCT:
+            self.walk_struct(args[1] if args else None, path)
+        elif ttype == TType.LIST:
+            kind, size = protocol.readListBegin()
+            if args and kind != args[0]:
+                raise WrongType(
+                    f"this holds {_TYPE_NAMES.get(kind, 'what has no type')}, not {_TYPE_NAMES[args[0]]}", path
+                )
+            for place in range(size):
+                self.walk_value(kind, args[1] if args else None, f"{path}[{place}]" if args else path)
+            protocol.readListEnd()
+        elif ttype == TType.SET:
+            kind, size = protocol.readSetBegin()
+            for _ in range(size):
+                self.walk_value(kind, None, path)
+            protocol.readSetEnd()
+        elif ttype == TType.MAP:
+            key, kind, size = protocol.readMapBegin()
+            for _ in range(size):
+                self.walk_value(key, None, path)
+                self.walk_value(kind, None, path)
+            protocol.readMapEnd()
+        else:
+            protocol.skip(ttype)

@@ -1,0 +1,151 @@
+"""The reads of one shard, beside its flushes.
+
+One task, one connection, one read at a time; namespaces take turns by weight.
+What is read may be stale when it arrives: every job says itself what is to be
+done about that. A read that fails is tried once more, over a new connection,
+and then fails alone. Knows nothing of indexes or rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final, Generic, Protocol, TypeVar
+
+from foqs.core.errors import HANDOVER_RETRY_MS, Unavailable
+from foqs.core.flush.fair_queue import FairQueue
+from foqs.core.flush.fence import Fence
+from foqs.shard.retry import Backoff
+from foqs.store.port import Reads, StoreLost
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_ATTEMPTS_MAX: Final = 2
+
+
+class ReadJob(Protocol):
+    """One read."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """False when nobody needs it any more."""
+        ...
+
+    async def run(self, reads: Reads, committed: Fence) -> None:
+        """Reads, and does what is to be done with it. Raises `StoreLost`."""
+        ...
+
+    def on_failed(self, error: Unavailable) -> None:
+        """It could not be read."""
+        ...
+
+
+class ShardReader:
+    """Runs jobs until it is cancelled.
+
+    Args:
+        last_committed: the last flush known to be committed; every read shows at least that.
+        weight: of a namespace.
+    """
+
+    def __init__(
+        self,
+        shard: int,
+        reads: Reads,
+        last_committed: Callable[[], Fence],
+        weight: Callable[[str], int],
+        backoff: Backoff,
+        rng: Random,
+    ) -> None:
+        self._shard = shard
+        self._reads = reads
+        self._last_committed = last_committed
+        self._backoff = backoff
+        self._rng = rng
+        self._jobs: FairQueue[ReadJob] = FairQueue(weight)
+        self._wake = asyncio.Event()
+        self._is_ended = False
+        self.failure_count = 0
+        """Reads whose connection was lost."""
+
+    @property
+    def waiting_count(self) -> int:
+        """Jobs that wait for their turn."""
+        return len(self._jobs)
+
+    def submit(self, namespace: str, cost: float, job: ReadJob) -> None:
+        """Queues a job; `cost` is about how many rows it reads."""
+        if self._is_ended:
+            # After a pause: whoever hears of it may well ask again.
+            pause_s = self._backoff.pause_s(0, self._rng)
+            asyncio.get_running_loop().call_later(pause_s, job.on_failed, self._closing_error())
+            return
+        self._jobs.push(namespace, cost, job)
+        self._wake.set()
+
+    async def read(self, namespace: str, query: Callable[[Reads, Fence], Awaitable[T]], cost: float = 1) -> T:
+        """What `query` returns; for its cost see `submit`. Raises `Unavailable`."""
+        job = _QueryJob(query)
+        self.submit(namespace, cost, job)
+        return await job.future
+
+    async def run(self) -> None:
+        """Serves until it is cancelled."""
+        failures = 0
+        job: ReadJob | None = None
+        try:
+            while True:
+                while self._jobs:
+                    job = self._jobs.pop()
+                    for attempt in range(_ATTEMPTS_MAX):
+                        if not job.is_wanted:
+                            break
+                        try:
+                            await job.run(self._reads, self._last_committed())
+                            failures = 0
+                            break
+                        except StoreLost as lost:
+                            log.warning("shard %d: a read failed: %s", self._shard, lost)
+                            await asyncio.sleep(self._backoff.pause_s(failures, self._rng))
+                            failures += 1
+                            self.failure_count += 1
+                            if attempt + 1 == _ATTEMPTS_MAX:
+                                job.on_failed(
+                                    Unavailable(f"shard {self._shard} could not read this: {lost}", retry_after_ms=1000)
+                                )
+                    job = None
+                self._wake.clear()
+                await self._wake.wait()
+        finally:
+            self._is_ended = True
+            for left in (*([job] if job else ()), *self._jobs.drain()):
+                left.failed(self._closing_error())
+            await self._reads.close()
+
+    def _closing_error(self) -> Unavailable:
+        return Unavailable(f"shard {self._shard} is closing; try again", retry_after_ms=HANDOVER_RETRY_MS)
+
+
+class _QueryJob(Generic[T]):
+    """A job whose result somebody awaits."""
+
+    def __init__(self, query: Callable[[Reads, Fence], Awaitable[T]]) -> None:
+        self._query = query
+        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.future.done()
+
+    async def run(self, reads: Reads, committed: Fence) -> None:
+        result = await self._query(reads, committed)
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def on_failed(self, error: Unavailable) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)

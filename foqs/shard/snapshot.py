@@ -1,0 +1,92 @@
+"""A shard in numbers, for whoever shows them: taken when somebody asks, never kept.
+
+Always true: looking costs a handful of reads, however much the shard holds.
+Counters here count since the shard was taken over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from foqs.core.flush.intake import Intake
+from foqs.core.memory.ready_index import ReadyIndex
+from foqs.core.timing.due_timers import DueTimers
+from foqs.shard.shard_memory import ShardMemory
+from foqs.shard.shard_reader import ShardReader
+from foqs.shard.writer import Writer
+
+
+@dataclass(slots=True, frozen=True)
+class ShardSnapshot:
+    """Times are of the shard, in milliseconds; None where there is none yet.
+
+    `queue_items`, `queue_bytes`: what waits for a flush, by kind of operation.
+    `flush_items_limit`: entries that the next flush may have.
+    `overdue_ms`: for how long the next look for due items has been due.
+    `due`: items whose moment came, by what ended.
+    """
+
+    queue_items: Mapping[str, int]
+    queue_bytes: Mapping[str, int]
+    held_items: int
+    bisection_batch_count: int
+    flush_items_limit: int
+    refused_writes: int
+    reconnects: int
+    reads_waiting: int
+    read_failures: int
+    index_keys: int
+    index_reserved: int
+    index_topics: int
+    refills: int
+    evicted_keys: int
+    watermark_age_ms: int | None
+    overdue_ms: int
+    sweep_age_ms: int | None
+    due_counts: Mapping[str, int]
+    keys_repeated: int
+    keys_in_conflict: int
+    key_reruns: int
+    key_expiry_flushes: int
+    purged_rows: int
+    purging_topics: int
+
+
+def take_snapshot(
+    intake: Intake,
+    writer: Writer,
+    reader: ShardReader,
+    timers: DueTimers,
+    index: ReadyIndex,
+    memory: ShardMemory,
+    now_ms: int,
+) -> ShardSnapshot:
+    """What the parts of a shard say of themselves."""
+    waiting = intake.waiting_by_lane()
+    return ShardSnapshot(
+        queue_items={lane.name.lower(): items for lane, items, _ in waiting},
+        queue_bytes={lane.name.lower(): size for lane, _, size in waiting},
+        held_items=intake.held_back_count,
+        bisection_batch_count=writer.bisection_batch_count,
+        flush_items_limit=intake.items_max,
+        refused_writes=writer.refused_writes,
+        reconnects=writer.reconnects,
+        reads_waiting=reader.waiting_count,
+        read_failures=reader.failure_count,
+        index_keys=len(index),
+        index_reserved=index.reserved_count,
+        index_topics=index.topic_count,
+        refills=index.refill_count,
+        evicted_keys=index.evicted_count,
+        watermark_age_ms=None if timers.watermark_ms is None else now_ms - timers.watermark_ms,
+        overdue_ms=max(0, now_ms - timers.next_scan_ms()),
+        sweep_age_ms=None if timers.last_sweep_ms is None else now_ms - timers.last_sweep_ms,
+        due_counts=memory.due_counts,
+        keys_repeated=memory.keys_repeated,
+        keys_in_conflict=memory.keys_in_conflict,
+        key_reruns=writer.key_reruns,
+        key_expiry_flushes=writer.key_expiry_flushes,
+        purged_rows=memory.purged_row_count,
+        purging_topics=len(memory.purge_markers),
+    )

@@ -1,0 +1,262 @@
+"""Keeps one shard owned by this host, for one assignment: acquires, recovers, serves, and does so again.
+
+Every acquisition asks the coordinator for an epoch and opens a fresh store, so
+nothing of a former ownership lives on; an epoch that has served is never used
+again. Of what stands in the way it reports and tries again, until it is
+released or dropped. A host alone gives a shard up for good that another has
+taken, with the reason: two hosts never duel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from random import Random
+
+from foqs.core.flush.fence import Owner
+from foqs.core.items.item import EPOCH_MAX
+from foqs.shard.observer import ShardObserver
+from foqs.shard.retry import Backoff
+from foqs.shard.shard import Shard
+from foqs.shard.status import ShardStatus
+from foqs.shard.writer import OwnershipGivenUp, ShardLost
+from foqs.store.port import Store, StoreLost, StoreUnusable, Superseded
+from shardmgr.ownership import OwnershipEvent, OwnershipState, next_ownership_state
+from shardmgr.port import Coordinator, CoordinatorFailed
+
+log = logging.getLogger(__name__)
+
+
+class ShardTakenOver(Exception):
+    """Another host took the shard over; this one must stop serving it."""
+
+
+class _Released(Exception):
+    """It is not wanted any more, and there is nothing to write."""
+
+
+class ShardSupervisor:
+    """The life of one shard on this host, from an assignment to its end.
+
+    Args:
+        shard: the shard.
+        nonce: of this incarnation of the host.
+        open_store: a fresh, unopened store.
+        make_shard: a fresh shard over an open store.
+        shards: where the shard stands while it is ours, for the service.
+        statuses: where its status stands, always.
+        on_owned: called each time the shard is about to be served.
+        is_standalone: there is no plan. Where another host has come, or the store must
+            not be used, this host has no business here; in a cluster the
+            keeper reports it, and the plan decides.
+        on_taken_over: awaited between a takeover and serving. Raises
+            `CoordinatorFailed`: it cannot be served yet.
+    """
+
+    def __init__(
+        self,
+        shard: int,
+        nonce: str,
+        coordinator: Coordinator,
+        open_store: Callable[[], Store],
+        make_shard: Callable[[Store], Shard],
+        shards: dict[int, Shard],
+        statuses: dict[int, ShardStatus],
+        backoff: Backoff,
+        rng: Random,
+        observer: ShardObserver,
+        on_owned: Callable[[], None],
+        *,
+        is_standalone: bool,
+        on_taken_over: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._shard = shard
+        self._nonce = nonce
+        self._coordinator = coordinator
+        self._open_store = open_store
+        self._make_shard = make_shard
+        self._shards = shards
+        self._statuses = statuses
+        self._backoff = backoff
+        self._rng = rng
+        self._observer = observer
+        self._on_owned = on_owned
+        self._is_standalone = is_standalone
+        self._on_taken_over = on_taken_over
+        self._state = OwnershipState.FREE
+        self._seen_epoch = 0
+        self._last_own_epoch = 0
+        self._requested_s = 0.0
+        """Since when it is to be served, or given back, on the loop's clock."""
+        self._release_requested = asyncio.Event()
+        self._is_dropped = False
+        self._set_status(None)
+
+    @property
+    def is_releasing(self) -> bool:
+        """It takes in nothing more, or has given the shard back."""
+        return self._release_requested.is_set()
+
+    async def run(self) -> None:
+        """Returns once `release` was asked and all that waited is written.
+
+        Raises:
+            ShardTakenOver: another host owns the shard now.
+            StoreUnusable: the store must not be used as it is. Both only where the host is alone.
+        """
+        loop = asyncio.get_running_loop()
+        attempt = 0
+        self._requested_s = loop.time()
+        self._advance(OwnershipEvent.ASSIGNED)
+        while not (self.is_releasing or self._is_dropped):
+            try:
+                shard = await self._acquire()
+            except _Released:
+                break
+            except (StoreLost, Superseded, CoordinatorFailed, StoreUnusable) as error:
+                if self._is_standalone and isinstance(error, StoreUnusable):
+                    raise
+                log.warning("shard %d: %s", self._shard, error)
+                self._advance(OwnershipEvent.FAILED, str(error))
+                if isinstance(error, Superseded):
+                    self._seen_epoch = error.seen_epoch
+            except Exception as error:
+                if self._is_standalone:
+                    raise
+                # The next host would meet it too: one shard's trouble must not end one host after the other.
+                log.exception("shard %d could not be taken over; it will be tried again", self._shard)
+                self._advance(OwnershipEvent.FAILED, repr(error))
+            else:
+                begun = loop.time()
+                if await self._serve(shard):
+                    return
+                # One that breaks as soon as it is served must not use up its epochs at full speed.
+                if loop.time() - begun > self._backoff.ms_max / 1000:
+                    attempt = 0
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._release_requested.wait(), self._backoff.pause_s(attempt, self._rng))
+            attempt += 1
+        self._advance(OwnershipEvent.RELEASE_REQUESTED)
+
+    def release(self) -> None:
+        """Takes in nothing more; `run` returns when what waits is written. Safe to repeat."""
+        if not self.is_releasing:
+            self._release_requested.set()
+            self._requested_s = asyncio.get_running_loop().time()
+            self._drain()
+
+    def drop(self) -> None:
+        """The shard is another's, or may be: nothing of it is served or told from now on. The caller cancels `run`."""
+        self._is_dropped = True
+        self._state = next_ownership_state(self._state, OwnershipEvent.DROPPED)
+        self._statuses.pop(self._shard, None)
+        shard = self._shards.pop(self._shard, None)
+        if shard is not None:
+            shard.drop()
+
+    def _drain(self) -> None:
+        shard = self._shards.get(self._shard)
+        if shard is not None:
+            self._advance(OwnershipEvent.RELEASE_REQUESTED)
+            shard.close()
+
+    async def _acquire(self) -> Shard:
+        store = self._open_store()
+        shard = self._make_shard(store)
+        try:
+            await store.open()
+            if self._is_standalone and self._last_own_epoch:
+                self._check_not_taken_over(await store.read_owner())
+            epoch = await self._request_epoch()
+            self._check_epochs_left(epoch)
+            await shard.take_over(epoch, self._nonce)
+            self._advance(OwnershipEvent.ACQUIRED)
+            await shard.recover()
+            await self._on_taken_over()
+        except BaseException:
+            await shard.disconnect()
+            raise
+        self._seen_epoch = self._last_own_epoch = epoch
+        self._shards[self._shard] = shard
+        self._advance(OwnershipEvent.RECOVERED)
+        log.info("shard %d is owned with epoch %d", self._shard, epoch)
+        if not self.is_releasing:
+            self._observer.shard_acquired(self._shard, asyncio.get_running_loop().time() - self._requested_s)
+        return shard
+
+    async def _request_epoch(self) -> int:
+        """An epoch for a takeover. Somebody may have to plan first; a release does not wait for that. Raises `_Released`."""
+        asking = asyncio.ensure_future(self._coordinator.issue_epoch(self._shard, self._seen_epoch))
+        released = asyncio.ensure_future(self._release_requested.wait())
+        try:
+            await asyncio.wait((asking, released), return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise _Released
+            return asking.result()
+        finally:
+            asking.cancel()
+            released.cancel()
+
+    def _check_not_taken_over(self, owner: Owner) -> None:
+        """Whoever has come since we held the shard is another host, and the shard is its."""
+        if owner.epoch > self._last_own_epoch and owner.nonce != self._nonce:
+            raise ShardTakenOver(
+                f"shard {self._shard} was taken over by another host with epoch {owner.epoch}; "
+                "run only one host on these shards"
+            )
+
+    def _check_epochs_left(self, epoch: int) -> None:
+        if epoch > EPOCH_MAX:
+            raise StoreUnusable(
+                f"shard {self._shard} has used up its {EPOCH_MAX} epochs; move its items to a new shard"
+            )
+
+    async def _serve(self, shard: Shard) -> bool:
+        """Serves until released (True) or lost (False: acquire it anew)."""
+        reason: str
+        try:
+            self._on_owned()
+            if self.is_releasing:
+                self._drain()
+            await shard.run()
+        except ShardLost as lost:
+            reason = lost.reason
+            self._advance(OwnershipEvent.FENCED, reason)
+            if self._is_standalone and lost.owner is not None:
+                self._check_not_taken_over(lost.owner)
+            log.warning("shard %d: %s; taking it over anew", self._shard, lost.reason)
+        except OwnershipGivenUp as given_up:
+            log.warning("shard %d: %s; taking it over anew", self._shard, given_up)
+            reason = str(given_up)
+            self._advance(OwnershipEvent.FAILED, reason)
+        except Exception as error:
+            log.exception("shard %d failed; taking it over anew", self._shard)
+            reason = repr(error)
+            self._advance(OwnershipEvent.FAILED, reason)
+            await shard.disconnect()
+        else:
+            self._advance(OwnershipEvent.RELEASED)
+            self._observer.shard_handed_over(self._shard, asyncio.get_running_loop().time() - self._requested_s)
+            return True
+        finally:
+            if self._shards.get(self._shard) is shard:
+                del self._shards[self._shard]
+        self._advance(OwnershipEvent.ASSIGNED, reason)
+        if not self.is_releasing:
+            self._requested_s = asyncio.get_running_loop().time()
+        return False
+
+    def _advance(self, happening: OwnershipEvent, reason: str | None = None) -> None:
+        if self._is_dropped:
+            return
+        self._state = next_ownership_state(self._state, happening)
+        self._report_state(reason)
+
+    def _set_status(self, reason: str | None) -> None:
+        self._statuses[self._shard] = ShardStatus(self._shard, self._state.value, self._seen_epoch, 0, reason)
+
+    def _report_state(self, reason: str | None) -> None:
+        self._set_status(reason)
+        self._coordinator.report_state(self._shard, self._seen_epoch, self._state.value)

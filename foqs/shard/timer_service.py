@@ -1,0 +1,168 @@
+"""The timers of one shard, and its time: finds what is due and has it written, and compares clocks.
+
+Always true: the watermark rises only when all that a scan found is committed;
+whoever writes a due row goes through the writer like anybody else, and the row
+is judged as it then is. Knows nothing of what becomes of a due row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Protocol
+
+from foqs.core.errors import FoqsError, NotOwner, Unavailable
+from foqs.core.flush.batch import Dues
+from foqs.core.flush.decision import FindRow
+from foqs.core.flush.intake import Intake
+from foqs.core.timing.due_timers import DueTimers
+from foqs.core.timing.shard_clock import ShardClock
+from foqs.shard.writer import Writer
+from foqs.store.port import DueRow, Store
+
+
+class TimerSettings(Protocol):
+    """Limits; see `[shard]` in configs/foqs.toml for units and reasons."""
+
+    @property
+    def timer_page_items(self) -> int: ...
+    @property
+    def timer_tick_ms_min(self) -> int: ...
+    @property
+    def clock_sample_interval_ms(self) -> int: ...
+    @property
+    def retry_ms_max(self) -> int: ...
+
+
+class TimerService:
+    """Two tasks of a shard: `run` serves its timers, `follow` its clock.
+
+    Args:
+        find_cached: a row that need not be read.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        intake: Intake,
+        timers: DueTimers,
+        shard_clock: ShardClock,
+        find_cached: FindRow,
+        settings: TimerSettings,
+    ) -> None:
+        self._writer = writer
+        self._intake = intake
+        self._timers = timers
+        self._shard_clock = shard_clock
+        self._find_cached = find_cached
+        self._settings = settings
+        self._wake = asyncio.Event()
+        self._waiting_until_ms: int | None = None
+        """What `run` waits for; None while it does not."""
+
+    def on_due_written(self, due_ms: int) -> None:
+        """A row with this due was committed."""
+        self._timers.on_due_written(due_ms)
+        if self._waiting_until_ms is not None and due_ms < self._waiting_until_ms:
+            self._wake.set()
+
+    async def run_clock_sync(self) -> None:
+        """Compares the shard's time with the database's clock from time to time."""
+        while True:
+            await asyncio.sleep(self._settings.clock_sample_interval_ms / 1000)
+            try:
+                await self._writer.read(self._sample_clock)
+            except (NotOwner, Unavailable):
+                if self._writer.is_ended:
+                    return
+            # It may run at another pace now, or the machine may have slept while the wait stood still.
+            self._wake.set()
+
+    async def _sample_clock(self, store: Store) -> None:
+        asked_ms = self._shard_clock.now_ms()
+        self._shard_clock.on_database_time(await store.now_ms(), asked_ms)
+
+    async def run(self) -> None:
+        """Scans whenever something is due."""
+        while True:
+            await self._wait()
+            if self._timers.next_scan_ms() <= self._shard_clock.now_ms():
+                try:
+                    await self._scan()
+                except (NotOwner, Unavailable):
+                    if self._writer.is_ended:
+                        return
+                    self._timers.on_scan_incomplete(self._retry_at_ms(), None, swept=True)
+
+    async def _wait(self) -> None:
+        """Until the next scan, or until something changed that it depends on."""
+        self._waiting_until_ms = self._timers.next_scan_ms()
+        wait_ms = max(self._shard_clock.wait_ms(self._waiting_until_ms), self._settings.timer_tick_ms_min)
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+        self._waiting_until_ms = None
+
+    async def _scan(self) -> None:
+        """Applies everything due, page by page; the watermark rises when all of it is committed.
+
+        What the database refuses holds up nothing else; it is tried again after a pause.
+
+        A sweep also writes to the owner row, so that a host without work learns
+        that it was replaced.
+        """
+        now_ms = self._shard_clock.now_ms()
+        low_ms = self._timers.scan_lower_bound_ms(now_ms)
+        if low_ms is None:
+            self._writer.request_flush()
+        page_items = self._settings.timer_page_items
+        after: DueRow | None = None
+        whole = True
+        while True:
+            page, written = await self._writer.read(partial(self._submit_due_page, low_ms, now_ms, after))
+            if page:
+                results = await written
+                whole = whole and not any(isinstance(result, FoqsError) for result in results)
+                after = page[-1]
+            if len(page) < page_items:
+                break
+
+        async def finish(store: Store) -> None:
+            next_ms = await store.next_due_ms(now_ms)
+            if whole:
+                self._timers.on_scan_completed(now_ms, next_ms, swept=low_ms is None)
+            else:
+                self._timers.on_scan_incomplete(self._retry_at_ms(), next_ms, swept=low_ms is None)
+
+        await self._writer.read(finish)
+
+    async def _submit_due_page(
+        self, low_ms: int | None, now_ms: int, after: DueRow | None, store: Store
+    ) -> tuple[list[DueRow], asyncio.Future[list[Any]]]:
+        """Reads a page of what is due with its rows, and queues it. Returns the page, and what will be its results.
+
+        All of it lies between two flushes, so a row holds until it is written, unless
+        something else on it waits already: then it is left for the flush to read.
+        """
+        page = await store.due_rows(low_ms, now_ms, after, self._settings.timer_page_items)
+        numbers = [due.id for due in page]
+        unknown = [number for number in numbers if self._find_cached(number) is None]
+        rows = await store.rows(unknown) if unknown else []
+        done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        if page:
+            held = {row.id: row for row in rows if self._intake.is_free(row.id)}
+
+            def finished() -> None:
+                if not done.done():
+                    done.set_result(work.results)
+
+            work = Dues(numbers, held, finished)
+            self._intake.submit(work, is_internal=True)
+            self._writer.wake()
+        return page, done
+
+    def _retry_at_ms(self) -> int:
+        return self._shard_clock.now_ms() + self._settings.retry_ms_max

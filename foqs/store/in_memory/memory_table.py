@@ -1,0 +1,198 @@
+"""One shard's tables in memory: rows, their orders, their topics, keys, slots, cuts and their owner row.
+
+Always true: `due`, `ready` and `over` hold exactly the rows they should, sorted; rows
+are handed out as copies. Everything here happens at one moment; who waits for
+whom, and which connection may do what, is `memory`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
+from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
+from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, LeaseUpdate, TopicCount, Writes
+
+
+@dataclass(slots=True)
+class ShardTables:
+    """One shard, and who holds its owner row's lock."""
+
+    rows: dict[int, Row] = field(default_factory=dict)
+    topics: set[TopicName] = field(default_factory=set)
+    due: list[tuple[int, int]] = field(default_factory=list)
+    ready: dict[TopicName, list[OrderKey]] = field(default_factory=dict)
+    idempotency_keys: dict[KeyName, IdempotencyKey] = field(default_factory=dict)
+    key_expiries: list[tuple[int, KeyName]] = field(default_factory=list)
+    """When keys' rows are over."""
+    key_slots: set[int] = field(default_factory=set)
+    purge_markers: set[PurgeMarker] = field(default_factory=set)
+    owner: Owner = field(default_factory=lambda: Owner(0, "", 0, 0, 0))
+    locked_by: int | None = None
+    unlocked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    # ---------------------------------------------------------------- writing
+
+    def write(self, fence: Fence, writes: Writes) -> None:
+        """A flush takes effect, whole."""
+        for number in writes.deletes:
+            self.delete(number)
+        for lease in writes.leases:
+            self.update_leases(lease)
+        for row in writes.updates:
+            self.update(row)
+        for row in writes.inserts:
+            self.put(replace(row))
+        self.topics.difference_update(writes.topics_removed)
+        self.topics.update(writes.topics_added)
+        for key in (*writes.idempotency_keys_added, *writes.idempotency_keys_replaced):
+            self.put_idempotency_key(key)
+        if writes.keys_expired_by_ms is not None:
+            self.expire_keys(writes.keys_expired_by_ms)
+        self.key_slots.update(writes.key_slots_added)
+        self.purge_markers.difference_update(writes.purge_markers_removed)
+        for cut in writes.purge_markers_added:
+            self.purge_markers = {other for other in self.purge_markers if other[:2] != cut[:2]} | {cut}
+        self.owner = replace(self.owner, flush=fence.flush, clock_ms=fence.clock_ms, offset_ms=fence.offset_ms)
+
+    def put(self, row: Row) -> None:
+        """Adds a row, or replaces it."""
+        self.delete(row.id)
+        self.rows[row.id] = row
+        if row.due_ms is not None:
+            insort(self.due, (row.due_ms, row.id))
+        if row.state is State.READY:
+            insort(self.ready.setdefault((row.namespace, row.topic), []), row.order_key)
+
+    def update(self, new: Row) -> None:
+        """Writes the mutable columns of a row that exists."""
+        row = self.rows.get(new.id)
+        if row is None:
+            return
+        self.put(
+            replace(
+                row,
+                priority=new.priority,
+                deliver_after_ms=new.deliver_after_ms,
+                expires_at_ms=new.expires_at_ms,
+                metadata=new.metadata,
+                state=new.state,
+                due_ms=new.due_ms,
+                token=new.token,
+                attempt=new.attempt,
+            )
+        )
+
+    def update_leases(self, lease: LeaseUpdate) -> None:
+        """Changes those of the rows that exist."""
+        for number in lease.ids:
+            row = self.rows.get(number)
+            if row is not None:
+                values = replace(row, state=lease.state, due_ms=lease.due_ms, token=lease.token, attempt=lease.attempt)
+                self.put(values)
+
+    def delete(self, number: int) -> None:
+        """Removes a row, if it is there."""
+        row = self.rows.pop(number, None)
+        if row is None:
+            return
+        if row.due_ms is not None:
+            del self.due[bisect_right(self.due, (row.due_ms, number)) - 1]
+        if row.state is State.READY:
+            keys = self.ready[row.namespace, row.topic]
+            del keys[bisect_right(keys, row.order_key) - 1]
+
+    def put_idempotency_key(self, row: IdempotencyKey) -> None:
+        """Adds a key's row, or replaces it."""
+        name = (row.namespace, row.key)
+        old = self.idempotency_keys.get(name)
+        if old is not None:
+            del self.key_expiries[bisect_right(self.key_expiries, (old.until_ms, name)) - 1]
+        self.idempotency_keys[name] = row
+        insort(self.key_expiries, (row.until_ms, name))
+
+    def expire_keys(self, now_ms: int) -> None:
+        """Removes the oldest rows of keys that are over, as many as a flush may."""
+        page = [name for until_ms, name in self.key_expiries[:KEY_EXPIRY_ROWS_MAX] if until_ms <= now_ms]
+        del self.key_expiries[: len(page)]
+        for name in page:
+            del self.idempotency_keys[name]
+
+    # ---------------------------------------------------------------- reading
+
+    def copies(self, ids: Iterable[int], *, with_payload: bool) -> list[Row]:
+        """The rows of these ids that exist."""
+        found = [self.rows[number] for number in dict.fromkeys(ids) if number in self.rows]
+        return [replace(row) if with_payload else replace(row, payload=None) for row in found]
+
+    def rows_with_payload(self, payload_limits: Mapping[int, int]) -> list[Row]:
+        """The rows of these ids that exist, with their payload unless it is longer than is said of the id."""
+        return [
+            row if row.payload_bytes <= payload_limits[row.id] else replace(row, payload=None)
+            for row in self.copies(payload_limits, with_payload=True)
+        ]
+
+    def ready_keys(self, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int) -> list[OrderKey]:
+        """As `Reads.ready_keys`."""
+        keys = self.ready.get(topic, [])
+        start = 0 if after is None else bisect_right(keys, after)
+        return list(islice((key for key in keys[start:] if order_key_number(key) > purged_up_to), limit))
+
+    def list_rows(
+        self,
+        topic: TopicName,
+        state: State,
+        after: OrderKey | None,
+        limit: int,
+        purged_up_to: int,
+        *,
+        with_payload: bool,
+    ) -> list[Row]:
+        """As `Reads.list_rows`."""
+        rows = [
+            row
+            for row in self.rows.values()
+            if (row.namespace, row.topic) == topic
+            and row.state is state
+            and (after is None or row.order_key > after)
+            and row.id > purged_up_to
+        ]
+        page = [row.id for row in sorted(rows, key=lambda row: row.order_key)[:limit]]
+        return self.copies(page, with_payload=with_payload)
+
+    def idempotency_key_of(self, number: int, until_ms: int) -> bytes | None:
+        """As `Reads.idempotency_key_of`."""
+        return next(
+            (row.key for row in self.idempotency_keys.values() if (row.item_id, row.until_ms) == (number, until_ms)),
+            None,
+        )
+
+    def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
+        """As `Store.due_rows`."""
+        start = 0 if low_ms is None else bisect_right(self.due, (low_ms, -1))
+        if after is not None:
+            start = max(start, bisect_right(self.due, (after.due_ms, after.id)))
+        stop = bisect_right(self.due, (high_ms + 1, -1))
+        return [DueRow(at, number) for at, number in self.due[start : min(stop, start + limit)]]
+
+    def next_due_ms(self, above_ms: int) -> int | None:
+        """As `Store.next_due_ms`."""
+        at = bisect_right(self.due, (above_ms + 1, -1))
+        return self.due[at][0] if at < len(self.due) else None
+
+    def counts(self) -> list[TopicCount]:
+        """As `Reads.counts`."""
+        cuts = PurgeMarkers(self.purge_markers)
+        spots: dict[tuple[str, str, State], list[Row]] = {}
+        for row in self.rows.values():
+            spots.setdefault((row.namespace, row.topic, row.state), []).append(row)
+        return [
+            TopicCount(*spot, len(rows), sum(row.payload_bytes for row in rows), sum(map(cuts.covers, rows)))
+            for spot, rows in sorted(spots.items())
+        ]

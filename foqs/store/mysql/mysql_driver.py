@@ -1,0 +1,284 @@
+"""The MySQL driver, behind the few things the store needs of it: connect, run, end.
+
+Always true: `run` sends one or more statements at once and returns when
+every result was read; anything that leaves a result unread (a timeout, a
+cancel, a broken socket) ends the link for good. The driver connects, encrypts
+and logs in; its own way of reading results costs a dozen calls and two awaits
+for every row, so `mysql_wire` reads them. Knows nothing of queues, SQL or what
+an error code means for a transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl as tls
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import aiomysql
+from pymysql.constants import CLIENT
+from pymysql.err import MySQLError
+
+from foqs.store.mysql.mysql_protocol import (
+    BoundStatement,
+    PrepareReplyReader,
+    ReplyReader,
+    Result,
+    ServerError,
+    Statement,
+    prepare_packet,
+    query_packet,
+    request_packets,
+)
+
+__all__ = ["MysqlLink", "MysqlLinkLost", "MysqlSettings", "OnResults", "Result", "ServerError", "Statement"]
+
+_CLIENT_ERROR_CODES: Final = range(2000, 3000)
+_CLOSING_CODES: Final = frozenset({1040, 1053, 1080, 1152, 1153, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3169, 4031})
+"""Server errors after which the server closes the connection, or was told to."""
+PREPARE_REFUSED_CODES: Final = frozenset({1243, 1461, 1615})
+"""Server errors of what is prepared: not known, no room for it, not as its table is any more."""
+_QUIT_PACKET: Final = b"\x01\0\0\0\x01"
+"""The packet that ends a session: COM_QUIT."""
+
+
+@dataclass(slots=True, frozen=True)
+class MysqlSettings:
+    """Where a shard's database is and how patient to be with it.
+
+    `unix_socket`, when set, is used instead of host and port.
+    `statement_timeout_s` bounds one round trip, the lock wait within it included, and a COMMIT that follows it.
+    `lock_wait_timeout_s` is a whole number of seconds, as the server counts them.
+    `unsafe_durability` accepts server settings that can lose acknowledged writes.
+    """
+
+    database: str
+    host: str = "127.0.0.1"
+    port: int = 3306
+    unix_socket: str | None = None
+    user: str = "foqs"
+    password: str = field(default="", repr=False)
+    ssl: tls.SSLContext | None = None
+    connect_timeout_s: float = 5.0
+    statement_timeout_s: float = 30.0
+    lock_wait_timeout_s: int = 5
+    unsafe_durability: bool = False
+
+    @property
+    def location(self) -> str:
+        """The database's name for messages; holds no secret."""
+        return f"{self.database} at {self.unix_socket or f'{self.host}:{self.port}'}"
+
+
+OnResults: TypeAlias = Callable[[list[Result]], bytes | None]
+"""What follows statements, in text, when all their results are read; None: nothing does."""
+
+
+class MysqlLinkLost(Exception):
+    """The connection is gone; what was sent last may or may not take effect."""
+
+
+class MysqlLink(asyncio.Protocol):
+    """One connection. Made by `connect`, which lets the driver shake hands; what follows is read here."""
+
+    def __init__(self, connection: Any, timeout_s: float) -> None:
+        self._connection = connection
+        # Kept apart: the driver forgets its transport when it closes, before buffers are flushed.
+        self._transport: asyncio.Transport = connection._writer.transport
+        self.timeout_s = timeout_s
+        """How long a round trip may take."""
+        self.can_prepare = True
+        """The server has not yet refused what was prepared, or to be: until then statements may be bound."""
+        self._loop = asyncio.get_running_loop()
+        self._reply_reader: ReplyReader | PrepareReplyReader = ReplyReader()
+        """Of what is asked for now."""
+        self._statement_ids: dict[bytes, int] = {}
+        """The server's numbers of statements, by their text."""
+        self._waiter: asyncio.Future[Any] | None = None
+        self._on_results: OnResults | None = None
+        """What follows what is asked for now; None once it was asked."""
+        self._ended_reason: str | None = None
+        """Why nothing can be asked any more."""
+        self._transport.set_protocol(self)
+
+    @classmethod
+    async def connect(cls, settings: MysqlSettings) -> MysqlLink:
+        """A new connection.
+
+        Raises:
+            ServerError: refused by the server (a wrong password, no such database).
+            MysqlLinkLost: not reached within `connect_timeout_s`.
+        """
+        connection = aiomysql.Connection(
+            host=settings.host,
+            port=settings.port,
+            unix_socket=settings.unix_socket,
+            user=settings.user,
+            password=settings.password,
+            db=settings.database,
+            charset="utf8mb4",
+            ssl=settings.ssl,
+            autocommit=True,
+            client_flag=CLIENT.FOUND_ROWS,  # an UPDATE reports the rows it matched, changed or not
+            program_name="foqs",
+        )
+        try:
+            async with asyncio.timeout(settings.connect_timeout_s):
+                await connection.ping(reconnect=True)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, Exception):
+                raise _driver_error(error, f"no answer within {settings.connect_timeout_s} s") from error
+            raise
+        return cls(connection, settings.statement_timeout_s)
+
+    async def run(self, *statements: Statement, on_results: OnResults | None = None) -> list[Result]:
+        """Sends the statements at once and reads every result. What is bound is prepared before, once.
+
+        Args:
+            on_results: asked what follows, which is sent in the same turn of the loop in which the last result came; its
+                results follow theirs. What it raises is raised here, and nothing follows. `timeout_s` is for both.
+
+        At an error, which is the first there is, earlier statements have run. Of
+        those after it the ones in text up to the next that is bound have not, and
+        the others may have.
+
+        Raises:
+            ServerError, MysqlLinkLost: as their docstrings say.
+        """
+        for statement in statements:
+            if type(statement) is BoundStatement and statement.sql not in self._statement_ids:
+                self._statement_ids[statement.sql] = await self._prepare(statement)
+        asked = request_packets(statements, self._statement_ids)
+        replies = ReplyReader(len(asked))
+        self._on_results = on_results
+        try:
+            return await self._exchange(asked, replies)  # type: ignore[no-any-return]
+        except ServerError as error:
+            if self._reply_reader is replies:
+                self._note_refusal(error, statements[replies.answered_count])
+            raise
+        finally:
+            self._on_results = None
+
+    async def _prepare(self, statement: BoundStatement) -> int:
+        try:
+            return await self._exchange([prepare_packet(statement.sql)], PrepareReplyReader())  # type: ignore[no-any-return]
+        except ServerError as error:
+            self._note_refusal(error, statement)
+            raise
+
+    def _note_refusal(self, error: ServerError, statement: Statement) -> None:
+        error.statement = statement
+        if error.code in PREPARE_REFUSED_CODES:
+            self.can_prepare = False
+
+    async def _exchange(self, request: list[bytes], reply_reader: ReplyReader | PrepareReplyReader) -> Any:
+        """Sends packets in one write; what the reader makes of the answers."""
+        assert self._waiter is None, "one question at a time"
+        if self._ended_reason is not None:
+            raise MysqlLinkLost(self._ended_reason)
+        self._reply_reader = reply_reader
+        self._waiter = waiter = self._loop.create_future()
+        self._transport.write(b"".join(request))
+        timer = self._loop.call_later(self.timeout_s, self._mark_ended, f"no answer within {self.timeout_s} s")
+        try:
+            return await waiter
+        except BaseException as error:
+            # What the server refused, and what `then` raised, is told when every result was read.
+            told = waiter.done() and not waiter.cancelled() and waiter.exception() is error
+            if not told or isinstance(error, MysqlLinkLost):
+                self.abort()
+            raise
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def abort(self) -> None:
+        """Cuts the connection now; unsent bytes are thrown away."""
+        self._mark_ended("the connection was cut")
+        self._connection.close()
+
+    async def close(self) -> None:
+        """Says goodbye and cuts the connection; waits for no answer. Never raises but for a cancel."""
+        self._ended_reason = self._ended_reason or "the connection was closed"
+        try:
+            if not self._transport.is_closing():
+                self._transport.write(_QUIT_PACKET)
+                await asyncio.sleep(0)  # some loops send at the end of a turn
+        finally:
+            self.abort()
+
+    # ---------------------------------------------------- called by the transport
+
+    def data_received(self, data: bytes) -> None:
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            self._mark_ended("the server closed the connection")  # it says why, unasked, and goes
+            return
+        reader = self._reply_reader
+        try:
+            found = reader.feed(data)
+        except ServerError as error:
+            if error.code in _CLOSING_CODES:
+                self._mark_ended(str(error))
+            else:
+                waiter.set_exception(error)
+        except Exception as error:
+            self._mark_ended(f"an answer that cannot be read: {type(error).__name__}: {error}")
+        else:
+            if found is not None:
+                self._on_replies(found, waiter)
+            elif reader.error is not None and reader.error.code in _CLOSING_CODES:
+                self._mark_ended(str(reader.error))
+
+    def _on_replies(self, replies: Any, waiter: asyncio.Future[Any]) -> None:
+        """All that was asked for is there."""
+        then, self._on_results = self._on_results, None
+        try:
+            following = None if then is None else then(replies)
+        except Exception as error:
+            if not waiter.done():
+                waiter.set_exception(error)
+            return
+        if waiter.done():
+            return  # `then` has ended the link, or whoever asked
+        if following is None:
+            waiter.set_result(replies)
+        else:
+            self._reply_reader = ReplyReader(1, replies)
+            self._transport.write(query_packet([following]))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._mark_ended(f"the connection broke: {exc}" if exc else "the server closed the connection")
+
+    def _mark_ended(self, reason: str) -> None:
+        """Nothing that comes later is an answer to anything."""
+        self._ended_reason = self._ended_reason or reason
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(MysqlLinkLost(reason))
+        self._transport.abort()
+
+
+def _driver_error(error: Exception, timeout_text: str) -> ServerError | MysqlLinkLost:
+    if isinstance(error, TimeoutError):
+        return MysqlLinkLost(timeout_text)
+    if isinstance(error, MySQLError) and error.args and isinstance(error.args[0], int):
+        code, text = error.args[0], str(error.args[-1])
+        if code and code not in _CLIENT_ERROR_CODES and code not in _CLOSING_CODES:
+            return ServerError(code, text)
+        return MysqlLinkLost(f"{text}{_unreached_reason(error.__cause__)} (error {code})")
+    # Whatever else comes out of a driver whose socket broke under it.
+    return MysqlLinkLost(f"{type(error).__name__}: {error}")
+
+
+def _unreached_reason(cause: BaseException | None) -> str:
+    """Why a server was not reached, which the driver leaves out."""
+    if not isinstance(cause, OSError):
+        return ""
+    if isinstance(cause, socket.gaierror) or cause.errno is None:
+        return f": {cause.strerror or cause}"
+    return f": {os.strerror(cause.errno)}"

@@ -1,0 +1,241 @@
+"""A shard's SQLite file: opened, checked, brought to today's schema; and what its errors mean.
+
+Always true: a connection this module returns is in WAL mode with the asked
+durability, belongs to the asked shard, has the newest schema and waits a
+bounded time for locks; a file that was created is in its directory on disk.
+Synchronous; knows nothing of event loops, owners or flushes.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from foqs.store.migrations import pending_migrations
+from foqs.store.port import StoreError, StoreLost, StoreUnusable, WriteRefused
+from foqs.store.sql_rows import owner_of
+from foqs.store.sqlite import sqlite_sql as sql
+
+_LEVELS: Final = ("OFF", "NORMAL", "FULL", "EXTRA")
+_FULL_LEVEL: Final = _LEVELS.index("FULL")
+_PAGE_CACHE_KIB: Final = 16_384
+_WAL_BYTES_KEPT: Final = 64 << 20
+_WAL_ATTEMPTS: Final = 5
+
+_DAMAGED_CODES: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_LOCKED_CODES: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_NO_ACCESS_CODES: Final = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_AUTH}
+_BROKEN_CODES: Final = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT}
+
+
+@dataclass(slots=True, frozen=True)
+class SqliteFile:
+    """How to open one shard's file.
+
+    Args:
+        path: the file; it and its folders are created by `open(create=True)`.
+        shard: the shard it must hold.
+        synchronous: SQLite's durability level; below FULL a power failure loses
+            acknowledged writes.
+        unsafe_durability: open nevertheless.
+        busy_timeout_s: how long a statement waits for another process's lock.
+    """
+
+    path: Path
+    shard: int
+    synchronous: str
+    unsafe_durability: bool
+    busy_timeout_s: float
+
+    def open(self, *, create: bool) -> sqlite3.Connection:
+        """Opens the file, ready for use.
+
+        Raises:
+            StoreUnusable: weak durability, another shard's file, no foqs file, a
+                newer schema, damage, or, with `create`, no access.
+            StoreLost: it is locked, or cannot be used now: without `create`, a
+                file that is there was usable once, and may be so again.
+        """
+        self._check_synchronous()
+        new = not _may_exist(self.path)
+        db: sqlite3.Connection | None = None
+        try:
+            if create and new:
+                _make_folder(self.path.parent)
+            db = self._connect("rwc" if create else "rw")
+            self._configure(db)
+            self._migrate(db)
+            if new:
+                _sync_folder(self.path.parent)
+        except sqlite3.Error as error:
+            _close(db)
+            raise self._open_error(error, was_usable=not create and not new) from error
+        except OSError as error:
+            _close(db)
+            raise StoreUnusable(f"the file {self.path} cannot be created: {error}") from error
+        except BaseException:
+            _close(db)
+            raise
+        return db
+
+    def open_for_reading(self) -> sqlite3.Connection:
+        """Opens the file as a writer left it, waiting for no lock; the connection cannot write.
+
+        Raises:
+            sqlite3.Error: it cannot be opened.
+        """
+        db = self._connect("rw")  # `ro` could not read a file whose log's index is not there yet
+        try:
+            db.execute("PRAGMA query_only = ON")
+            db.execute(f"PRAGMA cache_size = -{_PAGE_CACHE_KIB}")
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def store_error(self, error: Exception) -> StoreError:
+        """What an error of a statement means for the transaction it stood in.
+
+        `WriteRefused` only where SQLite's rollback is certain; `StoreLost` where
+        the file must be opened and read again before anything is known.
+        """
+        code = primary_code(error)
+        text = f"{self.path}: {error}"
+        if code in _LOCKED_CODES:
+            return WriteRefused(f"{text}; another process holds the file's write lock", is_retryable=True)
+        if code == sqlite3.SQLITE_FULL:
+            return WriteRefused(f"{text}; make room on the disk that holds it", is_full=True)
+        if code in _DAMAGED_CODES:
+            return StoreLost(f"{text}; the file is damaged: stop, keep it, and restore a copy")
+        if code in _BROKEN_CODES or code in _NO_ACCESS_CODES:
+            return StoreLost(f"{text}; check the disk and the file's permissions")
+        return WriteRefused(text)
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        name = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
+        return sqlite3.connect(name, timeout=self.busy_timeout_s, isolation_level=None, uri=True)
+
+    def _check_synchronous(self) -> None:
+        level = self.synchronous.upper()
+        if level not in _LEVELS:
+            raise StoreUnusable(f"synchronous={self.synchronous} is none of {', '.join(_LEVELS)}")
+        if _LEVELS.index(level) < _FULL_LEVEL and not self.unsafe_durability:
+            raise StoreUnusable(
+                f"synchronous={level} would lose acknowledged writes at a power failure: "
+                "use FULL, or accept the loss with --unsafe-durability"
+            )
+
+    def _configure(self, db: sqlite3.Connection) -> None:
+        mode = _switch_to_wal(db)
+        if mode != "wal":
+            raise StoreUnusable(
+                f"{self.path}: the journal mode is {mode} and must be WAL; use a local disk, not a network folder"
+            )
+        level = self.synchronous.upper()
+        db.execute(f"PRAGMA synchronous = {level}")
+        (actual,) = db.execute("PRAGMA synchronous").fetchone()
+        if actual != _LEVELS.index(level):
+            raise StoreUnusable(f"{self.path}: synchronous is {_LEVELS[actual]} although {level} was set")
+        db.execute(f"PRAGMA cache_size = -{_PAGE_CACHE_KIB}")
+        db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES_KEPT}")
+
+    def _migrate(self, db: sqlite3.Connection) -> None:
+        """Brings the schema up to date; the write lock makes a second opener wait, then find nothing to do."""
+        db.execute(sql.BEGIN)
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (objects,) = db.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
+        if application != sql.APPLICATION_ID and (version or objects):
+            raise StoreUnusable(f"{self.path} is the SQLite file of another program; choose another path")
+        steps = pending_migrations(version, sql.MIGRATIONS, str(self.path))
+        for step in steps:
+            for statement in step.statements:
+                db.execute(statement)
+            db.execute(f"PRAGMA user_version = {step.number}")
+        if application != sql.APPLICATION_ID:
+            db.execute(f"PRAGMA application_id = {sql.APPLICATION_ID}")
+            db.execute(sql.ADD_OWNER, (self.shard,))
+        owner_of(db.execute(sql.READ_OWNER).fetchone())
+        (shard,) = db.execute(sql.READ_SHARD).fetchone()
+        if shard != self.shard:
+            raise StoreUnusable(f"{self.path} holds shard {shard}, not shard {self.shard}; check the configuration")
+        db.execute(sql.COMMIT)
+        if steps:
+            # Who looks at the file alone (`sqlite_header`) shall see the schema that it has.
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def _open_error(self, error: sqlite3.Error, *, was_usable: bool) -> StoreError:
+        code = primary_code(error)
+        if code in _DAMAGED_CODES:
+            return StoreUnusable(f"{self.path}: {error}; the file is damaged: keep it, and restore a copy")
+        if code in _NO_ACCESS_CODES:
+            told = f"{self.path}: {error}; let this user read and write the file and its folder"
+            return StoreLost(told) if was_usable else StoreUnusable(told)
+        if code in _LOCKED_CODES:
+            return StoreLost(f"{self.path}: {error}; another process holds the file's write lock")
+        return StoreLost(f"{self.path}: {error}")
+
+
+def primary_code(error: Exception) -> int:
+    """SQLite's primary result code of an error; 0 where it has none."""
+    code = getattr(error, "sqlite_errorcode", None)
+    return code & 0xFF if isinstance(code, int) else 0
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error says that the file's content is broken."""
+    return primary_code(error) in _DAMAGED_CODES
+
+
+def _switch_to_wal(db: sqlite3.Connection) -> str:
+    """Switches to WAL and returns the mode reached.
+
+    Two openers of a new file can refuse each other without waiting, so the
+    switch is tried a few times; one of the two always wins.
+    """
+    for last in (*[False] * (_WAL_ATTEMPTS - 1), True):
+        try:
+            (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+        except sqlite3.OperationalError as error:
+            if last or primary_code(error) not in _LOCKED_CODES:
+                raise
+        else:
+            return str(mode)
+    raise AssertionError("unreachable")
+
+
+def _may_exist(path: Path) -> bool:
+    """Whether the file exists, or may exist where this user cannot look."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _make_folder(folder: Path) -> None:
+    """Creates a folder and those above it, each durably."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _close(db: sqlite3.Connection | None) -> None:
+    if db is not None:
+        db.close()

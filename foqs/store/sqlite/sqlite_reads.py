@@ -1,0 +1,182 @@
+"""Reading a shard's SQLite file beside its flushes: a connection and a thread of its own.
+
+Always true: each call is one hop into the thread and one read transaction
+there, which shows one commit of the writer and never waits for it (the file is
+in WAL mode); nothing is ever written. Knows nothing of SQL's text or of how a
+file is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from foqs.core.flush.fence import Fence
+from foqs.core.items.item import OrderKey, Row, State, TopicName, unpack_order_key
+from foqs.store.port import ANY_LENGTH, StoreLost, TopicCount, check_not_behind
+from foqs.store.sql_rows import order_keys_of, owner_of, row_of
+from foqs.store.sqlite import sqlite_sql as sql
+from foqs.store.sqlite.sqlite_file import SqliteFile
+
+_T = TypeVar("_T")
+
+
+class SqliteReads:
+    """A connection for reading; see `port.Reads`."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"foqs-reads-{file.shard}")
+        self._is_closed = False
+        # Only the thread changes what follows.
+        self._db: sqlite3.Connection | None = None
+
+    async def rows(self, committed: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
+        return await self._read(committed, lambda db: read_rows_with_payload(db, dict.fromkeys(ids, payload_bytes_max)))
+
+    async def ready_keys(
+        self, committed: Fence, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0
+    ) -> list[OrderKey]:
+        text, values = _page_statement(
+            sql.FIRST_ORDER_KEYS, sql.NEXT_ORDER_KEYS, topic, State.READY, after, limit, purged_up_to
+        )
+        return await self._read(committed, lambda db: order_keys_of(db.execute(text, values)))
+
+    async def list_rows(
+        self,
+        committed: Fence,
+        topic: TopicName,
+        state: State,
+        after: OrderKey | None,
+        limit: int,
+        purged_up_to: int = 0,
+        *,
+        with_payload: bool,
+    ) -> list[Row]:
+        first, following = (
+            (sql.FIRST_ROWS, sql.NEXT_ROWS)
+            if with_payload
+            else (sql.FIRST_ROWS_WITHOUT_PAYLOAD, sql.NEXT_ROWS_WITHOUT_PAYLOAD)
+        )
+        text, values = _page_statement(first, following, topic, state, after, limit, purged_up_to)
+        return await self._read(committed, lambda db: [row_of(found) for found in db.execute(text, values)])
+
+    async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
+        found = await self._read(
+            committed, lambda db: db.execute(sql.IDEMPOTENCY_KEY_OF, (until_ms, number)).fetchone()
+        )
+        return None if found is None else bytes(found[0])
+
+    async def begin_snapshot(self, committed: Fence) -> None:
+        await self._run_in_thread(lambda: self._run_or_disconnect(lambda: self._begin_read(committed)))
+
+    async def counts(self) -> list[TopicCount]:
+        return await self._run_in_thread(lambda: self._run_or_disconnect(self._count))
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._interrupt()
+            # Not awaited on a loop that may be ending: the thread finishes what it has, closes and ends.
+            self._thread.submit(self._disconnect)
+            closing = asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+            await asyncio.shield(closing)
+
+    # ------------------------------------------------------- on the event loop
+
+    async def _run_in_thread(self, work: Callable[[], _T]) -> _T:
+        if self._is_closed:
+            raise StoreLost(f"{self._file.path}: these reads were closed")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except asyncio.CancelledError:
+            self._interrupt()
+            raise
+
+    async def _read(self, committed: Fence, query: Callable[[sqlite3.Connection], _T]) -> _T:
+        return await self._run_in_thread(lambda: self._run_or_disconnect(lambda: self._query(committed, query)))
+
+    def _interrupt(self) -> None:
+        """Ends the statement that runs now, if any: nobody waits for its answer."""
+        db = self._db
+        if db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                db.interrupt()
+
+    # ------------------------------------------------------------ in the thread
+
+    def _run_or_disconnect(self, work: Callable[[], _T]) -> _T:
+        """Whatever ends a read without an answer ends the connection too."""
+        try:
+            return work()
+        except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
+            self._disconnect()
+            raise StoreLost(str(self._file.store_error(error))) from error
+        except BaseException:
+            self._disconnect()
+            raise
+
+    def _query(self, committed: Fence, query: Callable[[sqlite3.Connection], _T]) -> _T:
+        if self._db is not None and self._db.in_transaction:
+            raise RuntimeError("only counts may be read in a snapshot")
+        db = self._begin_read(committed)
+        found = query(db)
+        db.execute(sql.COMMIT)
+        return found
+
+    def _begin_read(self, committed: Fence) -> sqlite3.Connection:
+        """Begins a read transaction, in which nothing changes, and checks whose tables it shows."""
+        if self._db is None:
+            self._db = self._file.open_for_reading()
+        self._db.execute(sql.BEGIN_READ)
+        check_not_behind(committed, owner_of(self._db.execute(sql.READ_OWNER).fetchone()))
+        return self._db
+
+    def _count(self) -> list[TopicCount]:
+        if self._db is None or not self._db.in_transaction:
+            raise StoreLost(f"{self._file.path}: there is no snapshot to count in")
+        purged = {
+            (cut[0], cut[1], state): rows
+            for cut in self._db.execute(sql.PURGE_MARKERS).fetchall()
+            for state, rows in self._db.execute(sql.COUNT_PURGED_ROWS, cut)
+        }
+        return [
+            TopicCount(namespace, topic, State(state), rows, size, purged.get((namespace, topic, state), 0))
+            for namespace, topic, state, rows, size in self._db.execute(sql.COUNTS)
+        ]
+
+    def _disconnect(self) -> None:
+        """Closes the connection and with it its transaction."""
+        db, self._db = self._db, None
+        if db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                db.close()
+
+
+def read_rows(db: sqlite3.Connection, statement: str, ids: Iterable[int]) -> list[Row]:
+    """The rows of `ids` that exist; one prepared lookup each costs less than a list spliced into SQL."""
+    execute = db.execute
+    found = [execute(statement, (number,)).fetchone() for number in ids]
+    return [row_of(values) for values in found if values is not None]
+
+
+def read_rows_with_payload(db: sqlite3.Connection, payload_limits: Mapping[int, int]) -> list[Row]:
+    """The rows of these ids that exist, with their payload unless it is longer than is said of the id."""
+    execute = db.execute
+    found = [
+        execute(sql.READ_ROW_WITH_PAYLOAD, (length, number)).fetchone() for number, length in payload_limits.items()
+    ]
+    return [row_of(values) for values in found if values is not None]
+
+
+def _page_statement(
+    first: str, following: str, topic: TopicName, state: State, after: OrderKey | None, limit: int, purged_up_to: int
+) -> tuple[str, tuple[str | int, ...]]:
+    """The statement that reads a page of a topic, and its values."""
+    if after is None:
+        return first, (*topic, int(state), purged_up_to, limit)
+    return following, (*topic, int(state), purged_up_to, *unpack_order_key(after), limit)

@@ -1,0 +1,257 @@
+"""The SQL of the SQLite store: one file holds one shard.
+
+Always true: every statement is named and says its purpose; values are bound,
+never spliced in. Knows nothing of connections or errors.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from foqs.store.migrations import Migration
+from foqs.store.sql_rows import (
+    COLUMNS,
+    COLUMNS_WITH_PAYLOAD,
+    COLUMNS_WITHOUT_PAYLOAD,
+    LEASE_COLUMNS,
+    MUTABLE_COLUMNS,
+    OWNER_COLUMNS,
+    columns_with_payload_up_to,
+)
+
+APPLICATION_ID: Final = 0x464F5153
+"""`FOQS`, in the file's header: tells our files from others."""
+
+# The rowid ends every index, so an index's order is total without naming id where nothing comes after it.
+MIGRATIONS: Final = (
+    Migration(
+        1,
+        "items and their owner",
+        (
+            """CREATE TABLE item (
+  id INTEGER PRIMARY KEY,
+  namespace TEXT NOT NULL,
+  topic TEXT NOT NULL,
+  priority INTEGER NOT NULL,
+  deliver_after_ms INTEGER NOT NULL,
+  enqueued_at_ms INTEGER NOT NULL,
+  lease_ms INTEGER NOT NULL,
+  ttl_ms INTEGER,
+  expires_at_ms INTEGER,
+  policy INTEGER NOT NULL,
+  attempts_max INTEGER NOT NULL,
+  payload_bytes INTEGER NOT NULL,
+  payload BLOB NOT NULL,
+  metadata BLOB NOT NULL,
+  state INTEGER NOT NULL,
+  due_ms INTEGER,
+  token INTEGER NOT NULL,
+  attempt INTEGER NOT NULL
+)""",
+            "CREATE INDEX item_order ON item (namespace, topic, state, priority, deliver_after_ms)",
+            "CREATE INDEX item_due ON item (due_ms) WHERE due_ms IS NOT NULL",
+            """CREATE TABLE owner (
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  shard INTEGER NOT NULL,
+  epoch INTEGER NOT NULL,
+  nonce TEXT NOT NULL,
+  flush INTEGER NOT NULL,
+  clock_ms INTEGER NOT NULL,
+  connection INTEGER NOT NULL
+)""",
+        ),
+    ),
+    Migration(
+        2,
+        "a table of topics",
+        (
+            """CREATE TABLE topic (
+  namespace TEXT NOT NULL,
+  topic TEXT NOT NULL,
+  PRIMARY KEY (namespace, topic)
+) WITHOUT ROWID""",
+            "INSERT INTO topic SELECT DISTINCT namespace, topic FROM item",
+        ),
+    ),
+    Migration(
+        3,
+        "idempotency keys, and the slots of keys that the shard holds",
+        (
+            """CREATE TABLE key (
+  namespace TEXT NOT NULL,
+  name BLOB NOT NULL,
+  id INTEGER NOT NULL,
+  digest BLOB NOT NULL,
+  until_ms INTEGER NOT NULL,
+  PRIMARY KEY (namespace, name)
+) WITHOUT ROWID""",
+            "CREATE INDEX key_until ON key (until_ms)",
+            "CREATE TABLE slot (slot INTEGER PRIMARY KEY)",
+        ),
+    ),
+    Migration(
+        4,
+        "how far the shard's time is from the database's clock",
+        ("ALTER TABLE owner ADD COLUMN offset_ms INTEGER NOT NULL DEFAULT 0",),
+    ),
+    Migration(
+        5,
+        "sizes in the order's index, so that a namespace's bytes are counted without reading its items",
+        (
+            "DROP INDEX item_order",
+            "CREATE INDEX item_order ON item (namespace, topic, state, priority, deliver_after_ms, id, payload_bytes)",
+        ),
+    ),
+    Migration(
+        6,
+        "cuts: topics that were purged, whose rows still have to go",
+        (
+            """CREATE TABLE cut (
+  namespace TEXT NOT NULL,
+  topic TEXT NOT NULL,
+  last INTEGER NOT NULL,
+  PRIMARY KEY (namespace, topic)
+) WITHOUT ROWID""",
+        ),
+    ),
+)
+
+ADD_OWNER: Final = (
+    "INSERT OR IGNORE INTO owner (one, shard, epoch, nonce, flush, clock_ms, connection) VALUES (1, ?, 0, '', 0, 0, 0)"
+)
+"""The owner row of a new file: nobody's. Binds the shard's number."""
+
+READ_SHARD: Final = "SELECT shard FROM owner WHERE one = 1"
+"""Which shard the file holds."""
+
+NOW_MS: Final = (
+    "SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER)"
+)
+"""The clock; 'now' is one moment within a statement."""
+
+BEGIN: Final = "BEGIN IMMEDIATE"
+"""Takes the write lock at once, so that nothing read in the transaction can go stale."""
+
+BEGIN_READ: Final = "BEGIN DEFERRED"
+"""Its first SELECT fixes what the transaction shows, and waits for no lock."""
+
+COMMIT: Final = "COMMIT"
+ROLLBACK: Final = "ROLLBACK"
+
+READ_OWNER: Final = f"SELECT {', '.join(OWNER_COLUMNS)} FROM owner WHERE one = 1"
+"""The owner row."""
+
+SET_OWNER: Final = "UPDATE owner SET epoch = ?, nonce = ?, flush = ?, connection = ? WHERE one = 1"
+"""A takeover, after the row was read under the write lock."""
+
+FENCE: Final = "UPDATE owner SET flush = ?, clock_ms = ?, offset_ms = ? WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ? - 1"
+"""The first statement of a flush: matches nothing when another owner wrote since."""
+
+READ_ROW: Final = f"SELECT {COLUMNS_WITHOUT_PAYLOAD} FROM item WHERE id = ?"
+"""One row without its payload."""
+
+READ_ROW_WITH_PAYLOAD: Final = f"SELECT {columns_with_payload_up_to('?')} FROM item WHERE id = ?"
+"""One row with its payload, unless it is longer than that."""
+
+DELETE: Final = "DELETE FROM item WHERE id = ?"
+"""Removes a row; nothing happens when it is gone."""
+
+UPDATE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in MUTABLE_COLUMNS)} WHERE id = ?"
+"""Writes a row's mutable columns; never inserts."""
+
+LEASE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in LEASE_COLUMNS)} WHERE id = ?"
+"""Writes what a lease changes."""
+
+INSERT: Final = f"INSERT INTO item ({COLUMNS_WITH_PAYLOAD}) VALUES ({', '.join('?' * len(COLUMNS))})"
+"""Adds a row; an id that exists is an error."""
+
+TOPICS: Final = "SELECT namespace, topic FROM topic"
+"""The topics table."""
+
+ADD_TOPIC: Final = "INSERT INTO topic VALUES (?, ?) ON CONFLICT DO NOTHING"
+"""A topic that has an item."""
+
+REMOVE_TOPIC: Final = "DELETE FROM topic WHERE namespace = ? AND topic = ?"
+"""A topic that has none any more."""
+
+READ_IDEMPOTENCY_KEY: Final = "SELECT namespace, name, id, digest, until_ms FROM key WHERE namespace = ? AND name = ?"
+"""A key's row."""
+
+ADD_IDEMPOTENCY_KEY: Final = "INSERT INTO key VALUES (?, ?, ?, ?, ?)"
+"""A new key's row; one that exists is an error."""
+
+REPLACE_IDEMPOTENCY_KEY: Final = "INSERT OR REPLACE INTO key VALUES (?, ?, ?, ?, ?)"
+"""A key's row in place of one that is over."""
+
+EXPIRE_IDEMPOTENCY_KEYS: Final = (
+    "DELETE FROM key WHERE (namespace, name) IN "
+    "(SELECT namespace, name FROM key WHERE until_ms <= ? ORDER BY until_ms, namespace, name LIMIT ?)"
+)
+"""Some rows that are over, the oldest first."""
+
+NEXT_KEY_EXPIRY: Final = "SELECT MIN(until_ms) FROM key"
+"""When the next key's row is over."""
+
+IDEMPOTENCY_KEY_OF: Final = "SELECT name FROM key INDEXED BY key_until WHERE until_ms = ? AND id = ? LIMIT 1"
+"""The key that names an item, by when its row is over."""
+
+KEY_SLOTS: Final = "SELECT slot FROM slot ORDER BY slot"
+"""The slots that the shard holds."""
+
+ADD_KEY_SLOT: Final = "INSERT INTO slot VALUES (?) ON CONFLICT DO NOTHING"
+"""A slot that the shard is given."""
+
+PURGE_MARKERS: Final = "SELECT namespace, topic, last FROM cut"
+"""The cuts that stand."""
+
+SET_PURGE_MARKER: Final = "INSERT OR REPLACE INTO cut VALUES (?, ?, ?)"
+"""A topic is purged up to a number."""
+
+REMOVE_PURGE_MARKER: Final = "DELETE FROM cut WHERE namespace = ? AND topic = ? AND last = ?"
+"""The rows of a cut have gone."""
+
+COUNT_PURGED_ROWS: Final = (
+    "SELECT state, COUNT(*) FROM item WHERE namespace = ? AND topic = ? AND +id <= ? GROUP BY state"
+)
+"""Rows of a cut by state, from the index alone."""
+
+_TOPIC_CONDITION: Final = (
+    "namespace = ? AND topic = ? AND state = ? AND +id > ?"  # +: it is no reason to leave the index
+)
+_AFTER_CONDITION: Final = "(priority, deliver_after_ms, id) > (?, ?, ?)"
+_ORDER_AND_LIMIT: Final = "ORDER BY priority, deliver_after_ms, id LIMIT ?"
+
+FIRST_ORDER_KEYS: Final = f"SELECT priority, deliver_after_ms, id FROM item WHERE {_TOPIC_CONDITION} {_ORDER_AND_LIMIT}"
+"""The first keys of a topic in a state."""
+
+NEXT_ORDER_KEYS: Final = f"SELECT priority, deliver_after_ms, id FROM item WHERE {_TOPIC_CONDITION} AND {_AFTER_CONDITION} {_ORDER_AND_LIMIT}"
+"""The keys after a key."""
+
+FIRST_ROWS: Final = f"SELECT {COLUMNS_WITH_PAYLOAD} FROM item WHERE {_TOPIC_CONDITION} {_ORDER_AND_LIMIT}"
+"""The first rows of a topic in a state."""
+
+NEXT_ROWS: Final = (
+    f"SELECT {COLUMNS_WITH_PAYLOAD} FROM item WHERE {_TOPIC_CONDITION} AND {_AFTER_CONDITION} {_ORDER_AND_LIMIT}"
+)
+"""The rows after a key."""
+
+FIRST_ROWS_WITHOUT_PAYLOAD: Final = (
+    f"SELECT {COLUMNS_WITHOUT_PAYLOAD} FROM item WHERE {_TOPIC_CONDITION} {_ORDER_AND_LIMIT}"
+)
+"""The first rows of a topic in a state, without their payload."""
+
+NEXT_ROWS_WITHOUT_PAYLOAD: Final = (
+    f"SELECT {COLUMNS_WITHOUT_PAYLOAD} FROM item WHERE {_TOPIC_CONDITION} AND {_AFTER_CONDITION} {_ORDER_AND_LIMIT}"
+)
+"""The rows after a key, without their payload."""
+
+DUE_ROWS: Final = "SELECT due_ms, id FROM item WHERE (due_ms, id) > (?, ?) AND due_ms <= ? ORDER BY due_ms, id LIMIT ?"
+"""A page of what is due, after (due_ms, id)."""
+
+NEXT_DUE: Final = "SELECT due_ms FROM item WHERE due_ms > ? ORDER BY due_ms LIMIT 1"
+"""When the next row comes due."""
+
+COUNTS: Final = (
+    "SELECT namespace, topic, state, COUNT(*), SUM(payload_bytes) FROM item GROUP BY namespace, topic, state"
+)
+"""Rows and their bytes by topic and state, from the index alone."""

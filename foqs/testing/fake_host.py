@@ -1,0 +1,166 @@
+"""A whole host in the test's own process.
+
+async with FakeHost() as fake:
+    client = fake.client()
+    await client.enqueue([Item("mail", b"hello", delay_ms=60_000)])
+    await fake.advance(60_000)
+    assert await client.dequeue({"mail": 1})
+
+Holds `FakeHost` and its synchronous face. Always true: it is the host that
+`foqs host` runs, on the store in memory, so that what a host does it does too;
+nothing waits, and nothing outlives it. It needs what a host needs: `foqs[server]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import wraps
+from types import MappingProxyType, TracebackType
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+
+from foqs.host import Host
+from foqs.options.config import load
+from foqs.options.options import DAY_MS, HOUR_MS
+from foqs.testing.host_loop import HostClock, HostLoop
+from foqs_client import Client, ItemView, SyncClient
+from foqs_client.background_loop import BackgroundLoop
+from foqs_client.client import TIMEOUT_MS_DEFAULT
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+ADDRESS: Final = "127.0.0.1"
+PORT: Final = 7411
+"""Of the host's own network: whatever listens on the machine's is not reached."""
+
+_OPTIONS: Final = {
+    "server.host": ADDRESS,
+    "server.port": PORT,
+    "store.url": "memory:",
+    "store.shards": 1,
+    "shard.sweep_interval_ms": DAY_MS,
+    "shard.clock_sample_interval_ms": HOUR_MS,
+    "shard.timer_tick_ms_min": 1,
+}
+"""One shard: the order is exact. Few sweeps: years pass quickly, and timers in memory are not missed. What is due is so at once."""
+_PAGE_ITEMS: Final = 1_000
+_STATES: Final = ("ready", "deferred", "leased", "dead")
+_START_S_MAX: Final = 60.0
+
+
+class FakeHost:
+    """A host in memory, in the running event loop: `async with FakeHost() as fake`.
+
+    Its time is the loop's, moved on by `advance`. Jitter of backoffs is as random
+    as a host's.
+
+    Args:
+        options: of the host's configuration by dotted name, as in `configs/foqs.toml`:
+            `{"namespace.lease_ms_default": 5_000}`. There is the namespace `default`;
+            others are made with `Client.create_namespace`.
+
+    Raises:
+        ConfigError: there is no such option, or its value cannot be used.
+    """
+
+    def __init__(self, options: Mapping[str, object] = MappingProxyType({})) -> None:
+        self._config = load(overrides={**_OPTIONS, **options})
+        self._clients: list[Client] = []
+        self._loop: HostLoop
+        self._host: Host
+
+    async def __aenter__(self) -> Self:
+        self._loop = HostLoop(asyncio.get_running_loop())
+        await self._loop.run_to_completion(self._start())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for client in self._clients:
+            await client.close()
+        await self._loop.run_to_completion(self._host.stop())
+        await self._loop.finish()
+
+    def client(
+        self, *, namespace: str = "default", timeout_ms: int = TIMEOUT_MS_DEFAULT, automatic_keys: bool = True
+    ) -> Client:
+        """A client of this host, closed with it; see `Client`. Its own timeouts are of real time."""
+        client = Client(
+            f"foqs://{ADDRESS}:{PORT}",
+            namespace=namespace,
+            timeout_ms=timeout_ms,
+            automatic_keys=automatic_keys,
+            connect=self._loop.connect,
+        )
+        self._clients.append(client)
+        return client
+
+    async def advance(self, ms: int) -> None:
+        """Moves the host's time on: leases end, delays come due, long polls run out, in their order.
+
+        Returns when all that follows from it has happened, and the tasks that wait
+        for this host have had their turn.
+        """
+        await self._loop.advance(ms / 1_000)
+
+    async def items(self, topic: str, *, namespace: str = "default") -> list[ItemView]:
+        """Every item of a topic, payloads too: ready ones first, then deferred, leased and dead; best first."""
+        found: list[ItemView] = []
+        async with self.client(namespace=namespace) as client:
+            for state in _STATES:
+                cursor: str | None = None
+                while True:
+                    page = await client.peek(topic, state, _PAGE_ITEMS, cursor, with_payload=True)
+                    found += page.items
+                    cursor = page.next_cursor
+                    if cursor is None:
+                        break
+        return found
+
+    async def _start(self) -> None:
+        self._host = Host(self._config, HostClock(self._loop))
+        await self._host.start()
+        async with asyncio.timeout(_START_S_MAX):
+            while not self._host.is_ready:  # noqa: ASYNC110 - its own time, which does not wait
+                await asyncio.sleep(0.001)
+
+
+def _synchronous(
+    method: Callable[Concatenate[FakeHost, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncFakeHost, P], T]:
+    """A method of the fake that waits for its result."""
+
+    @wraps(method)
+    def call(self: SyncFakeHost, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._background.run(lambda: method(self._fake, *args, **kwargs))
+
+    return call
+
+
+class SyncFakeHost:
+    """The same for code without an event loop: `with SyncFakeHost() as fake`. It has one thread, its own."""
+
+    def __init__(self, options: Mapping[str, object] = MappingProxyType({})) -> None:
+        self._fake = FakeHost(options)
+        self._background = BackgroundLoop("foqs-fake-host")
+
+    def __enter__(self) -> Self:
+        self._background.run(self._fake.__aenter__)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._background.close(lambda: self._fake.__aexit__(None, None, None))
+
+    def client(
+        self, *, namespace: str = "default", timeout_ms: int = TIMEOUT_MS_DEFAULT, automatic_keys: bool = True
+    ) -> SyncClient:
+        """A client of this host, closed with it; see `FakeHost.client`."""
+        client = self._fake.client(namespace=namespace, timeout_ms=timeout_ms, automatic_keys=automatic_keys)
+        return SyncClient.wrap(client, self._background)
+
+    advance = _synchronous(FakeHost.advance)
+    items = _synchronous(FakeHost.items)

@@ -1,0 +1,98 @@
+"""A client that knows one host only is served by all: what lies at the others reaches it, and what it says reaches them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from foqs.dev.local_cluster import LocalCluster
+from tests.support.cluster import cluster
+from tests.support.poll import until
+from tests.support.single_endpoint_client import SingleEndpointClient
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
+
+_SHARDS = 6
+_ITEMS = 90
+_CALL = 10
+_LEASE_MS = 600_000
+_WAIT_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[LocalCluster]:
+    """Three hosts, each with its part of the shards: nothing moves any more."""
+    with cluster(shards=_SHARDS) as found:
+        until(lambda: all(host.is_ok("/readyz") for host in found.hosts), "every host takes calls", 60)
+        with SingleEndpointClient(found.hosts[0].address) as client:
+            part = _SHARDS // len(found.hosts)
+            until(lambda: sorted(Counter(client.owners().values()).values()) == [part] * 3, "each has its part", 60)
+        yield found
+
+
+@pytest.fixture
+def clients(running: LocalCluster) -> Iterator[list[SingleEndpointClient]]:
+    """One of each host, the second with the compact protocol."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(SingleEndpointClient(host.address, n == 1)) for n, host in enumerate(running.hosts)]
+
+
+def waiting(running: LocalCluster, host: int) -> int:
+    """Dequeues that wait for work at a host."""
+    [number] = re.findall(r"^foqs_waiting_dequeues (\d+)", running.hosts[host].get("/metrics"), re.MULTILINE)
+    return int(number)
+
+
+def test_what_lies_at_other_hosts_is_delivered_nacked_and_acked_by_way_of_one(
+    running: LocalCluster, clients: list[SingleEndpointClient]
+) -> None:
+    consumer, *producers = clients
+    ids: dict[bytes, str] = {}
+    for n in range(0, _ITEMS, _CALL):
+        for host, producer in enumerate(producers):
+            payloads = [f"{host}-{n + k}".encode() for k in range(_CALL)]
+            ids |= dict(zip(payloads, producer.enqueue("work", payloads), strict=True))
+    owners = consumer.owners()
+    at = {owners[int(id.partition("-")[0])] for id in ids.values()}
+    assert at == {host.port for host in running.hosts[1:]}
+
+    deliveries: Counter[tuple[bytes, int]] = Counter()
+    while consumer.count("work"):
+        items = consumer.dequeue("work", _CALL, _WAIT_MS, _LEASE_MS)
+        assert items
+        deliveries.update((item.payload, item.attempt) for item in items)
+        again = [item for item in items if item.attempt == 1 and item.payload.endswith(b"3")]
+        done = [item for item in items if item not in again]
+        for call, some in ((consumer.nack, again), (consumer.ack, done)):
+            for outcome in call(some) if some else ():
+                assert outcome.error is None
+                assert not outcome.already_gone
+    assert deliveries == Counter([(payload, 1) for payload in ids] + [(p, 2) for p in ids if p.endswith(b"3")])
+    assert [client.count("work") for client in clients] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("producer", [1, 2])
+def test_who_waits_at_one_host_gets_what_is_enqueued_at_another(
+    running: LocalCluster, clients: list[SingleEndpointClient], producer: int
+) -> None:
+    topic = f"calls {producer}"
+    with ExitStack() as stack:
+        two = [stack.enter_context(SingleEndpointClient(running.hosts[0].address)) for _ in range(2)]
+        waiters = stack.enter_context(ThreadPoolExecutor())
+        for turn in range(3):
+            polls = [waiters.submit(client.dequeue, topic, 1, _WAIT_MS, _LEASE_MS) for client in two]
+            until(lambda: waiting(running, 0) == 2, "both wait at the first host")
+            payloads = [f"{turn}-{n}".encode() for n in range(2)]
+            clients[producer].enqueue(topic, payloads)
+            [one], [other] = [poll.result() for poll in polls]
+            assert sorted([one.payload, other.payload]) == payloads
+            assert (one.attempt, other.attempt) == (1, 1)
+            for client, item in zip(two, (one, other), strict=True):
+                [outcome] = client.ack([item])
+                assert (outcome.error, bool(outcome.already_gone)) == (None, False)
+    assert clients[0].count(topic) == 0

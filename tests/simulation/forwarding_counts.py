@@ -1,0 +1,128 @@
+"""What hosts of a simulated fleet pass on to each other, and where clients are sent by them, counted.
+
+Holds `CountedPeers`. Always true: as of `Peers`, in whose way it does not stand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from foqs.cluster.forwarding.forwarded_dequeue import ForwardedDequeue
+from foqs.cluster.peers import Peer, Peers, PeerUnreachable
+from foqs.core.errors import FoqsError, UnknownOutcome
+from foqs_client.errors import NotOwner
+from foqs_client.idl import ttypes
+from foqs_client.retried_calls import RetriedCall
+from foqs_client.thrift_messages import ThriftMethod
+from tests.simulation import surplus
+from tests.simulation.surplus import SurplusLedger
+
+_KINDS: Final = ("enqueues", "keys", "dequeues", "calls by id")
+NAMES: Final = (
+    *(f"{kind} forwarded" for kind in _KINDS),
+    *(f"{kind} unanswered" for kind in _KINDS),
+    "forwards refused",
+    "peers not reached",
+    "redirects",
+)
+"""Of what was passed on: to whoever had room, to the owner of a key's slot or of an item, or to who had the best; what was
+sent and not answered; and entries that one host refused as not its own and the client had done by another."""
+
+_BY_ID: Final = (
+    ttypes.AckRequest,
+    ttypes.NackRequest,
+    ttypes.ExtendLeaseRequest,
+    ttypes.ReleaseRequest,
+    ttypes.CancelRequest,
+    ttypes.UpdateRequest,
+    ttypes.RedriveRequest,
+    ttypes.GetItemRequest,
+)
+_GIVING_BACK: Final = {ttypes.ReleaseRequest: "leases", ttypes.NackRequest: "nacks"}
+
+
+class CountedPeers(Peers):
+    """Args:
+    counts: what is counted, by `NAMES`.
+    surplus: where it keeps what comes to the host.
+    name: of the host, for the story.
+    """
+
+    def __init__(self, counts: Counter[str], surplus: SurplusLedger, name: str, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.surplus = surplus
+        self._counts = counts
+        self._name = name
+
+    async def call(self, peer: Peer, method: ThriftMethod, request: Any, deadline: float) -> Any:
+        kind = _kind(request)
+        forwarded = getattr(request, "forwarded", None)
+        given_back = None if forwarded else _GIVING_BACK.get(type(request))
+        leases: Sequence[Any] = () if given_back is None else getattr(request, given_back)
+        self.surplus.on_accounted(leases)
+        try:
+            reply = await super().call(peer, method, request, deadline)
+        except PeerUnreachable:
+            self._counts["peers not reached"] += 1
+            raise
+        except UnknownOutcome:
+            if kind is not None and forwarded:
+                self._counts[f"{kind} unanswered"] += 1
+            raise
+        except FoqsError:
+            self._counts["forwards refused"] += 1
+            raise
+        if kind is not None and forwarded:
+            self._counts[f"{kind} forwarded"] += 1
+        if leases:
+            self.surplus.on_released(surplus.NAMES[0], leases, [outcome.error for outcome in reply.outcomes or ()])
+        if kind == "dequeues":
+            self.surplus.on_received(self._name, reply.items or ())
+        return reply
+
+
+def _kind(request: Any) -> str | None:
+    if isinstance(request, ttypes.EnqueueRequest):
+        return "enqueues" if request.items[0].idempotency_key is None else "keys"
+    if isinstance(request, ttypes.DequeueRequest):
+        return "dequeues"
+    return "calls by id" if isinstance(request, _BY_ID) else None
+
+
+_installed = False
+_redirects: Counter[str] = Counter()
+
+
+def install(counts: Counter[str]) -> None:
+    """Counts from now on, in this process, what no part of a run could be told otherwise."""
+    global _installed, _redirects
+    _redirects = counts
+    if not _installed:
+        _installed = True
+        RetriedCall.record_results = _counting_take(RetriedCall.record_results)  # type: ignore[method-assign]
+        ForwardedDequeue._reply = _counting_answer(ForwardedDequeue._reply)  # type: ignore[method-assign]
+
+
+def _counting_take(original: Callable[..., bool]) -> Callable[..., bool]:
+    def take(self: Any, told: Sequence[Any]) -> bool:
+        refused: set[int] = vars(self).setdefault("refused", set())
+        for place, result in zip(self._places, told, strict=False):
+            if isinstance(result.error, NotOwner):
+                refused.add(place)
+            elif result.error is None and place in refused:
+                _redirects["redirects"] += 1
+        return original(self, told)
+
+    return take
+
+
+def _counting_answer(original: Callable[..., None]) -> Callable[..., None]:
+    def tell(self: Any, shape: Any, value: Any, give_back: Any) -> None:
+        peers = self._dequeues.peers
+        if shape is ttypes.DequeueReply and isinstance(peers, CountedPeers):
+            peers.surplus.on_accounted(value)
+        original(self, shape, value, give_back)
+
+    return tell

@@ -1,0 +1,91 @@
+"""Weighs what is read of payloads: no flush, and no read ahead, brings more than its budget (invariant 18).
+
+Wraps the product's own methods, once in a process; `OVER` is cleared before each
+run. Changes nothing that it weighs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from foqs.core.flush.batch import Batch
+from foqs.core.flush.fence import Fence
+from foqs.core.items.idempotency_keys import KeyName
+from foqs.core.items.item import Row
+from foqs.core.memory.row_cache import Prefetch, RowCache
+from foqs.shard.writer import Writer
+from foqs.store.in_memory.memory_store import MemoryStore
+from foqs.store.port import Decide, Writes
+
+OVER: Final[dict[str, None]] = {}
+"""What was read beyond a budget."""
+_BUDGETS: Final[dict[MemoryStore, tuple[Collection[int], int]]] = {}
+"""Of the flush under way in each store: ids of due items that are handed out, which have a budget of their own, and the budget."""
+
+
+def reset() -> None:
+    """A run begins."""
+    OVER.clear()
+    _BUDGETS.clear()
+
+
+def install() -> None:
+    """From now on all that is read is weighed; safe to repeat."""
+    if not hasattr(MemoryStore.flush, "weighed"):
+        Writer._flush_once = _flush_once(Writer._flush_once)  # type: ignore[method-assign]
+        MemoryStore.flush = _flush(MemoryStore.flush)  # type: ignore[method-assign]
+        RowCache.finish_prefetch = _end_load(RowCache.finish_prefetch)  # type: ignore[method-assign]
+
+
+def _flush_once(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def flush_once(self: Writer, batch: Batch, *moments: int) -> Any:
+        assert isinstance(self._store, MemoryStore)
+        _BUDGETS[self._store] = batch.dues_with_waiter(), self._intake._limits.flush_bytes_max
+        return await original(self, batch, *moments)
+
+    return flush_once
+
+
+def _flush(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def flush(
+        self: MemoryStore,
+        fence: Fence,
+        touched: Sequence[int],
+        loaded: Mapping[int, int],
+        keys: Sequence[KeyName],
+        decide: Decide,
+    ) -> None:
+        due, budget = _BUDGETS.get(self, ((), 0))
+
+        def weigh(found: Mapping[int, Row], found_keys: Mapping[Any, Any]) -> Writes:
+            if budget:
+                read = [found[number] for number in loaded if number in found]
+                _weigh("hand-outs", [row for row in read if row.id not in due], budget)
+                _weigh("due items", [row for row in read if row.id in due], budget)
+            return decide(found, found_keys)
+
+        await original(self, fence, touched, loaded, keys, weigh)
+
+    flush.weighed = True  # type: ignore[attr-defined]
+    return flush
+
+
+def _end_load(original: Callable[..., Any]) -> Callable[..., Any]:
+    def end_load(self: RowCache, load: Prefetch, rows: Sequence[Row]) -> None:
+        _weigh("rows loaded ahead", rows, load.reserved_bytes)
+        original(self, load, rows)
+        for budget in (self._written_budget, self._prefetch_budget):
+            if budget.bytes > budget.bytes_max or budget.items > budget.items_max:
+                OVER[f"invariant 18: {budget.items} rows of {budget.bytes} bytes are remembered"] = None
+
+    return end_load
+
+
+def _weigh(what: str, rows: Iterable[Row], budget: int) -> None:
+    sizes = [len(row.payload) for row in rows if row.payload]
+    # One that is longer than the budget is read alone.
+    if sum(sizes) > budget and len(sizes) > 1:
+        OVER[f"invariant 18: a read for {what} brought {sum(sizes)} bytes of payload, and its budget was {budget}"] = (
+            None
+        )

@@ -1,0 +1,73 @@
+"""Bugs of hosts that pass calls on to plant, to show that the simulation of several hosts would find them.
+
+As `planted`: each is the mistake that a rule prevents, made in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foqs.cluster.forwarding.enqueues import EnqueueForwarder
+from foqs.cluster.peers import Peer, PeerUnreachable
+from foqs.core.errors import Overloaded, UnknownOutcome
+
+
+def unanswered_is_unsent() -> None:
+    """What a peer was sent and did not answer goes to the next one."""
+    _call_raising(PeerUnreachable)
+
+
+def unanswered_is_refused() -> None:
+    """What a peer was sent and did not answer is said not to be written."""
+    _call_raising(Overloaded)
+
+
+def forwarded_twice() -> None:
+    """Items go to one host that has room, and then to another."""
+
+    async def to(
+        self: Any, peer: Peer | None, request: Any, results: list[Any], places: list[int], deadline: float
+    ) -> None:
+        await original(self, peer, request, results, places, deadline)
+        if peer is None:
+            await original(self, peer, request, results, places, deadline)
+
+    original = EnqueueForwarder._forward_to
+    EnqueueForwarder._forward_to = to  # type: ignore[method-assign]
+
+
+def results_in_order_of_peer() -> None:
+    """What a peer says of the first item that it was sent is told of the first item of the call."""
+
+    async def to(
+        self: Any, peer: Peer | None, request: Any, results: list[Any], places: Sequence[int], deadline: float
+    ) -> None:
+        before = list(results)
+        await original(self, peer, request, results, list(places), deadline)
+        changed = [results[place] for place in places if results[place] is not before[place]]
+        for place in places:
+            results[place] = before[place]
+        results[: len(changed)] = changed
+
+    original = EnqueueForwarder._forward_to
+    EnqueueForwarder._forward_to = to  # type: ignore[method-assign]
+
+
+def _call_raising(kind: type[Exception]) -> None:
+    """What a peer did not answer has another name."""
+
+    def init(self: Any, local: Any, peers: Any) -> None:
+        call = peers.call
+
+        async def careless(*arguments: Any) -> Any:
+            try:
+                return await call(*arguments)
+            except UnknownOutcome as error:
+                raise kind(error.message) from None
+
+        peers.call = careless
+        original(self, local, peers)
+
+    original = EnqueueForwarder.__init__
+    EnqueueForwarder.__init__ = init  # type: ignore[method-assign]

@@ -1,0 +1,31 @@
+"""Bugs of namespaces that are created again to plant, to show that the simulation would find them; as `planted`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from foqs.catalog import changes, namespaces
+from tests.simulation.planted import Bug
+from tests.simulation.planting import plant
+
+
+def incarnations_ignored() -> None:
+    """Keys of a deleted namespace are those of the next one of its name."""
+    plant(namespaces, "incarnation_prefix", lambda incarnation: b"")
+
+
+def incarnations_repeated() -> None:
+    """A namespace that is created again has the incarnation of its predecessor."""
+
+    def create(document: Any, name: str, tier: Any, settings: Any, *, incarnation: int = 0) -> Any:
+        return original(document, name, tier, settings, incarnation=7)
+
+    original = changes.create
+    changes.create = create
+
+
+BUGS: Final[Mapping[str, Bug]] = {
+    "incarnations-ignored": Bug(incarnations_ignored, (3,)),
+    "incarnations-repeated": Bug(incarnations_repeated, (3,)),
+}

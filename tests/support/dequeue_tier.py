@@ -1,0 +1,159 @@
+"""Whole hosts of one tier under virtual time: engines in a cluster, their wires, and a network between them.
+
+Holds `TierWorld`, a `ClusterWorld` whose hosts serve each other and clients, and
+`Gossip`, what a host knows of the others: nothing before a test has it ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from foqs.cluster.forwarding.dequeues import DequeueForwarder
+from foqs.cluster.forwarding.tier_service import TierService
+from foqs.cluster.peers import Peer, Peers
+from foqs.core.items.item import TopicName
+from foqs.rpc.admin_handlers import admin_handlers
+from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.rpc.limits import RpcLimits
+from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.server import RpcServer
+from foqs_client import Client
+from foqs_client.connection_pool import ConnectionPool
+from tests.support.cluster_world import ClusterHost, ClusterWorld
+from tests.support.network import Network
+from tests.support.virtual_time import run_virtual
+
+PORT: Final = 7411
+
+
+@dataclass(slots=True, frozen=True)
+class FixedAvailability:
+    """Of one topic at one other host."""
+
+    peer: Peer
+    best_priority: int
+    ready: int
+    oldest_ready_age_ms: int
+    as_of_s: float
+
+
+class FakeGossip:
+    """What one host knows of the others; see `foqs.cluster.forwarding.dequeues.AvailabilityView`."""
+
+    def __init__(self, world: DequeueTierWorld, host: DequeueTierHost) -> None:
+        self.on_items_available: Callable[[Collection[TopicName]], None] = lambda topics: None
+        self._world = world
+        self._host = host
+        self._heads: dict[TopicName, dict[Peer, FixedAvailability]] = {}
+
+    def best_peers(self, topic: TopicName) -> Sequence[FixedAvailability]:
+        heads = self._heads.get(topic)
+        return sorted(heads.values(), key=lambda head: head.best_priority) if heads else ()
+
+    def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
+        heads = self._heads.setdefault(topic, {})
+        heads.pop(peer, None)
+        if best_priority is not None:
+            heads[peer] = FixedAvailability(peer, best_priority, ready, 0, self._world.loop.time())
+
+    def ask(self, *topics: str) -> None:
+        """Hears from all others what they have of these topics now."""
+        news = []
+        for peer in self._host.peers.by_nonce.values():
+            other = next(host for host in self._world.tier if host.nonce == peer.nonce)
+            for topic in [("default", name) for name in topics]:
+                stock = other.engine.queue.availability
+                before = self._heads.get(topic, {}).get(peer)
+                best = stock.best_priority(topic)
+                self.update_topic(peer, topic, best, stock.ready_count(topic))
+                if best is not None and (before is None or best < before.best_priority):
+                    news.append(topic)
+        self.on_items_available(news)
+
+
+class DequeueTierHost(ClusterHost):
+    """One host.
+
+    Attributes:
+        gossip: what it knows of the others.
+    """
+
+    wire: RpcServer
+    peers: Peers
+    dequeues: DequeueForwarder
+
+    def __init__(self, world: DequeueTierWorld, name: str, number: int) -> None:
+        super().__init__(world, name, number)
+        self._tier = world
+        self.address = f"{name}.example"
+        self.gossip = FakeGossip(world, self)
+
+    async def start(self) -> None:
+        await super().start()
+        world, queue = self._tier, self.engine.queue
+        cluster = self.membership.cluster_service(queue.shard_statuses, lambda: self.engine.slot_assignment)
+        connect = world.network.connector(self.address)
+        self.peers = Peers(
+            lambda: cluster.hosts, self.nonce, "default", "", lambda at: ConnectionPool([at], 1, connect)
+        )
+        more = {**admin_handlers(self.engine.admin, "default"), **cluster_handlers(cluster)}
+        handlers = QueueHandlers(queue, HostIdentity(self.address, PORT, 1), Random(1), more)
+        self.dequeues = DequeueForwarder(
+            handlers.methods[b"dequeue"].handle, self.peers, queue.availability, self.gossip
+        )
+        calls = TierService(handlers, {b"dequeue": self.dequeues.handle})
+        self.wire = RpcServer(world.loop, calls, RpcLimits(reply_grace_s=0.2))
+        await world.network.listen(self.address, PORT, self.wire.connection)
+
+    @property
+    def waiters(self) -> int:
+        """Calls that wait here."""
+        return len(self.engine.queue.waiters)
+
+
+class DequeueTierWorld(ClusterWorld):
+    """A tier of some shards, without hosts yet."""
+
+    def __init__(self, shards: int) -> None:
+        super().__init__(shards)
+        self.network = Network(asyncio.get_running_loop(), Random(1), latency_ms=(0.1, 1.0))
+        self.tier: list[DequeueTierHost] = []
+
+    async def join(self, *names: str) -> Sequence[DequeueTierHost]:
+        """Hosts that share the shards, and know each other."""
+        for number, name in enumerate(names, len(self.tier) + 1):
+            host = DequeueTierHost(self, name, number)
+            self.tier.append(host)
+            self.hosts.append(host)
+            await host.start()
+        await self.wait_until_settled(*self.tier)
+        await self.until(lambda: all(len(host.peers.by_nonce) == len(self.tier) - 1 for host in self.tier))
+        return self.tier
+
+    @asynccontextmanager
+    async def client(self, *hosts: DequeueTierHost, **more: Any) -> AsyncIterator[Client]:
+        """Of one host, which it then knows alone, or of several, whose map it follows."""
+        given = {"automatic_keys": False, "connect": self.network.connector("client"), **more}
+        async with Client("foqs://" + ",".join(host.address for host in hosts), **given) as client:
+            yield client
+
+
+def run_dequeue_tier(
+    story: Callable[[DequeueTierWorld, Sequence[DequeueTierHost]], Coroutine[Any, Any, None]], hosts: int = 3
+) -> None:
+    """Runs a story in a fresh tier of two shards a host under virtual time."""
+
+    async def main() -> None:
+        world = DequeueTierWorld(2 * hosts)
+        await world.set_up()
+        await story(world, await world.join(*("one", "two", "three", "four")[:hosts]))
+        for host in world.tier:
+            await host.peers.close()
+        assert world.overlaps == []
+
+    run_virtual(main, until_s=3_600.0)

@@ -1,0 +1,186 @@
+"""Hosts of one tier under virtual time, each a fake queue behind a real wire, which pass calls on to each other.
+
+Holds `Tier` and its `EnqueueTierHost`s. Always true: every host knows all others by the
+same map, which a test changes as it likes; what a host is refused, or made to
+wait, is the test's. Knows nothing of shards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Any, Final
+
+from foqs.catalog.document import Permission
+from foqs.cluster.forwarding.enqueues import EnqueueForwarder
+from foqs.cluster.forwarding.tier_service import TierService
+from foqs.cluster.peers import Peers
+from foqs.cluster.routing.port import Address, HostView
+from foqs.core.errors import FoqsError, NotOwner
+from foqs.core.items.item import KeyedItem, NewItem
+from foqs.queue.port import EnqueueOutcome, PendingCall
+from foqs.rpc.limits import RpcLimits
+from foqs.rpc.methods import RpcService, ServerMethod
+from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.server import RpcServer
+from foqs_client import Client, Item, conversion
+from foqs_client import Enqueued as Told
+from foqs_client.connection_pool import ConnectionPool
+from foqs_client.credentials import make_handshake
+from tests.simulation import principals
+from tests.support.fake_queue import FakeQueue
+from tests.support.network import Network
+from tests.support.virtual_time import run_virtual
+
+PORT: Final = 7411
+GRACE_S: Final = 0.2
+
+
+class SelectiveQueue(FakeQueue):
+    """A queue that takes what it shall take.
+
+    Attributes:
+        refusal: what an item is told in its place; None: it is taken.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusal: Callable[[NewItem], FoqsError | None] = lambda item: None
+
+    def enqueue(
+        self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+    ) -> PendingCall:
+        refused = [self.refusal(item) for item in items]
+        good = [item for item, error in zip(items, refused, strict=True) if error is None]
+
+        def whole(taken: list[EnqueueOutcome]) -> None:
+            rest = iter(taken)
+            on_done([next(rest) if error is None else error for error in refused])
+
+        return super().enqueue(namespace, good, deadline, whole)
+
+    def accept_only(self, *keys: str) -> None:
+        """Of items with keys it takes only these; of the others it says who owns them, where `owners` does."""
+        mine = {key.encode() for key in keys}
+
+        def refusal(item: NewItem) -> FoqsError | None:
+            if not isinstance(item, KeyedItem) or item.idempotency_key in mine:
+                return None
+            return NotOwner("another's", owner=self.owners.get(item.idempotency_key.decode()))
+
+        self.refusal = refusal
+
+    owners: dict[str, Address]
+
+
+class EnqueueTierHost:
+    """One host.
+
+    Attributes:
+        asked: how often each call reached it, and whether as one that was passed on.
+        times: of the calls that reached it, what time they had.
+    """
+
+    def __init__(self, tier: EnqueueTier, view: HostView, token: str | None) -> None:
+        self.view = view
+        self.queue = SelectiveQueue()
+        self.queue.owners = tier.owners
+        self.asked: Counter[tuple[str, bool]] = Counter()
+        self.times: list[int] = []
+        greet = make_handshake(token, None, has_certificate=False)
+        connect = tier.network.connector(view.name)
+        self.peers = Peers(
+            lambda: tier.views, view.nonce, view.tier, view.region, lambda at: ConnectionPool([at], 1, connect, greet)
+        )
+        alone = QueueHandlers(self.queue, HostIdentity(view.name, PORT, 1), Random(1))
+        enqueues = EnqueueForwarder(alone.methods[b"enqueue"].handle, self.peers)
+        calls = TierService(alone, {b"enqueue": enqueues.handle})
+        self.wire = RpcServer(
+            asyncio.get_running_loop(),
+            self._recorded(calls),
+            RpcLimits(reply_grace_s=GRACE_S),
+            authenticator=principals.gate(lambda *_: frozenset((Permission.ENQUEUE,))) if tier.gated else None,
+        )
+
+    @property
+    def items(self) -> list[bytes]:
+        """The payloads that it took, in order."""
+        return [row.payload or b"" for row in self.queue.rows.values()]
+
+    def _recorded(self, calls: TierService) -> RpcService:
+        def serve(name: str, method: ServerMethod, request: Any, *rest: Any) -> Any:
+            if name != "authenticate":
+                self.asked[name, bool(getattr(request, "forwarded", False))] += 1
+                self.times.append(request.timeout_ms)
+            return method.handle(request, *rest)
+
+        calls.methods = {
+            name: replace(method, handle=partial(serve, name.decode(), method))
+            for name, method in calls.methods.items()
+        }
+        return calls
+
+
+class EnqueueTier:
+    """Args:
+    gated: hosts ask who calls.
+    """
+
+    def __init__(self, stack: AsyncExitStack, *, gated: bool = False) -> None:
+        self.gated = gated
+        self.network = Network(asyncio.get_running_loop(), Random(1), latency_ms=(0.1, 1.0))
+        self.hosts: list[EnqueueTierHost] = []
+        self.views: Sequence[HostView] = ()
+        self.owners: dict[str, Address] = {}
+        """By key, who takes it."""
+        self._stack = stack
+
+    async def host(
+        self, name: str, *, token: str | None = principals.token(principals.OPERATOR), listens: bool = True, **view: Any
+    ) -> EnqueueTierHost:
+        """One more, which all know."""
+        known = HostView(name, (name, PORT), "default", "", 1, f"nonce-{name}")
+        host = EnqueueTierHost(self, replace(known, **view), token)
+        self.hosts.append(host)
+        self.views = (*self.views, host.view)
+        if listens:
+            await self.network.listen(name, PORT, host.wire.connection)
+        self._stack.push_async_callback(host.peers.close)
+        return host
+
+    def change(self, host: EnqueueTierHost, **view: Any) -> None:
+        """All read another map."""
+        host.view = replace(host.view, **view)
+        self.views = [host.view for host in self.hosts]
+
+    async def client(self, host: EnqueueTierHost, **more: Any) -> Client:
+        """Of one host, without keys of its own."""
+        shown = principals.token(principals.OPERATOR) if self.gated else None
+        given = {"automatic_keys": False, "token": shown, "connect": self.network.connector("client"), **more}
+        return await self._stack.enter_async_context(Client(f"foqs://{host.view.name}", **given))
+
+
+async def send(client: Client, *items: Item, timeout_ms: int = 3_000) -> list[Told]:
+    """One attempt at an enqueue. Raises the FoqsError of the whole call."""
+    return await client._send_items_to(None, conversion.items(items), timeout_ms)
+
+
+def in_tier(story: Callable[[EnqueueTier], Coroutine[Any, Any, None]], *, gated: bool = False) -> None:
+    """Plays a story under virtual time."""
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            tier = EnqueueTier(stack, gated=gated)
+            await story(tier)
+
+    run_virtual(main, until_s=600.0)
+
+
+def names(hosts: Collection[Any]) -> list[str]:
+    """Of peers, in order."""
+    return [each.view.name for each in hosts]

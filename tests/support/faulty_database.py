@@ -1,0 +1,294 @@
+"""A database server that fails as servers do: the memory database with faults, all drawn from one generator.
+
+Holds `Troubles` (what may go wrong at any statement), `Server` (one database
+server, which can also be sent away, turned read-only or slowed down for a
+while) and its stores. Always true: every error has the type that the MySQL
+store would give it, and promises what that promises; what was committed stays.
+Knows nothing of hosts, but for asking how long whoever runs now is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from foqs.core.flush.fence import Fence, Owner
+from foqs.store.in_memory.memory_store import MemoryDatabase, MemoryStore
+from foqs.store.port import StoreLost, WriteRefused, Writes
+from tests.support.clocks import ServerClock
+from tests.support.virtual_time import Pause, VirtualLoop
+
+NAMES: Final = (
+    "deadlocks",
+    "late commits",
+    "late commits given up",
+    "writes while read-only",
+    "weak servers",
+    "nobody there",
+    "clock steps",
+    "slow clocks",
+    "bad rows",
+)
+"""What a server counts."""
+
+
+@dataclass(slots=True, frozen=True)
+class FaultRates:
+    """How likely each fault is, per occasion."""
+
+    lost_line: float = 0.004
+    deadlock: float = 0.004
+    refused_write: float = 0.01
+    full_disk: float = 0.001
+    late_commit: float = 0.006
+    slow_statement: float = 0.01
+    cut_connection: float = 0.0005
+    clock_step: float = 0.0
+    slow_clock: float = 0.0
+    bad_row: float = 0.02
+
+
+ANSWER_MS_MAX: Final = 400
+"""How long the answer to a new owner who asks for the time is on its way at most."""
+
+NONE: Final = FaultRates(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+
+
+class FaultyDatabaseServer(MemoryDatabase):
+    """One database server, of one shard.
+
+    Args:
+        clock: its own.
+        held_s: for how long whoever runs now hears nothing of it.
+        connected: told of every connection that whoever runs now has made.
+    """
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        rng: Random,
+        clock: ServerClock,
+        held_s: Callable[[], float],
+        connected: Callable[[FaultyDatabaseServer, int], None],
+    ) -> None:
+        super().__init__(clock.now_ms, self._travel)
+        self.clock = clock
+        self.waited_ms = 0.0
+        """How long all new owners waited for its time: their shards' time may be so much behind."""
+        self.steps_carried_ms: dict[int, int] = {}
+        """Connections with a COMMIT under way, and as much of the clock's steps as it saves."""
+        self.steps_saved_ms = 0
+        """As much of its clock's steps as the offset in the owner row knows of."""
+        self.refuse = self._refusal
+        self.troubles = FaultRates()
+        self.counts: Counter[str] = Counter()
+        self.commit_s = 0.0
+        """What every COMMIT takes, even if nothing goes wrong."""
+        self.late_s: dict[int, float] = {}
+        """Connections whose next COMMIT takes long, and how long."""
+        self.rng = rng
+        self.loop = loop
+        self._held_s = held_s
+        self._connected = connected
+        self._disk_full_until_s = 0.0
+        self._bad_row = 0
+        """Nothing can be changed in it for a while."""
+        self._bad_until_s = 0.0
+        self._away_until_s = 0.0
+        self._read_only_until_s = 0.0
+        self._slow_until_s = 0.0
+        self._weak_until_s = 0.0
+        self._risky: set[int] = set()
+        """Connections that were made while it might lose what it acknowledges."""
+        self.is_commit_risky = False
+        """The last COMMIT that took effect came over one of those."""
+        self.unsafe_settings = self._weakness
+
+    # ------------------------------------------------------------------ faults
+
+    def restart(self, away_s: float = 0.0, weak_s: float = 0.0) -> None:
+        """Every connection dies, open transactions are rolled back; for a while nobody can connect.
+
+        When it is back, it may lose acknowledged writes for `weak_s` seconds: its settings are wrong.
+        """
+        for connection in sorted(self._alive):
+            self.kill(connection)
+        self._away_until_s = self.loop.time() + away_s
+        self._weak_until_s = self._away_until_s + weak_s
+
+    def turn_read_only(self, seconds: float) -> None:
+        """For a while nothing can be written; reads go on."""
+        self._read_only_until_s = self.loop.time() + seconds
+
+    def slow_down(self, seconds: float) -> None:
+        """For a while every statement takes long."""
+        self._slow_until_s = self.loop.time() + seconds
+
+    def heal(self) -> None:
+        """From now on nothing goes wrong any more; what is under way still ends as it will."""
+        self.troubles = NONE
+        self._bad_until_s = self._disk_full_until_s = self._away_until_s = self._read_only_until_s = 0.0
+        self._slow_until_s = self._weak_until_s = 0.0
+
+    def is_committing(self) -> bool:
+        """A COMMIT has come that has not taken effect yet."""
+        return bool(self._committing)
+
+    # -------------------------------------------------- what its stores ask for
+
+    def store(self, shard: int, faults: object = None) -> FaultyStore:
+        super().store(shard)
+        return FaultyStore(self, shard)
+
+    def connect(self) -> int:
+        if self.loop.time() < self._away_until_s:
+            self.counts["nobody there"] += 1
+            raise StoreLost("nobody listens there")
+        connection = super().connect()
+        if self._is_weak():
+            self._risky.add(connection)
+        self._connected(self, connection)
+        return connection
+
+    async def sync(self, connection: int) -> None:
+        late_s = self.late_s.pop(connection, 0.0)
+        if late_s:
+            await Pause(self.loop, late_s)
+
+    async def commit(self, connection: int, take_effect: Callable[[], None]) -> None:
+        await super().commit(connection, take_effect)
+        self.steps_saved_ms = self.steps_carried_ms.pop(connection)
+        self.is_commit_risky = connection in self._risky
+
+    def _is_weak(self) -> bool:
+        return self.loop.time() < self._weak_until_s
+
+    def _weakness(self) -> str | None:
+        """A setting that loses acknowledged writes, seen by a connection that may write."""
+        if not self._is_weak():
+            return None
+        self.counts["weak servers"] += 1
+        return "the server may lose acknowledged writes: innodb_flush_log_at_trx_commit is 2: set it to 1"
+
+    def is_read_only(self) -> bool:
+        """And somebody tried to write."""
+        refused = self.loop.time() < self._read_only_until_s
+        self.counts["writes while read-only"] += refused
+        return refused
+
+    def at_fault_point(self, point: str) -> None:
+        """A fault point of a flush."""
+        if self.rng.random() < self.troubles.lost_line:
+            raise StoreLost(f"the line is cut: {point}")
+        if point == "read":
+            if self.is_read_only():
+                raise StoreLost("the server is read-only")
+            if self.rng.random() < self.troubles.deadlock:
+                self.counts["deadlocks"] += 1
+                raise WriteRefused("Deadlock found when trying to get lock", is_retryable=True)
+
+    def _refusal(self, writes: Writes) -> str | WriteRefused | None:
+        now_s = self.loop.time()
+        if self.rng.random() < self.troubles.full_disk:
+            self._disk_full_until_s = now_s + self.rng.uniform(0.02, 0.6)
+        if writes.inserts and now_s < self._disk_full_until_s:
+            return WriteRefused("the disk is full", is_full=True)
+        if self._has_bad_row(writes, now_s):
+            return "refused by the database: a bad row"
+        return "refused by the database" if self.rng.random() < self.troubles.refused_write else None
+
+    def _has_bad_row(self, writes: Writes, now_s: float) -> bool:
+        """It would change a row that cannot be changed for a while."""
+        ids = [row.id for row in writes.updates] + [number for lease in writes.leases for number in lease.ids]
+        if ids and now_s >= self._bad_until_s and self.rng.random() < self.troubles.bad_row:
+            self._bad_row = self.rng.choice(ids)
+            self._bad_until_s = now_s + self.rng.uniform(0.02, 0.5)
+        is_bad = now_s < self._bad_until_s and self._bad_row in ids
+        self.counts["bad rows"] += is_bad
+        return is_bad
+
+    async def _travel(self) -> None:
+        """A statement's time: none, a little, or far too much; or the line breaks under it."""
+        rng, troubles = self.rng, self.troubles
+        if rng.random() < troubles.clock_step:
+            self.clock.step()
+            self.counts["clock steps"] += 1
+        if rng.random() < troubles.cut_connection and self._alive:
+            self.kill(rng.choice(sorted(self._alive)))
+        held_s = self._held_s()
+        if held_s > 0:
+            await Pause(self.loop, held_s)
+        is_slow = self.loop.time() < self._slow_until_s
+        if not is_slow and rng.random() < 0.5:
+            return
+        pause_ms = rng.uniform(0.05, 1.5)
+        if is_slow:
+            pause_ms += rng.uniform(5, 60)
+        elif rng.random() < troubles.slow_statement:
+            pause_ms += rng.uniform(20, 400)
+        await Pause(self.loop, pause_ms / 1000)
+
+
+class FaultyStore(MemoryStore):
+    """One shard's connection to a server."""
+
+    def __init__(self, server: FaultyDatabaseServer, shard: int) -> None:
+        super().__init__(server, shard, server.at_fault_point)
+        self._server = server
+        self._steps_known_ms: int | None = None
+        """As much of the clock's steps as was in its answers; None since a takeover."""
+
+    async def now_ms(self) -> int:
+        """Now and then the answer to a new owner is on its way for long."""
+        server = self._server
+        asked_s = server.loop.time()
+        await self._round_trip()
+        is_new = self._steps_known_ms is None
+        if is_new:
+            server.clock.on_owner_change(server.steps_saved_ms)
+        known_ms, now_ms = server.clock.stepped_ms, server.clock.now_ms()
+        if is_new and server.rng.random() < server.troubles.slow_clock:
+            server.counts["slow clocks"] += 1
+            await Pause(server.loop, server.rng.uniform(0, ANSWER_MS_MAX) / 1000)
+        if is_new:
+            server.waited_ms += (server.loop.time() - asked_s) * 1000
+        self._steps_known_ms = known_ms
+        return now_ms
+
+    async def take_over(self, epoch: int, nonce: str) -> Owner:
+        self._check_writable()
+        self._steps_known_ms = None
+        return await super().take_over(epoch, nonce)
+
+    async def read_owner(self) -> Owner:
+        """Writes only where the row is ours, and reads on a read-only server where it is not."""
+        if (self._tables.owner.epoch, self._tables.owner.nonce) == self._ownership:
+            self._check_writable()
+        return await super().read_owner()
+
+    def _check_writable(self) -> None:
+        if self._server.is_read_only():
+            self._is_lost = True
+            raise StoreLost("the server is read-only")
+
+    async def _commit(self, fence: Fence, writes: Writes) -> None:
+        """Now and then COMMIT takes far too long, whatever becomes of its connection, and mostly nobody waits for it."""
+        server, rng = self._server, self._server.rng
+        server.steps_carried_ms[self._connection] = self._steps_known_ms or 0
+        if server.commit_s:
+            await Pause(server.loop, server.commit_s)
+        if rng.random() >= server.troubles.late_commit:
+            return await super()._commit(fence, writes)
+        late_s = rng.uniform(0.02, 0.4) if rng.random() < 0.7 else rng.uniform(0.8, 7.0)
+        server.late_s[self._connection] = late_s
+        server.counts["late commits"] += 1
+        try:
+            async with asyncio.timeout(late_s * rng.uniform(0, 1.5)):
+                await super()._commit(fence, writes)
+        except TimeoutError:
+            server.counts["late commits given up"] += 1
+            raise StoreLost("no answer to COMMIT in time") from None

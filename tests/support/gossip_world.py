@@ -1,0 +1,163 @@
+"""Hosts of one tier under virtual time that tell each other what they have, without a wire between them.
+
+Always true: a call takes a moment each way; one to a host that is dead, or that
+`TierWorld.parted` names, is not answered. Everything else is as in `cluster_world`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, NoReturn
+
+from foqs.cluster.gossip.exchange import GossipSettings
+from foqs.cluster.gossip.gossip import Gossip
+from foqs.cluster.peers import Peer, Peers, PeerUnreachable
+from foqs.core.errors import Unavailable
+from foqs.core.items.item import State
+from foqs.queue.port import TopicStats
+from tests.support.cluster_world import ClusterHost, ClusterWorld
+from tests.support.virtual_time import run_virtual
+
+SETTINGS = GossipSettings(
+    gossip_interval_ms=1_000, gossip_page_topics_max=50, peer_topics_max=10_000, topic_tombstones_max=100
+)
+ONE_WAY_S = 0.002
+ALL = list(State)
+
+
+class DirectPeers(Peers):
+    """Peers that are called in the same event loop."""
+
+    def __init__(self, world: GossipWorld, host: GossipHost) -> None:
+        service = host.membership.cluster_service(host.engine.queue.shard_statuses, dict)
+        super().__init__(lambda: service.hosts, host.nonce, "default", "", _no_pool)
+        self.is_fully_served: Callable[[], bool] = lambda: service.is_fully_served
+        self._world = world
+        self._me = host
+        self.calls = 0
+
+    async def call(self, peer: Peer, method: Any, request: Any, deadline: float) -> Any:
+        self.calls += 1
+        await asyncio.sleep(ONE_WAY_S)
+        world = self._world
+        found = next((each for each in world.tier if each.nonce == peer.nonce), None)
+        if found is None or not found.alive:
+            raise PeerUnreachable("nobody listens there")
+        if {found.name, self._me.name} & world.parted:
+            await asyncio.sleep(max(0.0, deadline - world.loop.time()))
+            raise Unavailable("no answer came")
+        answer = _ReplySink()
+        found.gossip.exchange.handle(request, deadline, answer)
+        await asyncio.sleep(ONE_WAY_S)
+        world.told += len(answer.received.topics)
+        return answer.received
+
+
+class _ReplySink:
+    session = None
+
+    def __init__(self) -> None:
+        self.received: Any = None
+
+    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
+        self.received = to_struct(value)
+
+    def fail(self, error: Exception) -> NoReturn:
+        raise error
+
+    def log_malformed(self, text: str) -> NoReturn:
+        raise AssertionError(text)
+
+
+class GossipHost(ClusterHost):
+    """One host and what it knows of the others."""
+
+    def __init__(self, world: GossipWorld, name: str, number: int) -> None:
+        super().__init__(world, name, number)
+        self.alive = True
+        self.peers = DirectPeers(world, self)
+        rng = Random(f"{number}/telling")
+        self.gossip = Gossip(world.settings, self.engine, self.peers, lambda: 0.0, self.peers.is_fully_served, rng)
+        self._exchanging: asyncio.Task[None]
+
+    async def start(self) -> None:
+        await super().start()
+        self._exchanging = asyncio.create_task(self.gossip.exchange.run())
+
+    async def stop(self) -> None:
+        await super().stop()
+        self._end()
+
+    async def die(self) -> None:
+        self._end()
+        await super().die()
+
+    def _end(self) -> None:
+        self.alive = False
+        self._exchanging.cancel()
+
+    async def listed(
+        self, prefix: str = "", states: list[State] | None = ALL, limit: int = 3, namespace: str = "default"
+    ) -> dict[str, TopicStats]:
+        """All pages, by name."""
+        found: list[TopicStats] = []
+        cursor: str | None = None
+        while True:
+            page, cursor = await self.gossip.tier_topics.list_topics(namespace, prefix, states, cursor, limit)
+            assert len(page) <= limit
+            found += page
+            if cursor is None:
+                break
+            assert cursor == page[-1].topic
+        assert [each.topic for each in found] == sorted({each.topic for each in found})
+        return {each.topic: each for each in found}
+
+
+class GossipWorld(ClusterWorld):
+    """Args:
+    settings: of every host's exchange.
+    """
+
+    def __init__(self, shards: int, settings: GossipSettings) -> None:
+        super().__init__(shards)
+        self.settings = settings
+        self.tier: list[GossipHost] = []
+        self.parted: set[str] = set()
+        """Names of hosts that others do not reach, nor they them."""
+        self.told = 0
+        """Topics in answers of all exchanges."""
+
+    async def host(self, name: str) -> GossipHost:
+        self._started += 1
+        host = GossipHost(self, name, self._started)
+        self.hosts.append(host)
+        self.tier.append(host)
+        await host.start()
+        return host
+
+    async def three(self) -> list[GossipHost]:
+        """Three hosts that serve all shards and have heard of each other."""
+        hosts = [await self.host(name) for name in ("one", "two", "three")]
+        await self.wait_until_settled(*hosts)
+        await self.pass_s(3)
+        return hosts
+
+
+def _no_pool(address: object) -> NoReturn:
+    raise AssertionError("nothing is sent over a network")
+
+
+def run_gossip_world(
+    story: Callable[[GossipWorld], Coroutine[Any, Any, None]], shards: int = 6, settings: GossipSettings = SETTINGS
+) -> None:
+    """Runs a story in a fresh tier."""
+
+    async def main() -> None:
+        world = GossipWorld(shards, settings)
+        await world.set_up()
+        await story(world)
+        assert world.overlaps == []
+
+    run_virtual(main, until_s=3_600.0)

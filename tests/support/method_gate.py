@@ -1,0 +1,76 @@
+"""What tests of races share: gates that hold a step of a database, and the end of a story."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from foqs.queue.engine import Engine, EngineSettings
+from tests.support.engines import World
+from tests.support.memory_check import differences, is_at_rest
+
+T = TypeVar("T")
+
+
+class MethodGate:
+    """Calls of one method, held on their way in or out while it is closed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, method: str, *, on_the_way_back: bool) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self.held = 0
+        self.passed = 0
+        original = getattr(owner, method)
+
+        async def held(it: Any, *arguments: Any, **options: Any) -> Any:
+            if not on_the_way_back:
+                await self._pass()
+            result = await original(it, *arguments, **options)
+            if on_the_way_back:
+                await self._pass()
+            return result
+
+        monkeypatch.setattr(owner, method, held)
+
+    async def _pass(self) -> None:
+        self.held += 1
+        await self._open.wait()
+        self.held -= 1
+        self.passed += 1
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@contextmanager
+def closed(gate: MethodGate) -> Iterator[None]:
+    """Closed for this block."""
+    gate.close()
+    yield
+    gate.open()
+
+
+async def wait_until_idle(world: World, *engines: Engine) -> None:
+    """Until nothing is under way, and what is remembered is what the tables hold."""
+    shards = [shard for engine in engines for shard in engine.shards.values()]
+    await world.until(lambda: all(is_at_rest(shard) for shard in shards))
+    for shard in shards:
+        assert differences(shard, list(world.database.tables[shard.number].rows.values())) == []
+
+
+async def restarted(world: World, engine: Engine, settings: EngineSettings) -> Engine:
+    """Another engine after this one; it knows of its topics but not of their items."""
+    await engine.abort()
+    return await world.engine(settings)
+
+
+def start_task(call: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+    """The call goes on beside the story."""
+    return asyncio.ensure_future(call)

@@ -1,0 +1,269 @@
+"""A client that writes its own history.
+
+Holds `RecordingClient`, which stands where a `foqs_client.Client` stands for
+the calls that a history knows. Always true: a call's event is written before it
+is sent, its end when it is known; a call that is cancelled or fails in an
+unforeseen way ends unknown; a killed process writes no end at all. What a
+dequeue brings that was asked for before it is written down with that moment,
+where the client is one that knows it. The workload makes payloads unique. Knows
+nothing of what is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+from foqs_client import Change, Client, Delivery, Enqueued, Explanation, FoqsError, Item, Nack, Outcome
+from tests.support.history import UNKNOWN, Event, History, mark
+from tests.support.request_time_client import RequestTimeClient
+
+Lease: TypeAlias = Delivery | tuple[str, int]
+T = TypeVar("T")
+
+_NO_PROPERTIES = ("UNKNOWN", UNKNOWN)
+
+
+class RecordingClient:
+    """One client of one process.
+
+    Args:
+        history: its clock and the loop's are one, to the millisecond.
+        process: who calls, for the story.
+        wall_ms: the clock against which `deliver_after_ms` was chosen.
+        principal: who the client is, written down where not everything is granted to it.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        history: History,
+        process: str,
+        wall_ms: Callable[[], float],
+        principal: str | None = None,
+    ) -> None:
+        self.client = client
+        self._caller = {} if principal is None else {"principal": principal}
+        self._history = history
+        self._process = process
+        self._wall_ms = wall_ms
+
+    async def enqueue(self, items: Sequence[Item], *, timeout_ms: int | None = None) -> list[Enqueued]:
+        call = self._invoke("enqueue", [self._new(item) for item in items])
+        return await self._finish(call, self.client.enqueue(items, timeout_ms=timeout_ms), _enqueued)
+
+    async def dequeue(
+        self,
+        wants: Mapping[str, int],
+        *,
+        wait_ms: int = 0,
+        lease_ms: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[Delivery]:
+        called_s = asyncio.get_running_loop().time()
+        call = self._invoke("dequeue", [], topics=dict(wants), wait_ms=wait_ms, lease_ms=lease_ms)
+        asked = self.client.dequeue(wants, wait_ms=wait_ms, lease_ms=lease_ms, timeout_ms=timeout_ms)
+
+        def tell(delivery: Delivery) -> Event:
+            asked_s = (
+                self.client.pop_requested_s(delivery, called_s) if isinstance(self.client, RequestTimeClient) else None
+            )
+            return _delivery(delivery) | ({} if asked_s is None else {"asked_at": round(asked_s * 1_000, 3)})
+
+        return await self._finish(call, asked, tell)
+
+    async def ack(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
+        call = self._invoke("ack", [_lease(lease) for lease in leases])
+        return await self._finish(call, self.client.ack(leases, timeout_ms=timeout_ms), _outcome)
+
+    async def nack(self, nacks: Sequence[Nack | Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
+        call = self._invoke("nack", [self._nack(nack) for nack in nacks])
+        return await self._finish(call, self.client.nack(nacks, timeout_ms=timeout_ms), _outcome)
+
+    async def extend(
+        self, leases: Sequence[Lease], *, lease_ms: int | None = None, timeout_ms: int | None = None
+    ) -> list[Outcome]:
+        call = self._invoke("extend", [_lease(lease) | {"lease_ms": lease_ms} for lease in leases])
+        return await self._finish(call, self.client.extend(leases, lease_ms=lease_ms, timeout_ms=timeout_ms), _outcome)
+
+    async def release(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
+        call = self._invoke("release", [_lease(lease) for lease in leases])
+        return await self._finish(call, self.client.release(leases, timeout_ms=timeout_ms), _outcome)
+
+    async def cancel(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
+        call = self._invoke("cancel", [{"id": each} for each in ids])
+        return await self._finish(call, self.client.cancel(ids, timeout_ms=timeout_ms), _outcome)
+
+    async def update(self, ids: Sequence[str], change: Change, *, timeout_ms: int | None = None) -> list[Outcome]:
+        asked = {
+            "priority": change.priority,
+            "delay_ms": change.delay_ms,
+            "deliver_after_in_ms": self._until(change.deliver_after_ms),
+            "metadata": None if change.metadata is None else _metadata(change.metadata),
+        }
+        call = self._invoke("update", [{"id": each, **asked} for each in ids])
+        return await self._finish(call, self.client.update(ids, change, timeout_ms=timeout_ms), _outcome)
+
+    async def redrive(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
+        call = self._invoke("redrive", [{"id": each} for each in ids])
+        return await self._finish(call, self.client.redrive(ids, timeout_ms=timeout_ms), _outcome)
+
+    async def purge_topic(self, topic: str, *, timeout_ms: int | None = None) -> int:
+        asked = self.client.purge_topic(topic, timeout_ms=timeout_ms)
+        return await self._finish_single(self._invoke("purge", [], topic=topic), asked, lambda items: {"purged": items})
+
+    async def explain(self, id: str) -> Explanation:
+        return await self._finish_single(self._invoke("explain", [], id=id), self.client.explain(id), _explained)
+
+    async def record_read(self, op: str, asked: Awaitable[T]) -> T:
+        """A call that only looks, under the name `op`; what it shows is not written down."""
+        return await self._finish_single(self._invoke(op, []), asked)
+
+    def _invoke(self, op: str, items: Sequence[Event], **args: object) -> int:
+        return self._history.invoke(self._process, op, items, namespace=self.client.namespace, **self._caller, **args)
+
+    async def _finish_single(self, call: int, asked: Awaitable[T], describe: Callable[[T], Event] = lambda _: {}) -> T:
+        """As `_finish`, of a call with one answer."""
+
+        async def answers() -> list[T]:
+            return [await asked]
+
+        [answer] = await self._finish(call, answers(), describe)
+        return answer
+
+    async def _finish(self, call: int, asked: Awaitable[list[T]], describe: Callable[[T], Event]) -> list[T]:
+        try:
+            results = await asked
+        except FoqsError as error:
+            if error.code in _NO_PROPERTIES:
+                self._history.unknown(call)
+            else:
+                self._history.fail(call, error.code)
+            raise
+        except (Exception, asyncio.CancelledError):
+            # Nothing else: a killed process that is unwound after the run has no more to say.
+            self._history.unknown(call)
+            raise
+        self._history.ok(call, [describe(result) for result in results])
+        return results
+
+    def _new(self, item: Item) -> Event:
+        return {
+            "mark": mark(item.payload),
+            "topic": item.topic,
+            "priority": item.priority,
+            "metadata": _metadata(item.metadata),
+            "delay_ms": item.delay_ms,
+            "deliver_after_in_ms": self._until(item.deliver_after_ms),
+            "lease_ms": item.lease_ms,
+            "ttl_ms": item.ttl_ms,
+            "at_most_once": item.at_most_once,
+            "attempts_max": item.attempts_max,
+            "key": item.idempotency_key,
+        }
+
+    def _nack(self, nack: Nack | Lease) -> Event:
+        if not isinstance(nack, Nack):
+            return _lease(nack)
+        return {
+            "id": nack.id,
+            "token": nack.token,
+            "delay_ms": nack.delay_ms,
+            "deliver_after_in_ms": self._until(nack.deliver_after_ms),
+            "metadata": None if nack.metadata is None else _metadata(nack.metadata),
+            "dead": nack.dead,
+        }
+
+    def _until(self, moment_ms: int | None) -> float | None:
+        return None if moment_ms is None else round(moment_ms - self._wall_ms(), 3)
+
+
+def row_event(
+    *,
+    id: str,
+    payload: bytes,
+    topic: str,
+    priority: int,
+    state: str,
+    token: int,
+    attempt: int,
+    attempts_max: int,
+    due_in_ms: int | None,
+    metadata: bytes | None = None,
+) -> Event:
+    """One row for `History.present`. `due_in_ms`: until something must happen to it, negative when overdue."""
+    row: Event = {
+        "id": id,
+        "mark": mark(payload),
+        "topic": topic,
+        "priority": priority,
+        "state": state,
+        "token": token,
+        "attempt": attempt,
+        "attempts_max": attempts_max,
+        "due_in_ms": due_in_ms,
+    }
+    if metadata is not None:
+        row["metadata"] = _metadata(metadata)
+    return row
+
+
+def _metadata(metadata: bytes) -> str:
+    """A hash, for metadata need not be text; empty stays empty."""
+    return mark(metadata) if metadata else ""
+
+
+def _lease(lease: Lease) -> Event:
+    if isinstance(lease, Delivery):
+        return {"id": lease.id, "token": lease.token}
+    return {"id": lease[0], "token": lease[1]}
+
+
+def _enqueued(result: Enqueued) -> Event:
+    if result.error is not None:
+        return _error(result.error)
+    return {"id": result.id, "repeated": result.repeated}
+
+
+def _delivery(delivery: Delivery) -> Event:
+    return {
+        "id": delivery.id,
+        "token": delivery.token,
+        "topic": delivery.topic,
+        "priority": delivery.priority,
+        "mark": mark(delivery.payload),
+        "metadata": _metadata(delivery.metadata),
+        "attempt": delivery.attempt,
+        "attempts_max": delivery.attempts_max,
+        "lease_remaining_ms": delivery.lease_remaining_ms,
+        "age_ms": delivery.age_ms,
+    }
+
+
+def _explained(answer: Explanation) -> Event:
+    """`told`: the state that its sentences speak of, where they do."""
+    told = next((state for words, state in _TOLD for reason in answer.reasons if reason.startswith(words)), None)
+    view = answer.item
+    shown = {} if view is None else {"state": view.state, "attempt": view.attempt}
+    return {"absent": answer.absent, "told": told, **shown}
+
+
+_TOLD = (
+    ("It is deferred", "deferred"),
+    ("It came due", "deferred"),
+    ("It is ready", "ready"),
+    ("A consumer has it", "leased"),
+    ("Its lease of", "leased"),
+    ("It is dead", "dead"),
+)
+
+
+def _outcome(outcome: Outcome) -> Event:
+    if outcome.error is not None:
+        return _error(outcome.error)
+    return {"already_gone": True} if outcome.already_gone else {}
+
+
+def _error(error: FoqsError) -> Event:
+    return {"error": UNKNOWN if error.code in _NO_PROPERTIES else error.code}

@@ -1,0 +1,146 @@
+"""A cluster whose hosts have wires and ask each other, under virtual time.
+
+Holds `RpcTierWorld`. Always true: a call goes to the host that is named and to no
+other, so what the others had to do with it is the hosts' own doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from random import Random
+from typing import Any
+
+from foqs.cluster.forwarding.by_id_calls import by_id_handlers
+from foqs.cluster.forwarding.scatter_gather import ScatterGather
+from foqs.cluster.forwarding.tier_service import TierService
+from foqs.cluster.peers import Peers
+from foqs.core.items.idempotency_keys import key_slot
+from foqs.rpc.admin_handlers import admin_handlers
+from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.rpc.limits import RpcLimits
+from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.server import RpcServer
+from foqs_client.connection_pool import ConnectionPool
+from foqs_client.idl import ttypes
+from foqs_client.thrift_messages import ThriftMethod
+from tests.support.builders import keyed_item
+from tests.support.cluster_world import ClusterHost, ClusterWorld
+from tests.support.engines import ok
+from tests.support.network import Network
+from tests.support.virtual_time import run_virtual
+
+PAGE_BYTES_MAX = 1 << 20
+
+
+class RpcTierWorld(ClusterWorld):
+    """See `ClusterWorld`.
+
+    Attributes:
+        network: between the hosts, and from the test to each.
+        heard: (host, method, shards) of every call that one host made to another, in order.
+    """
+
+    def __init__(self, shards: int = 8, page_bytes_max: int = PAGE_BYTES_MAX) -> None:
+        super().__init__(shards)
+        self.network = Network(asyncio.get_running_loop(), Random(3), latency_ms=(0.1, 0.5))
+        self.heard: list[tuple[str, str, list[int]]] = []
+        self._page_bytes_max = page_bytes_max
+        self._fresh = [str(number) for number in range(2_000)]
+        """Keys that were not used yet."""
+        self._wires: list[RpcServer] = []
+        self._listeners: dict[str, Any] = {}
+        self._peers: list[Peers] = []
+
+    async def host(self, name: str) -> ClusterHost:
+        host = await super().host(name)
+        engine, membership = host.engine, host.membership
+        cluster = membership.cluster_service(engine.queue.shard_statuses, lambda: engine.slot_assignment)
+        peers = Peers(lambda: cluster.hosts, host.nonce, "default", "", self._pools(name))
+        self._peers.append(peers)
+        more = {**admin_handlers(engine.admin, "default"), **cluster_handlers(cluster)}
+        alone = QueueHandlers(engine.queue, HostIdentity(f"{name}.example", 7411, 1), Random(1), more)
+        scatter = ScatterGather(alone.methods, peers, membership, self._page_bytes_max)
+        calls = TierService(alone, {**by_id_handlers(alone.methods, peers), **scatter.handlers})
+        wire = RpcServer(asyncio.get_running_loop(), _RecordedCalls(calls, name, self.heard), RpcLimits())
+        self._wires.append(wire)
+        self._listeners[name] = await self.network.listen(f"{name}.example", 7411, wire.connection)
+        return host
+
+    async def three(self) -> list[ClusterHost]:
+        """Hosts that share the shards, and know that they do."""
+        hosts = [await self.host(name) for name in ("one", "two", "three")]
+        await self.wait_until_settled(*hosts)
+        await self.pass_s(1)
+        return hosts
+
+    async def ask(self, host: ClusterHost, method: str, request: Any, timeout_s: float = 5.0) -> Any:
+        """What that host replies. Raises FoqsError."""
+        tester = Peers(lambda: self.views(host), "tester", "default", "", self._pools("tester"))
+        try:
+            (peer,) = tester.by_nonce.values()
+            return await tester.call(peer, ThriftMethod(method, is_write=True), request, self.deadline_in(timeout_s))
+        finally:
+            await tester.close()
+
+    def views(self, host: ClusterHost) -> Sequence[Any]:
+        cluster = host.membership.cluster_service(host.engine.queue.shard_statuses, lambda: host.engine.slot_assignment)
+        return [view for view in cluster.hosts if view.nonce == host.nonce]
+
+    async def put(self, hosts: Sequence[ClusterHost], topic: str = "t", count: int = 1, **changes: Any) -> set[str]:
+        """So many items of a topic in every shard; their ids."""
+        ids: set[str] = set()
+        for host in hosts:
+            for shard in host.engine.shards.values():
+                mine = [key for key in self._fresh if key_slot(key.encode()) in shard.key_slots][:count]
+                self._fresh = [key for key in self._fresh if key not in mine]
+                results = await host.caller.enqueue([keyed_item(key, topic, **changes) for key in mine])
+                ids.update(map(ok, results))
+        return ids
+
+    def deafen(self, name: str) -> None:
+        """That host takes no further connections."""
+        self._listeners[name].close()
+
+    async def end(self) -> None:
+        for peers in self._peers:
+            await peers.close()
+        for wire in self._wires:
+            await wire.stop(self.loop.time())
+
+    def _pools(self, source: str) -> Callable[[tuple[str, int]], ConnectionPool]:
+        connect = self.network.connector(source)
+        return lambda address: ConnectionPool([address], 1, connect)
+
+
+class _RecordedCalls:
+    """The same calls; those that another host passed on are written down."""
+
+    def __init__(self, calls: TierService, name: str, heard: list[tuple[str, str, list[int]]]) -> None:
+        self._calls = calls
+        self._name = name
+        self._heard = heard
+        self.methods = calls.methods
+
+    def timeout_s(self, request: Any) -> float:
+        if getattr(request, "forwarded", None) and hasattr(request, "shards"):
+            self._heard.append((self._name, type(request).__name__, list(request.shards)))
+        return self._calls.timeout_s(request)
+
+
+def run_rpc_tier(story: Callable[[RpcTierWorld], Coroutine[Any, Any, None]], shards: int = 8, **options: Any) -> None:
+    """Runs a story in a fresh cluster, and looks at what must never be."""
+
+    async def main() -> None:
+        world = RpcTierWorld(shards, **options)
+        await world.set_up()
+        await story(world)
+        await world.end()
+        assert world.overlaps == []
+
+    run_virtual(main, until_s=3_600.0)
+
+
+def only(topic: str | None = None, **more: Any) -> Any:
+    """A filter."""
+    return ttypes.ItemFilter(topic, **more)

@@ -1,0 +1,252 @@
+"""A catalog that is slow, cannot be reached, damaged or set back, on an engine in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from foqs.catalog import changes, namespaces
+from foqs.catalog.document import Document
+from foqs.catalog.memory_catalog import MemoryCatalog
+from foqs.catalog.port import CatalogError, CatalogFailed, CatalogUnknownOutcome, CatalogUnreachable
+from foqs.core.errors import (
+    DeadlineExceeded,
+    NamespaceNotFound,
+    Unavailable,
+    UnknownOutcome,
+)
+from foqs.queue.engine import Engine
+from tests.support.builders import engine_settings
+from tests.support.catalogs import install_gated_catalog, pause
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.method_gate import start_task
+
+
+def test_a_change_goes_on_without_its_caller_and_the_next_one_waits_for_it() -> None:
+    async def story(world: World) -> None:
+        catalog = await install_gated_catalog(world)
+        engine = await world.engine()
+        catalog.gate.clear()
+        leaving = start_task(pause(engine, "t"))
+        await world.until(lambda: catalog.replacing == 1)
+        leaving.cancel()
+        with pytest.raises(DeadlineExceeded):
+            await engine.admin.pause("default", "u", world.deadline_in(0.1), paused=True)
+        assert catalog.replacing == 1
+        catalog.gate.set()
+        await pause(engine, "v")
+        assert {topic for _, topic in engine.namespaces.paused_topics} == {"t", "v"}
+
+    run_in_world(story)
+
+
+def test_a_change_that_is_not_stored_in_time_is_unknown_and_holds_when_it_is() -> None:
+    async def story(world: World) -> None:
+        catalog = await install_gated_catalog(world)
+        engine = await world.engine()
+        catalog.gate.clear()
+        with pytest.raises(UnknownOutcome):
+            await engine.admin.pause("default", "t", world.deadline_in(0.1), paused=True)
+        assert not engine.namespaces.paused_topics
+        catalog.gate.set()
+        await world.until(lambda: bool(engine.namespaces.paused_topics), within_s=1)
+
+    run_in_world(story)
+
+
+def test_an_unknown_end_of_a_replacement_is_told_and_what_is_stored_holds() -> None:
+    async def story(world: World) -> None:
+        catalog = await install_gated_catalog(world)
+        engine = await world.engine()
+        catalog.failure = CatalogUnknownOutcome("the folder cannot be synced")
+        with pytest.raises(UnknownOutcome, match="synced"):
+            await pause(engine, "t")
+        await world.until(lambda: bool(engine.namespaces.paused_topics), within_s=1)
+
+    run_in_world(story)
+
+
+def test_a_replacement_of_unknown_outcome_is_not_told_as_refused_when_the_catalog_cannot_be_read_afterwards() -> None:
+    async def story(world: World) -> None:
+        catalog = await install_gated_catalog(world)
+        engine = await world.engine()
+        whole, replace = catalog.load, catalog.replace
+
+        async def stored(document: Document, expected: Document | None = None) -> None:
+            await replace(document, expected)
+            catalog.load = silent  # type: ignore[method-assign]
+            raise CatalogUnknownOutcome("no answer")
+
+        async def silent() -> Document:
+            raise CatalogFailed("nobody answers")
+
+        catalog.replace = stored  # type: ignore[method-assign]
+        with pytest.raises(UnknownOutcome, match="no answer"):
+            await pause(engine, "t")
+        catalog.load = whole  # type: ignore[method-assign]
+        await world.until(lambda: bool(engine.namespaces.paused_topics), within_s=3)
+
+    run_in_world(story)
+
+
+def test_a_deletion_of_unknown_outcome_takes_in_nothing_that_would_be_in_no_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def unseen(self: MemoryCatalog, version: int) -> None:
+        """The catalog is looked at again much later."""
+        await asyncio.sleep(1_000)
+
+    monkeypatch.setattr(MemoryCatalog, "wait_for_change", unseen)
+
+    async def story(world: World) -> None:
+        catalog = await install_gated_catalog(world)
+        engine = await world.counted_engine()
+        catalog.failure = CatalogUnknownOutcome("the folder cannot be synced")
+        with pytest.raises(UnknownOutcome, match="synced"):
+            await engine.admin.delete("other", world.deadline_in(5))
+        with pytest.raises(NamespaceNotFound):
+            engine.namespaces.settings_of("other")
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize(
+    "failure", [CatalogUnreachable("the session is suspended"), CatalogUnknownOutcome("no answer")]
+)
+def test_a_host_that_starts_waits_for_who_keeps_the_catalog(
+    failure: CatalogError, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(world: World) -> None:
+        catalog = await install_gated_catalog(world)
+        whole = catalog.load
+
+        async def fails() -> Document:
+            raise failure
+
+        catalog.load = fails  # type: ignore[method-assign]
+        starting = asyncio.ensure_future(world.engine())
+        await world.pass_s(30)
+        assert not starting.done()
+        catalog.load = whole  # type: ignore[method-assign]
+        await pause(await starting, "t")
+
+    run_in_world(story)
+    [told] = [record.message for record in caplog.records if "waiting" in record.message]
+    assert str(failure) in told
+
+
+def test_a_catalog_that_is_damaged_ends_a_start() -> None:
+    async def story(world: World) -> None:
+        catalog = await install_gated_catalog(world)
+
+        async def damaged() -> Document:
+            raise CatalogFailed("catalog.json is damaged: line 1")
+
+        catalog.load = damaged  # type: ignore[method-assign]
+        with pytest.raises(CatalogFailed, match="line 1"):
+            await world.engine()
+
+    run_in_world(story)
+
+
+def test_a_catalog_that_cannot_be_read_changes_nothing_and_is_told() -> None:
+    async def story(world: World) -> None:
+        catalog = await install_gated_catalog(world)
+        engine = await world.engine()
+        whole = catalog.load
+
+        async def damaged() -> Document:
+            raise CatalogFailed("catalog.json is damaged: line 1")
+
+        catalog.load = damaged  # type: ignore[method-assign]
+        with pytest.raises(Unavailable, match="line 1"):
+            await pause(engine, "t")
+        await Caller(world, engine).put()
+        catalog.load = whole  # type: ignore[method-assign]
+        await pause(engine, "t")
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("failure", [CatalogFailed("it cannot be read"), RuntimeError("nobody foresaw this")])
+def test_a_change_that_could_not_be_taken_in_is_taken_in_later(failure: Exception) -> None:
+    async def story(world: World) -> None:
+        catalog = await install_gated_catalog(world)
+        engine = await world.engine()
+        stored, whole = await catalog.load(), catalog.load
+        failed: list[Exception] = []
+
+        async def fails() -> Document:
+            failed.append(failure)
+            raise failure
+
+        catalog.load = fails  # type: ignore[method-assign]
+        await MemoryCatalog.replace(catalog, changes.pause(stored, "default", "t", paused=True))
+        await world.until(lambda: bool(failed))
+        assert not engine.namespaces.paused_topics
+        catalog.load = whole  # type: ignore[method-assign]
+        await world.until(lambda: bool(engine.namespaces.paused_topics), within_s=5)
+
+    run_in_world(story)
+
+
+def test_a_copy_that_was_restored_with_a_lower_version_holds() -> None:
+    async def story(world: World) -> None:
+        catalog = await install_gated_catalog(world)
+        engine = await world.engine()
+        copy = await catalog.load()
+        await pause(engine, "t")
+        await pause(engine, "u")
+        await MemoryCatalog.replace(catalog, changes.pause(await catalog.load(), "default", "v", paused=True))
+        await world.until(lambda: len(engine.namespaces.paused_topics) == 3)
+        catalog._document = copy
+        turned, catalog._change_event = catalog._change_event, asyncio.Event()
+        turned.set()
+        await world.until(lambda: not engine.namespaces.paused_topics, within_s=1)
+
+    run_in_world(story)
+
+
+CALLS: list[Callable[[World, Engine], Coroutine[Any, Any, Any]]] = [
+    lambda w, e: e.admin.update("none", None, {"weight": 1}, w.deadline_in(5)),
+    lambda w, e: e.admin.delete("none", w.deadline_in(5)),
+    lambda w, e: e.admin.grant("none", "p", frozenset(), w.deadline_in(5)),
+    lambda w, e: e.admin.pause("none", "t", w.deadline_in(5), paused=True),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_not_there_is_not_found(call: Callable[[World, Engine], Coroutine[Any, Any, Any]]) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        with pytest.raises(NamespaceNotFound):
+            await call(world, engine)
+
+    run_in_world(story)
+
+
+def test_a_change_of_the_catalog_leaves_no_moment_without_the_policies_of_namespaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A flush on SQLite is judged in a thread of its own, and may look at any moment."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        names = set(engine.namespaces.retry_policies)
+        assert names >= {"default", "other"}
+        seen: list[set[str]] = []
+        original: Any = vars(namespaces)["_retry_policy"]
+
+        def policy(settings: Any) -> Any:
+            seen.append(set(engine.namespaces.retry_policies))
+            return original(settings)
+
+        monkeypatch.setattr(namespaces, "_retry_policy", policy)
+        await engine.admin.pause("default", "t", world.deadline_in(5), paused=True)
+        assert seen
+        assert all(names <= found for found in seen)
+
+    run_in_world(story)

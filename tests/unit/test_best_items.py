@@ -1,0 +1,125 @@
+"""The merge of several ready indexes against sorting everything."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.core.items.item import OrderKey
+from foqs.core.memory.best_items import merge_values, plan_prefetch, reserve_best
+from foqs.core.memory.ready_index import ReadyIndex
+from tests.support.ready_windows import ALL, TOPIC, finish_refill, order_key, order_keys, window
+
+Numbers = list[list[int]]
+
+numbers = st.lists(st.lists(st.integers(1, 40), max_size=25, unique=True).map(sorted), min_size=1, max_size=6)
+"""For each index its keys; two indexes may have equal ones."""
+clustered = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 60)).map(
+        lambda run: list(range(1 + 20 * run[0], 1 + 20 * run[0] + run[1]))
+    ),
+    min_size=1,
+    max_size=6,
+)
+"""The same, with long runs."""
+counts = st.integers(0, 80)
+
+
+def complete(keys: Numbers) -> list[ReadyIndex]:
+    """Indexes whose windows hold all that their tables hold."""
+    indexes = [ReadyIndex(1_000, 10_000) for _ in keys]
+    for index, part in zip(indexes, keys, strict=True):
+        index.add_many(TOPIC, order_keys(*part))
+    return indexes
+
+
+def covering(keys: Numbers, seen: list[int]) -> list[ReadyIndex]:
+    """Indexes of which each has read the first `seen` keys of its table; all of them if there are no more."""
+    indexes = [ReadyIndex(1_000, 10_000) for _ in keys]
+    for index, part, count in zip(indexes, keys, seen, strict=True):
+        index.discover(TOPIC)
+        if count:
+            finish_refill(index, order_keys(*part[:count]), complete=count > len(part))
+    return indexes
+
+
+def ranked(keys: Numbers) -> list[tuple[OrderKey, int]]:
+    return sorted((key, at) for at, part in enumerate(keys) for key in order_keys(*part))
+
+
+@given(numbers | clustered, counts)
+def test_the_best_of_all_windows_are_taken(keys: Numbers, count: int) -> None:
+    indexes = complete(keys)
+    parts = reserve_best(indexes, TOPIC, count, [1_000] * len(indexes))
+    assert sorted((key, at) for at, part in enumerate(parts) for key in part) == ranked(keys)[:count]
+    assert all(part == sorted(part) for part in parts)
+    left = [(key, at) for at, index in enumerate(indexes) for key in window(index)]
+    assert sorted(left) == ranked(keys)[count:]
+
+
+@given(numbers | clustered, counts, st.data())
+def test_nothing_is_taken_that_a_key_of_some_table_could_precede(
+    keys: Numbers, count: int, data: st.DataObject
+) -> None:
+    seen = [data.draw(st.integers(0, len(part) + 1)) for part in keys]
+    indexes = covering(keys, seen)
+    ends = [(order_key(part[n - 1]) if n else 0) for part, n in zip(keys, seen, strict=True) if n <= len(part)]
+    parts = reserve_best(indexes, TOPIC, count, [1_000] * len(indexes))
+    certain = [(key, at) for key, at in ranked(keys) if not ends or key <= min(ends)]
+    assert sorted((key, at) for at, part in enumerate(parts) for key in part) == certain[:count]
+
+
+@given(numbers | clustered, counts, st.data())
+def test_what_to_load_are_those_of_the_best_that_are_not_loaded(keys: Numbers, want: int, data: st.DataObject) -> None:
+    indexes = complete(keys)
+    loaded = [data.draw(st.integers(0, 41)) for _ in keys]
+    for index, number in zip(indexes, loaded, strict=True):
+        index.set_prefetched(TOPIC, order_key(number))
+    parts = plan_prefetch(indexes, TOPIC, want)
+    best = ranked(keys)[:want]
+    assert parts == [
+        [key for key, of in best if of == at and key > order_key(number)] for at, number in enumerate(loaded)
+    ]
+    assert [window(index) for index in indexes] == [order_keys(*part) for part in keys]
+    assert sum(index.reserved_count for index in indexes) == 0
+
+
+@given(numbers)
+def test_results_come_in_the_order_of_their_keys(keys: Numbers) -> None:
+    values = [[(key, at) for key in order_keys(*part)] for at, part in enumerate(keys)]
+    assert merge_values([order_keys(*part) for part in keys], values) == ranked(keys)
+
+
+def test_an_index_whose_table_was_not_looked_at_holds_back_the_others() -> None:
+    indexes = complete([[5, 6], []])
+    indexes[1].discover(TOPIC)
+    assert reserve_best(indexes, TOPIC, 2, [1_000] * len(indexes)) == [[], []]
+    finish_refill(indexes[1], order_keys(3), complete=False)
+    assert reserve_best(indexes, TOPIC, 2, [1_000] * len(indexes)) == [[], order_keys(3)]
+    finish_refill(indexes[1], [], complete=True)
+    assert reserve_best(indexes, TOPIC, 2, [1_000] * len(indexes)) == [order_keys(5, 6), []]
+
+
+def test_of_no_index_more_is_taken_than_its_most_and_the_others_give_no_worse_ones_instead() -> None:
+    indexes = complete([[1, 2, 3], [4, 5]])
+    assert reserve_best(indexes, TOPIC, 4, [2, 9]) == [order_keys(1, 2), order_keys(4)]
+    assert reserve_best(complete([[1, 2, 3]]), TOPIC, 3, [2]) == [order_keys(1, 2)]
+    assert reserve_best(complete([[1, 2, 3], []]), TOPIC, 3, [2, 9]) == [order_keys(1, 2), []]
+
+
+def test_there_is_nothing_to_merge_of_no_index() -> None:
+    assert reserve_best([], TOPIC, 3, []) == []
+    assert plan_prefetch([], TOPIC, 3) == []
+    assert merge_values([], []) == []
+
+
+def test_one_index_with_all_the_best_keys_gives_them_all() -> None:
+    indexes = complete([list(range(1, 200)), *([n] for n in range(500, 510))])
+    assert reserve_best(indexes, TOPIC, 150, [1_000] * len(indexes))[0] == order_keys(*range(1, 151))
+    assert len(indexes[0].peek(TOPIC, ALL)) == 49
+
+
+@given(numbers)
+def test_the_one_that_is_taken_is_the_best_and_of_equal_ones_that_of_the_former_index(keys: Numbers) -> None:
+    parts = reserve_best(complete(keys), TOPIC, 1, [1_000] * len(keys))
+    assert [(key, at) for at, part in enumerate(parts) for key in part] == ranked(keys)[:1]

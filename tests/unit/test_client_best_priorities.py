@@ -1,0 +1,143 @@
+"""Which host a client asks for the best items: by what it was told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from foqs_client.best_priorities import FRESH_S, HOSTS_MAX, TOPICS_MAX, BestPriorities
+from foqs_client.idl import ttypes
+from foqs_client.routing_table import Address
+
+A, B, C = HOSTS = [("a", 1), ("b", 1), ("c", 1)]
+
+
+def head(at: Address, priority: int | None, age_ms: int = 0, topic: str = "t") -> Any:
+    return ttypes.TopicHead(topic, ttypes.HostAddress(*at), priority, 1, age_ms)
+
+
+def known(
+    best: Mapping[Address, int | None], now: float = 0.0, topic: str = "t", heads: BestPriorities | None = None
+) -> BestPriorities:
+    """Each host told of itself."""
+    heads = heads or BestPriorities()
+    for at, priority in best.items():
+        told = [] if priority is None else [head(at, priority, topic=topic)]
+        heads.on_dequeue_reply(at, [topic], told, now, has_items=True)
+    return heads
+
+
+def first(heads: BestPriorities, now: float = 0.0, topics: Sequence[str] = ("t",)) -> Address:
+    return heads.order(HOSTS, topics, now)[0]
+
+
+def test_the_host_with_the_best_is_asked_first_and_one_that_has_none_last() -> None:
+    heads = known({A: None, B: 3, C: -7})
+    assert heads.order(HOSTS, ["t"], 1.0) == [C, B, A]
+
+
+def test_hosts_that_have_equally_good_items_take_turns() -> None:
+    heads = known({A: 2, B: 2, C: 5})
+    assert [first(heads) for _ in range(6)] in ([A, B] * 3, [B, A] * 3)
+    unknown = BestPriorities()
+    assert [first(unknown) for _ in range(6)] == [A, B, C] * 2
+
+
+def test_a_host_of_which_nothing_is_known_is_asked_first() -> None:
+    heads = known({A: 0, C: None})
+    assert heads.order(HOSTS, ["t"], 0.0) == [B, A, C]
+
+
+def test_what_was_told_long_ago_is_not_believed() -> None:
+    heads = known({A: 0, B: None, C: None})
+    assert first(heads, FRESH_S - 0.1) == A
+    known({A: 0}, FRESH_S - 0.1, heads=heads)
+    assert [first(heads, FRESH_S) for _ in range(2)] == [B, C]
+
+
+def test_what_one_host_tells_of_another_counts_where_it_is_newer() -> None:
+    heads = known({A: 4, B: 6, C: 5}, now=10.0)
+    heads.on_dequeue_reply(A, ["t"], [head(A, 4), head(B, 1, age_ms=2_000)], 11.0, has_items=True)
+    assert first(heads, 11.0) == A
+    heads.on_dequeue_reply(A, ["t"], [head(A, 4), head(B, 1, age_ms=500)], 11.0, has_items=True)
+    assert first(heads, 11.0) == B
+
+
+def test_a_host_that_gave_nothing_has_nothing_whatever_it_says() -> None:
+    heads = known({A: 0, B: 9, C: 9})
+    heads.on_dequeue_reply(A, ["t"], [head(A, 0)], 0.1, has_items=False)
+    assert first(heads, 0.1) != A
+
+
+def test_a_host_that_tells_nothing_stays_unknown() -> None:
+    heads = known({B: 1, C: 1})
+    heads.on_dequeue_reply(A, ["t"], None, 0.0, has_items=True)
+    assert first(heads) == A
+
+
+def test_an_item_that_was_given_back_is_looked_for_where_it_is() -> None:
+    heads = known({A: 4, B: None, C: None})
+    heads.on_released(B, "t", 1, 0.1)
+    assert first(heads, 0.1) == B
+    heads.on_released(A, "t", 9, 0.1)
+    known({B: None}, 0.2, heads=heads)
+    assert first(heads, 0.2) == A
+
+
+def test_a_host_has_nothing_when_it_said_so_lately_of_all_topics() -> None:
+    heads = known({A: None, B: 3}, topic="t")
+    known({A: None, B: None}, topic="u", heads=heads)
+    assert heads.is_known_empty(A, ["t", "u"], 0.0)
+    assert not heads.is_known_empty(A, ["t", "u"], FRESH_S)
+    assert not heads.is_known_empty(B, ["t", "u"], 0.0)
+    assert not heads.is_known_empty(A, ["t", "v"], 0.0)
+    assert not heads.is_known_empty(C, ["t"], 0.0)
+
+
+def test_topics_of_one_call_take_turns_in_choosing() -> None:
+    heads = known({A: 0, B: None, C: None}, topic="near")
+    known({A: None, B: 9, C: None}, topic="far", heads=heads)
+    known({A: None, B: None, C: None}, topic="empty", heads=heads)
+    asked = Counter(first(heads, topics=("near", "far", "empty")) for _ in range(30))
+    assert set(asked) == {A, B}
+    assert min(asked.values()) >= 10
+
+
+def test_no_more_is_remembered_than_may_be() -> None:
+    heads = BestPriorities()
+    for n in range(TOPICS_MAX + 5):
+        heads.on_dequeue_reply(A, [f"t{n}"], [], 0.0, has_items=False)
+    assert len(heads) == TOPICS_MAX
+    heads.on_dequeue_reply(A, ["t"], [head(("h", n), 1) for n in range(3 * HOSTS_MAX)], 0.0, has_items=True)
+    assert len(heads._topics["t"]) <= HOSTS_MAX
+
+
+def test_a_host_that_is_not_in_the_map_any_more_is_forgotten() -> None:
+    heads = known({A: 1, B: 2, C: 3})
+    assert first(heads) == A
+    assert heads.order([B, C], ["t"], 0.0) == [B, C]
+    assert A not in heads._topics["t"]
+
+
+def test_one_consumer_of_three_hosts_is_never_far_from_the_best() -> None:
+    """Batches of ten of a backlog of 30,000 items with priorities 0 to 9: the displacement is under one in a hundred."""
+    rng = Random(3)
+    left: dict[Address, list[tuple[int, int]]] = {host: [] for host in HOSTS}
+    for number in range(30_000):
+        left[rng.choice(HOSTS)].append((rng.randint(0, 9), number))
+    place = {item: at for at, item in enumerate(sorted(item for items in left.values() for item in items))}
+    for items in left.values():
+        items.sort(reverse=True)
+    heads, taken = BestPriorities(), list[tuple[int, int]]()
+    while len(taken) < len(place):
+        for host in heads.order(HOSTS, ["t"], len(taken) / 10_000):
+            found = [left[host].pop() for _ in range(min(10, len(left[host])))]
+            now = [head(host, left[host][-1][0])] if left[host] else []
+            heads.on_dequeue_reply(host, ["t"], now, len(taken) / 10_000, has_items=bool(found))
+            taken += found
+            if found:
+                break
+    displaced = [abs(at - place[item]) for at, item in enumerate(taken)]
+    assert sum(displaced) / len(displaced) <= 0.01 * len(place)

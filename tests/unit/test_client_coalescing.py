@@ -1,0 +1,463 @@
+"""Calls of one turn that the client sends as one: what travels together, and what each caller gets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from foqs.core import errors as core
+from foqs.core.items.item import KeyedItem, NewItem
+from foqs.queue.port import CallLimits, EnqueueOutcome, Outcome, PendingCall
+from foqs_client import (
+    Client,
+    FoqsError,
+    InvalidArgument,
+    Item,
+    KeyConflict,
+    LimitExceeded,
+    Nack,
+    NamespaceNotFound,
+    RateLimited,
+    Unavailable,
+    UnknownOutcome,
+)
+from foqs_client.coalescing import ENTRIES_PER_CALL_MAX, ENTRIES_PER_CALLER_MAX
+from foqs_client.routing_table import key_slot_of
+from tests.support.aio import run
+from tests.support.fake_queue import LIMITS, FakeQueue, HeldCall
+from tests.support.poll import soon
+from tests.support.rpc_server import serve_queue
+
+IDS = [f"3-{(1 << 43) + n}" for n in range(1, 6)]
+
+
+class Counting(FakeQueue):
+    """Remembers the sizes of calls; enqueues are answered by a script, and then with ids."""
+
+    def __init__(self, *script: core.FoqsError | list[EnqueueOutcome], limits: CallLimits = LIMITS) -> None:
+        super().__init__(limits)
+        self.script = list(script)
+
+    def sizes(self, name: str) -> list[int]:
+        return [len(details) for called, details in self.calls if called == name]  # type: ignore[arg-type]
+
+    def enqueue(
+        self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+    ) -> PendingCall:
+        if not self.script:
+            return super().enqueue(namespace, items, deadline, on_done)
+        self.calls.append(("enqueue", list(items)))
+        answer = self.script.pop(0)
+        if isinstance(answer, core.FoqsError):
+            raise answer
+        on_done(answer)
+        return HeldCall(self, "enqueue")
+
+
+@asynccontextmanager
+async def asked(queue: FakeQueue, **more: Any) -> AsyncIterator[Client]:
+    async with serve_queue(queue) as host, Client(host.url, **more) as client:
+        await client.topics()
+        queue.calls.clear()
+        yield client
+
+
+def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run(story(), 20)
+
+
+async def together(*calls: Awaitable[Any]) -> list[Any]:
+    """What calls of one turn come to."""
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+# ----------------------------------------------------------------- what goes together
+
+
+def test_calls_of_one_turn_are_one_call_and_each_caller_gets_its_own_results() -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue) as client:
+            results = await together(*(client.enqueue([Item(f"t{n}")] * (1 + n % 2)) for n in range(20)))
+            ids = [[result.require() for result in each] for each in results]
+            assert [len(each) for each in ids] == [1, 2] * 10
+            assert queue.sizes("enqueue") == [30]
+            for n, each in enumerate(ids):
+                assert [(await client.item(id_)).topic for id_ in each] == [f"t{n}"] * len(each)
+            outcomes = await together(*(client.ack([(id_, 1) for id_ in each]) for each in ids))
+            assert [len(each) for each in outcomes] == [1, 2] * 10
+            assert queue.sizes("ack") == [30]
+            assert not queue.rows
+
+    run_story(story)
+
+
+def test_every_call_by_id_is_gathered_with_its_own_kind_only() -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue) as client:
+            one, two = IDS[:2]
+            await together(
+                *(client.nack([Nack(id_, 1)]) for id_ in (one, two)),
+                *(client.extend([(id_, 1)]) for id_ in (one, two)),
+                *(client.release([(id_, 1)]) for id_ in (one, two)),
+                *(client.cancel([id_]) for id_ in (one, two)),
+                *(client.ack([(id_, 1)]) for id_ in (one, two)),
+            )
+            assert queue.sizes("apply") == [2, 2, 2, 2]
+            assert queue.sizes("ack") == [2]
+
+    run_story(story)
+
+
+def test_callers_that_one_reply_woke_call_together_again() -> None:
+    async def story() -> None:
+        queue = Counting()
+
+        async def work(client: Client, number: int) -> None:
+            for _ in range(3):
+                await client.enqueue([Item("t")])
+                [delivery] = await client.dequeue({"t": 1})
+                await client.ack([delivery])
+
+        async with asked(queue) as client:
+            await asyncio.gather(*(work(client, number) for number in range(10)))
+            assert queue.sizes("enqueue") == queue.sizes("ack") == [10] * 3
+            assert [wants for name, (wants, *_) in queue.calls if name == "dequeue"] == [[("t", 10)]] * 3  # type: ignore[misc,has-type]
+
+    run_story(story)
+
+
+def test_a_call_that_is_alone_is_sent_by_its_caller() -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue) as client:
+            queue.gate = asyncio.Event()
+            tasks = asyncio.all_tasks()
+            calls = [
+                asyncio.ensure_future(call)
+                for call in (client.enqueue([Item("t")]), client.ack([(IDS[0], 1)]), client.dequeue({"t": 1}))
+            ]
+            await soon(lambda: queue.running == 3)
+            assert client._coalescer is not None
+            assert not client._coalescer._serving
+            assert not client._coalescer._open_calls
+            assert len(asyncio.all_tasks() - tasks) == len(calls) + queue.running  # of the host
+            queue.gate.set()
+            await asyncio.gather(*calls)
+
+    run_story(story)
+
+
+def test_a_client_that_does_not_gather_sends_every_call_as_it_was_made() -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue, coalesce=False) as client:
+            await together(*(client.enqueue([Item("t")]) for _ in range(3)))
+            found = await together(*(client.dequeue({"t": 1}) for _ in range(3)))
+            await together(*(client.ack(each) for each in found))
+            assert [name for name, _ in queue.calls] == ["enqueue"] * 3 + ["dequeue"] * 3 + ["ack"] * 3
+
+    run_story(story)
+
+
+def test_calls_with_other_times_topics_or_leases_are_sent_apart() -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue) as client:
+            await together(client.enqueue([Item("t")], timeout_ms=500), client.enqueue([Item("t")], timeout_ms=501))
+            await together(
+                client.dequeue({"t": 1}),
+                client.dequeue({"u": 1}),
+                client.dequeue({"t": 1}, lease_ms=7),
+                client.dequeue({"t": 1}, wait_ms=7, timeout_ms=10_000),
+                client.dequeue({"t": 1}, timeout_ms=7_000),
+            )
+            await together(client.ack([(IDS[0], 1)], timeout_ms=500), client.ack([(IDS[1], 1)], timeout_ms=501))
+            assert queue.sizes("enqueue") == queue.sizes("ack") == [1, 1]
+            assert len(queue.sizes("dequeue")) == 5
+
+    run_story(story)
+
+
+def test_large_calls_go_alone_and_a_gathering_has_a_limit() -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue) as client:
+            await together(client.enqueue([Item("t")]), client.enqueue([Item("t")] * (ENTRIES_PER_CALLER_MAX + 1)))
+            await together(client.enqueue([Item("t")]), client.enqueue([Item("t", b"x" * 10_000)] * 7))
+            assert sorted(queue.sizes("enqueue")) == [1, 1, 7, ENTRIES_PER_CALLER_MAX + 1]
+            queue.calls.clear()
+            await together(*(client.enqueue([Item("t")]) for _ in range(ENTRIES_PER_CALL_MAX + 10)))
+            await together(*(client.enqueue([Item("t", b"x" * 10_000)] * 5) for _ in range(7)))
+            assert queue.sizes("enqueue") == [ENTRIES_PER_CALL_MAX, 10, 25, 10]
+
+    run_story(story)
+
+
+def test_an_id_that_two_callers_name_in_one_turn_is_sent_in_two_calls() -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue) as client:
+            [one], [two], [three] = await together(
+                client.ack([(IDS[0], 1)]), client.ack([(IDS[0], 2)]), client.ack([(IDS[1], 1)])
+            )
+            assert [one.error, two.error, three.error] == [None] * 3
+            assert sorted(queue.sizes("ack")) == [1, 2]
+            [bad, worse], [good] = await together(client.ack([(IDS[0], 1), (IDS[0], 1)]), client.ack([(IDS[2], 1)]))
+            assert [type(outcome.error) for outcome in (bad, worse, good)] == [type(None), InvalidArgument, type(None)]
+            assert worse.error.field == "leases[1].id"
+
+    run_story(story)
+
+
+# -------------------------------------------------------------------------------- keys
+
+
+def test_automatic_keys_of_one_gathering_share_one_slot() -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue) as client:
+            await together(*(client.enqueue([Item("t")] * 2) for _ in range(10)))
+            [(_, items)] = queue.calls
+            assert isinstance(items, list)
+            keys = [item.idempotency_key.decode() for item in items if isinstance(item, KeyedItem)]
+            assert len(set(keys)) == 20
+            assert len({key_slot_of(key) for key in keys}) == 1
+
+    run_story(story)
+
+
+def test_calls_with_keys_of_the_callers_are_sent_apart() -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue) as client:
+            await together(
+                client.enqueue([Item("t", idempotency_key="k")]), client.enqueue([Item("t", idempotency_key="l")])
+            )
+            assert queue.sizes("enqueue") == [1, 1]
+
+    run_story(story)
+
+
+def test_a_gathering_whose_outcome_is_not_known_is_tried_again_by_each_with_its_own_keys() -> None:
+    async def story() -> None:
+        queue = Counting(core.UnknownOutcome("perhaps"))
+        async with asked(queue) as client:
+            results = await together(client.enqueue([Item("t")]), client.enqueue([Item("u"), Item("u")]))
+            assert [[result.error for result in each] for each in results] == [[None], [None, None]]
+            keys = [[item.idempotency_key for item in items] for _, items in queue.calls]  # type: ignore[attr-defined]
+            assert sorted(map(len, keys)) == [1, 2, 3]
+            assert sorted(keys[1] + keys[2]) == sorted(keys[0])
+            assert len(queue.rows) == 3
+        queue = Counting(core.UnknownOutcome("perhaps"))
+        async with asked(queue, automatic_keys=False) as client:
+            results = await together(client.enqueue([Item("t")]), client.enqueue([Item("u")]))
+            assert [type(result) for result in results] == [UnknownOutcome] * 2
+            assert results[0] is not results[1]
+            assert queue.sizes("enqueue") == [2]
+
+    run_story(story)
+
+
+# ------------------------------------------------------------------------------ errors
+
+
+def test_a_bad_item_is_its_caller_s_alone_and_its_error_names_the_caller_s_own_place() -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue) as client:
+            [good], [fine, bad] = await together(client.enqueue([Item("t")]), client.enqueue([Item("t"), Item("")]))
+            assert good.error is fine.error is None
+            assert isinstance(bad.error, InvalidArgument)
+            assert bad.error.field == "items[1].topic"
+            assert queue.sizes("enqueue") == [2]
+            [one], [_, two] = await together(client.ack([(IDS[0], 1)]), client.ack([(IDS[1], 1), ("nonsense", 1)]))
+            assert one.error is None
+            assert two.error.field == "leases[1].id"
+
+    run_story(story)
+
+
+@pytest.mark.parametrize(
+    "bad", [Item("t", priority=1 << 31), Item("\ud800"), Item("t", ttl_ms=1 << 70), Item("t", metadata=b"m" * 20_000)]
+)
+def test_an_item_that_refuses_a_call_as_a_whole_hurts_its_caller_alone(bad: Item) -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue) as client:
+            [one], refused, [two] = await together(
+                client.enqueue([Item("t")]), client.enqueue([bad]), client.enqueue([Item("t")])
+            )
+            assert one.error is two.error is None
+            error = refused if isinstance(refused, FoqsError) else refused[0].error
+            assert isinstance(error, InvalidArgument | LimitExceeded)
+            assert len(queue.rows) == 2
+
+    run_story(story)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        core.LimitExceeded("too many"),
+        core.RateLimited("slower", retry_after_ms=9),
+        core.Overloaded("full"),
+        core.InvalidArgument("bad"),
+    ],
+)
+def test_what_may_be_another_s_fault_makes_each_call_be_sent_by_itself(refusal: core.FoqsError) -> None:
+    async def story() -> None:
+        queue = Counting(refusal, ["3-1"], core.RateLimited("slower", retry_after_ms=7), ["3-3"])
+        async with asked(queue) as client:
+            one, two, three = await together(*(client.enqueue([Item("t")]) for _ in range(3)))
+            assert (one[0].id, three[0].id) == ("3-1", "3-3")
+            assert isinstance(two, RateLimited)
+            assert two.retry_after_ms == 7
+            assert queue.sizes("enqueue") == [3, 1, 1, 1]
+
+    run_story(story)
+
+
+def test_items_that_are_refused_one_by_one_because_all_are_too_many_are_sent_by_their_callers() -> None:
+    async def story() -> None:
+        beyond = core.RateLimited("slower", retry_after_ms=9)
+        queue = Counting([beyond, beyond, "3-9", beyond], ["3-1"], ["3-2"])
+        async with asked(queue) as client:
+            one, two, [third, fourth] = await together(
+                client.enqueue([Item("t")]), client.enqueue([Item("t")]), client.enqueue([Item("t"), Item("t")])
+            )
+            assert (one[0].id, two[0].id, third.id) == ("3-1", "3-2", "3-9")
+            assert isinstance(fourth.error, RateLimited)  # a part of it was written
+            assert queue.sizes("enqueue") == [4, 1, 1]
+
+    run_story(story)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind"),
+    [(core.NamespaceNotFound("no"), NamespaceNotFound), (core.Unavailable("later", retry_after_ms=9), Unavailable)],
+)
+def test_what_is_so_for_all_is_told_to_all(refusal: core.FoqsError, kind: type[FoqsError]) -> None:
+    async def story() -> None:
+        queue = Counting(refusal)
+        async with asked(queue, automatic_keys=False) as client:
+            told = await together(*(client.enqueue([Item("t")]) for _ in range(3)))
+            assert [type(error) for error in told] == [kind] * 3
+            assert len(set(map(id, told))) == 3
+            assert {error.retry_after_ms for error in told} == {refusal.retry_after_ms}
+            assert queue.sizes("enqueue") == [3]
+
+    run_story(story)
+
+
+def test_a_host_that_takes_smaller_calls_gets_them() -> None:
+    async def story() -> None:
+        queue = Counting(limits=CallLimits(2, 100, 10_000, 60_000, 20_000))
+        async with asked(queue) as client:
+            results = await together(*(client.enqueue([Item("t")]) for _ in range(5)))
+            assert [result.error for [result] in results] == [None] * 5
+            found = await together(*(client.dequeue({"t": 1}) for _ in range(5)))
+            assert [len(each) for each in found] == [1] * 5
+            outcomes = await together(*(client.ack(each) for each in found))
+            assert [outcome.error for [outcome] in outcomes] == [None] * 5
+
+    run_story(story)
+
+
+def test_a_key_conflict_or_a_repeat_is_told_to_its_caller() -> None:
+    async def story() -> None:
+        queue = Counting(["3-1", core.KeyConflict("another"), "3-3"])
+        async with asked(queue) as client:
+            [one], [two], [three] = await together(*(client.enqueue([Item("t")]) for _ in range(3)))
+            assert (one.id, three.id) == ("3-1", "3-3")
+            assert isinstance(two.error, KeyConflict)
+
+    run_story(story)
+
+
+# ------------------------------------------------------------------------ cancellation
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_caller_that_leaves_before_the_call_is_sent_takes_only_its_own_along(gone: int) -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue) as client:
+            calls = [asyncio.ensure_future(client.enqueue([Item(f"t{n}")])) for n in range(3)]
+            await asyncio.sleep(0)
+            calls[gone].cancel()
+            results = await together(*calls)
+            assert isinstance(results.pop(gone), asyncio.CancelledError)
+            topics = [(await client.item(result.require())).topic for [result] in results]
+            assert topics == [f"t{n}" for n in range(3) if n != gone]
+            assert queue.sizes("enqueue") == [2]
+
+    run_story(story)
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_caller_that_leaves_while_the_call_is_under_way_harms_no_other(gone: int) -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue) as client:
+            queue.gate = asyncio.Event()
+            calls = [asyncio.ensure_future(client.enqueue([Item(f"t{n}")])) for n in range(3)]
+            await soon(lambda: queue.running == 1)
+            calls[gone].cancel()
+            await asyncio.sleep(0)
+            assert calls[gone].cancelled()
+            queue.gate.set()
+            results = await together(*calls)
+            topics = [(await client.item(each[0].require())).topic for n, each in enumerate(results) if n != gone]
+            assert topics == [f"t{n}" for n in range(3) if n != gone]
+
+    run_story(story)
+
+
+def test_a_caller_that_leaves_alone_sends_nothing() -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue) as client:
+            call = asyncio.ensure_future(client.enqueue([Item("t")]))
+            await asyncio.sleep(0)
+            call.cancel()
+            await together(call)
+            await client.topics()
+            assert queue.sizes("enqueue") == []
+
+    run_story(story)
+
+
+def test_closing_the_client_ends_what_was_gathered() -> None:
+    async def story() -> None:
+        queue = Counting()
+        async with asked(queue, automatic_keys=False) as client:
+            queue.gate = asyncio.Event()
+            calls: list[asyncio.Future[Any]] = [asyncio.ensure_future(client.enqueue([Item("t")])) for _ in range(2)]
+            calls += [asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=9_000)) for _ in range(2)]
+            await soon(lambda: queue.running == 2)
+            await client.close()
+            assert client._coalescer is not None
+            assert not client._coalescer._serving
+            assert [type(each) for each in await together(*calls)] == [UnknownOutcome] * 4
+
+    run_story(story)
+
+
+def test_what_goes_wrong_inside_is_told_to_every_caller() -> None:
+    async def story() -> None:
+        async with asked(Counting()) as client:
+
+            async def broken(*_: object) -> list[Outcome]:
+                raise ZeroDivisionError
+
+            client._send_items = broken  # type: ignore[assignment,method-assign]
+            told = await together(*(client.enqueue([Item("t")]) for _ in range(3)))
+            assert [type(error) for error in told] == [ZeroDivisionError] * 3
+
+    run_story(story)

@@ -1,0 +1,230 @@
+"""Dequeues of one turn that the client sends as one: who gets what, who asks again, and what is released."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from foqs_client import Delivery, FoqsError, InvalidArgument, Overloaded, UnknownOutcome
+from foqs_client.coalescing import Coalescer
+from foqs_client.shared_dequeues import SharedDequeues, distribute
+from tests.support.virtual_time import run_virtual
+
+
+class Host:
+    """Answers dequeues by a script, and then with nothing.
+
+    Attributes:
+        asked: (wants, wait_ms, timeout_ms) of each call.
+        after_s: how long a call takes.
+    """
+
+    def __init__(self, *script: Sequence[str] | FoqsError, after_s: float = 0.001) -> None:
+        self.script = list(script)
+        self.after_s = after_s
+        self.asked: list[tuple[dict[str, int], int, int]] = []
+        self.released: list[str] = []
+        self.gatherer = Coalescer()
+        self.takers = SharedDequeues(self.gatherer, lambda found: self.released.extend(each.id for each in found))
+
+    async def ask(self, wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> list[Delivery]:
+        self.asked.append((dict(wants), wait_ms, timeout_ms))
+        answer = self.script.pop(0) if self.script else []
+        await asyncio.sleep(self.after_s)
+        if isinstance(answer, FoqsError):
+            raise answer
+        return [Delivery(id_, topic=id_[0]) for id_ in answer]
+
+    async def take(self, wants: Mapping[str, int], wait_ms: int = 0, timeout_ms: int = 1_000) -> list[str]:
+        return [each.id for each in await self.takers.dequeue(wants, wait_ms, None, timeout_ms, self.ask)]
+
+
+def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run_virtual(story)
+
+
+async def together(*calls: Awaitable[Any]) -> list[Any]:
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def test_counts_are_summed_and_the_first_callers_are_served_first() -> None:
+    async def story() -> None:
+        host = Host(["t1", "t2", "t3", "t4"])
+        found = await together(host.take({"t": 2}), host.take({"t": 1}), host.take({"t": 3}))
+        assert found == [["t1", "t2"], ["t3"], ["t4"]]
+        assert host.asked == [({"t": 6}, 0, 1_000)]
+        assert not host.released
+
+    run_story(story)
+
+
+def test_of_several_topics_each_caller_gets_at_most_its_count_of_each() -> None:
+    async def story() -> None:
+        host = Host(["t1", "t2", "t3", "u1", "u2"])
+        found = await together(host.take({"t": 1, "u": 2}), host.take({"t": 2, "u": 1}))
+        assert found == [["t1", "u1", "u2"], ["t2", "t3"]]
+        assert host.asked[0][0] == {"t": 3, "u": 3}
+
+    run_story(story)
+
+
+def test_a_call_that_is_alone_asks_as_it_was_made() -> None:
+    async def story() -> None:
+        host = Host(["t1", "t2"])
+        assert await host.take({"t": 5}, wait_ms=70, timeout_ms=900) == ["t1", "t2"]
+        assert host.asked == [({"t": 5}, 70, 900)]
+        assert not host.gatherer._serving
+
+    run_story(story)
+
+
+def test_who_got_nothing_asks_again_with_the_rest_of_its_time() -> None:
+    async def story() -> None:
+        host = Host(["t1"], ["t2"], [], after_s=0.1)
+        found = await together(*(host.take({"t": 1}, wait_ms=1_000, timeout_ms=2_000) for _ in range(4)))
+        assert found == [["t1"], ["t2"], [], []]
+        assert host.asked == [({"t": 4}, 1_000, 2_000), ({"t": 3}, 900, 1_900), ({"t": 2}, 800, 1_800)]
+
+    run_story(story)
+
+
+def test_without_a_wait_nobody_is_told_that_there_is_nothing_before_a_host_says_so() -> None:
+    async def story() -> None:
+        host = Host(["t1"], ["t2"])  # as a host whose answers are small
+        assert await together(*(host.take({"t": 1}) for _ in range(2))) == [["t1"], ["t2"]]
+        assert await together(*(host.take({"t": 1}) for _ in range(2))) == [[], []]
+        assert [wait_ms for _, wait_ms, _ in host.asked] == [0, 0, 0]
+
+    run_story(story)
+
+
+def test_no_call_is_longer_than_its_time() -> None:
+    async def story() -> None:
+        host = Host(*(["t1"] for _ in range(9)), after_s=0.4)
+        found = await together(*(host.take({"t": 1}, wait_ms=500, timeout_ms=1_000) for _ in range(9)))
+        assert found == [["t1"]] * 3 + [[]] * 6
+        assert [(wait_ms, timeout_ms) for _, wait_ms, timeout_ms in host.asked] == [(500, 1_000), (100, 600), (0, 200)]
+
+    run_story(story)
+
+
+def test_a_refused_call_is_refused_for_all_and_one_that_others_may_have_spoilt_is_made_by_each() -> None:
+    async def story() -> None:
+        host = Host(UnknownOutcome("perhaps"))
+        told = await together(*(host.take({"t": 1}) for _ in range(3)))
+        assert [type(each) for each in told] == [UnknownOutcome] * 3
+        assert len(set(map(id, told))) == 3
+        host = Host(Overloaded("full"), ["t1"], Overloaded("full"), [])
+        told = await together(*(host.take({"t": n}) for n in (1, 2, 3)))
+        assert (told[0], type(told[1]), told[2]) == (["t1"], Overloaded, [])
+        assert [wants["t"] for wants, _, _ in host.asked] == [6, 1, 2, 3]
+
+    run_story(story)
+
+
+def test_an_error_of_a_later_call_is_told_to_those_that_still_wait() -> None:
+    async def story() -> None:
+        host = Host(["t1"], UnknownOutcome("perhaps"))
+        told = await together(*(host.take({"t": 1}) for _ in range(3)))
+        assert [each if isinstance(each, list) else type(each) for each in told] == [
+            ["t1"], UnknownOutcome, UnknownOutcome,
+        ]  # fmt: skip
+
+    run_story(story)
+
+
+@pytest.mark.parametrize("wants", [{}, {"t": 0}, {"t": -1}, {"t": 33}, {"t": 1.5}])
+def test_what_a_host_may_refuse_and_what_is_large_is_asked_for_alone(wants: Mapping[str, Any]) -> None:
+    async def story() -> None:
+        host = Host()
+        await together(host.take(wants), host.take({"t": 1}), host.take(wants))
+        assert [asked for asked, _, _ in host.asked].count(dict(wants)) == 2
+
+    run_story(story)
+
+
+def test_a_bad_time_is_told_as_ever() -> None:
+    async def story() -> None:
+        host = Host(InvalidArgument("no time"), InvalidArgument("no time"), InvalidArgument("no time"))
+        told = await together(*(host.take({"t": 1}, wait_ms=-5, timeout_ms=0) for _ in range(2)))
+        assert [type(each) for each in told] == [InvalidArgument] * 2
+        assert host.asked[0][1:] == (-5, 0)
+
+    run_story(story)
+
+
+# ------------------------------------------------------------------------ cancellation
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_what_comes_for_a_caller_that_has_gone_is_another_s(gone: int) -> None:
+    async def story() -> None:
+        host = Host(["t1"], after_s=0.1)
+        calls = [asyncio.ensure_future(host.take({"t": 1})) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        calls[gone].cancel()
+        results = await together(*calls)
+        assert isinstance(results[gone], asyncio.CancelledError)
+        assert results[1 - gone] == ["t1"]
+        assert not host.released
+
+    run_story(story)
+
+
+def test_what_nobody_wants_any_more_is_released() -> None:
+    async def story() -> None:
+        host = Host(["t1", "t2", "t3"], after_s=0.1)
+        calls = [asyncio.ensure_future(host.take({"t": 1})) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        calls[0].cancel()
+        calls[1].cancel()
+        assert (await together(*calls))[2] == ["t1"]
+        assert host.released == ["t2", "t3"]
+        assert len(host.asked) == 1
+
+    run_story(story)
+
+
+def test_when_all_have_gone_nobody_asks_again() -> None:
+    async def story() -> None:
+        host = Host(["t1"], after_s=0.1)
+        calls = [asyncio.ensure_future(host.take({"t": 1}, wait_ms=9_000, timeout_ms=10_000)) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        for call in calls:
+            call.cancel()
+        await together(*calls)
+        await asyncio.sleep(1)
+        assert host.released == ["t1"]
+        assert len(host.asked) == 1
+        assert not host.gatherer._serving
+
+    run_story(story)
+
+
+def test_what_was_given_to_a_caller_in_the_moment_of_its_cancellation_is_released() -> None:
+    async def story() -> None:
+        host = Host()
+
+        async def ask(wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> list[Delivery]:
+            await asyncio.sleep(0.1)
+            # It runs when the callers have their answers, and before they do.
+            asyncio.get_running_loop().call_soon(calls[0].cancel)
+            return [Delivery("t1", topic="t"), Delivery("t2", topic="t")]
+
+        calls = [asyncio.ensure_future(host.takers.dequeue({"t": 1}, 0, None, 1_000, ask)) for _ in range(2)]
+        results = await together(*calls)
+        assert isinstance(results[0], asyncio.CancelledError)
+        assert [each.id for each in results[1]] == ["t2"]
+        assert host.released == ["t1"]
+
+    run_story(story)
+
+
+def test_dealing_gives_nobody_more_than_it_wants_and_leaves_the_rest() -> None:
+    found = [Delivery(id_, topic=id_[0]) for id_ in ("t1", "u1", "t2", "t3", "x1", "u2")]
+    shares, surplus = distribute(found, [{"t": 1}, {"u": 1}, {"t": 1, "u": 0}])
+    assert [[each.id for each in share] for share in shares] == [["t1"], ["u1"], ["t2"]]
+    assert [each.id for each in surplus] == ["t3", "x1", "u2"]

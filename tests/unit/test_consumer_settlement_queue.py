@@ -1,0 +1,117 @@
+"""What a consumer tells the hosts: in batches, to each host its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+
+from foqs_client.consumer.failure_backoff import BACKOFF_S_MIN
+from foqs_client.consumer.settlement_queue import SettlementQueue, SettlementQueues
+from foqs_client.types import Outcome
+from tests.support.virtual_time import run_virtual
+
+
+def unexpected(error: Exception) -> None:
+    raise AssertionError(error)
+
+
+def test_what_ends_while_a_batch_is_under_way_goes_together_with_the_next() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        batches: list[list[int]] = []
+        told: list[int] = []
+
+        async def call(entries: Sequence[int]) -> Sequence[Outcome]:
+            batches.append(list(entries))
+            await asyncio.sleep(1)
+            return [Outcome()] * len(entries)
+
+        def settled(entries: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[int]:
+            told.extend(entries)
+            return ()
+
+        outbox: SettlementQueue[int] = SettlementQueue(call, settled, unexpected, Random(1))
+        outbox.put(0)
+        outbox.put(1)
+        for moment in range(2, 9):
+            loop.call_later(moment / 10, outbox.put, moment)
+        await asyncio.sleep(0.95)
+        await outbox.wait_empty()
+        assert batches == [[0, 1], list(range(2, 9))]
+        assert told == list(range(9))
+        assert loop.time() == 2.0
+
+    run_virtual(main)
+
+
+def test_what_is_to_be_told_again_is_told_first_after_a_pause() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        batches: list[list[int]] = []
+
+        async def call(entries: Sequence[int]) -> Sequence[Outcome]:
+            batches.append(list(entries))
+            return [Outcome()] * len(entries)
+
+        outbox: SettlementQueue[int] = SettlementQueue(
+            call, lambda entries, _: entries[1:] if len(batches) == 1 else (), unexpected, Random(1)
+        )
+        for entry in (0, 1):
+            outbox.put(entry)
+        loop.call_later(BACKOFF_S_MIN / 4, outbox.put, 2)
+        await outbox.wait_empty()
+        assert batches == [[0, 1], [1, 2]]
+
+    run_virtual(main)
+
+
+def test_an_error_that_is_no_answer_costs_its_own_call_and_none_behind_it() -> None:
+    async def main() -> None:
+        told: list[int] = []
+        errors: list[Exception] = []
+
+        async def call(entries: Sequence[int]) -> Sequence[Outcome]:
+            await asyncio.sleep(1)
+            if 0 in entries:
+                raise ZeroDivisionError
+            told.extend(entries)
+            return [Outcome()] * len(entries)
+
+        outbox: SettlementQueue[int] = SettlementQueue(call, lambda entries, _: (), errors.append, Random(1))
+        outbox.put(0)
+        await asyncio.sleep(0.5)
+        outbox.put(1)
+        outbox.put(2)
+        await outbox.wait_empty()
+        assert told == [1, 2]
+        assert [type(error) for error in errors] == [ZeroDivisionError]
+
+    run_virtual(main)
+
+
+def test_a_host_that_does_not_answer_holds_up_nothing_that_the_others_are_told() -> None:
+    async def main() -> None:
+        batches: list[list[str]] = []
+
+        async def call(entries: Sequence[str]) -> Sequence[Outcome]:
+            batches.append(list(entries))
+            if entries[0].startswith("dead"):
+                await asyncio.sleep(1_000)
+            return [Outcome()] * len(entries)
+
+        outboxes: SettlementQueues[str] = SettlementQueues(
+            lambda: SettlementQueue(call, lambda entries, _: (), unexpected, Random(1)),
+            lambda entry: entry.partition("-")[0],
+        )
+        for number in range(3):
+            outboxes.put(f"dead-{number}")
+            outboxes.put(f"well-{number}")
+            await asyncio.sleep(1)
+        outboxes.put("other-0")
+        await asyncio.sleep(1)
+        assert batches == [["dead-0"], ["well-0"], ["well-1"], ["well-2"], ["other-0"]]
+        assert list(outboxes._queues) == ["dead", "other"]
+        await outboxes.close()
+
+    run_virtual(main)

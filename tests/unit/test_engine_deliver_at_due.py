@@ -1,0 +1,388 @@
+"""Items for those who wait, claimed when they come due: one write instead of two."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import StaleLease
+from foqs.core.flush.work import Dues
+from foqs.core.items.item import DeliveryPolicy, State
+from foqs.core.items.life import EventKind
+from foqs.queue.dequeue import Dequeue
+from foqs.shard.observer import NullObserver
+from foqs.shard.shard import Shard
+from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
+from foqs.store.port import Writes
+from tests.support.builders import ROW_CACHE, engine_settings
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
+
+NEVER_MS = 10**9
+NOTHING_KEPT = replace(ROW_CACHE, written_items_max=1, written_bytes_max=1)
+
+
+def settings_of(*shards: int, **changes: Any) -> Any:
+    return engine_settings(*shards, sweep_interval_ms=NEVER_MS, **changes)
+
+
+def writes_of(world: World) -> list[Writes]:
+    """What flushes wrote from now on, those apart that wrote nothing of items."""
+    found: list[Writes] = []
+
+    def note(writes: Writes) -> None:
+        if writes.updates or writes.leases or writes.deletes or writes.inserts:
+            found.append(writes)
+
+    world.database.refuse = note
+    return found
+
+
+def states_of(writes: Writes) -> list[State]:
+    """The states that a flush writes to rows that were there."""
+    return sorted([row.state for row in writes.updates] + [lease.state for lease in writes.leases for _ in lease.ids])
+
+
+def claims_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many items each claim was for, from now on."""
+    found: list[int] = []
+    original = Dequeue.assign
+
+    def claim(self: Dequeue, shard: Shard, topic: Any, keys: Any) -> Any:
+        found.append(len(keys))
+        return original(self, shard, topic, keys)
+
+    monkeypatch.setattr(Dequeue, "assign", claim)
+    return found
+
+
+def loads_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """How many rows each flush read, without and with payload, from now on; where it read any."""
+    found: list[tuple[int, int]] = []
+    original = MemoryStore.flush
+
+    async def flush(
+        self: MemoryStore, fence: Any, touched: Sequence[int], loaded: Mapping[int, int], *rest: Any
+    ) -> None:
+        if touched or loaded:
+            found.append((len(touched), len(loaded)))
+        await original(self, fence, touched, loaded, *rest)
+
+    monkeypatch.setattr(MemoryStore, "flush", flush)
+    return found
+
+
+class Told(NullObserver):
+    def __init__(self) -> None:
+        self.out = self.over = 0
+
+    def items_delivered(self, item_count: int) -> None:
+        self.out += item_count
+
+    def items_timed_out(self, item_count: int) -> None:
+        self.over += item_count
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["remembered", "read"])
+def test_a_deferred_item_that_is_wanted_is_leased_by_the_one_flush_that_finds_it_due(
+    kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        told = world.facts = Told()
+        engine = await world.engine(settings_of(1, buffer=ROW_CACHE if kept else NOTHING_KEPT))
+        caller = Caller(world, engine)
+        await caller.put(count=8, delay_ms=300, payload=b"whole")
+        waiting = start_task(caller.get(count=6, wait_ms=5_000))
+        await world.pass_s(0.1)
+        claims, written, loads = claims_of(monkeypatch), writes_of(world), loads_of(monkeypatch)
+        handed = await waiting
+        assert claims == [6]
+        assert [states_of(each) for each in written] == [[State.READY] * 2 + [State.LEASED] * 6]
+        assert loads == ([] if kept else [(0, 6)])
+        assert [(seen.row.payload, seen.row.attempt) for seen in handed.items] == [(b"whole", 1)] * 6
+        assert (told.out, told.over, engine.shards[1].memory.due_counts) == (6, 0, {"delay": 8})
+        assert await caller.do(EventKind.ACK, handed.items) == [None] * 6
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
+def test_an_item_whose_lease_ended_goes_straight_to_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        told = world.facts = Told()
+        engine = await world.engine(settings_of(1))
+        caller = Caller(world, engine)
+        await caller.put(lease_ms=300)
+        first = await caller.one()
+        waiting = start_task(caller.get(wait_ms=5_000))
+        await world.pass_s(0.1)
+        claims, written = claims_of(monkeypatch), writes_of(world)
+        (second,) = (await waiting).items
+        assert claims == [1]
+        assert [states_of(each) for each in written] == [[State.LEASED]]
+        assert (second.row.id, second.row.attempt, second.row.payload) == (first.row.id, 2, first.row.payload)
+        assert second.row.token > first.row.token
+        assert (told.out, told.over, engine.shards[1].memory.due_counts) == (2, 1, {"lease": 1})
+        (late,) = await caller.do(EventKind.NACK, [first])
+        assert isinstance(late, StaleLease)
+        assert await caller.do(EventKind.ACK, [second]) == [None]
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"policy": DeliveryPolicy.AT_MOST_ONCE}, {"attempts_max": 1}, {"ttl_ms": 250}],
+    ids=["at most once", "out of attempts", "past its TTL"],
+)
+def test_a_lease_that_ended_for_good_is_nobodys(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings_of(1))
+        caller = Caller(world, engine)
+        await caller.put(lease_ms=300, **changes)
+        await caller.one()
+        claims = claims_of(monkeypatch)
+        assert (await caller.get(wait_ms=2_000)).items == []
+        assert claims == []
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
+def test_who_waits_gets_the_best_of_what_comes_due_and_of_what_is_inserted_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings_of(1))
+        caller = Caller(world, engine)
+        at_ms = engine.shards[1].now_ms() + 500
+        for priority in (5, 3, 9):
+            await caller.put(priority=priority, deliver_after_ms=at_ms)
+        waiting = [start_task(caller.get(count=2, wait_ms=5_000)) for _ in range(2)]
+        await world.pass_s(0.1)
+        claims, written = claims_of(monkeypatch), writes_of(world)
+        reads = MethodGate(monkeypatch, MemoryStore, "due_rows", on_the_way_back=True)
+        with closed(reads):
+            await world.until(lambda: reads.held == 1)
+            putting = start_task(caller.put(priority=4))
+            await world.pass_s(0.01)
+        await putting
+        got = [[seen.row.priority for seen in (await each).items] for each in waiting]
+        assert got == [[3, 4], [5, 9]]
+        assert (claims, len(written)) == ([2, 2], 1)
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
+def test_what_comes_due_in_one_page_is_shared_among_all_who_wait_best_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings_of(1))
+        caller = Caller(world, engine)
+        at_ms = engine.shards[1].now_ms() + 500
+        for priority in (5, 3, 9, 4, 7):
+            await caller.put(priority=priority, deliver_after_ms=at_ms)
+        waiting = [start_task(caller.get(count=2, wait_ms=5_000)) for _ in range(2)]
+        await world.pass_s(0.1)
+        claims, written = claims_of(monkeypatch), writes_of(world)
+        got = [[seen.row.priority for seen in (await each).items] for each in waiting]
+        assert got == [[3, 4], [5, 7]]
+        assert (claims, len(written)) == ([2, 2], 1)
+        assert (await caller.one()).row.priority == 9
+
+    run_in_world(story)
+
+
+def test_nothing_due_is_claimed_of_a_topic_that_another_shard_may_have_items_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A better item of it may be found by the read that is under way."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(settings_of(1, 2))
+        caller = Caller(world, engine)
+        (name,) = await caller.put(delay_ms=300)
+        other = engine.shards[3 - int(name.partition("-")[0])]
+        claims = claims_of(monkeypatch)
+        reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=False)
+        with closed(reads):
+            other.index.discover(("default", "t"))
+            waiting = start_task(caller.get(wait_ms=5_000))
+            await world.until(lambda: ("t", State.READY) in world.rows())
+        assert len((await waiting).items) == 1
+        assert claims == []
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
+def test_what_comes_due_in_a_paused_topic_is_ready_and_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings_of(1))
+        caller = Caller(world, engine)
+        await caller.put(delay_ms=300)
+        waiting = start_task(caller.get(wait_ms=1_000))
+        await world.pass_s(0.1)
+        monkeypatch.setattr(engine.queue._namespaces, "paused_topics", frozenset({("default", "t")}))
+        assert (await waiting).items == []
+        assert world.rows() == [("t", State.READY)]
+
+    run_in_world(story)
+
+
+def test_what_was_purged_does_not_come_due_for_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings_of(1))
+        caller = Caller(world, engine)
+        await caller.put(count=3, delay_ms=300)
+        claims = claims_of(monkeypatch)
+        waiting = start_task(caller.get(wait_ms=2_000))
+        await world.pass_s(0.1)
+        rows = MethodGate(monkeypatch, MemoryReads, "list_rows", on_the_way_back=False)
+        with closed(rows):
+            assert await caller.queue.purge_topic("default", "t", world.deadline_in(5)) == 3
+            assert (await waiting).items == []
+        assert claims == []
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
+def test_a_due_row_that_an_earlier_event_still_changes_is_judged_by_what_that_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits when the timers read the row: what they read is not what will be there."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(settings_of(1, buffer=NOTHING_KEPT))
+        caller = Caller(world, engine)
+        await caller.put(lease_ms=300, priority=1)
+        held = await caller.one()
+        kept: list[int] = []
+        original = Dues.__init__
+
+        def made(self: Dues, numbers: Any, rows: Any, finished: Any) -> None:
+            kept.append(len(rows))
+            original(self, numbers, rows, finished)
+
+        monkeypatch.setattr(Dues, "__init__", made)
+        waiting = start_task(caller.get(wait_ms=5_000))
+        reads = MethodGate(monkeypatch, MemoryStore, "rows", on_the_way_back=False)
+        with closed(reads):
+            await world.until(lambda: reads.held == 1)
+            extending = start_task(caller.do(EventKind.EXTEND, [held], lease_ms=400))
+            await world.pass_s(0.01)
+        assert await extending == [None]
+        before = world.loop.time()
+        (seen,) = (await waiting).items
+        assert world.loop.time() - before >= 0.399
+        assert (kept[0], seen.row.attempt) == (0, 2)
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
+def test_a_due_claim_whose_flush_is_refused_is_served_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings_of(1, retry_ms_max=200))
+        caller = Caller(world, engine)
+        await caller.put(count=2, delay_ms=300)
+        waiting = start_task(caller.get(count=2, wait_ms=5_000))
+        await world.pass_s(0.1)
+        claims, refusals = claims_of(monkeypatch), 1
+
+        def refuse(writes: Writes) -> str | None:
+            nonlocal refusals
+            wanted = bool(writes.updates or writes.leases)
+            refusals -= wanted
+            return "not today" if wanted and refusals >= 0 else None
+
+        world.database.refuse = refuse
+        got = (await waiting).items
+        got += (await caller.get(count=2, wait_ms=1_000)).items if len(got) < 2 else []
+        assert claims[0] == 2
+        assert [seen.row.attempt for seen in got] == [1, 1]
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("leaves", ["by its caller", "by its time"])
+def test_a_due_claim_for_a_consumer_who_leaves_is_released(leaves: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings_of(1, delivery_wait_ms_max=50))
+        caller = Caller(world, engine)
+        await caller.put(count=2, delay_ms=300, attempts_max=1)
+        waiting = start_task(caller.get(count=2, wait_ms=5_000))
+        await world.pass_s(0.1)
+        claims = claims_of(monkeypatch)
+        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        with closed(commits):
+            await world.until(lambda: commits.held == 1)
+            if leaves == "by its caller":
+                waiting.cancel()
+                await world.pass_s(0.01)
+            else:
+                assert (await waiting).items == []
+        assert claims == [2]
+        handed = await caller.get(count=9, wait_ms=1_000)
+        assert [seen.row.attempt for seen in handed.items] == [1, 1]
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
+def test_a_due_claim_whose_commit_is_unknown_is_delivered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings_of(1))
+        caller = Caller(world, engine)
+        await caller.put(delay_ms=300, policy=DeliveryPolicy.AT_MOST_ONCE)
+        waiting = start_task(caller.get(wait_ms=5_000))
+        await world.pass_s(0.1)
+        claims = claims_of(monkeypatch)
+        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=True)
+        with closed(commits):
+            await world.until(lambda: commits.held == 1)
+            world.database.kill(engine.shards[1]._store._connection)  # type: ignore[attr-defined]
+        (seen,) = (await waiting).items
+        assert (claims, seen.row.attempt) == ([1], 1)
+        assert await caller.do(EventKind.ACK, [seen]) == [None]
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
+def test_a_new_owner_hands_what_came_due_meanwhile_to_who_waits() -> None:
+    async def story(world: World) -> None:
+        settings = settings_of(1)
+        first = await world.engine(settings)
+        await Caller(world, first).put(delay_ms=500)
+        second = await restarted(world, first, settings)
+        caller = Caller(world, second)
+        assert (await caller.one(wait_ms=3_000)).row.attempt == 1
+        await wait_until_idle(world, second)
+
+    run_in_world(story)
+
+
+def test_what_a_flush_may_read_for_those_who_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        settings = settings_of(1, buffer=NOTHING_KEPT)
+        engine = await world.engine(settings)
+        caller = Caller(world, engine)
+        await caller.put(count=4, delay_ms=300, payload=bytes(1_000))
+        monkeypatch.setattr(engine.shards[1].memory, "_waiter_payload_bytes_max", 2_500)
+        waiting = [start_task(caller.get(wait_ms=5_000)) for _ in range(4)]
+        await world.pass_s(0.1)
+        claims, loads = claims_of(monkeypatch), loads_of(monkeypatch)
+        got = await asyncio.gather(*waiting)
+        assert [len(each.items) for each in got] == [1] * 4
+        assert claims == [1, 1]
+        assert loads[0] == (0, 2)
+
+    run_in_world(story)

@@ -1,0 +1,439 @@
+"""A flush decides what the table of an item's life says, entry by entry."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import asdict, replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.core.errors import KeyConflict, RateLimited, StaleLease
+from foqs.core.flush.batch import ALREADY_GONE, Acks, Batch, Dues, Events, HandOut, Inserts, Part, ReplayLookup
+from foqs.core.flush.decision import Decision, chain_finders, decide_batch, entry_result
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
+from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, Row, State
+from foqs.core.items.life import Effect, Event, EventKind, FlushContext, RetryPolicy, Transition
+from foqs.core.timing.due_timers import DueTimers
+from tests.support.plain_flush import (
+    is_same_result,
+    keys_after,
+    keys_of,
+    make_item,
+    make_keyed_item,
+    make_row,
+    plain_flush,
+    table_after,
+)
+from tests.support.plain_intake import Caller
+
+NOW = 1_000_000
+TOKEN = 42
+POLICIES = {
+    name: RetryPolicy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=700)
+    for name in "nm"
+}
+MOMENT = FlushContext(NOW, NOW, TOKEN, POLICIES)
+IDS = range(1, 21)
+FIRST_NEW = 100
+
+
+def timers(watermark_ms: int | None = None) -> DueTimers:
+    made = DueTimers(5_000)
+    if watermark_ms is not None:
+        made.on_scan_completed(watermark_ms, None, swept=True)
+    return made
+
+
+def judged(batch: Batch, rows: list[Row], watermark_ms: int | None = None) -> Decision:
+    return decide_batch(batch, {row.id: row for row in rows}.get, MOMENT, timers(watermark_ms))
+
+
+def whole(*works: Any) -> Batch:
+    batch = Batch()
+    for work in works:
+        batch.add([Part(work, 0, len(work))])
+    return batch
+
+
+# ------------------------------------------------------------ against the table
+
+moments = st.sampled_from([NOW - 5_000, NOW - 1, NOW, NOW + 1, NOW + 5_000])
+
+
+@st.composite
+def a_table(draw: st.DrawFn) -> dict[int, Row]:
+    table = {}
+    for number in draw(st.sets(st.sampled_from(IDS), max_size=15)):
+        expires_at_ms = draw(st.none() | moments)
+        table[number] = make_row(
+            number,
+            namespace=draw(st.sampled_from("nm")),
+            topic=draw(st.sampled_from("tu")),
+            state=draw(st.sampled_from(State)),
+            deliver_after_ms=draw(moments),
+            due_ms=draw(st.none() | moments),
+            ttl_ms=None if expires_at_ms is None else 700,
+            expires_at_ms=expires_at_ms,
+            lease_ms=draw(st.sampled_from([500, 900])),
+            policy=draw(st.sampled_from(DeliveryPolicy)),
+            attempts_max=draw(st.sampled_from([0, 1, 3])),
+            attempt=draw(st.integers(1, 3)),
+            token=draw(st.sampled_from([0, 5, 6])),
+        )
+    return table
+
+
+@st.composite
+def an_event(draw: st.DrawFn, kind: EventKind, number: int, namespace: str) -> Event:
+    return Event(
+        kind,
+        number,
+        draw(st.sampled_from([namespace, None])),
+        token=draw(st.sampled_from([0, 5, 6])),
+        delay_ms=draw(st.sampled_from([None, 0, 300])),
+        deliver_after_ms=draw(st.none() | moments),
+        jitter=0.5,
+        metadata=draw(st.sampled_from([None, b"new"])),
+        dead=draw(st.booleans()),
+        lease_ms=draw(st.sampled_from([None, 50])),
+    )
+
+
+@st.composite
+def a_new_item(draw: st.DrawFn, namespace: str) -> NewItem:
+    at_ms = draw(st.none() | moments)
+    return make_item(
+        namespace=namespace,
+        topic=draw(st.sampled_from("tu")),
+        delay_ms=None if at_ms is not None else draw(st.sampled_from([0, 300])),
+        deliver_after_ms=at_ms,
+        ttl_ms=draw(st.sampled_from([None, 1, 700])),
+        lease_ms=draw(st.sampled_from([500, 900])),
+    )
+
+
+some_keys = st.sampled_from([b"j", b"k", b"l"])
+some_digests = st.sampled_from([b"one", b"two"])
+
+
+@st.composite
+def some_key_rows(draw: st.DrawFn) -> dict[KeyName, IdempotencyKey]:
+    rows: dict[KeyName, IdempotencyKey] = {}
+    for name in draw(st.sets(st.tuples(st.sampled_from("nm"), some_keys), max_size=4)):
+        rows[name] = IdempotencyKey(*name, 50 + len(rows), draw(some_digests), draw(moments))
+    return rows
+
+
+def nobody() -> None: ...
+
+
+@st.composite
+def a_batch(draw: st.DrawFn) -> Batch:
+    """Parts of works, each id once; some works reach beyond their parts."""
+    batch = Batch()
+    numbers = draw(st.permutations(IDS))
+    while numbers:
+        count = draw(st.integers(1, 6))
+        mine, numbers = numbers[:count], numbers[count:]
+        namespace = draw(st.sampled_from("nm"))
+        kind = draw(st.sampled_from(EventKind))
+        work: Acks | Events | HandOut
+        if kind is EventKind.ACK and draw(st.booleans()):
+            work = Acks(namespace, mine, [draw(st.sampled_from([0, 5, 6])) for _ in mine], nobody)
+        elif kind is EventKind.DELIVER and draw(st.booleans()):
+            spans = [((namespace, "t"), keys_of(mine[:2])), ((namespace, "u"), keys_of(mine[2:]))]
+            work = HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody)
+        elif kind is EventKind.DUE and draw(st.booleans()):
+            work = Dues(mine, {}, nobody)
+        else:
+            work = Events(namespace, [draw(an_event(kind, number, namespace)) for number in mine], nobody)
+        start = draw(st.integers(0, len(work) - 1))
+        part = Part(work, start, draw(st.integers(start + 1, len(work))))
+        batch.add([part])
+        wanted = [number for number in part.numbers if isinstance(work, Dues) and draw(st.booleans())]
+        if wanted:
+            spans = [((namespace, "t"), keys_of(wanted))]
+            batch.direct_deliveries.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody))
+    first = FIRST_NEW
+    for namespace in draw(st.lists(st.sampled_from("nm"), max_size=4)):
+        items: list[NewItem] = draw(st.lists(a_new_item(namespace), min_size=1, max_size=4))
+        keyed = draw(st.booleans())
+        if keyed:
+            items = [
+                KeyedItem(**asdict(item), idempotency_key=draw(some_keys), digest=draw(some_digests)) for item in items
+            ]
+        inserts = Inserts(namespace, items, first, nobody, has_keys=keyed)
+        start = draw(st.integers(0, len(items) - 1))
+        inserted = Part(inserts, start, draw(st.integers(start + 1, len(items))))
+        batch.add([inserted])
+        first += len(items)
+        claimed = [number for number in inserted.numbers if draw(st.booleans())]
+        if claimed:
+            spans = [((namespace, "t"), keys_of(claimed))]
+            batch.direct_deliveries.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody))
+    for namespace in draw(st.lists(st.sampled_from("nm"), max_size=2)):
+        asked = [make_keyed_item(*draw(st.tuples(some_keys, some_digests))) for _ in range(draw(st.integers(1, 3)))]
+        recall = ReplayLookup(namespace, asked, [RateLimited("x") for _ in asked], nobody)
+        start = draw(st.integers(0, len(asked) - 1))
+        batch.add([Part(recall, start, draw(st.integers(start + 1, len(asked))))])
+    return batch
+
+
+@given(a_batch(), a_table(), some_key_rows(), st.sampled_from([None, NOW - 1_000, NOW + 40, NOW + 600, NOW + 10_000]))
+def test_a_batch_is_judged_as_its_entries_are_one_by_one(
+    batch: Batch, table: dict[int, Row], keys: dict[KeyName, IdempotencyKey], watermark_ms: int | None
+) -> None:
+    before = deepcopy((table, keys))
+    plain = plain_flush(batch, table, keys, MOMENT, watermark_ms)
+    found = {name: keys[name] for name in (*batch.key_names(), *batch.replay_key_names()) if name in keys}
+    decision = decide_batch(batch, table.get, MOMENT, timers(watermark_ms), found)
+    assert (table, keys) == before
+    assert keys_after(decision, keys) == plain.keys
+
+    parts = [*batch.acks, *batch.events, *batch.hand_outs, *batch.inserts, *batch.replay_lookups]
+    assert [part for part, _ in decision.results] == parts
+    for (part, told), expected in zip(decision.results, plain.results, strict=True):
+        assert len(told) == part.count
+        assert all(map(is_same_result, told, expected))
+    assert decision.directly_leased == plain.directly_leased
+    assert table_after(decision, table) == plain.table
+
+    gone = [row for rows in decision.deleted.values() for row in rows]
+    olds, news = decision.leased
+    touched = [*gone, *[old for _, old, _ in decision.changed], *olds]
+    assert all(row is table[row.id] for row in touched)
+    assert [row.id for row in news] == [row.id for row in olds]
+    assert sorted(number for ids in decision.leases.values() for number in ids) == sorted(row.id for row in olds)
+    assert all(plain.table[row.id] == row for row in news)
+    written = [row.id for row in (*touched, *decision.inserted)]
+    assert len(written) == len(set(written))
+    kinds = {event.id: event.kind for part in batch.events for event in part.work.events}
+    for kind, rows in decision.deleted.items():
+        assert all(kinds.get(row.id, kind) is kind for row in rows)
+    assert all(kinds[old.id] is kind for kind, old, _ in decision.changed)
+    assert {(space, name) for space, names in decision.topics.items() for name in names} == {
+        (row.namespace, row.topic) for row in decision.inserted
+    }
+
+
+@given(a_batch(), a_table())
+def test_a_batch_that_is_judged_again_comes_to_the_same(batch: Batch, table: dict[int, Row]) -> None:
+    first = decide_batch(batch, table.get, MOMENT, timers(NOW + 600))
+    again = decide_batch(batch, table.get, MOMENT, timers(NOW + 600))
+    assert table_after(first, table) == table_after(again, table)
+    assert first.directly_leased == again.directly_leased
+
+
+# ------------------------------------------------------------------- rule by rule
+
+
+def test_acks_delete_rows_of_their_token_and_namespace_alone() -> None:
+    rows = [
+        make_row(1, state=State.LEASED, token=5),
+        make_row(2, state=State.LEASED, token=6),
+        make_row(3, state=State.READY, token=5),
+        make_row(4, state=State.LEASED, token=5, namespace="m"),
+        make_row(5, token=0),
+    ]
+    work = Acks("n", [1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 0, 5], nobody)
+    decision = judged(whole(work), rows)
+    assert [row.id for row in decision.deleted[EventKind.ACK]] == [1, 3]
+    ((_, told),) = decision.results
+    assert told[0] is None
+    assert told[2] is None
+    assert told[5] is ALREADY_GONE
+    assert [type(told[i]).__name__ for i in (1, 3, 4)] == ["StaleLease", "NotFound", "StaleLease"]
+
+
+def test_a_hand_out_leases_ready_rows_with_the_flushs_token_and_its_own_lease() -> None:
+    rows = [
+        make_row(1),
+        make_row(2, lease_ms=900, attempt=2),
+        make_row(3, state=State.DEFERRED),
+        make_row(4, expires_at_ms=NOW),
+    ]
+    rows += [make_row(5), make_row(6, lease_ms=900, attempt=2)]
+    decision = judged(whole(Caller().hand_out(1, 2, 3, 4, 5, 6, 7)), rows)
+    ((_, told),) = decision.results
+    assert [row and (row.id, row.state, row.due_ms, row.token, row.attempt) for row in told] == [
+        (1, State.LEASED, NOW + 500, TOKEN, 1),
+        (2, State.LEASED, NOW + 900, TOKEN, 3),
+        None,
+        None,
+        (5, State.LEASED, NOW + 500, TOKEN, 1),
+        (6, State.LEASED, NOW + 900, TOKEN, 3),
+        None,
+    ]
+    assert decision.leases == {(NOW + 500, TOKEN, 1): [1, 5], (NOW + 900, TOKEN, 3): [2, 6]}
+    assert [row.id for row in decision.deleted[EventKind.DELIVER]] == [4]
+
+
+def test_equal_leases_of_several_hand_outs_are_one_group() -> None:
+    caller = Caller()
+    decision = judged(whole(caller.hand_out(1, 2), caller.hand_out(3)), [make_row(n) for n in (1, 2, 3)])
+    assert decision.leases == {(NOW + 500, TOKEN, 1): [1, 2, 3]}
+
+
+def test_the_callers_lease_goes_before_the_items() -> None:
+    work = HandOut("n", [(("n", "t"), keys_of([1, 2]))], 50, 0, nobody)
+    decision = judged(whole(work), [make_row(1), make_row(2, lease_ms=900)])
+    assert decision.leases == {(NOW + 50, TOKEN, 1): [1, 2]}
+
+
+def test_no_due_is_written_below_the_watermark() -> None:
+    high = NOW + 10_000
+    caller = Caller()
+    inserts = Inserts("n", [make_item(delay_ms=10), make_item(ttl_ms=10), make_item(), make_item()], FIRST_NEW, nobody)
+    batch = whole(caller.hand_out(1), caller.events(EventKind.NACK, 2), inserts)
+    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 3]))], None, 0, nobody)]
+    decision = judged(batch, [make_row(1), make_row(2, state=State.LEASED)], high)
+    assert list(decision.leases) == [(high, TOKEN, 1)]
+    assert [row.due_ms for row in decision.leased[1]] == [high]
+    assert [(new.due_ms, new.deliver_after_ms) for _, _, new in decision.changed] == [(high, NOW + 100)]
+    assert [row.due_ms for row in decision.inserted] == [high, high, None, high]
+    assert decision.inserted[0].deliver_after_ms == NOW + 10
+
+
+def test_a_claimed_item_enters_leased_for_the_first_time() -> None:
+    inserts = Inserts("n", [make_item(), make_item(delay_ms=10), make_item()], FIRST_NEW, nobody)
+    batch = whole(inserts)
+    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 1, FIRST_NEW + 2]))], 50, 0, nobody)]
+    decision = judged(batch, [])
+    assert [(row.state, row.token, row.attempt, row.due_ms) for row in decision.inserted] == [
+        (State.READY, 0, 0, None),
+        (State.DEFERRED, 0, 0, NOW + 10),
+        (State.LEASED, TOKEN, 1, NOW + 50),
+    ]
+    assert decision.directly_leased == [[None, decision.inserted[2]]]
+    assert (decision.leases, decision.leased) == ({}, ([], []))
+
+
+def test_what_is_due_and_wanted_is_leased_with_the_flushs_token_and_what_is_not_comes_to_nothing() -> None:
+    due = {"state": State.DEFERRED, "due_ms": NOW, "deliver_after_ms": NOW}
+    rows = [make_row(1, **due), make_row(2, **due), make_row(3, **due | {"deliver_after_ms": NOW + 1})]
+    rows += [make_row(4, **due, expires_at_ms=NOW), make_row(5, state=State.LEASED, due_ms=NOW, token=7, attempt=2)]
+    batch = whole(Dues([1, 2, 3, 4, 5, 6], {}, nobody))
+    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([1, 3, 4, 5, 6]))], 50, 0, nobody)]
+    decision = judged(batch, rows)
+    ((first, *nothing),) = [
+        [row and (row.id, row.token, row.attempt, row.due_ms) for row in decision.directly_leased[0]]
+    ]
+    assert first == (1, TOKEN, 1, NOW + 50)
+    assert nothing == [None, None, (5, TOKEN, 3, NOW + 50), None]
+    assert [(kind, new.id, new.state) for kind, _, new in decision.changed] == [
+        (EventKind.DUE, 1, State.LEASED),
+        (EventKind.DUE, 2, State.READY),
+        (EventKind.DUE, 5, State.LEASED),
+    ]
+    assert [row.id for row in decision.deleted[EventKind.DUE]] == [4]
+
+
+def test_a_flush_knows_the_rows_of_its_own_dues_and_not_of_those_that_an_earlier_flush_wrote() -> None:
+    due = {"state": State.LEASED, "due_ms": NOW, "token": 7, "attempt": 1}
+    rows = {number: make_row(number, **due) for number in (1, 2)}
+    work = Dues([1, 2, 3], rows, nobody)
+    assert [*map(dict, Batch([Part(work, 0, 3)]).due_rows())] == [rows]
+    second = Batch([Part(work, 1, 3)])
+    assert [*map(dict, second.due_rows())] == [{2: rows[2]}]
+    assert chain_finders(*second.due_rows())(1) is None
+
+
+def keyed(*items: KeyedItem, first: int = FIRST_NEW, namespace: str = "n") -> Inserts:
+    return Inserts(namespace, items, first, nobody, has_keys=True)
+
+
+def test_keys_that_are_new_get_rows_with_the_numbers_and_digests_of_their_items() -> None:
+    works = keyed(make_keyed_item(b"a"), make_keyed_item(b"b", b"two")), keyed(make_keyed_item(b"c"), first=200)
+    decision = judged(whole(*works), [])
+    until_ms = NOW + POLICIES["n"].key_window_ms
+    assert decision.keys["n"] == {
+        b"a": IdempotencyKey("n", b"a", FIRST_NEW, b"one", until_ms),
+        b"b": IdempotencyKey("n", b"b", FIRST_NEW + 1, b"two", until_ms),
+        b"c": IdempotencyKey("n", b"c", 200, b"one", until_ms),
+    }
+    assert [told for _, told in decision.results] == [[None, None], [None]]
+    assert [row.id for row in decision.inserted] == [FIRST_NEW, FIRST_NEW + 1, 200]
+
+
+def test_of_equal_keys_in_a_flush_the_first_wins_and_the_others_are_told_its_number() -> None:
+    item = make_keyed_item(b"k", topic="won")
+    works = keyed(item, item, make_keyed_item(b"k", b"two", topic="lost")), keyed(make_keyed_item(b"k"), first=200)
+    decision = judged(whole(*works, keyed(make_keyed_item(b"k", namespace="m"), first=300, namespace="m")), [])
+    (_, first), (_, second), (_, other) = decision.results
+    assert first[:2] == [None, FIRST_NEW]
+    assert isinstance(first[2], KeyConflict)
+    assert second == [FIRST_NEW]
+    assert other == [None]
+    assert [row.id for row in decision.inserted] == [FIRST_NEW, 300]
+    assert decision.topics == {"n": {"won"}, "m": {"t"}}
+
+
+def test_a_found_key_is_judged_by_its_time() -> None:
+    found = {
+        ("n", key): IdempotencyKey("n", key, 7, b"one", until_ms)
+        for key, until_ms in ((b"in", NOW + 1), (b"over", NOW))
+    }
+    work = keyed(
+        make_keyed_item(b"in"), make_keyed_item(b"over"), make_keyed_item(b"new"), make_keyed_item(b"over", b"two")
+    )
+    decision = decide_batch(whole(work), chain_finders({}), MOMENT, timers(), found)
+    ((_, told),) = decision.results
+    assert told[:3] == [7, None, None]
+    assert isinstance(told[3], KeyConflict)
+    assert (list(decision.keys["n"]), list(decision.keys_replaced["n"])) == ([b"new"], [b"over"])
+    assert decision.keys_replaced["n"][b"over"].item_id == FIRST_NEW + 1
+
+
+def test_a_key_that_was_taken_at_the_first_attempt_is_taken_however_long_the_next_one_took() -> None:
+    found = {("n", b"k"): IdempotencyKey("n", b"k", 7, b"one", NOW + 1)}
+    late = replace(MOMENT, now_ms=NOW + 1_000_000)
+    decision = decide_batch(whole(keyed(make_keyed_item(b"k"))), chain_finders({}), late, timers(), found)
+    assert [list(told) for _, told in decision.results] == [[7]]
+    assert decision.inserted == []
+
+
+def test_who_was_to_get_an_item_whose_key_was_taken_gets_none() -> None:
+    batch = whole(keyed(make_keyed_item(b"k"), make_keyed_item(b"k")))
+    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW, FIRST_NEW + 1]))], None, 0, nobody)]
+    decision = judged(batch, [])
+    assert decision.directly_leased == [[decision.inserted[0], None]]
+
+
+def test_part_of_a_work_is_judged_alone() -> None:
+    inserts = Inserts("n", [make_item(topic="t"), make_item(topic="u"), make_item(topic="v")], FIRST_NEW, nobody)
+    acks = Acks("n", [1, 2, 3], [7, 8, 9], nobody)
+    batch = Batch([Part(acks, 1, 3), Part(inserts, 1, 2)])
+    decision = judged(batch, [make_row(n, state=State.LEASED, token=6 + n) for n in (1, 2, 3)])
+    assert [(row.id, row.topic) for row in decision.inserted] == [(FIRST_NEW + 1, "u")]
+    assert decision.topics == {"n": {"u"}}
+    assert [row.id for row in decision.deleted[EventKind.ACK]] == [2, 3]
+
+
+def test_topics_of_inserts_are_named_once() -> None:
+    caller = Caller()
+    decision = judged(whole(caller.inserts(10, 1, 1), caller.inserts(20, 1), caller.inserts(30, 1, namespace="m")), [])
+    assert decision.topics == {"n": {"t"}, "m": {"t"}}
+
+
+def test_a_row_is_looked_up_in_one_source_after_the_other() -> None:
+    first, second, third = make_row(1), make_row(2), make_row(1, topic="u")
+    assert chain_finders({1: first})(1) is first
+    find = chain_finders({1: first}, {1: third, 2: second}.get)
+    assert (find(1), find(2), find(3)) == (first, second, None)
+
+
+def test_a_caller_is_told_nothing_an_error_or_that_it_was_gone_already() -> None:
+    error = StaleLease("x")
+    assert entry_result(Transition(Effect.DELETED)) is None
+    assert entry_result(Transition(Effect.UNCHANGED, already_gone=True)) is ALREADY_GONE
+    assert entry_result(Transition(Effect.UNCHANGED, error=error)) is error
+
+
+def test_rows_as_they_were_stay_as_they_were() -> None:
+    ready, leased = make_row(1), make_row(2, state=State.LEASED)
+    kept = replace(ready), replace(leased)
+    caller = Caller()
+    judged(whole(caller.hand_out(1), caller.events(EventKind.RELEASE, 2)), [ready, leased], NOW + 10_000)
+    assert (ready, leased) == kept

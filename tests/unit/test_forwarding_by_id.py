@@ -1,0 +1,188 @@
+"""Calls by id, asked of a host that does not own the item's shard."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import NotFound, NotOwner
+from foqs.core.items.item import State, format_id
+from foqs_client.idl import ttypes
+from tests.support.cluster_world import ClusterHost
+from tests.support.rpc_tier import RpcTierWorld, run_rpc_tier
+
+CODE = ttypes.ErrorCode
+
+
+def codes(reply: Any) -> list[int | None]:
+    return [None if outcome.error is None else outcome.error.code for outcome in reply.outcomes]
+
+
+def states(world: RpcTierWorld) -> list[State]:
+    return [row.state for table in world.database.tables.values() for row in table.rows.values()]
+
+
+async def leases(world: RpcTierWorld, hosts: list[ClusterHost]) -> list[tuple[str, int]]:
+    """An item of every shard, leased by its own host: (id, token)."""
+    await world.put(hosts)
+    handed = [seen for host in hosts for seen in (await host.caller.get("t", 100)).items]
+    return [(format_id(seen.shard, seen.row.id), seen.row.token) for seen in handed]
+
+
+def test_any_host_takes_acks_for_all() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        hosts = await world.three()
+        held = await leases(world, hosts)
+        request = ttypes.AckRequest("default", [ttypes.Lease(*each) for each in held])
+        assert codes(await world.ask(hosts[0], "ack", request)) == [None] * 8
+        assert states(world) == []
+        again = await world.ask(hosts[1], "ack", request)
+        assert [outcome.already_gone for outcome in again.outcomes] == [True] * 8
+
+    run_rpc_tier(story)
+
+
+def test_any_host_does_to_items_what_is_asked_of_them_by_id() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        hosts = await world.three()
+        held = await leases(world, hosts)
+        one, two, three = hosts
+        ids = [id for id, _ in held]
+        extended = ttypes.ExtendLeaseRequest("default", [ttypes.Extension(*each, 50_000) for each in held])
+        assert codes(await world.ask(one, "extendLease", extended)) == [None] * 8
+        dead = ttypes.NackRequest("default", [ttypes.Nack(*each, dead=True) for each in held])
+        assert codes(await world.ask(two, "nack", dead)) == [None] * 8
+        assert states(world) == [State.DEAD] * 8
+        assert codes(await world.ask(three, "redrive", ttypes.RedriveRequest("default", ids))) == [None] * 8
+        assert states(world) == [State.READY] * 8
+        put_off = ttypes.UpdateRequest("default", ids, ttypes.Change(delay_ms=60_000))
+        assert codes(await world.ask(one, "update", put_off)) == [None] * 8
+        assert states(world) == [State.DEFERRED] * 8
+        assert codes(await world.ask(two, "cancel", ttypes.CancelRequest("default", ids))) == [None] * 8
+        assert states(world) == []
+
+    run_rpc_tier(story)
+
+
+def test_any_host_gives_leases_back() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        hosts = await world.three()
+        held = await leases(world, hosts)
+        request = ttypes.ReleaseRequest("default", [ttypes.Lease(*each) for each in held])
+        assert codes(await world.ask(hosts[2], "release", request)) == [None] * 8
+        assert states(world) == [State.READY] * 8
+
+    run_rpc_tier(story)
+
+
+def test_each_entry_has_its_own_answer_at_its_own_place() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        hosts = await world.three()
+        held = dict(await leases(world, hosts))
+        here, there = min(hosts[0].is_serving()), min(hosts[1].is_serving())
+        by_shard = {int(id.split("-")[0]): id for id in held}
+        mine, other = by_shard[here], by_shard[there]
+        nacks = [
+            ttypes.Nack(mine, held[mine]),
+            ttypes.Nack("x", 1),
+            ttypes.Nack(other, held[other], delay_ms=-1),
+            ttypes.Nack(by_shard[min(hosts[2].is_serving())], 1),
+        ]
+        reply = await world.ask(hosts[0], "nack", ttypes.NackRequest("default", nacks))
+        assert codes(reply) == [None, CODE.INVALID_ARGUMENT, CODE.INVALID_ARGUMENT, CODE.STALE_LEASE]
+        assert reply.outcomes[1].error.field == "nacks[1].id"
+        assert reply.outcomes[2].error.field == "nacks[2].delay_ms"
+
+    run_rpc_tier(story)
+
+
+def test_what_only_the_owner_refuses_is_named_by_its_place_in_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: RpcTierWorld) -> None:
+        one, two, _ = hosts = await world.three()
+        held = await leases(world, hosts)
+        settings = replace(two.engine.queue.namespace_settings("default"), metadata_bytes_max=1)
+        monkeypatch.setattr(two.engine.queue, "namespace_settings", lambda name: settings)
+        nacks = [ttypes.Nack(*each, metadata=b"more") for each in held]
+        reply = await world.ask(one, "nack", ttypes.NackRequest("default", nacks))
+        theirs = [int(id.split("-")[0]) in two.is_serving() for id, _ in held]
+        assert codes(reply) == [CODE.LIMIT_EXCEEDED if their else None for their in theirs]
+        fields = [outcome.error and outcome.error.field for outcome in reply.outcomes]
+        assert fields == [f"nacks[{place}].metadata" if their else None for place, their in enumerate(theirs)]
+
+    run_rpc_tier(story)
+
+
+def test_an_item_is_shown_and_explained_by_any_host() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        hosts = await world.three()
+        for id in await world.put(hosts):
+            for host in hosts:
+                view = await world.ask(host, "getItem", ttypes.GetItemRequest("default", id, True))
+                assert (view.id, view.payload) == (id, b"payload")
+                assert (await world.ask(host, "explain", ttypes.GetItemRequest("default", id))).item.id == id
+        gone = f"{min(hosts[1].is_serving())}-{(1 << 43) + 1}"
+        with pytest.raises(NotFound):
+            await world.ask(hosts[0], "getItem", ttypes.GetItemRequest("default", gone))
+
+    run_rpc_tier(story)
+
+
+def test_where_the_owner_is_not_reached_the_caller_hears_who_it_is() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        one, two, _ = hosts = await world.three()
+        held = await leases(world, hosts)
+        world.deafen("two")
+        for each in held:
+            shard = int(each[0].split("-")[0])
+            if shard in two.is_serving():
+                reply = await world.ask(one, "ack", ttypes.AckRequest("default", [ttypes.Lease(*each)]))
+                assert codes(reply) == [CODE.NOT_OWNER]
+                assert reply.outcomes[0].error.owner.host == "two.example"
+                with pytest.raises(NotOwner) as caught:
+                    await world.ask(one, "getItem", ttypes.GetItemRequest("default", each[0]))
+                assert caught.value.owner == ("two.example", 7411)
+
+    run_rpc_tier(story)
+
+
+def test_an_answer_that_is_lost_leaves_the_outcome_of_its_entries_alone_unknown() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        one, two, _ = hosts = await world.three()
+        held = await leases(world, hosts)
+        theirs = [int(id.split("-")[0]) in two.is_serving() for id, _ in held]
+        # So that a connection is there, whose other end falls silent.
+        await world.ask(one, "countItems", ttypes.CountItemsRequest("default", ttypes.ItemFilter("t")))
+        world.network.partition("two.example")
+        request = ttypes.AckRequest("default", [ttypes.Lease(*each) for each in held])
+        reply = await world.ask(one, "ack", request, timeout_s=2)
+        assert codes(reply) == [CODE.UNKNOWN_OUTCOME if their else None for their in theirs]
+
+    run_rpc_tier(story)
+
+
+def test_a_call_is_passed_on_once() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        hosts = await world.three()
+        held = await leases(world, hosts)
+        request = ttypes.AckRequest("default", [ttypes.Lease(*each) for each in held], forwarded=True)
+        reply = await world.ask(hosts[0], "ack", request)
+        theirs = [int(id.split("-")[0]) not in hosts[0].is_serving() for id, _ in held]
+        assert codes(reply) == [CODE.NOT_OWNER if their else None for their in theirs]
+
+    run_rpc_tier(story)
+
+
+def test_two_hosts_that_take_each_other_for_the_owner_pass_nothing_to_and_fro() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        one, two, three = hosts = await world.three()
+        held = [each for each in await leases(world, hosts) if int(each[0].split("-")[0]) in three.is_serving()]
+        one.engine.queue.placement.owner_of = lambda shard: ("two.example", 7411)
+        two.engine.queue.placement.owner_of = lambda shard: ("one.example", 7411)
+        request = ttypes.AckRequest("default", [ttypes.Lease(*each) for each in held])
+        assert codes(await world.ask(one, "ack", request)) == [CODE.NOT_OWNER] * len(held)
+        with pytest.raises(NotOwner):
+            await world.ask(one, "getItem", ttypes.GetItemRequest("default", held[0][0]))
+
+    run_rpc_tier(story)

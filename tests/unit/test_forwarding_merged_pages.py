@@ -1,0 +1,120 @@
+"""Pages of several hosts as one: in order, whole up to their end, and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from foqs.cluster.forwarding.merged_pages import first_place, merge_pages, merge_walk_pages, peek_order
+from foqs.core.items.item import State, pack_order_key
+from foqs.queue.filter_walk import WalkCursor, parse_walk_cursor, start_of_shard
+from foqs.queue.listings import format_cursor
+from foqs_client.idl import ttypes
+
+BYTES_MAX = 1 << 20
+AT = (0, 5)
+"""Priority and time of most items."""
+
+
+def page_of(places: Sequence[tuple[int, int]], next_place: tuple[int, int] | None = None, payload: bytes = b"") -> Any:
+    """A host's reply: items by (number, shard)."""
+    cursors = [format_cursor(pack_order_key(*AT, number), shard) for number, shard in places]
+    views = [ttypes.ItemView(id=f"{shard}-{number}", payload=payload) for number, shard in places]
+    end = None if next_place is None else format_cursor(pack_order_key(*AT, next_place[0]), next_place[1])
+    return ttypes.ItemsReply(views, end, cursors)
+
+
+def ids(reply: Any) -> list[str]:
+    return [view.id for view in reply.items]
+
+
+def test_items_are_in_order_over_hosts_and_equal_ones_by_shard() -> None:
+    page = merge_pages([page_of([(1, 2), (3, 2)]), page_of([(1, 1), (2, 1)])], peek_order, 10, BYTES_MAX)
+    assert ids(page) == ["1-1", "2-1", "1-2", "2-3"]
+    assert page.next_cursor is None
+
+
+def test_nothing_is_shown_beyond_what_a_host_may_have_more_of() -> None:
+    page = merge_pages([page_of([(1, 2), (3, 2)], (3, 2)), page_of([(2, 1), (4, 1)])], peek_order, 10, BYTES_MAX)
+    assert ids(page) == ["2-1", "1-2", "2-3"]
+    assert page.next_cursor == format_cursor(pack_order_key(*AT, 3), 2)
+
+
+def test_a_host_that_found_nothing_yet_ends_the_page_where_it_stands() -> None:
+    page = merge_pages([page_of([], (3, 2)), page_of([(2, 1), (4, 1)])], peek_order, 10, BYTES_MAX)
+    assert ids(page) == ["1-2"]
+    assert page.next_cursor == format_cursor(pack_order_key(*AT, 3), 2)
+
+
+def test_a_page_has_at_most_as_many_items_as_were_asked_for() -> None:
+    page = merge_pages([page_of([(1, 2), (3, 2)]), page_of([(2, 1)])], peek_order, 2, BYTES_MAX)
+    assert ids(page) == ["2-1", "1-2"]
+    assert page.next_cursor == format_cursor(pack_order_key(*AT, 2), 1)
+
+
+@pytest.mark.parametrize(("bytes_max", "items"), [(1, 1), (3_000, 1), (4_100, 2), (10_000, 3)])
+def test_a_page_is_bounded_in_bytes_and_never_empty_for_that(bytes_max: int, items: int) -> None:
+    payload = b"x" * 1_000
+    page = merge_pages([page_of([(1, 1), (2, 1), (3, 1)], None, payload)], peek_order, 10, bytes_max)
+    assert len(page.items) == items
+    assert (page.next_cursor is None) is (items == 3)
+
+
+def test_pages_of_any_hosts_show_everything_once() -> None:
+    rng = Random(5)
+    for _ in range(200):
+        shards = {shard: sorted(rng.sample(range(1, 30), rng.randint(0, 8))) for shard in range(1, 6)}
+        everything = sorted((number, shard) for shard, numbers in shards.items() for number in numbers)
+        after, seen, cursor = (0, 0), list[str](), None
+        while True:
+            owners = {shard: rng.randint(1, 3) for shard in shards}  # they move between two pages
+            replies = []
+            for host in (1, 2, 3):
+                mine = [place for place in everything if owners[place[1]] == host and place > after]
+                shown = mine[: rng.randint(1, 4)]
+                replies.append(page_of(shown, shown[-1] if len(shown) < len(mine) else None))
+            page = merge_pages(replies, peek_order, rng.randint(1, 5), BYTES_MAX)
+            seen += ids(page)
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+            key, shard = peek_order(cursor)
+            after = next(number for number in range(40) if pack_order_key(*AT, number) == key), shard
+        assert seen == [f"{shard}-{number}" for number, shard in everything]
+
+
+def walk_reply(begun_ms: int, places: Sequence[WalkCursor], end: WalkCursor | None = None) -> Any:
+    cursors = [str(place) for place in places]
+    views = [ttypes.ItemView(id=str(place.after_key)) for place in places]
+    return ttypes.ItemsReply(views, None if end is None else str(end), cursors)
+
+
+def place(begun_ms: int, shard: int, topic: str, number: int = 1) -> WalkCursor:
+    return WalkCursor(begun_ms, shard, State.DEAD, pack_order_key(*AT, number), topic)
+
+
+def test_a_walk_goes_by_shard_then_topic_and_keeps_the_latest_beginning() -> None:
+    early = walk_reply(7, [place(7, 1, "b"), place(7, 3, "a")], place(7, 3, "c"))
+    late = walk_reply(9, [place(9, 2, "z"), place(9, 4, "a")])
+    page = merge_walk_pages([early, late], 10, BYTES_MAX, None)
+    assert len(page.items) == 3
+    assert parse_walk_cursor(page.next_cursor) == place(9, 3, "c")
+
+
+def test_a_walk_that_goes_on_keeps_its_beginning() -> None:
+    page = merge_walk_pages([walk_reply(7, [], place(7, 3, "c"))], 10, BYTES_MAX, str(place(6, 1, "a")))
+    assert parse_walk_cursor(page.next_cursor).started_ms == 6
+
+
+def test_walks_of_several_hosts_begin_with_the_first_shard_and_the_latest_moment() -> None:
+    assert first_place([str(place(9, 2, "a")), str(place(7, 1, "b"))]) == place(9, 1, "b")
+
+
+def test_the_beginning_of_a_shard_is_before_all_that_it_can_hold() -> None:
+    start = start_of_shard(5, 2)
+    assert parse_walk_cursor(str(start)) == start
+    assert start.topic < "a"
+    assert start.after_key < pack_order_key(-(1 << 31), 0, 1)

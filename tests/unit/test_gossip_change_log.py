@@ -1,0 +1,329 @@
+"""What a host tells the others of its topics: whatever happens, who was told everything knows what there is."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.cluster.gossip.change_log import ChangeLog
+from foqs.cluster.gossip.gossip_view import GossipView, PeerTopicStats
+from foqs.cluster.peers import Peer
+from foqs.cluster.routing.port import HostView
+from foqs.core.items.item import TopicName
+from foqs_client.idl import ttypes
+
+NAMES: list[TopicName] = [(space, name) for space in ("n", "m") for name in "abc"]
+
+
+def peer(name: str = "one") -> Peer:
+    return Peer(HostView(name, (name, 1), "default", "", 0, f"nonce of {name}"))
+
+
+class Host:
+    """One that holds topics with so many READY items, and tells of them by a journal."""
+
+    def __init__(self, rng: Random, gone_max: int = 2) -> None:
+        self._rng = rng
+        self._gone_max = gone_max
+        self.topics: dict[TopicName, int] = {}
+        self.journal: ChangeLog
+        self.start()
+
+    def start(self) -> None:
+        """Another run of it, on the same shards."""
+        self.journal = ChangeLog(self._rng.getrandbits(62), self._gone_max)
+        for topic in self.topics:
+            self.journal.record(topic, exists=True)
+
+    def set(self, topic: TopicName, ready: int | None) -> None:
+        if ready is None:
+            self.topics.pop(topic, None)
+        else:
+            self.topics[topic] = ready
+        self.journal.record(topic, exists=ready is not None)
+
+    def answer(self, version: int | None, topics_max: int, whole_since: int | None = None) -> Any:
+        changes = self.journal.changes_since(version, whole_since, topics_max)
+        assert len(changes.topics) <= topics_max
+        assert len(set(changes.topics)) == len(changes.topics)
+        return ttypes.ExchangeReply(
+            version=changes.version,
+            topics=[ttypes.TopicSummary(*topic, self.topics.get(topic)) for topic in changes.topics],
+            whole=changes.is_full,
+            whole_since=changes.full_since,
+            more=changes.has_more,
+        )
+
+
+def known(summaries: GossipView) -> dict[TopicName, int]:
+    """What is remembered, by every way to look at it."""
+    found = {}
+    for topic in NAMES:
+        told = summaries.topic_stats(topic)
+        assert len(told) <= 1
+        names = [each.page_from("", 99, is_exclusive=False) for each in summaries.topic_names(topic[0])]
+        assert any(topic[1] in each for each in names) == bool(told)
+        heads = [head.ready for head in summaries.best_peers(topic)]
+        if told:
+            found[topic] = told[0].ready
+        assert heads == [each.ready for each in told if each.ready]
+    assert len(summaries) == len(found)
+    return found
+
+
+EVENTS = st.one_of(
+    st.tuples(st.just("set"), st.sampled_from(NAMES), st.one_of(st.none(), st.integers(0, 3))),
+    st.tuples(st.sampled_from(("ask", "ask in vain", "restart"))),
+)
+
+
+@given(st.lists(EVENTS, min_size=10, max_size=60), st.integers(0, 2**32), st.integers(1, 3), st.integers(0, 4))
+def test_who_has_heard_all_pages_knows_exactly_what_there_is(
+    events: list[tuple[Any, ...]], seed: int, topics_max: int, gone_max: int
+) -> None:
+    host, asked, summaries = Host(Random(seed), gone_max), peer(), GossipView(100)
+    clock = 0.0
+
+    def ask(*, lost: bool = False) -> Any:
+        reply = host.answer(summaries.version(asked), topics_max, summaries.full_since(asked))
+        if not lost:
+            summaries.apply_reply(asked, reply, clock)
+        return reply
+
+    for event in events:
+        clock += 1
+        if event[0] == "set":
+            host.set(event[1], event[2])
+        elif event[0] == "restart":
+            host.start()
+        else:
+            ask(lost=event[0] == "ask in vain")
+    tellings = 0
+    for _ in range(4 * len(NAMES)):
+        reply = ask()
+        tellings += reply.whole
+        if not reply.more and summaries.version(asked) == host.journal.changes_since(None, None, 100).version:
+            break
+    assert tellings <= 2  # one under way may have missed what went meanwhile
+    assert known(summaries) == host.topics
+    assert summaries.is_complete({asked.nonce: asked})
+    assert ask().topics == []
+
+
+def test_only_what_changed_is_told_again() -> None:
+    host = Host(Random(1))
+    for name in "abcdef":
+        host.set(("n", name), 1)
+    version = host.answer(None, 100).version
+    host.set(("n", "b"), 2)
+    host.set(("n", "e"), None)
+    reply = host.answer(version, 100)
+    assert [(each.topic, each.ready) for each in reply.topics] == [("b", 2), ("e", None)]
+    assert not reply.whole
+
+
+def test_a_topic_that_came_and_went_unseen_is_told_to_nobody() -> None:
+    journal = ChangeLog(7, 10)
+    journal.record(("n", "a"), exists=False)
+    assert journal.changes_since(7, None, 10).topics == []
+
+
+def test_a_version_of_an_earlier_run_is_not_taken_for_an_own() -> None:
+    rng = Random(3)
+    host = Host(rng)
+    host.set(("n", "a"), 1)
+    version = host.answer(None, 10).version
+    host.topics.clear()
+    host.start()
+    for name in "bcdefg":
+        host.set(("n", name), 1)
+    reply = host.answer(version, 100)
+    assert reply.whole
+    assert len(reply.topics) == 6
+
+
+def test_who_missed_a_topic_that_is_forgotten_to_be_gone_is_told_everything() -> None:
+    host = Host(Random(1), gone_max=1)
+    for name in "abc":
+        host.set(("n", name), 1)
+    version = host.answer(None, 100).version
+    host.set(("n", "a"), None)
+    assert not host.answer(version, 100).whole
+    host.set(("n", "b"), None)
+    assert host.answer(version, 100).whole
+    later = host.answer(None, 100).version
+    assert not host.answer(later, 100).whole
+
+
+def test_telling_everything_ends_though_more_has_gone_than_is_remembered() -> None:
+    host, asked, summaries = Host(Random(1), gone_max=1), peer(), GossipView(100)
+    for name in "abc":
+        host.set(("n", name), 1)
+    for name in "xyz":
+        host.set(("n", name), 1)
+        host.set(("n", name), None)
+    pages = []
+    for _ in range(3):
+        reply = host.answer(summaries.version(asked), 1, summaries.full_since(asked))
+        summaries.apply_reply(asked, reply, 1.0)
+        pages.append(([each.topic for each in reply.topics], reply.whole, reply.more))
+    assert pages == [(["a"], True, True), (["b"], False, True), (["c"], False, False)]
+    assert known(summaries) == host.topics
+    assert not host.answer(summaries.version(asked), 1).whole
+
+
+def test_what_was_told_and_went_and_was_forgotten_before_all_was_told_is_made_good() -> None:
+    host, asked, summaries = Host(Random(1), gone_max=0), peer(), GossipView(100)
+    for name in "abc":
+        host.set(("n", name), 1)
+    summaries.apply_reply(asked, host.answer(None, 2), 1.0)
+    assert known(summaries) == {("n", "a"): 1, ("n", "b"): 1}
+    host.set(("n", "a"), None)
+    last = host.answer(summaries.version(asked), 2, summaries.full_since(asked))
+    assert ([each.topic for each in last.topics], last.whole, last.more) == (["c"], False, False)
+    summaries.apply_reply(asked, last, 2.0)
+    assert summaries.full_since(asked) is None
+    again = host.answer(summaries.version(asked), 2)
+    assert again.whole
+    summaries.apply_reply(asked, again, 3.0)
+    assert known(summaries) == host.topics
+    assert not host.answer(summaries.version(asked), 2).whole
+
+
+def test_while_everything_is_told_those_that_were_gone_before_are_not() -> None:
+    journal = ChangeLog(7, 10)
+    for name in "abc":
+        journal.record(("n", name), exists=True)
+    journal.record(("n", "b"), exists=False)
+    first = journal.changes_since(None, None, 1)
+    journal.record(("n", "a"), exists=False)
+    assert first.topics == [("n", "a")]
+    rest = journal.changes_since(first.version, first.full_since, 10)
+    assert rest.topics == [("n", "c"), ("n", "a")]
+    assert (rest.is_full, rest.has_more) == (False, False)
+
+
+def test_a_journal_keeps_what_is_there_and_not_what_happened() -> None:
+    journal = ChangeLog(0, 100)
+    for n in range(50_000):
+        journal.record(("n", str(n % 10)), exists=True)
+        journal.record(("n", f"brief {n}"), exists=True)
+        journal.record(("n", f"brief {n}"), exists=False)
+    assert len(journal) == 10
+    assert len(journal._logged_topics) < 5_000
+    assert len(journal._version_of) <= 110
+
+
+def reply(*topics: Any, whole: bool = False, version: int = 1, more: bool = False) -> Any:
+    return ttypes.ExchangeReply(version=version, topics=list(topics), whole=whole, more=more)
+
+
+def ready(name: str, items: int, best: int | None = 0, age_ms: int | None = None) -> Any:
+    return ttypes.TopicSummary("n", name, items, best_priority=best, oldest_ready_age_ms=age_ms)
+
+
+def test_the_best_hosts_come_first_and_one_that_does_not_know_its_best_comes_last() -> None:
+    one, two, three = peer("one"), peer("two"), peer("three")
+    summaries = GossipView(100)
+    summaries.apply_reply(one, reply(ready("a", 3, 5, 200), whole=True), 10.0)
+    summaries.apply_reply(two, reply(ready("a", 1, -2), whole=True), 11.0)
+    summaries.apply_reply(three, reply(ready("a", 9, None), whole=True), 12.0)
+    summaries.apply_reply(one, reply(version=2), 13.0)
+    heads = summaries.best_peers(("n", "a"))
+    assert [(head.peer, head.ready) for head in heads] == [(two, 1), (one, 3), (three, 9)]
+    assert [head.as_of_s for head in heads] == [11.0, 13.0, 12.0]
+    assert heads[1].oldest_ready_age_ms == 3_200
+    summaries.remove_peers([two])
+    assert [head.peer for head in summaries.best_peers(("n", "a"))] == [one, three]
+    assert len(summaries) == 2
+
+
+def test_news_are_topics_that_had_none_or_worse_or_fewer() -> None:
+    news: list[TopicName] = []
+    one, summaries = peer(), GossipView(100)
+    summaries.on_items_available = news.extend
+
+    def told(*topics: Any, whole: bool = False) -> list[str]:
+        news.clear()
+        summaries.apply_reply(one, reply(*topics, whole=whole), 1.0)
+        return [name for _, name in news]
+
+    assert told(ready("a", 1, 5), ready("b", 0, None), whole=True) == ["a"]
+    assert told(ready("a", 1, 5), ready("b", 1, 5)) == ["b"]
+    assert told(ready("a", 1, 4), ready("b", 1, 6)) == ["a"]
+    assert told(ready("a", 1, 9), ready("b", 2, 6)) == ["b"]
+    summaries.update_topic(one, ("n", "b"), None, 0)
+    assert summaries.best_peers(("n", "b")) == []
+    assert told(ready("b", 1, 9)) == ["b"]
+    # What is told anew is no news where nothing is better.
+    assert told(ready("a", 1, 9), ready("b", 1, 9), whole=True) == []
+
+
+def test_what_a_reply_said_stands_until_the_host_tells_anew() -> None:
+    one, summaries = peer(), GossipView(100)
+    summaries.apply_reply(one, reply(ready("a", 5, 1, 100), whole=True), 1.0)
+    summaries.update_topic(one, ("n", "a"), 3, 4)
+    [head] = summaries.best_peers(("n", "a"))
+    assert (head.best_priority, head.ready) == (3, 4)
+    summaries.update_topic(one, ("n", "never told"), 1, 9)
+    summaries.update_topic(peer("two"), ("n", "a"), 1, 9)
+    assert summaries.best_peers(("n", "never told")) == []
+    assert len(summaries.best_peers(("n", "a"))) == 1
+    summaries.apply_reply(one, reply(ready("a", 2, 2)), 2.0)
+    [head] = summaries.best_peers(("n", "a"))
+    assert (head.best_priority, head.ready) == (2, 2)
+
+
+def test_what_a_host_told_before_stays_while_it_tells_everything_anew() -> None:
+    one, summaries = peer(), GossipView(100)
+    summaries.apply_reply(one, reply(ready("a", 1), ready("b", 1), ready("c", 1), whole=True), 1.0)
+    summaries.apply_reply(one, reply(ready("c", 2), whole=True, more=True), 2.0)
+    assert {name: len(summaries.topic_stats(("n", name))) for name in "abc"} == {"a": 1, "b": 1, "c": 1}
+    summaries.apply_reply(one, reply(ready("b", 2)), 3.0)
+    assert summaries.topic_stats(("n", "a")) == []
+    assert summaries.topic_stats(("n", "b")) == [PeerTopicStats(2, 0, 0, 0, 0, None, False)]
+
+
+def test_a_host_is_not_known_before_its_last_page() -> None:
+    one, summaries = peer(), GossipView(100)
+    others = {one.nonce: one}
+    assert not summaries.is_complete(others)
+    summaries.apply_reply(one, reply(ready("a", 1), whole=True, more=True), 1.0)
+    assert not summaries.is_complete(others)
+    assert summaries.complete_as_of_s(one) is None
+    assert [head.as_of_s for head in summaries.best_peers(("n", "a"))] == [1.0]
+    summaries.apply_reply(one, reply(), 2.0)
+    assert summaries.is_complete(others)
+    assert summaries.complete_as_of_s(one) == 2.0
+
+
+def test_what_changed_after_a_host_was_asked_is_not_taken_for_told_by_the_rest_of_its_answer() -> None:
+    one, summaries = peer(), GossipView(100)
+    summaries.apply_reply(one, reply(ready("a", 1), whole=True), 1.0)
+    summaries.apply_reply(one, reply(ready("a", 2), more=True), 2.0)
+    assert summaries.complete_as_of_s(one) == 1.0
+    summaries.apply_reply(one, reply(ready("b", 1), more=True), 3.0, is_continuation=True)
+    summaries.apply_reply(one, reply(ready("c", 1)), 4.0, is_continuation=True)
+    assert summaries.complete_as_of_s(one) == 2.0
+    assert [head.as_of_s for head in summaries.best_peers(("n", "c"))] == [2.0]
+
+
+def test_topics_beyond_the_limit_are_left_out_said_to_be_and_asked_for_when_there_is_room() -> None:
+    one, two = peer("one"), peer("two")
+    summaries = GossipView(10)
+    summaries.apply_reply(one, reply(*(ready(str(n), 1) for n in range(8)), whole=True, version=5), 1.0)
+    summaries.apply_reply(two, reply(*(ready(str(n), 1) for n in range(8)), whole=True, version=6), 1.0)
+    assert len(summaries) == 10
+    assert summaries.version(one) == 5
+    assert summaries.version(two) == 6
+    assert summaries.is_complete({"one": one})
+    assert not summaries.is_complete({"one": one, "two": two})
+    summaries.apply_reply(one, reply(ttypes.TopicSummary("n", "0"), version=7), 2.0)
+    assert summaries.version(two) is None
+    assert summaries.version(two) is None  # the answer was lost
+    summaries.apply_reply(two, reply(ready("0", 1), ready("7", 1), whole=True, version=8), 3.0)
+    assert summaries.is_complete({"one": one, "two": two})
+    assert len(summaries) == 9

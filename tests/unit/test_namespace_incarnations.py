@@ -1,0 +1,145 @@
+"""A namespace that is created again shares nothing with its predecessor of the same name."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.catalog import changes
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, Namespace, parse
+from foqs.core.errors import KeyConflict, RateLimited
+from foqs.core.items.idempotency_keys import item_digest
+from foqs.queue.engine import Engine
+from foqs.queue.port import EnqueueOutcome, Repeated
+from foqs.rpc import codec
+from foqs_client.idl import ttypes
+from tests.support.aio import call_result
+from tests.support.builders import engine_settings
+from tests.support.cluster_world import ClusterWorld, run_in_cluster
+from tests.support.engines import Caller, World, run_in_world
+
+
+async def put(world: World, engine: Engine, namespace: str, payload: bytes = b"p", key: bytes = b"k") -> EnqueueOutcome:
+    """Enqueues an item with a key, as the wire does."""
+    raw = ttypes.NewItem(topic=b"t", payload=payload, idempotency_key=key)
+    items, errors = codec.parse_new_items([raw], namespace, engine.queue.namespace_settings(namespace))
+    assert not errors
+    [result] = await call_result(lambda done: engine.queue.enqueue(namespace, items, world.deadline_in(5), done))
+    return result  # type: ignore[no-any-return]
+
+
+async def recreate(world: World, engine: Engine, name: str) -> None:
+    await engine.admin.delete(name, world.deadline_in(20))
+    await engine.admin.create(name, None, {}, world.deadline_in(5))
+
+
+@pytest.mark.parametrize("name", ["default", "other"])
+def test_a_key_of_a_deleted_namespace_is_free_in_the_namespace_created_again(name: str) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
+        caller = Caller(world, engine, name)
+        for _ in range(3):
+            first = await put(world, engine, name)
+            assert isinstance(first, str)
+            assert await put(world, engine, name) == Repeated(first)
+            assert isinstance(await put(world, engine, name, b"another"), KeyConflict)
+            assert (await caller.one()).row.id
+            await caller.cancel(first)
+            assert await put(world, engine, name) == Repeated(first)
+            await recreate(world, engine, name)
+
+    run_in_world(story)
+
+
+def test_a_key_is_free_in_a_namespace_created_again_in_a_cluster() -> None:
+    async def story(world: ClusterWorld) -> None:
+        one, two = await world.host("one"), await world.host("two")
+        await world.wait_until_settled(one, two)
+
+        def both_know(name: str) -> bool:
+            return all(name in host.engine.namespaces.document.namespaces for host in (one, two))
+
+        await one.engine.admin.create("brief", None, {}, world.deadline_in(5))
+        await world.until(lambda: both_know("brief"))
+
+        async def at_its_host(key: bytes) -> EnqueueOutcome:
+            for host in (one, two):
+                result = await put(world, host.engine, "brief", key=key)
+                if isinstance(result, str | Repeated):
+                    return result
+            raise AssertionError(result)
+
+        keys = [b"key-%d" % number for number in range(16)]
+        ids = [await at_its_host(key) for key in keys]
+        for name in ids:
+            assert isinstance(name, str)
+            for host in (one, two):
+                await Caller(world, host.engine, "brief").cancel(name)
+        await recreate(world, two.engine, "brief")
+        await world.until(lambda: both_know("brief") and not one.engine.namespaces.names_being_deleted())
+        again = [await at_its_host(key) for key in keys]
+        assert all(isinstance(result, str) for result in again)
+        assert not set(again) & set(ids)
+
+    run_in_cluster(story)
+
+
+def test_a_namespace_of_an_older_catalog_keeps_its_keys() -> None:
+    text = '{"format": 1, "version": 3, "namespaces": {"other": {}}}'
+    assert parse(text).namespaces["other"].incarnation == 0
+    assert item_digest(b"t", 0, b"p", b"", None) == item_digest(b"t", 0, b"p", b"", None, b"")
+
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        first = await put(world, engine, "other")
+        await engine.admin.update("other", None, {"weight": 2}, world.deadline_in(5))
+        assert await put(world, engine, "other") == Repeated(str(first))
+
+    run_in_world(story)
+
+
+def test_a_restart_keeps_the_keys_of_a_namespace_created_again() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
+        await recreate(world, engine, "other")
+        first = await put(world, engine, "other")
+        await engine.abort()
+        engine = await world.engine(engine_settings(1))
+        assert await put(world, engine, "other") == Repeated(str(first))
+
+    run_in_world(story)
+
+
+def test_an_import_that_brings_back_a_deleted_namespace_begins_it_anew() -> None:
+    exported = changes.create(EMPTY_DOCUMENT, "a", None, {}, incarnation=5)
+    deleted = changes.delete(exported, "a")
+    assert changes.restore(deleted, exported, incarnation=6).namespaces["a"].incarnation == 6
+
+
+def test_an_import_keeps_the_incarnation_of_a_namespace_that_exists() -> None:
+    exported = changes.create(EMPTY_DOCUMENT, "a", None, {}, incarnation=5)
+    recreated = changes.create(changes.delete(exported, "a"), "a", None, {}, incarnation=6)
+    assert changes.restore(recreated, exported, incarnation=7).namespaces["a"].incarnation == 6
+
+
+def test_an_import_into_a_lost_catalog_keeps_the_exported_incarnations() -> None:
+    exported = Document(9, {"a": Namespace(incarnation=5)})
+    for lost in (EMPTY_DOCUMENT, changes.create(EMPTY_DOCUMENT, "a", None, {})):
+        assert changes.restore(lost, exported, incarnation=6).namespaces["a"].incarnation == 5
+
+
+def test_a_namespace_created_again_has_its_whole_rate() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
+        caller = Caller(world, engine, "brief")
+        for _ in range(2):
+            await engine.admin.create("brief", None, {"enqueues_per_minute": 1}, world.deadline_in(5))
+            await caller.cancel(*await caller.put())
+            with pytest.raises(RateLimited):
+                await caller.put()
+            assert engine.admin.usage("brief").enqueues_last_minute == 1
+            await engine.admin.delete("brief", world.deadline_in(5))
+
+    run_in_world(story)

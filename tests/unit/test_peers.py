@@ -1,0 +1,203 @@
+"""The other hosts of a tier: who they are, who is asked first, and over which connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from foqs.cluster.peers import CONNECT_TIMEOUT_S, SUSPECT_S, PeerUnreachable
+from foqs.core.errors import Unavailable
+from foqs_client.idl import ttypes
+from foqs_client.thrift_messages import ThriftMethod
+from tests.support.enqueue_tier import PORT, EnqueueTier, in_tier, names
+
+ENQUEUE = ThriftMethod("enqueue", is_write=True)
+PEEK = ThriftMethod("peek")
+
+
+def test_hosts_of_another_tier_and_this_one_are_no_peers() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha = await tier.host("alpha")
+        await tier.host("beta", listens=False)
+        await tier.host("elsewhere", listens=False, tier="gold")
+        assert list(alpha.peers.by_nonce) == ["nonce-beta"]
+        assert alpha.peers.by_nonce is alpha.peers.by_nonce
+        assert alpha.peers.by_address(("elsewhere", PORT)) is None
+
+    in_tier(story)
+
+
+def test_a_host_that_came_back_is_another_peer() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta = await tier.host("alpha"), await tier.host("beta")
+        [before] = alpha.peers.by_nonce.values()
+        tier.change(beta, drained=True)
+        [still] = alpha.peers.by_nonce.values()
+        assert still is before
+        assert still.view.drained
+        tier.change(beta, nonce="another run")
+        [after] = alpha.peers.by_nonce.values()
+        assert after is not before
+
+    in_tier(story)
+
+
+@pytest.mark.parametrize("change", [{"drained": True}, {"leaving": True}])
+def test_hosts_that_shall_own_nothing_are_not_asked_for_room(change: dict[str, bool]) -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta = await tier.host("alpha"), await tier.host("beta")
+        gamma = await tier.host("gamma")
+        tier.change(beta, **change)
+        assert names(alpha.peers.enqueue_candidates()) == ["gamma"]
+        alpha.peers.by_nonce[gamma.view.nonce].can_accept_items = False
+        assert alpha.peers.enqueue_candidates() == []
+
+    in_tier(story)
+
+
+def test_who_refused_is_passed_over_for_a_while() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha = await tier.host("alpha")
+        await tier.host("beta")
+        [beta] = alpha.peers.enqueue_candidates()
+        alpha.peers.mark_suspect(beta)
+        assert alpha.peers.enqueue_candidates() == []
+        await asyncio.sleep(SUSPECT_S * 1.1)
+        assert alpha.peers.enqueue_candidates() == [beta]
+
+    in_tier(story)
+
+
+def test_hosts_of_the_same_region_come_first() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha = await tier.host("alpha", region="west")
+        await tier.host("beta", region="east")
+        await tier.host("gamma", region="west", load=9_000.0)
+        for _ in range(4):
+            assert names(alpha.peers.enqueue_candidates()) == ["gamma", "beta"]
+
+    in_tier(story)
+
+
+def test_the_loaded_host_is_asked_last_of_all_and_no_other_gets_everything() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha = await tier.host("alpha")
+        for name, load in (("busy", 900.0), ("idle", 0.0), ("calm", 1.0), ("slow", 2.0)):
+            await tier.host(name, load=load)
+        first = Counter(names(alpha.peers.enqueue_candidates())[0] for _ in range(400))
+        assert first["busy"] == 0
+        assert all(first[name] <= 200 for name in first)
+        assert len(first) >= 2
+
+    in_tier(story)
+
+
+def test_a_host_that_can_take_more_is_less_loaded_by_as_much() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha = await tier.host("alpha")
+        await tier.host("large", load=30.0, capacity=10)
+        await tier.host("small", load=20.0)
+        assert {names(alpha.peers.enqueue_candidates())[0] for _ in range(4)} == {"large"}
+
+    in_tier(story)
+
+
+def test_calls_to_a_peer_share_a_connection_which_ends_when_the_peer_is_gone() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta = await tier.host("alpha"), await tier.host("beta")
+        [peer] = alpha.peers.by_nonce.values()
+        deadline = asyncio.get_running_loop().time() + 5
+        request = ttypes.EnqueueRequest("default", [ttypes.NewItem("t", payload=b"1")], forwarded=True)
+        await asyncio.gather(*(alpha.peers.call(peer, ENQUEUE, request, deadline) for _ in range(5)))
+        assert (len(beta.items), len(tier.network.connections("beta"))) == (5, 1)
+        assert request.timeout_ms is None
+        tier.hosts.remove(beta)
+        tier.views = [alpha.view]
+        assert not alpha.peers.by_nonce
+        await asyncio.sleep(0.1)
+        assert tier.network.connections("beta") == []
+
+    in_tier(story)
+
+
+def test_a_lost_connection_is_opened_anew() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta = await tier.host("alpha"), await tier.host("beta")
+        [peer] = alpha.peers.by_nonce.values()
+        request = ttypes.EnqueueRequest("default", [ttypes.NewItem("t", payload=b"1")], forwarded=True)
+        for _ in range(2):
+            await alpha.peers.call(peer, ENQUEUE, request, asyncio.get_running_loop().time() + 5)
+            for connection in tier.network.connections("beta"):
+                tier.network.cut(connection)
+            await asyncio.sleep(0.1)
+        assert len(beta.items) == 2
+
+    in_tier(story)
+
+
+def test_a_peer_behind_a_partition_is_not_waited_for() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha = await tier.host("alpha")
+        await tier.host("beta")
+        [peer] = alpha.peers.by_nonce.values()
+        tier.network.partition("beta")
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        with pytest.raises(PeerUnreachable):
+            await alpha.peers.call(peer, PEEK, ttypes.PeekRequest("default", "t"), begun + 60)
+        assert loop.time() - begun <= CONNECT_TIMEOUT_S + 0.1
+        tier.network.heal()
+
+    in_tier(story)
+
+
+def test_a_look_that_is_not_answered_has_changed_nothing() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta = await tier.host("alpha"), await tier.host("beta")
+        [peer] = alpha.peers.by_nonce.values()
+        beta.queue.gate = asyncio.Event()
+        deadline = asyncio.get_running_loop().time() + 1
+        with pytest.raises(Unavailable) as caught:
+            await alpha.peers.call(peer, PEEK, ttypes.PeekRequest("default", "t"), deadline)
+        assert not isinstance(caught.value, PeerUnreachable)
+        beta.queue.gate.set()
+
+    in_tier(story)
+
+
+def test_hosts_begin_with_different_peers() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        hosts = [await tier.host(f"host{number}") for number in range(12)]
+        asked = Counter(names(host.peers.enqueue_candidates())[0] for host in hosts)
+        assert max(asked.values()) <= 5
+
+    in_tier(story)
+
+
+def test_what_a_host_tells_of_itself_replaces_what_was_known() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta = await tier.host("alpha"), await tier.host("beta")
+        [peer] = alpha.peers.by_nonce.values()
+        beta.view = replace(beta.view, address=("delta", PORT))
+        tier.change(beta)
+        assert alpha.peers.by_address(("delta", PORT)) is peer
+        assert alpha.peers.by_address(("beta", PORT)) is None
+
+    in_tier(story)
+
+
+def test_a_load_that_is_announced_anew_replaces_what_was_told() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta = await tier.host("alpha"), await tier.host("beta", load=4_096.0)
+        [peer] = alpha.peers.by_nonce.values()
+        assert peer.load == 4_096
+        peer.load = 3_000.0  # as it told by itself
+        tier.change(beta, drained=True)
+        assert (alpha.peers.by_nonce["nonce-beta"].load, peer.view.drained) == (3_000, True)
+        tier.change(beta, load=0.0)
+        assert alpha.peers.by_nonce["nonce-beta"].load == 0
+
+    in_tier(story)

@@ -1,0 +1,259 @@
+"""The map of a cluster from version to version: what a host remembers, what travels, and what a client makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+import pytest
+from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
+from thrift.transport.TTransport import TMemoryBuffer
+
+from foqs.cluster.routing.port import HostView, RoutingTable, ShardView
+from foqs.cluster.routing.registry_cluster import RegistryCluster
+from foqs.cluster.routing.routing_log import STEPS_MAX, RoutingLog
+from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
+from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs_client import conversion
+from foqs_client.idl import ttypes
+from foqs_client.routing_change import apply_routing_change
+from foqs_client.types import Routing as Told
+from shardmgr.local_coordinator import LocalEnsemble
+from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, Member, Plan, ShardSpec
+from tests.support.aio import run
+
+HOST: Final = HostView("h", ("h", 1), "default", "", 0, "nonce")
+SHARD: Final = ShardView(1, "default", "", ("h", 1), "h", 1, "owned")
+
+
+def drawn(version: int, hosts: Mapping[str, int], shards: Mapping[int, int]) -> RoutingTable:
+    """A map of hosts by nonce and shards by number, each with something that may differ."""
+    return RoutingTable(
+        version,
+        [replace(HOST, name=nonce, nonce=nonce, capacity=capacity) for nonce, capacity in sorted(hosts.items())],
+        [replace(SHARD, shard=number, epoch=epoch) for number, epoch in sorted(shards.items())],
+    )
+
+
+def log_of(*maps: RoutingTable) -> RoutingLog:
+    log = RoutingLog()
+    for each in maps:
+        log.add(each)
+    return log
+
+
+def test_the_newest_version_has_not_changed() -> None:
+    change = log_of(drawn(1, {"a": 1}, {1: 1})).changes_since(1)
+    assert change is not None
+    assert (change.since_version, change.version) == (1, 1)
+    assert not (change.hosts or change.shards or change.gone_hosts or change.gone_shards)
+
+
+def test_only_what_changed_is_told() -> None:
+    log = log_of(drawn(1, {"a": 1, "b": 1}, {1: 1, 2: 1}), drawn(2, {"a": 1, "b": 2}, {1: 1, 2: 5}))
+    change = log.changes_since(1)
+    assert change is not None
+    assert [(host.nonce, host.capacity) for host in change.hosts] == [("b", 2)]
+    assert [(shard.shard, shard.epoch) for shard in change.shards] == [(2, 5)]
+
+
+def test_what_went_is_named() -> None:
+    change = log_of(drawn(1, {"a": 1, "b": 1}, {1: 1, 2: 1}), drawn(2, {"b": 1}, {2: 1, 3: 1})).changes_since(1)
+    assert change is not None
+    assert (change.gone_hosts, change.gone_shards) == (["a"], [1])
+    assert [shard.shard for shard in change.shards] == [3]
+
+
+def test_what_went_and_came_back_is_told_as_it_is_now() -> None:
+    log = log_of(drawn(1, {"a": 1}, {1: 1}), drawn(2, {}, {}), drawn(3, {"a": 2}, {1: 9}))
+    change = log.changes_since(1)
+    assert change is not None
+    assert (change.gone_hosts, change.gone_shards) == ([], [])
+    assert [shard.epoch for shard in change.shards] == [9]
+
+
+def test_a_version_that_came_again_counts_from_its_last_time() -> None:
+    one, two = drawn(1, {}, {1: 1}), drawn(2, {}, {1: 2})
+    change = log_of(one, two, one, drawn(3, {}, {1: 1, 7: 1})).changes_since(1)
+    assert change is not None
+    assert [shard.shard for shard in change.shards] == [7]
+
+
+@pytest.mark.parametrize("log", [RoutingLog(), log_of(drawn(1, {}, {}))])
+def test_a_version_that_nobody_remembers_has_no_change(log: RoutingLog) -> None:
+    assert log.changes_since(99) is None
+
+
+def test_so_many_maps_are_remembered_and_no_more() -> None:
+    log = log_of(*(drawn(version, {}, {1: version}) for version in range(STEPS_MAX + 2)))
+    assert log.changes_since(0) is None
+    assert log.changes_since(1) is not None
+
+
+def test_a_map_that_is_drawn_again_takes_nobody_s_place() -> None:
+    one, two = drawn(1, {}, {1: 1}), drawn(2, {}, {1: 2})
+    assert log_of(one, two, *[two] * STEPS_MAX).changes_since(1) is not None
+
+
+def test_loads_are_no_part_of_a_map() -> None:
+    quiet, busy = [RoutingTable(n, [replace(HOST, load=load)], []) for n, load in ((1, 0.0), (2, 900.0))]
+    change = log_of(quiet, busy).changes_since(1)
+    assert change is not None
+    assert change.hosts == []
+
+
+# ---------------------------------------------------------- over the wire, and back
+
+
+class Cluster:
+    """What is to be read of a registry, with a host that tells it."""
+
+    def __init__(self, rng: Random, hosts: int, shards: int) -> None:
+        self.rng = rng
+        self.members = {f"{n:032x}": self._member(n) for n in range(hosts)}
+        self.layout = Layout({number: ShardSpec(number, "main") for number in range(shards)})
+        nonces = list(self.members)
+        self.assigned = {n: Assignment("x", nonces[n % hosts], 1, "main") for n in range(shards)}
+        per_shard = max(1, KEY_SLOT_COUNT // max(1, shards))
+        self.slots = {
+            n: frozenset(range(n * per_shard, (n + 1) * per_shard)) & set(range(KEY_SLOT_COUNT)) for n in range(shards)
+        }
+        self._made = hosts
+        self.service = self.host()
+
+    def host(self) -> RegistryCluster:
+        """One that has told nothing yet."""
+        registry = LocalEnsemble(None, lambda: 0).registry(6_000)
+        self.read()
+        return RegistryCluster(registry, lambda: self.view, "", "default", list, lambda: self.slots)
+
+    def read(self) -> None:
+        held: dict[str, dict[int, HeldShard]] = {}
+        for number, each in self.assigned.items():
+            held.setdefault(each.nonce, {})[number] = HeldShard(each.epoch, "owned")
+        members = [replace(each, held_shards=held.get(nonce, {})) for nonce, each in self.members.items()]
+        self.view = ClusterView(self.layout, Plan(dict(self.assigned), {}), members)
+
+    def move(self, number: int) -> None:
+        before = self.assigned[number]
+        others = [nonce for nonce in self.members if nonce != before.nonce]
+        self.assigned[number] = Assignment("x", self.rng.choice(others), before.epoch + 1, "main")
+
+    def come(self) -> None:
+        self._made += 1
+        self.members[f"{self._made:032x}"] = self._member(self._made)
+
+    def go(self) -> None:
+        if len(self.members) > 2:
+            gone = self.rng.choice(list(self.members))
+            del self.members[gone]
+            for number, each in list(self.assigned.items()):
+                if each.nonce == gone:
+                    self.move(number)
+
+    def remove(self) -> None:
+        number = self.rng.choice(list(self.layout.shards))
+        if len(self.layout.shards) > 2:
+            self.layout = replace(self.layout, shards={n: s for n, s in self.layout.shards.items() if n != number})
+
+    def _member(self, number: int) -> Member:
+        return Member(f"host{999 - number}", f"{number:032x}", f"10.0.0.{number % 250}:7411", load=float(number))
+
+
+def ask(service: RegistryCluster, known: Told | None) -> Any:
+    """What a host replies."""
+    replies: list[Any] = []
+
+    class Caller:
+        session = None
+
+        def reply(self, shape: Any, value: Any, give_back: Any = None) -> None:
+            replies.append(shape(value))
+
+        def fail(self, error: Exception) -> None:
+            raise error
+
+        def log_malformed(self, text: str) -> None:
+            raise AssertionError(text)
+
+    async def main() -> None:
+        request = ttypes.GetRoutingRequest(None if known is None else known.version, changes=known is not None)
+        pending: Any = cluster_handlers(service)["getRouting"](request, 1.0, Caller())
+        await pending.task
+
+    run(main())
+    return replies[0]
+
+
+def size(reply: Any) -> int:
+    buffer = TMemoryBuffer()
+    reply.write(TBinaryProtocolAccelerated(buffer, fallback=False))
+    return len(buffer.getvalue())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_client_that_follows_changes_has_the_map_that_others_read_whole(seed: int) -> None:
+    """It asks one of two hosts, and misses some maps; each host has its own memory."""
+    rng = Random(seed)
+    cluster = Cluster(rng, 4, 9)
+    hosts: Sequence[RegistryCluster] = (cluster.host(), cluster.host())
+    known: Told | None = None
+    steps = (lambda: cluster.move(rng.choice(list(cluster.assigned))), cluster.come, cluster.go, cluster.remove)
+    for _ in range(60):
+        rng.choice(steps)()
+        cluster.read()
+        for host in hosts:
+            if rng.random() < 0.9:
+                host.routing()
+        if rng.random() < 0.5:
+            reply = ask(rng.choice(hosts), known)
+            known = apply_routing_change(known, reply)
+            assert known == conversion.routing(ask(cluster.host(), None))
+    assert known is not None
+
+
+def test_a_change_to_another_map_is_not_taken() -> None:
+    cluster = Cluster(Random(1), 3, 4)
+    first = apply_routing_change(None, ask(cluster.service, None))
+    assert first is not None
+    reply = ask(cluster.service, first)
+    assert reply.since == first.version
+    assert apply_routing_change(replace(first, version=first.version + 1), reply) is None
+    assert apply_routing_change(None, reply) is None
+
+
+def test_a_host_that_knows_no_changes_is_understood() -> None:
+    cluster = Cluster(Random(1), 3, 4)
+    first = apply_routing_change(None, ask(cluster.service, None))
+    assert apply_routing_change(first, ttypes.GetRoutingReply(version=1)) is first
+    assert apply_routing_change(first, ask(cluster.host(), None)) == first
+
+
+def test_loads_come_with_every_reply() -> None:
+    cluster = Cluster(Random(1), 3, 4)
+    first = apply_routing_change(None, ask(cluster.service, None))
+    assert first is not None
+    assert [host.load for host in first.hosts] == [2.0, 1.0, 0.0]  # by name
+    cluster.service.live_loads = lambda: {f"{1:032x}": 77.0}
+    second = apply_routing_change(first, ask(cluster.service, first))
+    assert second is not None
+    assert [host.load for host in second.hosts] == [2.0, 77.0, 0.0]
+    assert second.version == first.version
+    assert [host.load for host in conversion.routing(ask(cluster.service, None)).hosts] == [2.0, 77.0, 0.0]
+
+
+def test_the_move_of_one_of_a_thousand_shards_is_small_to_tell() -> None:
+    cluster = Cluster(Random(1), 50, 1_000)
+    known = apply_routing_change(None, ask(cluster.service, None))
+    whole = size(ask(cluster.service, None))
+    nothing = size(ask(cluster.service, known))
+    cluster.move(17)
+    cluster.read()
+    moved = ask(cluster.service, known)
+    assert [info.shard for info in moved.shards] == [17]
+    assert len(moved.hosts) == 2  # how many they own
+    assert nothing <= 600
+    assert size(moved) <= 1_200
+    assert whole >= 100_000

@@ -1,0 +1,352 @@
+"""Principals over real connections: who is nobody may do nothing, who is somebody what is granted, now."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from foqs.access.authenticator import Authenticator
+from foqs.access.call_permissions import REQUIREMENTS, Permission, Scope
+from foqs.core.errors import ErrorCode
+from foqs.rpc.limits import RpcLimits
+from foqs_client.idl import Foqs, ttypes
+from tests.support.access import ADMIN, ORDERS, EditableGrants, RecordingObserver, gate, keyring
+from tests.support.aio import run
+from tests.support.fake_queue import FakeQueue
+from tests.support.poll import soon
+from tests.support.rpc_server import RawConnection, ServedQueue, call, enqueue, frame, serve_queue
+
+ENQUEUE, CONSUME, PERMIT_ADMIN = Permission.ENQUEUE, Permission.CONSUME, Permission.ADMIN
+CALLS = sorted(name for name in vars(Foqs.Iface) if not name.startswith("_"))
+
+
+def wants(wait_ms: int = 0, namespace: str = "default") -> Any:
+    return ttypes.DequeueRequest(namespace, [ttypes.TopicCount("t", 1)], wait_ms=wait_ms)
+
+
+def code_of(result: Any) -> str:
+    return ErrorCode(result.failed.error.code).name
+
+
+async def asked(raw: RawConnection, name: str, request: Any, *, compact: bool = False) -> tuple[str, str | None]:
+    """(OK or the error's code, the error's field)."""
+    raw.send(call(name, request, compact=compact))
+    _, result = await raw.reply(name, compact)
+    if result.failed is None:
+        return "OK", None
+    return code_of(result), result.failed.error.field
+
+
+async def entered(host: ServedQueue, token: str | None = ORDERS) -> RawConnection:
+    raw = await host.raw()
+    assert await asked(raw, "authenticate", ttypes.AuthenticateRequest(token)) == ("OK", None)
+    return raw
+
+
+def request_of(name: str, namespace: str | None = "default") -> Any:
+    """A request of the call that names a namespace and nothing else."""
+    request = getattr(Foqs, f"{name}_args").thrift_spec[1][3][0]()
+    need = REQUIREMENTS[name]
+    if need.scope is not Scope.NAMESPACE or namespace is None:
+        return request
+    outer, dot, inner = need.namespace_field.partition(".")
+    value: Any = namespace
+    if dot:
+        value = ttypes.NamespaceSettings() if outer == "settings" else ttypes.Grant()
+        setattr(value, inner, namespace)
+    setattr(request, outer, value)
+    return request
+
+
+def with_gate(
+    own: Authenticator, main: Callable[[ServedQueue, FakeQueue], Awaitable[None]], limits: RpcLimits | None = None
+) -> None:
+    async def whole() -> None:
+        queue = FakeQueue()
+        async with serve_queue(queue, limits, authenticator=own) as host:
+            await main(host, queue)
+
+    run(whole())
+
+
+# ------------------------------------------------------------------ who is nobody
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("name", [name for name in CALLS if name != "authenticate"])
+def test_nobody_may_call_anything_and_nothing_reaches_the_queue(name: str, compact: bool) -> None:
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        raw = await host.raw()
+        request = enqueue("t") if name == "enqueue" else request_of(name)
+        assert await asked(raw, name, request, compact=compact) == ("UNAUTHENTICATED", None)
+        assert queue.calls == []
+        await raw.close()
+
+    with_gate(gate(EditableGrants(*Permission)), main)
+
+
+def test_nobody_s_large_frame_is_answered_without_being_kept() -> None:
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        raw = await host.raw()
+        sent = call("enqueue", enqueue("t", payload=b"x" * 500_000))
+        raw.send(sent[:400_000])
+        await soon(lambda: any(connection._frame_reader.is_mid_frame for connection in host.server.connections))
+        assert host.server.byte_budget.reserved_bytes == 0
+        raw.send(sent[400_000:])
+        _, result = await raw.reply("enqueue")
+        assert code_of(result) == "UNAUTHENTICATED"
+        assert (await asked(raw, "authenticate", ttypes.AuthenticateRequest(ORDERS)))[0] == "OK"
+        raw.send(sent)
+        _, result = await raw.reply("enqueue")
+        assert ErrorCode(result.success.results[0].error.code).name == "LIMIT_EXCEEDED"
+        await raw.close()
+
+    with_gate(gate(EditableGrants(ENQUEUE)), main)
+
+
+def test_nobody_s_call_is_refused_before_it_is_read() -> None:
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        raw = await host.raw()
+        whole = call("enqueue", enqueue("t"))[4:]
+        raw.send(frame(whole[:-3]))
+        _, result = await raw.reply("enqueue")
+        assert code_of(result) == "UNAUTHENTICATED"
+        await raw.close()
+
+    with_gate(gate(), main)
+
+
+def test_who_stays_nobody_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        other, stays = await entered(host), await host.raw()
+        await asked(stays, "getRouting", ttypes.GetRoutingRequest())
+        assert await stays.read_to_end() == b""
+        await stays.close()
+        assert await asked(other, "getRouting", ttypes.GetRoutingRequest()) == ("OK", None)
+        await other.close()
+
+    with caplog.at_level(logging.WARNING):
+        with_gate(gate(timeout_s=5.0), main)
+    assert "showed no principal in time" in caplog.text
+
+
+# ---------------------------------------------------------------- authentication
+
+
+def test_a_token_makes_the_connection_its_principal_s_and_no_other_connection() -> None:
+    counted = RecordingObserver()
+
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        one, two = await host.raw(), await host.raw()
+        one.send(call("authenticate", ttypes.AuthenticateRequest(ORDERS)) + call("enqueue", enqueue("t"), 2))
+        _, result = await one.reply("authenticate")
+        assert result.success.principal == "orders"
+        assert (await one.reply("enqueue"))[1].success.results[0].id
+        assert (await asked(two, "enqueue", enqueue("t")))[0] == "UNAUTHENTICATED"
+        await one.close()
+        await two.close()
+
+    with_gate(gate(EditableGrants(ENQUEUE), counted), main)
+    assert counted.principals == ["orders"]
+
+
+def test_an_authentication_without_a_token_tells_who_one_is() -> None:
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        raw = await host.raw()
+        assert (await asked(raw, "authenticate", ttypes.AuthenticateRequest()))[0] == "UNAUTHENTICATED"
+        assert (await asked(raw, "authenticate", ttypes.AuthenticateRequest(ADMIN)))[0] == "OK"
+        raw.send(call("authenticate", ttypes.AuthenticateRequest()))
+        assert (await raw.reply("authenticate"))[1].success.principal == "admin"
+        await raw.close()
+
+    with_gate(gate(), main)
+
+
+def test_a_wrong_token_is_counted_costs_the_principal_and_is_never_written_down(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counted = RecordingObserver()
+
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        raw = await entered(host)
+        wrong = "hunter2-" + ORDERS
+        assert (await asked(raw, "authenticate", ttypes.AuthenticateRequest(wrong)))[0] == "UNAUTHENTICATED"
+        assert (await asked(raw, "enqueue", enqueue("t")))[0] == "UNAUTHENTICATED"
+        await raw.close()
+
+    with caplog.at_level(logging.DEBUG):
+        with_gate(gate(EditableGrants(ENQUEUE), counted), main)
+    assert counted.failures == 1
+    assert "wrong token (1 of 3)" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_after_a_few_wrong_tokens_the_connection_is_closed() -> None:
+    counted = RecordingObserver()
+
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        raw = await host.raw()
+        for _ in range(3):
+            assert (await asked(raw, "authenticate", ttypes.AuthenticateRequest("x")))[0] == "UNAUTHENTICATED"
+        assert await raw.read_to_end() == b""
+        await raw.close()
+
+    with_gate(gate(counted=counted), main)
+    assert counted.failures == 3
+
+
+def test_tokens_sent_at_once_are_not_tried_at_once() -> None:
+    """The right one among them comes too early, and opens nothing."""
+    counted = RecordingObserver()
+
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        raw = await host.raw()
+        tokens = ["x", "y", ORDERS]
+        raw.send(b"".join(call("authenticate", ttypes.AuthenticateRequest(token), n) for n, token in enumerate(tokens)))
+        answers = [await raw.reply("authenticate") for _ in tokens]
+        assert [seqid for seqid, _ in answers] == [1, 2, 0], "the first was answered late"
+        assert {code_of(result) for _, result in answers} == {"UNAUTHENTICATED"}
+        assert (await asked(raw, "enqueue", enqueue("t")))[0] == "UNAUTHENTICATED"
+        await raw.close()
+
+    with_gate(gate(EditableGrants(ENQUEUE), counted, failure_delay_s=0.1), main)
+    assert counted.failures == 1
+
+
+def test_a_peer_that_leaves_before_its_answer_leaves_nothing_behind() -> None:
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        raw = await host.raw()
+        raw.send(call("authenticate", ttypes.AuthenticateRequest("x")))
+        await soon(lambda: host.server.calls_in_flight == 1)
+        await raw.close()
+        await soon(lambda: not host.server.connections)
+
+    with_gate(gate(failure_delay_s=60.0), main)
+
+
+def test_a_host_that_asks_nobody_takes_every_token() -> None:
+    async def main() -> None:
+        async with serve_queue(FakeQueue()) as host:
+            raw = await host.raw()
+            raw.send(call("authenticate", ttypes.AuthenticateRequest("whatever")))
+            _, result = await raw.reply("authenticate")
+            assert (result.failed, result.success.principal) == (None, None)
+            assert (await asked(raw, "enqueue", enqueue("t")))[0] == "OK"
+            await raw.close()
+
+    run(main())
+
+
+# -------------------------------------------------------------------- permissions
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if REQUIREMENTS[name].scope is Scope.NAMESPACE])
+def test_a_namespace_without_a_grant_is_denied_whether_it_exists_or_not(name: str) -> None:
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        raw = await entered(host)
+        field = REQUIREMENTS[name].any_of[0].name
+        assert await asked(raw, name, request_of(name)) == ("PERMISSION_DENIED", field)
+        assert await asked(raw, name, request_of(name, "no-such")) == ("PERMISSION_DENIED", field)
+        assert await asked(raw, name, request_of(name, None)) == (
+            "INVALID_ARGUMENT",
+            REQUIREMENTS[name].namespace_field,
+        )
+        assert queue.calls == []
+        await raw.close()
+
+    with_gate(gate(), main)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if REQUIREMENTS[name].scope is Scope.CLUSTER])
+def test_the_cluster_is_for_administrators(name: str) -> None:
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        raw, admin = await entered(host), await entered(host, ADMIN)
+        assert await asked(raw, name, request_of(name)) == ("PERMISSION_DENIED", "admin")
+        assert (await asked(admin, name, request_of(name)))[0] not in ("PERMISSION_DENIED", "UNAUTHENTICATED")
+        await raw.close()
+        await admin.close()
+
+    with_gate(gate(EditableGrants(*Permission)), main)
+
+
+def test_an_administrator_is_told_which_namespaces_there_are_not() -> None:
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        admin = await entered(host, ADMIN)
+        assert (await asked(admin, "dequeue", wants(namespace="no-such")))[0] == "NAMESPACE_NOT_FOUND"
+        assert (await asked(admin, "dequeue", wants()))[0] == "OK"
+        await admin.close()
+
+    with_gate(gate(), main)
+
+
+def test_a_grant_and_its_end_count_from_the_next_call_on() -> None:
+    granted = EditableGrants()
+
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        raw = await entered(host)
+        assert (await asked(raw, "dequeue", wants()))[0] == "PERMISSION_DENIED"
+        granted.table["orders", "default"] = {CONSUME}
+        assert (await asked(raw, "dequeue", wants()))[0] == "OK"
+        assert (await asked(raw, "enqueue", enqueue("t")))[0] == "PERMISSION_DENIED"
+        granted.table.clear()
+        assert (await asked(raw, "dequeue", wants()))[0] == "PERMISSION_DENIED"
+        await raw.close()
+
+    with_gate(gate(granted), main)
+
+
+def test_a_call_that_began_with_a_permission_ends_with_it() -> None:
+    granted = EditableGrants(CONSUME)
+
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        queue.gate = asyncio.Event()
+        raw = await entered(host)
+        raw.send(call("dequeue", wants(1_000)))
+        await soon(lambda: queue.running == 1)
+        granted.table.clear()
+        queue.gate.set()
+        assert (await raw.reply("dequeue"))[1].failed is None
+        await raw.close()
+
+    with_gate(gate(granted), main)
+
+
+def test_complaints_name_the_principal(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        raw = await entered(host)
+        raw.send(frame(call("dequeue", wants())[4:-3]))
+        await raw.reply("dequeue")
+        await raw.close()
+
+    with caplog.at_level(logging.WARNING):
+        with_gate(gate(EditableGrants(CONSUME)), main)
+    assert "(orders): dequeue was refused" in caplog.text
+
+
+# ------------------------------------------------------------------ changed secrets
+
+
+def test_a_token_that_is_gone_ends_the_connections_that_had_shown_it() -> None:
+    own = gate(EditableGrants(CONSUME))
+
+    async def main(host: ServedQueue, queue: FakeQueue) -> None:
+        queue.gate = asyncio.Event()
+        orders, admin, nobody = await entered(host), await entered(host, ADMIN), await host.raw()
+        orders.send(call("dequeue", wants(1_000)))
+        await soon(lambda: queue.running == 1)
+        own.keyring = keyring(orders="another-0123456789")
+        host.server.close_revoked()
+        assert code_of((await orders.reply("dequeue"))[1]) == "UNKNOWN_OUTCOME"
+        assert await orders.read_to_end() == b""
+        await orders.close()
+        queue.gate.set()
+        assert (await asked(admin, "dequeue", wants()))[0] == "OK"
+        assert (await asked(nobody, "authenticate", ttypes.AuthenticateRequest(ORDERS)))[0] == "UNAUTHENTICATED"
+        for raw in (admin, nobody):
+            await raw.close()
+
+    with_gate(own, main)

@@ -1,0 +1,305 @@
+"""One call: answered once, or given back; ended by its deadline, its loss or the host's stop. The clock is virtual."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import ErrorCode, FoqsError, NotFound
+from foqs.core.items.validation import MalformedRequest
+from foqs.queue.port import PendingCall
+from foqs.rpc.auth_session import AuthSession
+from foqs.rpc.call import RpcCall
+from foqs.rpc.messages import read_head
+from foqs.rpc.methods import Caller, MethodHandler, ServerMethod, contract_methods, task_handler
+from foqs.runtime.deadlines import DeadlineSweeper
+from foqs_client.idl import ttypes
+from tests.support.rpc_server import call as call_frame
+from tests.support.rpc_server import parse_reply
+from tests.support.virtual_time import run_virtual
+
+GRACE_S = 0.5
+
+
+class FakeLine:
+    """A connection that keeps what is sent."""
+
+    session: AuthSession | None = None
+
+    def __init__(self) -> None:
+        self.calls: dict[RpcCall, None] = {}
+        self.backstop = DeadlineSweeper(asyncio.get_running_loop(), self.calls)
+        self.reply_bytes_max = 10_000
+        self.results: list[Any] = []
+        self.ends: list[str | None] = []
+        self.complaints: list[str] = []
+        self.lost = False
+
+    def send(self, frame: bytes, on_unsent: Callable[[], None] | None = None) -> None:
+        if not self.lost:
+            self.results.append(parse_reply(frame[4:], "getItem")[1])
+        elif on_unsent is not None:
+            on_unsent()
+
+    def log_warning(self, text: str) -> None:
+        self.complaints.append(text)
+
+    def on_call_ended(self, call: RpcCall, code: str | None) -> None:
+        del self.calls[call]
+        self.ends.append(code)
+
+    def awaited(self) -> int:
+        """How many calls are still to expire."""
+        return 0 if self.backstop.next_sweep_at == inf else len(self.calls)
+
+    def codes(self) -> list[ErrorCode | None]:
+        """What was sent: a code for each failure, None for each success."""
+        return [result.failed and ErrorCode(result.failed.error.code) for result in self.results]
+
+
+class Work:
+    """A `Pending` that counts how often it was abandoned."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.abandoned = 0
+        self._failure = failure
+
+    def abandon(self) -> None:
+        self.abandoned += 1
+        if self._failure is not None:
+            raise self._failure
+
+
+def method(serve: MethodHandler, *, writes: bool = False) -> ServerMethod:
+    return replace(contract_methods({"getItem": serve})[b"getItem"], writes=writes)
+
+
+def begin(line: FakeLine, serve: MethodHandler, *, writes: bool = False) -> RpcCall:
+    """A call with a second to live."""
+    head, seqid = read_head(call_frame("getItem", ttypes.GetItemRequest("default"))[4:])
+    call = RpcCall(line, head, seqid, method(serve, writes=writes), 0, 0.0)
+    line.calls[call] = None
+    call.start(None, asyncio.get_running_loop().time() + 1, GRACE_S)
+    return call
+
+
+def view(number: int) -> Any:
+    return ttypes.ItemView(attempt=number)
+
+
+def waiting(work: PendingCall, told: list[Caller]) -> MethodHandler:
+    """Serves by waiting; the caller is kept in `told`."""
+
+    def serve(request: Any, deadline: float, caller: Caller) -> PendingCall:
+        told.append(caller)
+        return work
+
+    return serve
+
+
+def virtually(test: Callable[[FakeLine], Any]) -> None:
+    async def main() -> None:
+        await test(FakeLine())
+
+    run_virtual(main)
+
+
+def test_an_answer_given_before_serve_returns_is_the_only_one_and_sets_no_deadline() -> None:
+    async def test(line: FakeLine) -> None:
+        def serve(request: Any, deadline: float, caller: Caller) -> PendingCall:
+            caller.reply(view, 1)
+            return work
+
+        work = Work()
+        call = begin(line, serve)
+        assert line.awaited() == 0
+        await asyncio.sleep(5)
+        call.abandon()
+        assert (line.codes(), line.ends, work.abandoned) == ([None], ["OK"], 0)
+
+    virtually(test)
+
+
+def test_only_the_first_answer_is_sent_and_any_other_is_given_back() -> None:
+    async def test(line: FakeLine) -> None:
+        told: list[Caller] = []
+        back: list[int] = []
+        begin(line, waiting(Work(), told))
+        for number in (1, 2, 3):
+            told[0].reply(view, number, lambda number=number: back.append(number))  # type: ignore[misc]
+        told[0].fail(NotFound("too late"))
+        assert [result.success.attempt for result in line.results] == [1]
+        assert (back, line.ends) == ([2, 3], ["OK"])
+
+    virtually(test)
+
+
+def test_a_failure_after_an_answer_is_not_sent() -> None:
+    async def test(line: FakeLine) -> None:
+        def serve(request: Any, deadline: float, caller: Caller) -> PendingCall:
+            caller.reply(view, 1)
+            raise NotFound("after the answer")
+
+        begin(line, serve)
+        assert (line.codes(), line.ends) == ([None], ["OK"])
+
+    virtually(test)
+
+
+@pytest.mark.parametrize(("writes", "code"), [(True, ErrorCode.UNKNOWN_OUTCOME), (False, ErrorCode.DEADLINE_EXCEEDED)])
+def test_a_call_that_nobody_answers_ends_at_its_deadline_and_grace_and_is_abandoned(
+    writes: bool, code: ErrorCode
+) -> None:
+    async def test(line: FakeLine) -> None:
+        told: list[Caller] = []
+        work, back = Work(), []
+        begin(line, waiting(work, told), writes=writes)
+        await asyncio.sleep(1 + GRACE_S - 0.01)
+        assert (line.results, work.abandoned) == ([], 0)
+        await asyncio.sleep(0.03)
+        assert (line.codes(), line.ends, work.abandoned) == ([code], [code.name], 1)
+        told[0].reply(view, 1, lambda: back.append(1))
+        assert (len(line.results), back, len(line.ends)) == (1, [1], 1)
+
+    virtually(test)
+
+
+def test_an_answered_call_does_not_expire() -> None:
+    async def test(line: FakeLine) -> None:
+        told: list[Caller] = []
+        work = Work()
+        begin(line, waiting(work, told))
+        assert line.awaited() == 1
+        told[0].reply(view, 1)
+        assert line.awaited() == 0
+        await asyncio.sleep(5)
+        assert (line.codes(), work.abandoned) == ([None], 0)
+
+    virtually(test)
+
+
+def test_an_abandoned_call_sends_nothing_and_does_not_expire() -> None:
+    async def test(line: FakeLine) -> None:
+        told: list[Caller] = []
+        work, back = Work(), []
+        call = begin(line, waiting(work, told))
+        call.abandon()
+        call.abandon()
+        await asyncio.sleep(5)
+        told[0].reply(view, 1, lambda: back.append(1))
+        assert (line.results, line.ends, work.abandoned, back) == ([], [None], 1, [1])
+
+    virtually(test)
+
+
+def test_what_cannot_be_abandoned_is_logged_and_harms_no_other_call(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(line: FakeLine) -> None:
+        told: list[Caller] = []
+        begin(line, waiting(Work(RuntimeError("planted")), told))
+        begin(line, waiting(Work(), told))
+        await asyncio.sleep(5)
+        assert len(line.results) == 2
+
+    with caplog.at_level(logging.WARNING, "foqs"):
+        virtually(test)
+    assert len(caplog.records) == 1
+    assert "planted" in caplog.text
+
+
+def test_an_answer_to_a_connection_that_is_gone_is_given_back() -> None:
+    async def test(line: FakeLine) -> None:
+        told: list[Caller] = []
+        back: list[int] = []
+        begin(line, waiting(Work(), told))
+        line.lost = True
+        told[0].reply(view, 1, lambda: back.append(1))
+        assert back == [1]
+
+    virtually(test)
+
+
+def test_a_reply_that_is_too_long_or_cannot_be_made_is_given_back_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(number: int) -> Any:
+        raise RuntimeError("planted")
+
+    async def test(line: FakeLine) -> None:
+        told: list[Caller] = []
+        back: list[int] = []
+        begin(line, waiting(Work(), told))
+        begin(line, waiting(Work(), told))
+        told[0].reply(lambda payload: ttypes.ItemView(payload=payload), b"x" * 10_001, lambda: back.append(1))
+        told[1].reply(broken, 1, lambda: back.append(2))
+        assert line.codes() == [ErrorCode.LIMIT_EXCEEDED, ErrorCode.UNAVAILABLE]
+        assert (back, line.ends) == ([1, 2], ["LIMIT_EXCEEDED", "UNAVAILABLE"])
+
+    virtually(test)
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "complaints"),
+    [
+        (NotFound("planted"), ErrorCode.NOT_FOUND, 0),
+        (MalformedRequest("planted"), ErrorCode.INVALID_ARGUMENT, 1),
+        (RuntimeError("planted"), ErrorCode.UNAVAILABLE, 0),
+    ],
+)
+@pytest.mark.parametrize("task", [False, True])
+def test_what_serving_raises_is_the_answer(error: Exception, code: ErrorCode, complaints: int, task: bool) -> None:
+    async def test(line: FakeLine) -> None:
+        async def later(request: Any, deadline: float) -> Any:
+            raise error
+
+        def now(request: Any, deadline: float, caller: Caller) -> PendingCall:
+            raise error
+
+        begin(line, task_handler(later) if task else now)
+        await asyncio.sleep(0.01)
+        assert (line.codes(), len(line.complaints)) == ([code], complaints)
+
+    virtually(test)
+
+
+def test_a_coroutine_is_cancelled_when_its_call_is_abandoned_and_answers_when_it_returns() -> None:
+    async def test(line: FakeLine) -> None:
+        seen: list[str] = []
+
+        async def serve(request: Any, deadline: float) -> Any:
+            try:
+                await asyncio.sleep(0.2)
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                raise
+            return view(7)
+
+        begin(line, task_handler(serve)).abandon()
+        begin(line, task_handler(serve))
+        await asyncio.sleep(0.1)
+        begin(line, task_handler(serve)).abandon()
+        call = begin(line, task_handler(serve))
+        await asyncio.sleep(0.15)
+        call.abandon()
+        await asyncio.sleep(1)
+        assert [result.success.attempt for result in line.results] == [7]
+        assert (seen, line.ends) == (["cancelled"], [None, None, "OK", None])
+
+    virtually(test)
+
+
+def test_a_failure_is_told_once() -> None:
+    async def test(line: FakeLine) -> None:
+        told: list[Caller] = []
+        begin(line, waiting(Work(), told))
+        errors: list[FoqsError] = [NotFound("first"), NotFound("second")]
+        for error in errors:
+            told[0].fail(error)
+        assert [result.failed.error.message for result in line.results] == ["first"]
+        assert line.ends == ["NOT_FOUND"]
+
+    virtually(test)

@@ -1,0 +1,499 @@
+"""What the calls make of their arguments: what passes, exactly, and what is refused with which field."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from foqs.core.errors import ErrorCode, FoqsError, InvalidArgument, LimitExceeded, Overloaded
+from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, NewItem, State, parse_id
+from foqs.core.items.life import EventKind
+from foqs.queue.port import ItemView
+from foqs.rpc import codec
+from foqs.rpc.messages import DecodeLimits, Decoder, bytes_spec, read_head
+from foqs.rpc.methods import ServerMethod
+from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs_client.idl import Foqs, ttypes
+from tests.support.fake_queue import LIMITS, NOW_MS, FakeQueue
+from tests.support.rpc_server import call
+
+ID = "3-8796093022209"
+
+
+class Asked:
+    """A `Caller` that keeps what it is told."""
+
+    session = None
+
+    def __init__(self) -> None:
+        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.complaints: list[str] = []
+
+    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
+        self.result.set_result(to_struct(value))
+
+    def fail(self, error: Exception) -> None:
+        self.result.set_exception(error)
+
+    def log_malformed(self, text: str) -> None:
+        self.complaints.append(text)
+
+
+def ask(method: ServerMethod, request: Any) -> Any:
+    """The reply struct for a decoded request."""
+
+    async def main() -> Any:
+        asked = Asked()
+        method.handle(request, 1e9, asked)
+        return await asked.result
+
+    return asyncio.run(main())
+
+
+def serve(queue: FakeQueue, name: str, request: Any) -> Any:
+    """The reply struct, through the bytes that a client would send."""
+    message = call(name, request)[4:]
+    head, _ = read_head(message)
+    arguments = Decoder(DecodeLimits(1 << 24, 200_000)).decode(message, head, bytes_spec(getattr(Foqs, f"{name}_args")))
+    handlers = QueueHandlers(queue, HostIdentity("here", 7411, 42), random.Random(1))
+    handlers.timeout_s(arguments.request)
+    return ask(handlers.methods[name.encode()], arguments.request)
+
+
+def refusal(queue: FakeQueue, name: str, request: Any) -> tuple[str, str | None]:
+    with pytest.raises(FoqsError) as caught:
+        serve(queue, name, request)
+    return caught.value.code.name, caught.value.field
+
+
+def enqueue(**fields: Any) -> tuple[NewItem | None, Any]:
+    """(the item as the queue saw it, its result) for one NewItem, beside a good neighbour."""
+    queue = FakeQueue()
+    fields.setdefault("topic", "t")
+    request = ttypes.EnqueueRequest("default", [ttypes.NewItem(**fields), ttypes.NewItem(topic="neighbour")])
+    results = serve(queue, "enqueue", request).results
+    assert results[1].id is not None
+    seen = queue.calls[0][1]
+    assert isinstance(seen, list)
+    return (seen[0] if len(seen) == 2 else None), results[0]
+
+
+@pytest.mark.parametrize("topic", ["a", "A", "a ", " a", "é", "😀" * 63, "x" * 255, "a/b\nc"])
+def test_a_name_is_kept_exactly(topic: str) -> None:
+    item, result = enqueue(topic=topic)
+    assert item is not None
+    assert item.topic == topic
+    assert result.id is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "field"),
+    [
+        ({"topic": ""}, ErrorCode.INVALID_ARGUMENT, "topic"),
+        ({"topic": None}, ErrorCode.INVALID_ARGUMENT, "topic"),
+        ({"topic": "x" * 256}, ErrorCode.INVALID_ARGUMENT, "topic"),
+        ({"topic": "é" * 128}, ErrorCode.INVALID_ARGUMENT, "topic"),
+        ({"topic": "a\0b"}, ErrorCode.INVALID_ARGUMENT, "topic"),
+        ({"payload": b"x" * 10_241}, ErrorCode.LIMIT_EXCEEDED, "payload"),
+        ({"metadata": b"x" * 1_025}, ErrorCode.LIMIT_EXCEEDED, "metadata"),
+        ({"delay_ms": -1}, ErrorCode.INVALID_ARGUMENT, "delay_ms"),
+        ({"delay_ms": (1 << 63) - 1}, ErrorCode.INVALID_ARGUMENT, "delay_ms"),
+        ({"delay_ms": 1, "deliver_after_ms": 1}, ErrorCode.INVALID_ARGUMENT, "delay_ms"),
+        ({"deliver_after_ms": TIME_MS_MAX + 1}, ErrorCode.INVALID_ARGUMENT, "deliver_after_ms"),
+        ({"lease_ms": 0}, ErrorCode.INVALID_ARGUMENT, "lease_ms"),
+        ({"lease_ms": -5}, ErrorCode.INVALID_ARGUMENT, "lease_ms"),
+        ({"lease_ms": 3_600_001}, ErrorCode.LIMIT_EXCEEDED, "lease_ms"),
+        ({"ttl_ms": 0}, ErrorCode.INVALID_ARGUMENT, "ttl_ms"),
+        ({"ttl_ms": 10, "delay_ms": 10}, ErrorCode.INVALID_ARGUMENT, "ttl_ms"),
+        ({"policy": 77}, ErrorCode.INVALID_ARGUMENT, "policy"),
+        ({"attempts_max": -1}, ErrorCode.INVALID_ARGUMENT, "attempts_max"),
+        ({"idempotency_key": ""}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
+        ({"idempotency_key": "x" * 256}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
+        ({"idempotency_key": "é" * 128, "ttl_ms": 5}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
+        ({"idempotency_key": "a\0b"}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
+    ],
+)
+def test_a_bad_item_is_refused_alone_and_by_name(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
+    item, result = enqueue(**fields)
+    assert item is None
+    assert (ErrorCode(result.error.code), result.error.field) == (code, f"items[0].{field}")
+
+
+def test_the_limit_of_a_payload_is_said_in_its_error() -> None:
+    assert "10240" in enqueue(payload=b"x" * 10_241)[1].error.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "seen"),
+    [
+        ({}, {"priority": 0, "payload": b"", "metadata": b"", "delay_ms": 0, "deliver_after_ms": None}),
+        ({}, {"lease_ms": 30_000, "ttl_ms": None, "policy": DeliveryPolicy.AT_LEAST_ONCE, "attempts_max": 0}),
+        ({"priority": -(1 << 31)}, {"priority": -(1 << 31)}),
+        ({"priority": (1 << 31) - 1}, {"priority": (1 << 31) - 1}),
+        ({"payload": b"x" * 10_240}, {"payload": b"x" * 10_240}),
+        ({"deliver_after_ms": 5}, {"delay_ms": None, "deliver_after_ms": 5}),
+        ({"deliver_after_ms": TIME_MS_MAX}, {"deliver_after_ms": TIME_MS_MAX}),
+        ({"ttl_ms": 11, "delay_ms": 10}, {"ttl_ms": 11, "delay_ms": 10}),
+        ({"lease_ms": 3_600_000}, {"lease_ms": 3_600_000}),
+        ({"policy": 2, "attempts_max": 7}, {"policy": DeliveryPolicy.AT_MOST_ONCE, "attempts_max": 7}),
+    ],
+)
+def test_a_good_item_reaches_the_queue_as_it_was_sent(fields: dict[str, Any], seen: dict[str, Any]) -> None:
+    item, _ = enqueue(**fields)
+    assert {name: getattr(item, name) for name in seen} == seen
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "code", "field"),
+    [
+        ("enqueue", ttypes.EnqueueRequest(None, []), "INVALID_ARGUMENT", "namespace_name"),
+        ("enqueue", ttypes.EnqueueRequest("other", []), "NAMESPACE_NOT_FOUND", "namespace_name"),
+        ("enqueue", ttypes.EnqueueRequest("default", []), "INVALID_ARGUMENT", "items"),
+        ("enqueue", ttypes.EnqueueRequest("default", None), "INVALID_ARGUMENT", "items"),
+        ("enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem()] * 1_001), "LIMIT_EXCEEDED", "items"),
+        ("enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem()], 0), "INVALID_ARGUMENT", "timeout_ms"),
+        ("dequeue", ttypes.DequeueRequest("default", []), "INVALID_ARGUMENT", "topics"),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount(str(i), 1) for i in range(100_000)]),
+            "LIMIT_EXCEEDED",
+            "topics",
+        ),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", 0)]),
+            "INVALID_ARGUMENT",
+            "topics[0].count",
+        ),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", -3)]),
+            "INVALID_ARGUMENT",
+            "topics[0].count",
+        ),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", 10**9)]),
+            "LIMIT_EXCEEDED",
+            "topics[0].count",
+        ),
+        ("dequeue", ttypes.DequeueRequest("default", [ttypes.TopicCount("a")]), "INVALID_ARGUMENT", "topics[0].count"),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", 1), ttypes.TopicCount("a", 2)]),
+            "INVALID_ARGUMENT",
+            "topics[1].topic",
+        ),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", 1)], wait_ms=-1),
+            "INVALID_ARGUMENT",
+            "wait_ms",
+        ),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", 1)], lease_ms=0),
+            "INVALID_ARGUMENT",
+            "lease_ms",
+        ),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", 1)], items_max=10**6),
+            "LIMIT_EXCEEDED",
+            "items_max",
+        ),
+        ("ack", ttypes.AckRequest("default", []), "INVALID_ARGUMENT", "leases"),
+        ("cancel", ttypes.CancelRequest("default", None), "INVALID_ARGUMENT", "ids"),
+        ("peek", ttypes.PeekRequest("default"), "INVALID_ARGUMENT", "topic"),
+        ("peek", ttypes.PeekRequest("default", "t", 9), "INVALID_ARGUMENT", "state"),
+        ("peek", ttypes.PeekRequest("default", "t", page=ttypes.Page(0)), "INVALID_ARGUMENT", "page.limit"),
+        ("peek", ttypes.PeekRequest("default", "t", page=ttypes.Page(1_001)), "LIMIT_EXCEEDED", "page.limit"),
+        ("getItem", ttypes.GetItemRequest("default"), "INVALID_ARGUMENT", "id"),
+        ("getItem", ttypes.GetItemRequest("default", "nonsense"), "INVALID_ARGUMENT", "id"),
+        ("getItem", ttypes.GetItemRequest("default", ID), "NOT_FOUND", None),
+        (
+            "getActiveTopics",
+            ttypes.GetActiveTopicsRequest("default", ttypes.TopicFilter(states=[])),
+            "INVALID_ARGUMENT",
+            "filter.states",
+        ),
+        ("listShards", ttypes.ListRequest(ttypes.Page(cursor="x")), "INVALID_ARGUMENT", "page.cursor"),
+        ("explain", ttypes.GetItemRequest("default"), "INVALID_ARGUMENT", "id"),
+        ("explain", ttypes.GetItemRequest("default", "nonsense"), "INVALID_ARGUMENT", "id"),
+        ("listDead", ttypes.ListDeadRequest("default", ""), "INVALID_ARGUMENT", "topic"),
+        ("redrive", ttypes.RedriveRequest("default", []), "INVALID_ARGUMENT", "ids"),
+        ("purgeTopic", ttypes.TopicRequest("default", ""), "INVALID_ARGUMENT", "topic"),
+        ("purgeTopic", ttypes.TopicRequest("default"), "INVALID_ARGUMENT", "topic"),
+    ],
+)
+def test_a_bad_call_is_refused_whole_and_nothing_reaches_the_queue(
+    name: str, request_: Any, code: str, field: str | None
+) -> None:
+    queue = FakeQueue()
+    assert refusal(queue, name, request_) == (code, field)
+    assert [call for call in queue.calls if call[0] != "item"] == []
+
+
+def test_every_method_of_the_contract_is_there_and_only_the_served_ones_are_served() -> None:
+    names = {name for name in vars(Foqs.Iface) if not name.startswith("_")}
+    queue = FakeQueue()
+    handlers = QueueHandlers(queue, HostIdentity("here", 7411, 42), random.Random(1))
+    assert {name.decode() for name in handlers.methods} == names
+    unserved = set()
+    for name, method in handlers.methods.items():
+        try:
+            ask(method, getattr(method.args_spec[0](), "request", None))
+        except FoqsError as error:
+            assert error.code is ErrorCode.NOT_IMPLEMENTED
+            unserved.add(name.decode())
+        except AttributeError:
+            continue
+    assert names - unserved == {
+        "authenticate", "enqueue", "dequeue", "ack", "nack", "extendLease", "release", "cancel",
+        "update", "redrive", "listDead", "countItems", "bulk", "purgeTopic",
+        "getActiveTopics", "peek", "getItem", "explain", "listShards", "getRouting", "addShard", "removeShard", "moveShard",
+        "drainShard", "undrainShard", "listHosts", "drainHost", "undrainHost",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("entry", "code", "field"),
+    [
+        (ttypes.Nack("nonsense", 1), ErrorCode.INVALID_ARGUMENT, "nacks[0].id"),
+        (ttypes.Nack(None, 1), ErrorCode.INVALID_ARGUMENT, "nacks[0].id"),
+        (ttypes.Nack("03-8796093022209", 1), ErrorCode.INVALID_ARGUMENT, "nacks[0].id"),
+        (ttypes.Nack(ID), ErrorCode.INVALID_ARGUMENT, "nacks[0].token"),
+        (ttypes.Nack(ID, 1, delay_ms=-1), ErrorCode.INVALID_ARGUMENT, "nacks[0].delay_ms"),
+        (ttypes.Nack(ID, 1, delay_ms=1, deliver_after_ms=1), ErrorCode.INVALID_ARGUMENT, "nacks[0].delay_ms"),
+        (ttypes.Nack(ID, 1, metadata=b"x" * 1_025), ErrorCode.LIMIT_EXCEEDED, "nacks[0].metadata"),
+        (ttypes.Nack(ID, 1, delay_ms=1, dead=True), ErrorCode.INVALID_ARGUMENT, "nacks[0].dead"),
+    ],
+)
+def test_a_bad_nack_is_refused_alone(entry: Any, code: ErrorCode, field: str) -> None:
+    queue = FakeQueue()
+    good = ttypes.Nack("3-8796093022210", 5, delay_ms=0, metadata=b"m")
+    outcomes = serve(queue, "nack", ttypes.NackRequest("default", [entry, good])).outcomes
+    assert (ErrorCode(outcomes[0].error.code), outcomes[0].error.field) == (code, field)
+    assert ErrorCode(outcomes[1].error.code) is ErrorCode.NOT_FOUND
+    [(_, details)] = queue.calls
+    assert isinstance(details, list)
+    [(shard, event)] = details
+    assert (shard, event.kind, event.id, event.token) == (3, EventKind.NACK, 8796093022210, 5)
+    assert (event.delay_ms, event.metadata, event.dead) == (0, b"m", False)
+    assert 0 <= event.jitter < 1
+
+
+def test_jitter_is_drawn_for_each_nack_from_the_generator_given() -> None:
+    def events(seed: int) -> list[float]:
+        queue = FakeQueue()
+        handlers = QueueHandlers(queue, HostIdentity("here", 7411, 42), random.Random(seed))
+        raw = [ttypes.Nack(b"3-%d" % (8796093022209 + n), 1) for n in range(3)]
+        ask(handlers.methods[b"nack"], ttypes.NackRequest(b"default", raw))
+        return [event.jitter for _, event in queue.calls[0][1]]  # type: ignore[attr-defined]
+
+    assert events(1) == events(1)
+    assert len(set(events(1))) == 3
+    assert events(1) != events(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "field"),
+    [
+        ("ack", ttypes.AckRequest("default", [ttypes.Lease(ID, 1), ttypes.Lease(ID, 2)]), "leases[1].id"),
+        ("cancel", ttypes.CancelRequest("default", [ID, ID]), "ids[1]"),
+    ],
+)
+def test_the_second_of_an_id_that_stands_twice_is_refused(name: str, request_: Any, field: str) -> None:
+    queue = FakeQueue()
+    outcomes = serve(queue, name, request_).outcomes
+    assert outcomes[0].already_gone
+    assert (outcomes[1].error.code, outcomes[1].error.field) == (ErrorCode.INVALID_ARGUMENT, field)
+    assert len(queue.calls[0][1]) == 1  # type: ignore[arg-type]
+
+
+def test_acks_reach_the_queue_in_columns_and_the_refused_ones_do_not() -> None:
+    one, two = 8796093022209, 8796093022210
+    good = [ttypes.Lease(f"3-{one}", 5), ttypes.Lease(f"65535-{two}", -6)]
+    for bad, field in [
+        (None, None),
+        (ttypes.Lease(None, 1), "id"),
+        (ttypes.Lease("nonsense", 1), "id"),
+        (ttypes.Lease("x" * 65, 1), "id"),
+        (ttypes.Lease(f"4-{one}"), "token"),
+        (ttypes.Lease(f"3-{one}", 7), "id"),
+    ]:
+        queue = FakeQueue()
+        leases = good if bad is None else [good[0], bad, good[1]]
+        outcomes = serve(queue, "ack", ttypes.AckRequest("default", leases)).outcomes
+        assert queue.calls == [("ack", [((3, one), 5), ((65535, two), -6)])]
+        assert [outcome.already_gone for outcome in outcomes if outcome.error is None] == [True, True]
+        assert [outcome.error.field for outcome in outcomes if outcome.error] == (
+            [f"leases[1].{field}"] if field else []
+        )
+
+
+def test_a_call_without_one_good_entry_is_answered_without_the_queue() -> None:
+    queue = FakeQueue()
+    bad = ttypes.Lease("nonsense", 1)
+    assert len(serve(queue, "ack", ttypes.AckRequest("default", [bad, bad])).outcomes) == 2
+    assert len(serve(queue, "release", ttypes.ReleaseRequest("default", [bad])).outcomes) == 1
+    assert len(serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem()])).results) == 1
+    assert queue.calls == []
+
+
+NUMBERS = st.one_of(
+    st.integers(0, 1 << 64),
+    st.sampled_from([8796093022207, 8796093022208, 8796093022209, (1 << 44), (1 << 63) - 1, 1 << 63]),
+)
+
+
+@example("3-08796093022209")
+@example("03-8796093022209")
+@example(f"3-{(1 << 63) + 1}")
+@given(
+    st.one_of(
+        st.builds("{}-{}".format, st.one_of(st.integers(-1, 70_000), st.sampled_from([0, 65535, 65536])), NUMBERS),
+        st.builds("{}{}".format, st.sampled_from(["0", "+", " ", "3-0", "3-+", "3- ", "3--", "-"]), NUMBERS),
+        st.builds("3-{}{}".format, NUMBERS, st.sampled_from(["", " ", "\n", "-", "-1", "_1", "\u0661", "\0"])),
+        st.text(max_size=30),
+    )
+)
+def test_many_ids_at_once_are_read_exactly_as_one_is(text: str) -> None:
+    try:
+        expected = [(3, 8796093022209), parse_id(text, "id")]
+    except FoqsError:
+        expected = None
+    assert codec.parse_ids([ID.encode(), text.encode(errors="surrogatepass")]) == expected
+
+
+def test_each_item_of_a_mixed_call_keeps_its_own_topic_and_place() -> None:
+    queue = FakeQueue()
+    topics = ["a", "a", "", "b", None, "a", "é"]
+    request = ttypes.EnqueueRequest("default", [ttypes.NewItem(topic=topic) for topic in topics])
+    results = serve(queue, "enqueue", request).results
+    assert [item.topic for item in queue.calls[0][1]] == ["a", "a", "b", "a", "é"]  # type: ignore[attr-defined]
+    assert [result.error and result.error.field for result in results] == [
+        None, None, "items[2].topic", None, "items[4].topic", None, None,
+    ]  # fmt: skip
+    assert [queue.rows[int(result.id[2:])].topic for result in results if result.id] == ["a", "a", "b", "a", "é"]
+
+
+def test_an_item_that_the_queue_refuses_is_named_by_its_place_in_the_call() -> None:
+    malformed, taken = InvalidArgument("it is empty", field="items[0].topic"), "1-8796093022209"
+    refused, whole = InvalidArgument("it ends too early", field="ttl_ms"), LimitExceeded("too many", field="items")
+    told = codec.enqueue_reply([malformed, taken, refused, whole, Overloaded("not now")]).results
+    assert [result.error and result.error.field for result in told] == [
+        "items[0].topic", None, "items[2].ttl_ms", "items", None,
+    ]  # fmt: skip
+
+
+def test_an_item_that_is_not_utf8_is_complained_of_once_a_call() -> None:
+    raw = [ttypes.NewItem(topic=b"\xff"), ttypes.NewItem(topic=b"\xfe"), ttypes.NewItem(topic=b"")]
+    handlers = QueueHandlers(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
+
+    async def main() -> list[str]:
+        asked = Asked()
+        handlers.methods[b"enqueue"].handle(ttypes.EnqueueRequest(b"default", raw), 1e9, asked)
+        assert len((await asked.result).results) == 3
+        return asked.complaints
+
+    [complaint] = asyncio.run(main())
+    assert "items[0].topic" in complaint
+
+
+def test_a_wait_is_cut_to_the_call_s_time_and_to_the_host_s_limit() -> None:
+    for timeout_ms, wait_ms, expected in [(500, 2_000, 500), (60_000, 10**12, LIMITS.wait_ms_max), (None, 50, 50)]:
+        queue = FakeQueue()
+        topics = [ttypes.TopicCount("a", 1)]
+        serve(queue, "dequeue", ttypes.DequeueRequest("default", topics, wait_ms=wait_ms, timeout_ms=timeout_ms))
+        assert queue.calls[0][1] == ([("a", 1)], expected, None)
+
+
+def test_a_time_beyond_the_host_s_limit_is_cut_and_a_missing_one_is_its_default() -> None:
+    handlers = QueueHandlers(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
+    assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=10**15)) == 60.0
+    assert handlers.timeout_s(ttypes.AckRequest()) == 10.0
+    assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=1)) == 0.001
+
+
+def test_a_view_shows_what_the_item_s_state_makes_known_and_no_more() -> None:
+    queue = FakeQueue()
+    request = ttypes.EnqueueRequest("default", [ttypes.NewItem(topic="t", payload=b"abc", delay_ms=500, ttl_ms=900)])
+    [result] = serve(queue, "enqueue", request).results
+    view = serve(queue, "getItem", ttypes.GetItemRequest("default", result.id))
+    assert (view.state, view.due_in_ms, view.lease_remaining_ms, view.ttl_remaining_ms) == (
+        State.DEFERRED,
+        500,
+        None,
+        900,
+    )
+    assert (view.payload, view.payload_bytes, view.dead_reason) == (None, 3, None)
+    assert serve(queue, "getItem", ttypes.GetItemRequest("default", result.id, True)).payload == b"abc"
+
+
+def test_a_delivery_gives_remaining_times_and_never_negative_ones() -> None:
+    queue = FakeQueue()
+    serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem(topic="t", payload=b"abc")]))
+    request = ttypes.DequeueRequest("default", [ttypes.TopicCount("t", 1)], lease_ms=1_234)
+    [item] = serve(queue, "dequeue", request).items
+    assert (item.lease_remaining_ms, item.age_ms, item.attempt, item.payload) == (1_234, 0, 1, b"abc")
+    row = next(iter(queue.rows.values()))
+    row.due_ms = NOW_MS - 5
+    assert codec.delivery_struct(ItemView(3, row, NOW_MS)).lease_remaining_ms == 0
+
+
+def test_shards_come_by_number_in_pages() -> None:
+    first = serve(FakeQueue(), "listShards", ttypes.ListRequest(ttypes.Page(1)))
+    assert ([shard.shard for shard in first.shards], first.next_cursor) == ([3], "3")
+    rest = serve(FakeQueue(), "listShards", ttypes.ListRequest(ttypes.Page(1, first.next_cursor)))
+    assert ([(s.shard, s.state, s.reason) for s in rest.shards], rest.next_cursor) == (
+        [(4, "acquiring", "waits")],
+        None,
+    )
+
+
+def test_routing_is_empty_but_for_the_version_when_the_caller_has_it() -> None:
+    whole = serve(FakeQueue(), "getRouting", ttypes.GetRoutingRequest())
+    assert (whole.version, whole.hosts[0].address.port, len(whole.shards)) == (42, 7411, 2)
+    short = serve(FakeQueue(), "getRouting", ttypes.GetRoutingRequest(42))
+    assert (short.version, short.hosts, short.shards) == (42, None, None)
+
+
+def test_an_error_carries_all_its_fields_to_the_wire() -> None:
+    struct = codec.error_struct(Overloaded("full", field="f", retry_after_ms=7, owner=("h", 1)))
+    assert (struct.code, struct.message, struct.field, struct.retry_after_ms) == (7, "full", "f", 7)
+    assert (struct.owner.host, struct.owner.port) == ("h", 1)
+
+
+def test_an_error_that_quotes_what_is_no_text_is_sent_all_the_same() -> None:
+    struct = codec.error_struct(Overloaded("a \ud800 ä", field="\udfff"))
+    assert (struct.message, struct.field) == ("a \\ud800 ä", "\\udfff")
+
+
+def test_the_codes_are_those_of_the_contract() -> None:
+    assert {code.name: code.value for code in ErrorCode} == {code.name: code.value for code in ttypes.ErrorCode}
+
+
+def test_an_explanation_has_the_item_where_there_is_one_and_its_payload_where_asked_for() -> None:
+    queue = FakeQueue()
+    result = serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem("t", payload=b"p")])).results[0]
+    told = serve(queue, "explain", ttypes.GetItemRequest("default", result.id, True))
+    assert (told.item.id, told.item.payload) == (result.id, b"p")
+    assert (told.reasons, told.remedies) == (["First.", "Then."], ["Wait."])
+    assert (told.better_items, told.better_items_more, told.absent) == (7, True, None)
+    assert serve(queue, "explain", ttypes.GetItemRequest("default", result.id)).item.payload is None
+    gone = serve(queue, "explain", ttypes.GetItemRequest("default", ID.replace("09", "99")))
+    assert (gone.item, gone.reasons, gone.better_items, gone.absent) == (None, ["It is gone."], None, True)
+
+
+def test_an_item_that_was_asked_for_alone_shows_its_key() -> None:
+    queue = FakeQueue()
+    result = serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem("t")])).results[0]
+    assert serve(queue, "getItem", ttypes.GetItemRequest("default", result.id)).idempotency_key == "kéy"
+    assert serve(queue, "peek", ttypes.PeekRequest("default", "t")).items[0].idempotency_key is None

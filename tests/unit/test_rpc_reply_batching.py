@@ -1,0 +1,354 @@
+"""Replies of one turn of the loop: written together, or given back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from foqs.rpc import codec
+from foqs.rpc.connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, Connection
+from foqs.rpc.limits import RpcLimits
+from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.server import RpcServer
+from foqs_client.idl import ttypes
+from tests.support.aio import run
+from tests.support.fake_queue import FakeQueue
+from tests.support.rpc_server import RecordingTransport, call, connect_in_memory, enqueue, frame, head, parse_replies
+
+
+def dequeues(seqids: range) -> bytes:
+    """That many calls for an item each."""
+    request = ttypes.DequeueRequest("default", [ttypes.TopicCount("t", 1)])
+    return b"".join(call("dequeue", request, seqid) for seqid in seqids)
+
+
+async def stocked(
+    items: int, limits: RpcLimits | None = None, payload: bytes = b"x"
+) -> tuple[FakeQueue, Connection, RecordingTransport]:
+    """A connection to a queue that holds so many items; nothing of it is written yet."""
+    queue = FakeQueue()
+    connection, transport = await connect_in_memory(queue, limits or RpcLimits())
+    connection.data_received(call("enqueue", enqueue(*["t"] * items, payload=payload)))
+    await asyncio.sleep(0)
+    transport.writes.clear()
+    return queue, connection, transport
+
+
+def seqids(transport: RecordingTransport) -> list[list[int]]:
+    """Of each write, the calls that it answers."""
+    return [[seqid for seqid, _ in parse_replies(data, "dequeue")] for data in transport.writes]
+
+
+def test_the_answers_of_one_turn_leave_in_one_write_in_their_order() -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(9)
+        for _ in range(2):
+            connection.data_received(dequeues(range(3)))
+            connection.data_received(dequeues(range(3, 5)))
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        assert seqids(transport) == [[0, 1, 2, 3, 4]] * 2
+        assert queue.released == []
+
+    run(main())
+
+
+def test_gathered_answers_of_every_connection_leave_when_they_are_to_be_sent() -> None:
+    async def main() -> None:
+        server, lines = await two_that_wait()
+        for connection, transport in lines:
+            next(iter(connection._calls)).reply(codec.dequeue_reply, [])
+            assert transport.writes == []
+        server.write_replies()
+        assert [seqids(transport) for _, transport in lines] == [[[0]], [[0]]]
+        await asyncio.sleep(0)
+        server.write_replies()
+        assert [len(transport.writes) for _, transport in lines] == [1, 1]
+        for connection, _ in lines:
+            connection.connection_lost(None)
+
+    run(main())
+
+
+def test_answers_that_cannot_be_written_keep_nobody_else_s_and_end_their_connection(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        server, lines = await two_that_wait()
+        (broken, broken_transport), (well, transport) = lines
+
+        def write(data: bytes) -> None:
+            raise RuntimeError("the transport is broken")
+
+        monkeypatch.setattr(broken_transport, "write", write)
+        for connection in (broken, well):
+            next(iter(connection._calls)).reply(codec.dequeue_reply, [])
+        with caplog.at_level(logging.ERROR):
+            server.write_replies()
+        assert broken_transport.closed == "aborted"
+        assert "cannot be written" in caplog.text
+        assert seqids(transport) == [[0]]
+        for connection in (broken, well):
+            connection.connection_lost(None)
+
+    run(main())
+
+
+@pytest.mark.parametrize("broken_call", ["write", "get_write_buffer_size", "is_closing"])
+def test_an_answer_that_its_transport_refuses_reaches_no_answerer(
+    broken_call: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        _, connection, transport = await waiting(1)
+
+        def refuse(*arguments: object) -> None:
+            raise RuntimeError("the transport is broken")
+
+        monkeypatch.setattr(transport, broken_call, refuse)
+        given_back: list[str] = []
+        [only] = connection._calls
+        with caplog.at_level(logging.ERROR):
+            only.reply(codec.dequeue_reply, [], lambda: given_back.append("it"))
+        assert transport.closed == "aborted"
+        assert "cannot be written" in caplog.text
+        # The transport may hold a part of what it was given; what it never was given is given back.
+        assert given_back == ([] if broken_call == "write" else ["it"])
+        monkeypatch.undo()
+        connection.connection_lost(None)
+
+    run(main())
+
+
+def test_an_answer_is_sent_though_the_metrics_fail(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        server, connection, transport = await waiting(2)
+
+        def observe(method: str, code: str, seconds: float) -> None:
+            raise RuntimeError("the metrics are broken")
+
+        server.on_call_replied = observe
+        first, second = connection._calls
+        with caplog.at_level(logging.ERROR):
+            first.reply(codec.dequeue_reply, [])
+            second.reply(codec.dequeue_reply, [])
+        assert seqids(transport) == [[0, 1]]
+        assert "the metrics are broken" in caplog.text
+        connection.connection_lost(None)
+
+    run(main())
+
+
+async def waiting(calls: int) -> tuple[RpcServer, Connection, RecordingTransport]:
+    """A connection with so many dequeues that wait."""
+    queue = FakeQueue()
+    queue.gate = asyncio.Event()
+    server = RpcServer(
+        asyncio.get_running_loop(), QueueHandlers(queue, HostIdentity("h", 1, 1), Random(1)), RpcLimits()
+    )
+    connection, transport = server.connection(), RecordingTransport()
+    connection.connection_made(transport)
+    connection.data_received(dequeues(range(calls)))
+    return server, connection, transport
+
+
+async def two_that_wait() -> tuple[RpcServer, list[tuple[Connection, RecordingTransport]]]:
+    """Two connections of one server, each with two dequeues that wait."""
+    queue = FakeQueue()
+    queue.gate = asyncio.Event()
+    server = RpcServer(
+        asyncio.get_running_loop(), QueueHandlers(queue, HostIdentity("h", 1, 1), Random(1)), RpcLimits()
+    )
+    lines = []
+    for _ in range(2):
+        connection, transport = server.connection(), RecordingTransport()
+        connection.connection_made(transport)
+        connection.data_received(dequeues(range(2)))
+        lines.append((connection, transport))
+    return server, lines
+
+
+def test_the_last_answer_is_written_at_once_with_those_that_were_gathered() -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(2)
+        queue.gate = asyncio.Event()
+        connection.data_received(dequeues(range(2)))
+        first, second = connection._calls
+        first.reply(codec.dequeue_reply, [])
+        assert transport.writes == []
+        second.reply(codec.dequeue_reply, [])
+        assert seqids(transport) == [[0, 1]]
+        await asyncio.sleep(0)
+        assert len(transport.writes) == 1
+        connection.connection_lost(None)
+
+    run(main())
+
+
+def test_an_answer_waits_for_no_other() -> None:
+    async def main() -> None:
+        _, connection, transport = await stocked(1)
+        connection.data_received(dequeues(range(1)))
+        await asyncio.sleep(0)
+        assert seqids(transport) == [[0]]
+        connection.connection_lost(None)
+
+    run(main())
+
+
+def test_what_is_gathered_is_written_at_once_when_it_is_much_and_the_order_stays() -> None:
+    async def main() -> None:
+        payload = b"x" * (PENDING_REPLIES_BYTES_MAX // 10 * 4)
+        queue, connection, transport = await stocked(8, payload=payload[:10_000])
+        for row in queue.rows.values():
+            row.payload = payload
+        connection.data_received(dequeues(range(8)))
+        assert seqids(transport) == [[0, 1, 2], [3, 4, 5]]
+        await asyncio.sleep(0)
+        assert seqids(transport) == [[0, 1, 2], [3, 4, 5], [6, 7]]
+        await asyncio.sleep(0)
+        connection.data_received(dequeues(range(8, 9)))
+        await asyncio.sleep(0)
+        assert seqids(transport)[3:] == [[8]]
+        connection.connection_lost(None)
+        assert queue.released == []
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda connection: connection.connection_lost(None),
+        lambda connection: connection.abort(),
+        lambda connection: connection._transport.close(),
+    ],
+    ids=["lost", "aborted", "closed by its peer"],
+)
+def test_a_connection_that_ends_gives_back_all_that_was_gathered_and_nothing_twice(
+    end: Callable[[Connection], None],
+) -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(5)
+        connection.data_received(dequeues(range(2)))
+        await asyncio.sleep(0)
+        transport.writes.clear()
+        connection.data_received(dequeues(range(2, 5)))
+        assert queue.released == []
+        end(connection)
+        await asyncio.sleep(0)
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        assert transport.writes == []
+        assert queue.released == [f"3-{number}" for number in list(queue.rows)[2:]]
+
+    run(main())
+
+
+def test_what_is_gathered_for_a_peer_that_does_not_read_is_given_back() -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(3, RpcLimits(write_buffer_bytes_max=1_000))
+        connection.data_received(dequeues(range(3)))
+        transport.unread_bytes = 1_001
+        await asyncio.sleep(0)
+        assert (transport.writes, transport.closed, len(queue.released)) == ([], "aborted", 3)
+        connection.connection_lost(None)
+        assert len(queue.released) == 3
+
+    run(main())
+
+
+def test_one_that_cannot_be_given_back_is_logged_and_the_others_are(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> None:
+        raise RuntimeError("planted")
+
+    async def main() -> None:
+        back: list[int] = []
+        queue, connection, _ = await stocked(0)
+        queue.gate = asyncio.Event()
+        connection.data_received(dequeues(range(1)))
+        connection.send(b"first", broken)
+        connection.send(b"second", lambda: back.append(2))
+        connection.connection_lost(None)
+        assert back == [2]
+
+    with caplog.at_level(logging.ERROR, "foqs"):
+        run(main())
+    assert "planted" in caplog.text
+
+
+def test_a_close_writes_first_what_is_gathered() -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(2)
+        connection.data_received(dequeues(range(2)))
+        connection.close()
+        assert (seqids(transport), transport.closed) == ([[0, 1]], "closed")
+        await asyncio.sleep(0)
+        connection.connection_lost(None)
+        assert (len(transport.writes), queue.released) == (1, [])
+
+    run(main())
+
+
+def test_a_bad_frame_after_good_ones_does_not_keep_their_answers() -> None:
+    async def main() -> None:
+        _, connection, transport = await stocked(2)
+        connection.data_received(dequeues(range(2)) + b"\xff\xff\xff\xff")
+        assert (seqids(transport), transport.closed) == ([[0, 1]], "closed")
+        connection.connection_lost(None)
+
+    run(main())
+
+
+def test_a_stop_without_any_grace_still_writes_what_it_answered() -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(2, RpcLimits(reply_grace_s=0))
+        queue.gate = asyncio.Event()
+        connection.data_received(dequeues(range(2)))
+        loop = asyncio.get_running_loop()
+        await connection._server.stop(loop.time())
+        connection.connection_lost(None)
+        assert seqids(transport) == [[0, 1]]
+
+    run(main())
+
+
+def test_a_call_that_ends_within_its_sequence_id_is_not_answered() -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(1)
+        connection.data_received(frame(head("dequeue")[:-2]))
+        await asyncio.sleep(0)
+        assert (transport.writes, transport.closed, len(queue.calls)) == ([], "closed", 1)
+        connection.connection_lost(None)
+
+    run(main())
+
+
+def test_a_connection_with_much_to_read_lets_the_others_have_their_turn() -> None:
+    async def main() -> None:
+        _, connection, transport = await stocked(0)
+        connection.data_received(call("enqueue", enqueue("t", payload=b"x" * (READ_TURN_BYTES // 2))))
+        assert transport.reading
+        connection.data_received(call("enqueue", enqueue("t", payload=b"x" * READ_TURN_BYTES)))
+        assert not transport.reading
+        await asyncio.sleep(0)
+        assert transport.reading
+        connection.connection_lost(None)
+
+    run(main())
+
+
+def test_a_turn_that_comes_round_does_not_read_from_a_peer_that_is_stuck_or_gone() -> None:
+    async def main() -> None:
+        for end in (Connection.pause_writing, Connection.close, lambda connection: connection.connection_lost(None)):
+            _, connection, transport = await stocked(0)
+            connection.data_received(call("enqueue", enqueue("t", payload=b"x" * READ_TURN_BYTES)))
+            end(connection)
+            await asyncio.sleep(0)
+            assert not transport.reading
+            connection.connection_lost(None)
+
+    run(main())

@@ -1,0 +1,156 @@
+"""Connections beyond the limit: their calls are told so, for a moment, and nothing of them is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import ErrorCode
+from foqs.rpc.connection import SURPLUS_CONNECTION_S, Connection
+from foqs.rpc.limits import RpcLimits
+from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.server import RpcServer
+from foqs_client import Client, Item, Overloaded
+from foqs_client.idl import ttypes
+from tests.support.aio import run
+from tests.support.fake_queue import FakeQueue
+from tests.support.poll import soon
+from tests.support.rpc_server import RecordingTransport, call, enqueue, parse_replies, serve_queue
+from tests.support.virtual_time import run_virtual
+
+ONE = RpcLimits(connections_max=1, reply_grace_s=0.2)
+
+
+def wants() -> Any:
+    return ttypes.DequeueRequest("default", [ttypes.TopicCount("t", 1)])
+
+
+def full(queue: FakeQueue, limits: RpcLimits = ONE) -> RpcServer:
+    """A server, of a loop without sockets, that has all the connections it may have."""
+    handlers = QueueHandlers(queue, HostIdentity("h", 1, 1), random.Random(1))
+    server = RpcServer(asyncio.get_running_loop(), handlers, limits)
+    server.connection().connection_made(RecordingTransport())
+    return server
+
+
+def one_more(server: RpcServer) -> tuple[Connection, RecordingTransport]:
+    connection, transport = server.connection(), RecordingTransport()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_calls_on_one_connection_too_many_are_answered_overloaded_and_it_is_closed(compact: bool) -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        async with serve_queue(queue, ONE) as host:
+            first = await host.raw()
+            await soon(lambda: len(host.server.connections) == 1)
+            second = await host.raw()
+            large = enqueue(*["t"] * 50, payload=b"x" * 10_000)
+            second.send(call("enqueue", large, 7, compact=compact) + call("enqueue", enqueue("t"), 8, compact=compact))
+            for seqid in (7, 8):
+                told, result = await second.reply("enqueue", compact)
+                error = result.failed.error
+                assert (told, error.code, error.retry_after_ms) == (seqid, ErrorCode.OVERLOADED, ONE.retry_after_ms)
+            assert await second.read_to_end() == b""
+            await soon(lambda: not host.server.surplus_connections)
+            assert queue.calls == []
+            first.send(call("enqueue", enqueue("t"), 3))
+            assert (await first.reply("enqueue"))[1].success is not None
+            await second.close()
+            await first.close()
+            await soon(lambda: not host.server.connections)
+            third = await host.raw()
+            third.send(call("enqueue", enqueue("t"), 4))
+            assert (await third.reply("enqueue"))[1].success is not None
+            await third.close()
+
+    run(main())
+
+
+def test_only_so_many_are_answered_and_the_others_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        server = full(FakeQueue(), RpcLimits(connections_max=1, refusals_in_flight_max=2))
+        transports = [one_more(server)[1] for _ in range(4)]
+        assert [transport.closed for transport in transports] == ["", "", "aborted", "aborted"]
+        assert (len(server.connections), len(server.surplus_connections), server.refused_connection_count) == (1, 2, 4)
+        for connection in list(server.surplus_connections):
+            connection.connection_lost(None)
+        assert one_more(server)[1].closed == ""
+
+    run(main())
+    assert len(caplog.records) == 5
+
+
+def test_one_that_says_nothing_or_half_of_something_is_closed_after_a_moment_and_costs_nothing() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        server = full(queue)
+        silent, half, reading_nothing = (one_more(server) for _ in range(3))
+        half[0].data_received((1_000_000).to_bytes(4, "big"))
+        reading_nothing[1].unread_bytes = 100
+        for _ in range(90):
+            half[0].data_received(b"x" * 10_000)
+            await asyncio.sleep(SURPLUS_CONNECTION_S / 100)
+        assert server.byte_budget.reserved_bytes == 0
+        assert sum(map(len, half[0]._frame_reader._parts)) < 1_000
+        assert (silent[1].closed, half[1].closed) == ("", "")
+        await asyncio.sleep(SURPLUS_CONNECTION_S / 5)
+        assert (silent[1].closed, half[1].closed, reading_nothing[1].closed) == ("closed",) * 3
+        await asyncio.sleep(2 * SURPLUS_CONNECTION_S)
+        assert queue.calls == []
+
+    run_virtual(main)
+
+
+def test_one_that_calls_on_and_on_is_closed_all_the_same() -> None:
+    async def main() -> None:
+        server = full(FakeQueue())
+        connection, transport = one_more(server)
+        calls = 0
+        while not transport.closed:
+            calls += 1
+            connection.data_received(call("dequeue", wants(), calls))
+            await asyncio.sleep(0.01)
+        told = parse_replies(transport.written, "dequeue")
+        assert {result.failed.error.code for _, result in told} == {ErrorCode.OVERLOADED}
+        assert calls - 1 <= len(told) <= calls <= 100 * SURPLUS_CONNECTION_S + 2
+
+    run_virtual(main, until_s=60)
+
+
+def test_it_is_closed_soon_after_its_last_call_was_answered() -> None:
+    async def main() -> None:
+        server = full(FakeQueue())
+        connection, transport = one_more(server)
+        connection.data_received(call("dequeue", wants(), 1))
+        await asyncio.sleep(0.04)
+        assert len(parse_replies(transport.written, "dequeue")) == 1
+        assert transport.closed == ""
+        await asyncio.sleep(0.07)
+        assert transport.closed == "closed"
+
+    run_virtual(main)
+
+
+def test_a_client_is_told_and_gets_in_when_there_is_room() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        async with serve_queue(queue, ONE) as host:
+            first = await host.raw()
+            await soon(lambda: len(host.server.connections) == 1)
+            async with Client(host.url) as client:
+                with pytest.raises(Overloaded):
+                    await client.dequeue({"t": 1})
+                enqueued = asyncio.ensure_future(client.enqueue([Item("t")]))
+                refused = host.server.refused_connection_count
+                await soon(lambda: host.server.refused_connection_count > refused)
+                await first.close()
+                assert (await enqueued)[0].id is not None
+            assert len(queue.calls) == 1
+
+    run(main())

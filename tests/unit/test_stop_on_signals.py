@@ -1,0 +1,30 @@
+"""What SIGTERM and the end of the terminal are to a command that has started servers."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from foqs.dev.server_process import stop_on_signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_they_are_as_ctrl_c_until_the_end_of_the_block(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), stop_on_signals():
+        os.kill(os.getpid(), number)
+        signal.pause()
+    assert signal.getsignal(number) is before
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    """So `nohup` does what it says."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_signals():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -1,0 +1,231 @@
+"""The life of a shard on one host: acquired, released, lost, and in all kinds of trouble."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import NotOwner, Unavailable, UnknownOutcome
+from foqs.core.items.item import EPOCH_MAX, SEQUENCE_MAX
+from foqs.queue.engine import Engine
+from foqs.shard.observer import NullObserver
+from foqs.shard.supervisor import ShardTakenOver
+from foqs.store.in_memory.memory_store import MemoryStore
+from foqs.store.port import StoreLost, StoreUnusable
+from shardmgr.local_coordinator import FileEpochBook, LocalCoordinator
+from shardmgr.port import CoordinatorFailed
+from tests.support.builders import MemoryEpochBook, engine_settings, new_item
+from tests.support.engines import Caller, World, run_in_world
+
+
+async def started(world: World, book: Any = None) -> Engine:
+    """An engine of one shard that has only begun."""
+    engine = Engine(
+        engine_settings(1),
+        lambda shard, _: world.database.store(shard, lambda point: world.faults(point)),
+        LocalCoordinator(book or world.book),
+        world.catalog,
+        world.clock,
+        world.rng,
+        NullObserver(),
+        "first",
+    )
+    await engine.open()
+    engine.start()
+    return engine
+
+
+class StubbornBook(MemoryEpochBook):
+    """A book that cannot be written until it is told to."""
+
+    writable = False
+
+    def save(self, epochs: dict[int, int]) -> None:
+        if not self.writable:
+            raise CoordinatorFailed("cannot write the book: the disk is full")
+        super().save(epochs)
+
+
+def test_a_shard_is_served_as_soon_as_the_coordinator_can_write_again() -> None:
+    async def story(world: World) -> None:
+        book = StubbornBook()
+        engine = await started(world, book)
+        await world.pass_s(3)
+        (status,) = engine.queue.shard_statuses()
+        assert (status.state, status.reason) == ("acquiring", "cannot write the book: the disk is full")
+        with pytest.raises(Unavailable):
+            await Caller(world, engine).put()
+        book.writable = True
+        await world.until(lambda: engine.is_ready, within_s=1.0)
+        await Caller(world, engine).put()
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.0005, 0.0015, 0.0025, 0.0035, 0.0045, 0.1])
+def test_a_release_at_any_moment_of_an_acquisition_ends_it(wait_s: float) -> None:
+    async def story(world: World) -> None:
+        engine = await started(world)
+        await world.pass_s(wait_s)
+        engine.on_release_requested()
+        engine.on_release_requested()
+        async with asyncio.timeout(2):
+            await engine.run()
+        (status,) = engine.queue.shard_statuses()
+        assert status.state == "free"
+        with pytest.raises(Unavailable):
+            await Caller(world, engine).put()
+        assert not any(map(world.database.is_alive, range(100))), "a connection was left open"
+
+    run_in_world(story)
+
+
+def test_a_release_while_the_database_is_away_ends_the_acquisition(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        async def away(self: MemoryStore) -> None:
+            raise StoreLost("nobody answers")
+
+        monkeypatch.setattr(MemoryStore, "open", away)
+        engine = await started(world)
+        await world.pass_s(5)
+        engine.on_release_requested()
+        await engine.run()
+        assert engine.queue.shard_statuses()[0].state == "free"
+
+    run_in_world(story)
+
+
+def test_a_takeover_during_a_drain_answers_every_caller_and_names_the_reason() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        world.stall()
+        begun = asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9))
+        await world.pass_s(0.1)
+        queued = asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9))
+        await world.pass_s(0.1)
+        engine.on_release_requested()
+        owner = world.database.tables[1].owner
+        world.database.tables[1].owner = type(owner)(owner.epoch + 1, "second", 0, 0, 0)
+        world.resume()
+        with pytest.raises(ShardTakenOver):
+            await engine.run()
+        assert world.loop.time() < 2
+        assert [type(result) for result in await begun + await queued] == [NotOwner, NotOwner]
+        assert world.rows() == []
+
+    run_in_world(story)
+
+
+def test_a_shard_that_breaks_whenever_it_is_served_does_not_use_up_its_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        async def broken(self: MemoryStore, *arguments: Any) -> None:
+            raise RuntimeError("a bug")
+
+        engine = await world.engine(engine_settings(1))
+        monkeypatch.setattr(MemoryStore, "flush", broken)
+        (result,) = await Caller(world, engine).enqueue([new_item()], 5)
+        assert isinstance(result, UnknownOutcome)
+        await world.pass_s(60)
+        assert 10 < world.book.epochs[1] < 300
+
+    run_in_world(story)
+
+
+def test_a_store_that_turns_out_damaged_ends_the_host_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        async def damaged(self: MemoryStore, *arguments: Any) -> None:
+            raise StoreUnusable("the file is damaged; restore it from a backup")
+
+        engine = await world.engine(engine_settings(1))
+        monkeypatch.setattr(MemoryStore, "read_owner", damaged)
+        monkeypatch.setattr(MemoryStore, "open", damaged)
+        lost = iter([True])
+
+        def fail(point: str) -> None:
+            if next(lost, False):
+                raise StoreLost("the line is cut")
+
+        world.faults = fail
+        (result,) = await Caller(world, engine).enqueue([new_item()], 5)
+        assert isinstance(result, UnknownOutcome)
+        with pytest.raises(StoreUnusable, match="restore it"):
+            await engine.run()
+
+    run_in_world(story)
+
+
+def test_a_shard_without_epochs_left_is_not_served() -> None:
+    async def story(world: World) -> None:
+        world.book.epochs[1] = EPOCH_MAX
+        with pytest.raises(StoreUnusable, match="epochs"):
+            await (await started(world)).run()
+
+    run_in_world(story)
+
+
+def test_a_shard_lost_to_nobody_is_taken_over_anew_with_a_higher_epoch() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=3)
+        owner = world.database.tables[1].owner
+        world.database.tables[1].owner = type(owner)(owner.epoch, owner.nonce, owner.flush - 1, 0, 0)
+        (result,) = await caller.enqueue([new_item()], 5)
+        assert isinstance(result, NotOwner)
+        await world.until(lambda: engine.is_ready)
+        assert world.database.tables[1].owner.epoch == owner.epoch + 1
+        assert len((await caller.get(count=9)).items) == 3
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"[]", b'{"epochs": {"1": 1e999}}', b'{"epochs": {"x": 1}}'])
+def test_a_file_that_holds_no_epochs_is_named_with_the_remedy(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "epochs"
+    path.write_bytes(content)
+    with pytest.raises(CoordinatorFailed, match="move it away"):
+        FileEpochBook(path).load()
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CoordinatorFailed, match="cannot read"):
+        FileEpochBook(tmp_path).load()
+
+
+def test_a_shard_whose_ids_are_used_up_is_taken_over_anew() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put()
+        shard = engine.shards[1]
+        shard.numbers._last_sequence = SEQUENCE_MAX - 1_000_001
+        await caller.put(count=1)
+        with pytest.raises(Unavailable, match="taken over anew"):
+            await caller.put(count=1)
+        await world.until(lambda: engine.shards.get(1) not in (None, shard) and engine.is_ready)
+        await caller.put()
+        assert len((await caller.get(count=9)).items) == 3
+        assert world.book.epochs[1] == 2
+
+    run_in_world(story)
+
+
+def test_a_shard_whose_timers_break_is_taken_over_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(lease_ms=500)
+        await caller.one()
+        shard = engine.shards[1]
+
+        async def broken() -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(shard._timer_service, "_scan", broken)
+        assert (await caller.one(wait_ms=4_000)).row.attempt == 2
+        assert engine.shards[1] is not shard
+
+    run_in_world(story)
