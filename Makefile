@@ -92,7 +92,7 @@ test: system-packages ## everything but the long tests
 
 .PHONY: test-unit
 test-unit: $(DEV) ## the tests that start nothing
-	@$(BIN)/python -m pytest tests/unit $(ARGS)
+	@$(BIN)/python -m pytest tests/unit tests/support $(ARGS)
 
 .PHONY: test-long
 test-long: system-packages $(DEV) $(BENCH) ## the long tests, with what the benchmarks compare with

@@ -34,7 +34,7 @@ def test_a_row_due_at_the_last_moment_is_found_then_and_not_before(bench: Bench)
 
 
 def test_items_delayed_by_years_are_kept_over_a_restart_and_not_delivered(bench: Bench) -> None:
-    """Whether they come at their time is shown under virtual time, tests/unit/test_engine_time.py."""
+    """Whether they come at their time is shown under virtual time, tests/unit/shard/test_time_of_shard.py."""
     book = MemoryEpochBook()
 
     @asynccontextmanager

@@ -2,7 +2,7 @@
 
 Always true: such a server has the face of the one from packages, on a port that
 stays over restarts. Where this was written there was no engine: it was tried
-against a stub only, tests/unit/test_containers.py.
+against a stub only, tests/support/tests/test_containers.py.
 """
 
 from __future__ import annotations

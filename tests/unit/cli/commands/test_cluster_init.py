@@ -1,0 +1,195 @@
+"""foqs cluster init, and foqs schema apply in a cluster, on a coordination service inside the process and SQLite files."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from foqs.cli.commands.cluster_init import spread_over_databases
+from shardmgr import layout_changes
+from shardmgr.documents import LAYOUT
+from shardmgr.local_coordinator import LocalEnsemble
+from shardmgr.model import Layout, ShardSpec
+from shardmgr.registry.port import RegistryFailed
+from tests.unit.cli.commands.test_item_commands import client, run
+
+__all__ = ["client", "run"]
+
+Run = Callable[..., Result]
+
+
+class Place:
+    """A coordination service and a configuration that names it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ensemble = LocalEnsemble(None, lambda: 0)
+        self.file = folder / "host1.toml"
+        self.write('[cluster]\nzookeeper = "zk:1"\n')
+
+    def write(self, text: str) -> None:
+        databases = "".join(f'[databases.{n}]\nurl = "sqlite:{self.folder / n}"\n' for n in ("db1", "db2"))
+        self.file.write_text(text + databases)
+
+    def layout(self) -> Layout | None:
+        async def look() -> Layout | None:
+            registry = self.ensemble.registry(6_000)
+            await registry.open()
+            try:
+                return (
+                    None
+                    if await registry.read(LAYOUT) is None
+                    else (await layout_changes.read_cluster_view(registry)).layout
+                )
+            finally:
+                await registry.close()
+
+        return asyncio.run(look())
+
+    def tables(self) -> set[str]:
+        """The files of shards that have tables."""
+        found = set()
+        for path in self.folder.glob("db*/shard-*.db"):
+            with sqlite3.connect(path) as connection:
+                if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    found.add(str(path.relative_to(self.folder)))
+            connection.close()
+        return found
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    found = Place(tmp_path)
+    monkeypatch.setattr(
+        "foqs.cluster.registry_factory.registry_from_config",
+        lambda config, clock, session: found.ensemble.registry(6_000),
+    )
+    return found
+
+
+def test_init_makes_the_tables_and_the_shards_spread_over_the_databases(run: Run, place: Place) -> None:
+    result = run("cluster", "init", "--config", str(place.file), "--shards", "3", "--yes")
+    assert result.exit_code == 0, result.stderr
+    assert place.layout() == Layout({0: ShardSpec(0, "db1"), 1: ShardSpec(1, "db2"), 2: ShardSpec(2, "db1")})
+    assert place.tables() == {"db1/shard-0.db", "db1/shard-2.db", "db2/shard-1.db"}
+
+
+def test_init_shows_what_it_will_do_and_asks_first(run: Run, place: Place) -> None:
+    result = run("cluster", "init", "--config", str(place.file), "--shards-per-database", "2", stdin="n\n")
+    assert result.exit_code == 1
+    assert "database db1" in result.stderr
+    assert "shards 0, 2" in result.stderr
+    assert place.layout() is None
+    assert place.tables() == set()
+    assert run("cluster", "init", "--config", str(place.file), "--shards-per-database", "2", stdin="y\n").exit_code == 0
+    assert place.layout() is not None
+
+
+def test_init_can_be_repeated(run: Run, place: Place) -> None:
+    for word in ("Made", "There is already"):
+        result = run("cluster", "init", "--config", str(place.file), "--yes")
+        assert result.exit_code == 0
+        assert f"{word} a cluster of 8 shards" in result.stderr
+
+
+def test_init_leaves_a_cluster_of_other_shards_as_it_is(run: Run, place: Place) -> None:
+    assert run("cluster", "init", "--config", str(place.file), "--shards", "2", "--yes").exit_code == 0
+    before = place.layout()
+    result = run("cluster", "init", "--config", str(place.file), "--shards", "4", "--yes")
+    assert result.exit_code == 2
+    assert "already, with other shards (2)" in result.stderr
+    assert place.layout() == before
+    assert len(place.tables()) == 2
+
+
+def test_the_tables_are_there_before_the_shards_are(run: Run, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def interrupted(*arguments: object) -> bool:
+        raise RegistryFailed("it went away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(layout_changes, "create_layout", interrupted)
+        result = run("cluster", "init", "--config", str(place.file), "--shards", "2", "--yes")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "Error: it went away")
+    assert len(place.tables()) == 2
+    assert run("cluster", "init", "--config", str(place.file), "--shards", "2", "--yes").exit_code == 0
+
+
+def test_tables_can_be_left_to_others(run: Run, place: Place) -> None:
+    assert run("cluster", "init", "--config", str(place.file), "--no-tables", "--yes").exit_code == 0
+    assert place.tables() == set()
+
+
+def test_epochs_are_issued_above_those_that_nobody_knows_of_any_more(run: Run, place: Place) -> None:
+    async def epochs() -> dict[int, int]:
+        registry = place.ensemble.registry(6_000)
+        await registry.open()
+        try:
+            return dict((await layout_changes.read_cluster_view(registry)).plan.epochs)
+        finally:
+            await registry.close()
+
+    init = ["cluster", "init", "--config", str(place.file), "--shards", "2", "--yes"]
+    for above, expected in ((500, 500), (200, 500), (900, 900)):
+        assert run(*init, "--epochs-above", str(above)).exit_code == 0
+        assert asyncio.run(epochs()) == {0: expected, 1: expected}
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "words"),
+    [
+        ("", [], "host1.toml: cluster.zookeeper: it is not set"),
+        ('[cluster]\nzookeeper = "zk"\n', [], "cluster.zookeeper: 'zk' is not HOST:PORT"),
+        ('[cluster]\nzookeeper = "zk:1"\n', ["--shards", "1"], "leave some of 2 databases without any"),
+        ('[cluster]\nzookeeper = "zk:1"\n', ["--shards-per-database", "501"], "1002 shards are more than 1000"),
+        ('[cluster]\nzookeeper = "zk:1"\n', ["--shards", "4", "--shards-per-database", "2"], "exclude each other"),
+        ('[cluster]\nzookeeper = "zk:1"\n', ["--shards", "0"], "--shards"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    run: Run, place: Place, config: str, arguments: list[str], words: str
+) -> None:
+    place.write(config)
+    result = run("cluster", "init", "--config", str(place.file), "--yes", *arguments)
+    assert result.exit_code == 2
+    assert [words in line for line in result.stderr.splitlines() if line.startswith(("Error:", "Usage:"))][-1]
+    assert place.layout() is None
+
+
+def test_a_service_that_is_away_is_said_with_its_own_exit_code(
+    run: Run, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(self: object) -> None:
+        raise RegistryFailed("ZooKeeper at zk:1 gave no session")
+
+    monkeypatch.setattr("shardmgr.local_coordinator.LocalRegistry.open", away)
+    result = run("cluster", "init", "--config", str(place.file), "--yes")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (3, "Error: ZooKeeper at zk:1 gave no session")
+
+
+def test_schema_apply_makes_the_tables_of_the_shards_that_are_listed(run: Run, place: Place) -> None:
+    apply = ("schema", "apply", "--config", str(place.file))
+    none = run(*apply)
+    assert (none.exit_code, "foqs cluster init" in none.stderr) == (2, True)
+    assert run("cluster", "init", "--config", str(place.file), "--shards", "3", "--no-tables", "--yes").exit_code == 0
+    result = run(*apply)
+    assert (result.exit_code, "3 shards of the cluster at /foqs" in result.stderr) == (0, True)
+    assert place.tables() == {"db1/shard-0.db", "db1/shard-2.db", "db2/shard-1.db"}
+    assert run(*apply, "--store", f"sqlite:{place.folder}/other").exit_code == 2
+    place.file.write_text(place.file.read_text().replace("databases.db2", "databases.other"))
+    unknown = run(*apply)
+    assert (unknown.exit_code, "add [databases.db2]" in unknown.stderr) == (2, True)
+
+
+def test_what_a_configuration_says_of_a_cluster_is_shown(run: Run, place: Place) -> None:
+    shown = run("config", "check", str(place.file)).stdout
+    assert "as planned at /foqs in ZooKeeper (zk:1), databases db1, db2" in shown
+
+
+def test_shards_go_to_the_databases_in_turn() -> None:
+    assert [spec.database for spec in spread_over_databases(5, ["a", "b"], "gold")] == ["a", "b", "a", "b", "a"]
+    assert {spec.tier for spec in spread_over_databases(2, ["a"], "gold")} == {"gold"}

@@ -1,0 +1,161 @@
+"""Every command that calls a host: it is there, has help with an example, speaks JSON, and fails by the same codes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import pytest
+from click.testing import Result
+
+from foqs.cli import root
+from foqs_client import (
+    Enqueued,
+    Explanation,
+    FoqsError,
+    Grant,
+    Host,
+    InvalidArgument,
+    ItemPage,
+    Namespace,
+    NamespaceNotFound,
+    NamespacePage,
+    Outcome,
+    Routing,
+    Shard,
+    TopicPage,
+    Unavailable,
+    Unreachable,
+    Usage,
+)
+from tests.unit.cli.commands.test_item_commands import DELIVERY, TOPIC, VIEW, FakeClient, client, commands, run
+
+__all__ = ["client", "run"]
+
+Run = Callable[..., Result]
+
+DONE = [Outcome()]
+ORDERS = Namespace("orders", weight=1)
+HOST = Host("h", 7411, "here", "default", 1, False, None, "1", "host1", "ab", 1)
+SHARD = Shard(3, "default", ("h", 7411), 4, "owned", None, None, None, "host1", "db1", 1, False, None)
+DOCUMENT = json.dumps({"format": 1, "version": 1, "namespaces": {}})
+
+TABLE: Final[dict[str, tuple[str, str, Any]]] = {
+    "enqueue": ("mail hello", "enqueue", [Enqueued("0-1")]),
+    "dequeue": ("mail", "dequeue", [DELIVERY]),
+    "ack": ("0-7:9", "ack", DONE),
+    "nack": ("0-7:9 --delay 1s", "nack", DONE),
+    "peek": ("mail", "peek", ItemPage([VIEW], None)),
+    "explain": ("0-7", "explain", Explanation(VIEW, ("It is ready.",), (), 0, False, False)),
+    "topic list": ("", "topics", TopicPage([TOPIC], None)),
+    "topic show": (TOPIC.topic, "topics", TopicPage([TOPIC], None)),
+    "topic pause": ("mail", "pause_topic", None),
+    "topic resume": ("mail", "resume_topic", None),
+    "topic purge": ("mail --yes", "purge_topic", 3),
+    "item show": ("0-7", "item", VIEW),
+    "item cancel": ("0-7", "cancel", DONE),
+    "item update": ("0-7 --priority 1", "update", DONE),
+    "dead list": ("", "dead", ItemPage([VIEW], None)),
+    "dead redrive": ("0-7", "redrive", DONE),
+    "namespace create": ("orders", "create_namespace", ORDERS),
+    "namespace update": ("orders --weight 2", "update_namespace", ORDERS),
+    "namespace show": ("orders", "get_namespace", ORDERS),
+    "namespace list": ("", "list_namespaces", NamespacePage([ORDERS], None)),
+    "namespace delete": ("orders --yes", "delete_namespace", None),
+    "namespace usage": ("orders", "usage", Usage(1, 2, 3, None)),
+    "grant set": ("mailer consume", "set_grant", None),
+    "grant list": ("", "grants", [Grant("mailer", "orders", ("consume",))]),
+    "grant revoke": ("mailer", "set_grant", None),
+    "cluster status": ("", "routing", Routing(1, [HOST], [SHARD])),
+    "shard list": ("", "list_shards", [SHARD]),
+    "shard add": ("3 --database db1", "add_shard", None),
+    "shard remove": ("3 --yes", "remove_shard", None),
+    "shard drain": ("3", "drain_shard", None),
+    "shard undrain": ("3", "undrain_shard", None),
+    "shard move": ("3 host1", "move_shard", None),
+    "host list": ("", "list_hosts", [HOST]),
+    "host drain": ("host1", "drain_host", None),
+    "host undrain": ("host1", "undrain_host", None),
+    "config export": ("", "export_config", DOCUMENT),
+    "config import": ("{file} --yes", "import_config", None),
+}
+"""By command: good arguments, the client's method that it calls, and an answer of it."""
+
+WHOLE: Final = frozenset({"cluster status"})
+"""They show one object, whatever the form."""
+
+UNTIL_STOPPED: Final = frozenset({"worker"})
+"""They answer nothing before; see test_cli_worker."""
+
+JUDGES: Final = frozenset({"doctor"})
+"""A call that fails is one of their findings; see test_cli_doctor_address."""
+
+SILENT: Final = frozenset(name for name, (_, _, answer) in TABLE.items() if answer is None)
+"""They have nothing to show but a sentence for a person."""
+
+
+def ask(run: Run, tmp_path: Path, name: str, *more: str) -> Result:
+    file = tmp_path / "config.json"
+    file.write_text(DOCUMENT)
+    return run(*name.split(), *TABLE[name][0].format(file=file).split(), *more)
+
+
+def test_every_command_that_calls_a_host_stands_in_the_table() -> None:
+    found = {
+        " ".join(path)
+        for path, command in commands(root)
+        if not isinstance(command, click.Group)
+        and "--address" in {flag for param in command.params for flag in param.opts}
+    }
+    assert found == set(TABLE) | UNTIL_STOPPED | JUDGES
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_its_help_has_examples_of_itself_and_the_options_of_a_call(run: Run, name: str) -> None:
+    shown = run(*name.split(), "--help").stdout
+    assert re.search(rf"\n +foqs {name}\b", shown)
+    for option in ("--address", "--namespace", "--output", "--timeout"):
+        assert option in shown
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+@pytest.mark.parametrize("name", TABLE)
+def test_programs_find_json_on_standard_output_and_nothing_else(
+    run: Run, client: FakeClient, tmp_path: Path, name: str, form: str
+) -> None:
+    _, method, answer = TABLE[name]
+    client.answers[method] = answer
+    result = ask(run, tmp_path, name, "-o", form)
+    assert result.exit_code == 0, result.stderr
+    if name in SILENT:
+        assert result.stdout == ""
+        assert result.stderr
+    elif name != "config export":
+        found = json.loads(result.stdout)
+        assert isinstance(found, list) is (form == "json" and name not in WHOLE)
+        assert found
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Unavailable("x", retry_after_ms=5), 1),
+        (InvalidArgument("x", field="f"), 2),
+        (Unreachable("x"), 3),
+        (NamespaceNotFound("x"), 4),
+    ],
+)
+@pytest.mark.parametrize("name", TABLE)
+def test_a_call_that_fails_is_one_line_and_the_code_of_its_kind(
+    run: Run, client: FakeClient, tmp_path: Path, name: str, error: FoqsError, code: int
+) -> None:
+    client.answers[TABLE[name][1]] = error
+    result = ask(run, tmp_path, name, "-o", "json")
+    assert result.exit_code == code
+    assert result.stdout in ("", "[]\n")
+    [line] = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert error.code in line or isinstance(error, Unreachable)

@@ -1,0 +1,405 @@
+"""The configuration: its file, its sources, and what it refuses, each in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic.fields import FieldInfo
+
+from foqs.host import rpc_limits
+from foqs.options.config import Config, ConfigError, load
+from foqs.options.options import Options, StoreUrl, parse_store_url
+from foqs.queue.port import CallLimits, NamespaceSettings
+from foqs.rpc.limits import RpcLimits
+from foqs.shard.settings import ShardSettings
+from tests.support.certificates import Authority, secret_file
+
+AUTH = '[auth]\nenabled = true\n[auth.principals.a]\ntoken_file = "no-such-file"'
+DEFAULT_FILE = Path(__file__).parents[3] / "configs" / "foqs.toml"
+
+
+def every_option() -> Iterator[tuple[str, FieldInfo]]:
+    config = Config()
+    for section in Config.model_fields:
+        options = getattr(config, section)
+        if isinstance(options, Options):
+            for key, field in type(options).model_fields.items():
+                yield f"{section}.{key}", field
+
+
+def test_the_shipped_file_is_what_the_code_says() -> None:
+    assert DEFAULT_FILE.read_text() == Config().to_toml()
+
+
+def test_the_shipped_file_means_the_defaults() -> None:
+    assert load(DEFAULT_FILE) == Config() == load()
+
+
+def test_the_shipped_file_sets_every_option() -> None:
+    raw = tomllib.loads(DEFAULT_FILE.read_text())
+    assert {f"{section}.{key}" for section in raw for key in raw[section]} == {name for name, _ in every_option()}
+
+
+@pytest.mark.parametrize(("name", "field"), [pytest.param(*option, id=option[0]) for option in every_option()])
+def test_every_option_has_unit_reason_and_range(name: str, field: FieldInfo) -> None:
+    assert isinstance(field.json_schema_extra, dict)
+    unit = field.json_schema_extra["unit"]
+    assert unit
+    assert field.description
+    assert field.description.endswith(".")
+    if field.annotation is int:
+        assert len(field.metadata) == 2, "a number has a least and a greatest value"
+    for ending, wanted in (("_ms", "milliseconds"), ("_bytes", "bytes"), ("_items", "items")):
+        if ending in name.split(".")[1] and field.annotation is int:
+            assert unit == wanted
+
+
+@pytest.mark.parametrize(
+    ("section", "settings"), [("namespace", NamespaceSettings), ("calls", CallLimits), ("shard", ShardSettings)]
+)
+def test_the_options_of_a_section_cover_what_its_part_takes(section: str, settings: type) -> None:
+    options = getattr(Config(), section)
+    taken = {part.name for part in dataclasses.fields(settings)} - {"incarnation"}  # each namespace has its own
+    assert taken <= set(type(options).model_fields)
+
+
+def test_the_wire_s_limits_are_options_with_the_same_defaults() -> None:
+    options = Config().rpc
+    for part in dataclasses.fields(RpcLimits):
+        seconds = part.name.endswith("_s")
+        given = getattr(options, f"{part.name.removesuffix('_s')}_ms" if seconds else part.name)
+        assert (given / 1_000 if seconds else given) == part.default, part.name
+
+
+def test_every_option_of_the_wire_reaches_it() -> None:
+    changed = {name: value + 1 for name, value in Config().rpc.model_dump().items()}
+    limits = rpc_limits(Config(rpc=type(Config().rpc)(**changed)))
+    for part in dataclasses.fields(RpcLimits):
+        assert getattr(limits, part.name) != part.default, part.name
+
+
+def test_a_configuration_survives_being_written_and_read(tmp_path: Path) -> None:
+    text = """
+[server]
+port = 7500
+region = "a\\"b\\\\c"
+[namespace]
+lease_ms_default = 5_000
+[auth.principals.orders]
+token_file = "/run/secrets/orders"
+[auth.principals."odd name"]
+admin = true
+"""
+    config = load(write(tmp_path, text))
+    again = load(write(tmp_path, config.to_toml()))
+    assert again == config
+    assert config.namespace.lease_ms_default == 5_000
+    assert config.auth.principals["orders"].token_file == "/run/secrets/orders"
+    assert config.auth.principals["odd name"].admin
+
+
+def test_the_configuration_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config().server.port = 1
+
+
+# ------------------------------------------------------------------- sources
+
+
+def test_environment_overrides_the_file_and_the_command_line_both(tmp_path: Path) -> None:
+    file = write(tmp_path, "[server]\nport = 1\nhttp_port = 2\nstop_timeout_ms = 3\n")
+    environment = {"FOQS_SERVER__PORT": "10", "foqs_server__http_port": "20", "PATH": "/bin"}
+    server = load(file, environment, {"server.port": 100}).server
+    assert (server.port, server.http_port, server.stop_timeout_ms) == (100, 20, 3)
+
+
+def test_environment_holds_text_numbers_and_booleans() -> None:
+    environment = {
+        "FOQS_STORE__URL": "sqlite:/tmp/1",
+        "FOQS_STORE__UNSAFE_DURABILITY": "true",
+        "FOQS_SERVER__REGION": "42",
+        "FOQS_RPC__FRAME_BYTES_MAX": "33_554_432",
+        "FOQS_ADDRESS": "foqs://elsewhere",
+        "FOQS_CONFIG": "x",
+        "FOQS_NAMESPACE": "y",
+        "FOQS_CLIENT_REGION": "west",
+        "FOQS_TOKEN_FILE": "of-the-command-line",
+        "FOQS_CA_FILE": "of-the-command-line",
+        "FOQS_CERT_FILE": "of-the-command-line",
+        "FOQS_KEY_FILE": "of-the-command-line",
+        "FOQS_AUTH__PRINCIPALS__ORDERS__ADMIN": "true",
+    }
+    config = load(None, environment)
+    assert config.store.url == "sqlite:/tmp/1"
+    assert config.store.unsafe_durability is True
+    assert config.server.region == "42"
+    assert config.rpc.frame_bytes_max == 33_554_432
+    assert config.auth.principals["orders"].admin is True
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("FOQS_PORT", "7411"),
+        ("FOQS_SERVER", "x"),
+        ("FOQS_SERVER__", "x"),
+        ("FOQS_SERVER__PORTS", "1"),
+        ("FOQS_SERVER__PORT__X", "1"),
+        ("FOQS_NAMESPACES__A", "1"),
+        ("FOQS_", "1"),
+        ("FOQS_SERVER__PORT", "eighty"),
+        ("FOQS_AUTH__PRINCIPALS__A__TOKEN", "x"),
+        ("FOQS_AUTH__PRINCIPALS", "x"),
+        ("FOQS_SERVER__PORT", "70000"),
+        ("FOQS_STORE__UNSAFE_DURABILITY", "1"),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
+    error = refused(environment={variable: value})
+    assert variable in str(error)
+
+
+# ------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ("[server]\nprot = 1", "server.prot", "no such option"),
+        ("[sever]\nport = 1", "sever", "no such section"),
+        ("port = 1", "port", "no such section"),
+        ("server = 1", "server", "section"),
+        ("namespace = 1", "namespace", "section"),
+        ("[namespaces.a]\nlease_ms_default = 1", "namespaces", "foqs namespace create"),
+        ('[server]\nport = "7411"', "server.port", "integer"),
+        ("[server]\nport = 1.0", "server.port", "integer"),
+        ("[server]\nport = true", "server.port", "integer"),
+        ("[server]\nhost = 1", "server.host", "string"),
+        ("[server]\nport = 65536", "server.port", "less than or equal to 65535"),
+        ("[server]\nport = -1", "server.port", "greater than or equal to 0"),
+        ("[store]\nshards = 0", "store.shards", "greater than or equal to 1"),
+        ('[store]\nunsafe_durability = "yes"', "store.unsafe_durability", "boolean"),
+        ('[log]\nlevel = "loud"', "log.level", "'debug'"),
+        ('[coordinator]\nkind = "zookeeper"', "coordinator.kind", "'local'"),
+        ("[server]\nport = 7412", "server.http_port", "server.port too"),
+        ('[server]\nhost = "0.0.0.0"', "server.host", "--insecure-listen"),
+        ('[server]\nhost = ""', "server.host", "every address"),
+        ('[server]\nhost = "example.org"', "server.host", "--insecure-listen"),
+        ("[calls]\ntimeout_ms_default = 200_000", "calls.timeout_ms_default", "timeout_ms_max"),
+        ("[calls]\nitems_per_call_max = 20_000", "calls.items_per_call_max", "container_items_max"),
+        ("[shard]\nretry_ms_min = 10_000", "shard.retry_ms_min", "retry_ms_max"),
+        ("[namespace]\nlease_ms_default = 50_000_000", "namespace.lease_ms_default", "lease_ms_max"),
+        ("[namespace]\nbackoff_ms_max = 1", "namespace.backoff_ms_min", "backoff_ms_max"),
+        (
+            "[rpc]\nframe_bytes_max = 65_536\n[namespace]\npayload_bytes_max = 65_536",
+            "rpc.frame_bytes_max",
+            "can take",
+        ),
+        ("[namespace]\nkey_window_ms = 120_000", "namespace.key_window_ms", "enqueue twice"),
+        ("[calls]\ntimeout_ms_max = 600_000", "namespace.key_window_ms", "calls.timeout_ms_max"),
+        ('[server]\nhttp_host = "0.0.0.0"', "server.http_host", "metrics"),
+        (
+            '[server]\nhost = "0.0.0.0"\ntls_cert_file = "c"\ntls_key_file = "k"',
+            "server.host",
+            "auth.enabled is not set",
+        ),
+        (f'[server]\nhost = "0.0.0.0"\n{AUTH}', "server.host", "server.tls_cert_file is not set"),
+        ('[server]\ntls_cert_file = "c"', "server.tls_key_file", "go together"),
+        ('[server]\ntls_key_file = "k"', "server.tls_cert_file", "go together"),
+        (
+            '[server]\ntls_cert_file = "c"\ntls_key_file = "k"\ntls_client_ca_file = "a"',
+            "server.tls_client_ca_file",
+            "auth.enabled",
+        ),
+        (f'[server]\ntls_client_ca_file = "a"\n{AUTH}', "server.tls_client_ca_file", "server.tls_cert_file"),
+        ("[auth]\nenabled = true", "auth.principals", "nobody could call"),
+        ("[auth]\nenabled = true\n[auth.principals.a]", "auth.principals.a.token_file", "nobody could show"),
+        ("[auth.principals.a]\ntoken = 1", "auth.principals.a.token", "no such option"),
+        ("[auth.principals.a]\nadmin = 1", "auth.principals.a.admin", "boolean"),
+        ("[auth]\nprincipals = 1", "auth.principals", "section"),
+        ('[auth.principals.""]', "auth.principals.''", "printable"),
+        ('[auth.principals."a\\u0007"]', "auth.principals.'a\\x07'", "printable"),
+        (AUTH, "auth.principals.a.token_file", "cannot be read"),
+        (
+            '[server]\ntls_cert_file = "no-such-file"\ntls_key_file = "no-such-file"',
+            "server.tls_key_file",
+            "cannot be read",
+        ),
+        ('[store]\nurl = "postgres://u@h/d"', "store.url", "no known kind"),
+        ('[store]\nurl = "sqlite:"', "store.url", "no folder"),
+        ('[store]\nurl = "mysql://h/d"', "store.url", "lacks a user"),
+        ('[store]\nurl = "mysql://u@h"', "store.url", "lacks a user"),
+        ('[store]\nurl = "mysql://u@h:99999/d"', "store.url", "cannot be read"),
+        ('[store]\nurl = "mysql://u@h/d?x=1"', "store.url", "after the database"),
+        ('[store]\nurl = "mysql://u@h/d?socket=sock"', "store.url", "after the database"),
+        ('[store]\nurl = "mysql://u@h/d?socket=/s&x=1"', "store.url", "after the database"),
+        ('[store]\nurl = "mysql://u:hunter2@h/d"', "store.url", "password_file"),
+        ('[store]\npassword_file = "no-such-file"', "store.password_file", "cannot be read"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_remedy(tmp_path: Path, text: str, key: str, words: str) -> None:
+    file = write(tmp_path, text)
+    error = refused(file)
+    assert error.key == key
+    assert words in str(error)
+    assert error.remedy
+    assert "hunter2" not in str(error)
+    assert str(error).startswith((f"{file}: ", "no-such-file: "))
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("[server]\nprot = 1", "server.port"),
+        ("[sever]\nport = 1", "server"),
+        ("[server]\nshards = 1", "store.shards"),
+        ("[auth.principals.a]\ntoken_fil = 'x'", "auth.principals.a.token_file"),
+    ],
+)
+def test_an_unknown_key_is_told_with_the_one_it_resembles(tmp_path: Path, text: str, nearest: str) -> None:
+    assert refused(write(tmp_path, text)).remedy == f"did you mean {nearest}?"
+    assert refused(write(tmp_path, "[zzz]\nqqq = 1")).remedy == "see foqs config default for all of them"
+
+
+def test_an_unknown_variable_is_told_with_the_one_it_resembles() -> None:
+    assert refused(environment={"FOQS_SERVER__PROT": "1"}).remedy == "did you mean FOQS_SERVER__PORT?"
+    assert "FOQS_SECTION__OPTION" in refused(environment={"FOQS_X": "1"}).remedy
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[server\n", "(at line 1, column 8)"),
+        (b"port = 1\nport = 2\n", "not TOML"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"#" * ((1 << 20) + 1), "longer than"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, content: bytes, words: str) -> None:
+    file = tmp_path / "foqs.toml"
+    file.write_bytes(content)
+    error = refused(file)
+    assert str(error).startswith(f"{file}: ")
+    assert words in str(error)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert "no such file" in str(refused(tmp_path / "absent.toml"))
+    assert "cannot be read" in str(refused(tmp_path))
+
+
+def test_an_option_that_is_both_value_and_section_is_refused(tmp_path: Path) -> None:
+    error = refused(write(tmp_path, "server = 1"), {"FOQS_SERVER__PORT": "1"})
+    assert "section" in str(error)
+
+
+def test_a_host_may_listen_beyond_loopback_when_told_so() -> None:
+    config = load(None, {}, {"server.host": "0.0.0.0", "server.insecure_listen": True})
+    assert config.server.host == "0.0.0.0"
+    for host in ("localhost", "127.0.0.2", "::1"):
+        assert load(None, {}, {"server.host": host}).server.host == host
+
+
+def test_a_host_may_listen_beyond_loopback_with_tls_and_authentication(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    host = authority.sign("host")
+    tokens = secret_file(tmp_path / "tokens", b"a-secret-of-orders")
+    text = f"""
+[server]
+host = "0.0.0.0"
+tls_cert_file = "{host.cert}"
+tls_key_file = "{host.key}"
+[auth]
+enabled = true
+principals = {{orders = {{token_file = "{tokens}"}}}}
+"""
+    config = load(write(tmp_path, text))
+    keyring = config.keyring()
+    assert config.server.http_host == "127.0.0.1"
+    assert keyring.tls_context is not None
+    assert keyring.find_token(b"a-secret-of-orders") is not None
+    assert "a-secret-of-orders" not in repr(config) + config.to_toml()
+
+
+def test_token_files_are_not_read_while_authentication_is_off(tmp_path: Path) -> None:
+    assert load(write(tmp_path, AUTH.replace("true", "false"))).keyring().principal_by_digest == {}
+
+
+def test_a_wrong_token_file_is_one_line_with_file_and_key(tmp_path: Path) -> None:
+    tokens = secret_file(tmp_path / "tokens", b"a-secret-of-orders", 0o644)
+    error = refused(write(tmp_path, AUTH.replace("no-such-file", str(tokens))))
+    assert str(error) == (
+        f"{tokens}: auth.principals.a.token_file: others than its owner may use it (mode 644); run: chmod 600 {tokens}"
+    )
+
+
+# ------------------------------------------------------- password, URLs, paths
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o610])
+def test_a_password_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+    file = password_file(tmp_path, b"hunter2\n", mode)
+    error = refused(overrides={"store.password_file": str(file)})
+    assert "chmod 600" in error.remedy
+    assert "hunter2" not in str(error)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"a\nb\n", b"\xff", b"x" * 1_025])
+def test_a_password_file_without_one_line_of_text_is_refused(tmp_path: Path, content: bytes) -> None:
+    refused(overrides={"store.password_file": str(password_file(tmp_path, content, 0o600))})
+
+
+def test_the_password_is_the_line_in_its_file(tmp_path: Path) -> None:
+    file = password_file(tmp_path, b" hunter2 \r\n", 0o400)
+    config = load(None, {}, {"store.password_file": str(file)})
+    assert config.password() == " hunter2 "
+    assert "hunter2" not in repr(config)
+    assert Config().password() is None
+
+
+def test_store_urls_are_taken_apart() -> None:
+    assert parse_store_url("memory:") == StoreUrl("memory")
+    assert parse_store_url("sqlite:./x y") == StoreUrl("sqlite", path="./x y")
+    assert parse_store_url("sqlite:/x") == StoreUrl("sqlite", path="/x")
+    assert parse_store_url("mysql://foqs@db/queue") == StoreUrl("mysql", "", "db", 3306, "foqs", "queue")
+    assert parse_store_url("mysql://u@localhost/d?socket=/run/my%20sql.sock") == StoreUrl(
+        "mysql", "", "localhost", 3306, "u", "d", "/run/my sql.sock"
+    )
+    assert parse_store_url("mysql://a%40b@[::1]:3307/q%2Db") == StoreUrl("mysql", "", "::1", 3307, "a@b", "q-b")
+
+
+def test_the_coordinator_keeps_its_file_beside_the_items() -> None:
+    def file(**overrides: object) -> Path | None:
+        return load(None, {}, {key.replace("__", "."): value for key, value in overrides.items()}).coordinator_file
+
+    assert file() == Path("foqs-data/coordinator.json")
+    assert file(store__url="sqlite:/data") == Path("/data/coordinator.json")
+    assert file(store__url="mysql://u@h/d") == Path("foqs-data/coordinator.json")
+    assert file(store__url="memory:") is None
+    assert file(store__url="memory:", coordinator__file="/x.json") == Path("/x.json")
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "foqs.toml"
+    file.write_text(text)
+    return file
+
+
+def password_file(folder: Path, content: bytes, mode: int) -> Path:
+    file = folder / "password"
+    file.write_bytes(content)
+    file.chmod(mode)
+    return file
+
+
+def refused(
+    file: Path | None = None, environment: dict[str, str] | None = None, overrides: dict[str, object] | None = None
+) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load(file, environment, overrides)
+    assert "\n" not in str(caught.value)
+    return caught.value

@@ -1,0 +1,98 @@
+"""The examples in configs/: files that a host takes, and commands that exist with the options they are given."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+import pytest
+
+from foqs.cli import root
+from foqs.options.config import load
+from tests.support.certificates import Authority, secret_file
+
+CONFIGS: Final = Path(__file__).parents[3] / "configs"
+UNIT: Final = (CONFIGS / "systemd" / "foqs-host@.service").read_text()
+COMPOSE: Final = (CONFIGS / "docker" / "compose.yml").read_text()
+DOCKERFILE: Final = (CONFIGS / "docker" / "Dockerfile").read_text()
+
+
+def environment(file: Path) -> dict[str, str]:
+    lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+    return dict(line.split("=", 1) for line in lines)
+
+
+def assert_exists(arguments: Sequence[str]) -> None:
+    """There is such a command of foqs, and it has the options that stand there."""
+    context = click.Context(root, info_name="foqs")
+    command: click.Command = root
+    rest = list(arguments)
+    while isinstance(command, click.Group) and rest and (found := command.get_command(context, rest[0])):
+        command, rest = found, rest[1:]
+    assert command is not root
+    known = {flag for param in command.params for flag in param.opts}
+    assert {word for word in rest if word.startswith("-")} <= known, f"{command.name}: {rest}"
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_each_host_of_the_example_has_a_valid_configuration_of_its_own(number: int, tmp_path: Path) -> None:
+    signed = Authority(tmp_path).sign("host1.example")
+    text = (CONFIGS / "cluster" / "foqs.toml").read_text()
+    text = text.replace("/etc/foqs/tls/host.crt", str(signed.cert)).replace("/etc/foqs/tls/host.key", str(signed.key))
+    for name in re.findall(r"/etc/foqs/secrets/([\w.]+)", text):
+        secret_file(tmp_path / name, f"foqs:secret-of-{name}\n".encode())
+    file = tmp_path / "foqs.toml"
+    file.write_text(text.replace("/etc/foqs/secrets", str(tmp_path)))
+    config = load(file, environment(CONFIGS / "cluster" / f"host{number}.env"))
+    assert (config.server.name, config.server.advertise) == (f"host{number}", f"host{number}.example:7411")
+    assert list(config.databases) == ["db1", "db2"]
+    assert config.auth.principals["operator"].admin
+    assert config.cluster.handover_timeout_ms < config.server.stop_timeout_ms
+
+
+def test_each_host_of_the_compose_file_has_a_valid_configuration_of_its_own() -> None:
+    found = re.findall(r"environment: \{FOQS_SERVER__NAME: (\w+), FOQS_SERVER__ADVERTISE: \"([\w:]+)\"\}", COMPOSE)
+    assert [name for name, _ in found] == ["host1", "host2", "host3"]
+    for name, address in found:
+        config = load(CONFIGS / "docker" / "foqs.toml", {"FOQS_SERVER__NAME": name, "FOQS_SERVER__ADVERTISE": address})
+        assert (config.server.name, config.server.advertise) == (name, f"{name}:{config.server.port}")
+    services = set(re.findall(r"^  (\w+):$", COMPOSE.partition("\nservices:\n")[2].partition("\nvolumes:\n")[0], re.M))
+    assert {options.parsed_url.host for options in config.databases.values()} | {"zookeeper"} <= services
+
+
+def test_the_unit_starts_commands_that_exist_and_gives_a_host_time_to_stop() -> None:
+    started = re.findall(r"^Exec\w+=(?!/bin/kill)(.*)$", UNIT, re.M)
+    assert len(started) == 2
+    for line in started:
+        program, *arguments = shlex.split(line)
+        assert program.endswith("/foqs")
+        assert_exists(arguments)
+    [stop_s] = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT, re.M)
+    example = load(None, {}, {}).server.stop_timeout_ms / 1_000
+    assert int(stop_s) > 2 * example
+    assert "KillSignal=SIGTERM" in UNIT
+
+
+def test_the_containers_run_commands_that_exist() -> None:
+    started = [json.loads(text) for text in re.findall(r"(?:command: |^CMD )(\[.*\])$", COMPOSE + DOCKERFILE, re.M)]
+    assert len(started) == 3
+    for arguments in started:
+        assert_exists(arguments)
+
+
+def test_the_commands_in_the_comments_exist() -> None:
+    texts = [path.read_text() for path in sorted(CONFIGS.rglob("*")) if path.is_file() and path.suffix != ".yml"]
+    lines = [line for text in [*texts, COMPOSE] for line in re.findall(r"^#  +(foqs .*?)(?:  +#.*)?$", text, re.M)]
+    assert len(lines) >= 3
+    for line in lines:
+        assert_exists(shlex.split(line)[1:])
+
+
+def test_what_was_not_run_says_so() -> None:
+    for text in (UNIT, COMPOSE, DOCKERFILE):
+        assert "not run" in text

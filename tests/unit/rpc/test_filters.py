@@ -1,0 +1,139 @@
+"""Changes, filters and bulk calls: what passes, exactly, and what is refused with which field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foqs.core.items.dead_reason import dead_reason
+from foqs.core.items.item import TIME_MS_MAX, State
+from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.life import Event, EventKind
+from foqs_client.idl import ttypes
+from tests.support.builders import row
+from tests.support.fake_queue import FakeQueue
+from tests.unit.rpc.test_queue_handlers import ID, refusal, serve
+
+NUMBER = 8796093022209
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "field"),
+    [
+        (None, "INVALID_ARGUMENT", "change"),
+        (ttypes.Change(), "INVALID_ARGUMENT", "change"),
+        (ttypes.Change(delay_ms=-1), "INVALID_ARGUMENT", "change.delay_ms"),
+        (ttypes.Change(delay_ms=1, deliver_after_ms=1), "INVALID_ARGUMENT", "change.delay_ms"),
+        (ttypes.Change(deliver_after_ms=TIME_MS_MAX + 1), "INVALID_ARGUMENT", "change.deliver_after_ms"),
+        (ttypes.Change(metadata=b"x" * 1_025), "LIMIT_EXCEEDED", "change.metadata"),
+    ],
+)
+def test_a_bad_change_is_refused_whole(change: Any, code: str, field: str) -> None:
+    queue = FakeQueue()
+    assert refusal(queue, "update", ttypes.UpdateRequest("default", [ID], change)) == (code, field)
+    request = ttypes.BulkRequest("default", ttypes.ItemFilter(), ttypes.BulkAction.UPDATE, change)
+    assert refusal(queue, "bulk", request) == (code, field)
+    assert queue.calls == []
+
+
+def test_an_update_reaches_the_queue_for_each_good_id() -> None:
+    queue = FakeQueue()
+    change = ttypes.Change(priority=0, delay_ms=0, metadata=b"")
+    outcomes = serve(queue, "update", ttypes.UpdateRequest("default", [ID, "nonsense", ID], change)).outcomes
+    assert [outcome.error.field for outcome in outcomes] == [None, "ids[1]", "ids[2]"]
+    event = Event(EventKind.UPDATE, NUMBER, "default", delay_ms=0, metadata=b"", priority=0)
+    assert queue.calls == [("apply", [(3, event)])]
+
+
+def test_a_redrive_reaches_the_queue_for_each_good_id() -> None:
+    queue = FakeQueue()
+    serve(queue, "redrive", ttypes.RedriveRequest("default", [ID]))
+    assert queue.calls == [("apply", [(3, Event(EventKind.REDRIVE, NUMBER, "default"))])]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "field"),
+    [
+        ({"topic": ""}, "INVALID_ARGUMENT", "filter.topic"),
+        ({"states": []}, "INVALID_ARGUMENT", "filter.states"),
+        ({"states": [1, 5]}, "INVALID_ARGUMENT", "filter.states[1]"),
+        ({"priority_min": 1, "priority_max": 0}, "INVALID_ARGUMENT", "filter.priority_min"),
+        ({"age_min_ms": -1}, "INVALID_ARGUMENT", "filter.age_min_ms"),
+        ({"age_min_ms": 2, "age_max_ms": 1}, "INVALID_ARGUMENT", "filter.age_min_ms"),
+        ({"age_max_ms": TIME_MS_MAX + 1}, "INVALID_ARGUMENT", "filter.age_max_ms"),
+        ({"age_max_ms": -1}, "INVALID_ARGUMENT", "filter.age_max_ms"),
+    ],
+)
+def test_a_bad_filter_is_refused_and_named(fields: dict[str, Any], code: str, field: str) -> None:
+    queue = FakeQueue()
+    only = ttypes.ItemFilter(**fields)
+    assert refusal(queue, "countItems", ttypes.CountItemsRequest("default", only)) == (code, field)
+    request = ttypes.BulkRequest("default", only, ttypes.BulkAction.CANCEL)
+    assert refusal(queue, "bulk", request) == (code, field)
+    assert queue.calls == []
+
+
+def test_a_filter_reaches_the_queue_as_it_was_given() -> None:
+    queue = FakeQueue()
+    raw = ttypes.ItemFilter("t", [4, 2, 2], -1, 5, 10, 20)
+    serve(queue, "countItems", ttypes.CountItemsRequest("default", raw))
+    serve(queue, "countItems", ttypes.CountItemsRequest("default", ttypes.ItemFilter()))
+    expected = ItemFilter("t", (State.READY, State.DEAD), -1, 5, 10, 20)
+    assert queue.calls == [("count", expected), ("count", ItemFilter())]
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (ttypes.BulkRequest("default", None, ttypes.BulkAction.CANCEL), "filter"),
+        (ttypes.BulkRequest("default", ttypes.ItemFilter()), "action"),
+        (ttypes.BulkRequest("default", ttypes.ItemFilter(), 9), "action"),
+        (ttypes.BulkRequest("default", ttypes.ItemFilter(), 1, ttypes.Change(priority=1)), "change"),
+        (ttypes.BulkRequest("default", ttypes.ItemFilter(states=[4, 2]), 3), "filter.states"),
+    ],
+)
+def test_a_bad_bulk_call_is_refused_whole(request_: Any, field: str) -> None:
+    queue = FakeQueue()
+    assert refusal(queue, "bulk", request_) == ("INVALID_ARGUMENT", field)
+    assert queue.calls == []
+
+
+@pytest.mark.parametrize(
+    ("action", "change", "event", "only"),
+    [
+        (1, None, Event(EventKind.CANCEL, 0, "default"), ItemFilter("t")),
+        (2, ttypes.Change(5), Event(EventKind.UPDATE, 0, "default", priority=5), ItemFilter("t")),
+        (3, None, Event(EventKind.REDRIVE, 0, "default"), ItemFilter("t", (State.DEAD,))),
+    ],
+)
+def test_a_bulk_call_is_a_page_of_its_filter(action: int, change: Any, event: Event, only: ItemFilter) -> None:
+    queue = FakeQueue()
+    request = ttypes.BulkRequest("default", ttypes.ItemFilter("t"), action, change, ttypes.Page(7, "here"))
+    reply = serve(queue, "bulk", request)
+    assert queue.calls == [("bulk", (event, only, "here", 7))]
+    assert (reply.items, reply.next_cursor, reply.refused, reply.refusal) == (0, None, 0, None)
+
+
+def test_dead_items_are_listed_with_the_reason_in_words() -> None:
+    queue = FakeQueue()
+    queue.rows[NUMBER] = row(NUMBER, state=State.DEAD, attempt=2, attempts_max=2)
+    [view] = serve(queue, "listDead", ttypes.ListDeadRequest("default", "t")).items
+    assert view.dead_reason == "attempts exhausted: delivered 2 of at most 2 times without an ack"
+    assert view.payload is None
+    assert queue.calls == [("matching", (ItemFilter("t", (State.DEAD,)), None, 100, False))]
+    [view] = serve(queue, "listDead", ttypes.ListDeadRequest("default", with_payload=True)).items
+    assert view.payload == b"p"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"state": State.LEASED}, None),
+        ({"attempt": 1}, "given up by its consumer in attempt 1"),
+        ({"attempt": 1, "attempts_max": 3}, "given up by its consumer in attempt 1 of 3"),
+        ({"attempt": 3, "attempts_max": 3}, "attempts exhausted: delivered 3 of at most 3 times without an ack"),
+    ],
+)
+def test_the_row_tells_why_it_is_dead(changes: dict[str, Any], reason: str | None) -> None:
+    assert dead_reason(row(**({"state": State.DEAD} | changes))) == reason

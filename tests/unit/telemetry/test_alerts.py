@@ -1,0 +1,52 @@
+"""The alert rules: each on metrics that exist, each with its section in the runbook, and the reverse."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from foqs.telemetry.metric_table import METRICS
+from tests.support.runbook import RUNBOOK, section
+
+RULES: Final = (Path(__file__).parents[3] / "configs" / "alerts.yml").read_text()
+ALERTS: Final = {
+    found[0].split()[0]: found[0]
+    for found in re.finditer(r"(?<=- alert: ).*?(?=\n      - alert: |\Z)", RULES, re.DOTALL)
+}
+SUFFIXES: Final = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+
+
+def test_there_are_alerts() -> None:
+    assert len(ALERTS) == RULES.count("- alert:") > 10
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_is_on_metrics_and_labels_that_exist(name: str) -> None:
+    shown = {each.name + end: each for each in METRICS for end in SUFFIXES[each.kind]}
+    expression = re.search(r"expr: (.*?)\n        \w+:", ALERTS[name], re.DOTALL)
+    assert expression
+    metrics = re.findall(r"\b(foqs_\w+)(?:\{(\w+)[=!])?", expression[1])
+    assert metrics or "up{" in expression[1]
+    for metric, label in metrics:
+        assert metric in shown
+        assert not label or label in shown[metric].labels
+    for label in re.findall(r"\$labels\.(\w+)", ALERTS[name]):
+        assert label == "instance" or any(label in shown[metric].labels for metric, _ in metrics)
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_an_alert_leads_to_its_section_of_the_runbook(name: str) -> None:
+    assert f"runbook: docs/runbook.md#{name.lower()}\n" in ALERTS[name] + "\n"
+    assert len(section(name)) > 100
+
+
+def test_the_runbook_has_no_section_for_an_alert_that_is_not_there() -> None:
+    assert re.findall(r"^### (Foqs\w+)$", RUNBOOK.read_text(), re.MULTILINE) == list(ALERTS)
+
+
+def test_the_runbook_names_metrics_that_exist() -> None:
+    shown = {each.exposed_name for each in METRICS}
+    assert set(re.findall(r"\bfoqs_(?!schema\b|backup\b|\d)\w+", RUNBOOK.read_text())) <= shown

@@ -1,0 +1,249 @@
+"""What a host shows of itself: every metric of the table of metrics, with the value that it says it is."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from foqs.core.items.item import State
+from foqs.core.items.life import EventKind
+from foqs.queue.engine import Engine
+from foqs.rpc.limits import RpcLimits
+from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.rpc.server import RpcServer
+from foqs.store.in_memory.memory_store import MemoryStore
+from foqs.store.port import StoreLost
+from foqs.telemetry import metric_table, samples
+from foqs.telemetry.metrics import Metrics
+from tests.support.builders import NAMESPACE, engine_settings, keyed_item
+from tests.support.engines import Caller, World, run_in_world
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+ONE = engine_settings(1)
+
+
+def wire_of(engine: Engine) -> RpcServer:
+    identity = HostIdentity("127.0.0.1", 1, 1, "local", "default", "0")
+    limits = RpcLimits(connections_max=3, calls_in_flight_max=20, in_flight_bytes_max=1_000_000)
+    return RpcServer(asyncio.get_running_loop(), QueueHandlers(engine.queue, identity, Random(1)), limits)
+
+
+def shown(engine: Engine) -> dict[tuple[Any, ...], float]:
+    """Every sample by (name, value of each label, by the labels' names)."""
+    wire, metrics = wire_of(engine), Metrics()
+    metrics.add_sampler(lambda: samples.host_samples(engine, wire))
+    page = b"".join(metrics.render()).decode()
+    return {
+        (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def test_the_document_says_what_the_code_says() -> None:
+    assert DOCUMENT.read_text() == metric_table.render_page()
+
+
+def test_a_host_shows_the_whole_table_and_nothing_else() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        wire, metrics = wire_of(engine), Metrics()
+        metrics.add_sampler(lambda: samples.host_samples(engine, wire))
+        await Caller(world, engine).put(count=2)
+        families = list(text_string_to_metric_families(b"".join(metrics.render()).decode()))
+        # The parser takes the `_total` off a counter's name.
+        ours = {family.name: family for family in families if family.name.startswith("foqs_")}
+        assert {(name, family.type) for name, family in ours.items()} == {
+            (each.name, each.kind) for each in metric_table.METRICS
+        }
+        for each in metric_table.METRICS:
+            for sample in ours[each.name].samples:
+                assert set(sample.labels) - {"le"} == set(each.labels)
+        assert {family.name for family in families} - set(ours) <= {
+            "process_virtual_memory_bytes",
+            "process_resident_memory_bytes",
+            "process_start_time_seconds",
+            "process_cpu_seconds",
+            "process_open_fds",
+            "process_max_fds",
+        }
+        assert set(samples.host_samples(engine, wire)) <= {each.name for each in metric_table.SAMPLED_METRICS}
+
+    run_in_world(story)
+
+
+def test_every_reading_of_a_serving_host_has_a_value() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        await Caller(world, engine).put()
+        await world.pass_s(2)
+        found = {name for name, samples in samples.host_samples(engine, wire_of(engine)).items() if samples}
+        assert found == {each.name for each in metric_table.SAMPLED_METRICS}
+
+    run_in_world(story)
+
+
+def test_what_is_shown_is_what_is_there() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        await caller.put("t", 5)
+        await caller.put("t", 2, delay_ms=60_000)
+        handed = await caller.get("t", 2)
+        await caller.do(EventKind.ACK, handed.items[:1])
+        await world.pass_s(3)
+        found = shown(engine)
+        for sample, value in {
+            ("foqs_ready_items", "1"): 3,
+            ("foqs_deferred_items", "1"): 2,
+            ("foqs_leased_items", "1"): 1,
+            ("foqs_ready_index_keys", "1"): 3,
+            ("foqs_ready_index_bytes", "1"): 3 * samples.ORDER_KEY_BYTES,
+            ("foqs_ready_index_reserved_keys", "1"): 0,
+            ("foqs_ready_index_topics", "1"): 1,
+            ("foqs_shard_epoch", "1"): 1,
+            ("foqs_shard_state", "1", "owned"): 1,
+            ("foqs_shard_state", "1", "lost"): 0,
+            ("foqs_database_up", "1"): 1,
+            ("foqs_counts_lag", "1"): 0,
+            ("foqs_namespace_items", "default", "ready"): 3,
+            ("foqs_namespace_items", "default", "leased"): 1,
+            ("foqs_namespace_items", "other", "ready"): 0,
+            ("foqs_topic_ready_items", "default", "t"): 3,
+            ("foqs_topic_ready_items", "other", "other"): 0,
+            ("foqs_writer_queue_items", "ack", "1"): 0,
+            ("foqs_row_cache_items", "written"): 6,
+            ("foqs_connections_limit",): 3,
+            ("foqs_calls_in_flight_limit",): 20,
+            ("foqs_calls_in_flight_limit_bytes",): 1_000_000,
+            ("foqs_waiting_dequeues",): 0,
+        }.items():
+            assert found[sample] == value, sample
+        assert found["foqs_oldest_ready_age_seconds", "1"] >= 3
+        assert found["foqs_timer_sweep_age_seconds", "1"] >= 2
+        assert found["foqs_timer_watermark_age_seconds", "1"] >= 2
+        assert found["foqs_timer_overdue_seconds", "1"] == 0
+        assert found["foqs_row_cache_bytes", "written"] > 0
+
+    run_in_world(story)
+
+
+def test_a_shard_that_is_not_served_has_no_breaker_to_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(self: MemoryStore, epoch: int, nonce: str) -> Any:
+        raise StoreLost("the database is away")
+
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        assert shown(engine)["foqs_shard_breaker_state", "1", "closed"] == 1
+        monkeypatch.setattr(MemoryStore, "take_over", lost)
+        engine.shards[1]._writer.give_up("it is to be taken over anew")
+        await world.until(lambda: 1 not in engine.shards)
+        found = shown(engine)
+        assert found["foqs_shard_state", "1", "owned"] == 0
+        assert found["foqs_database_up", "1"] == 0
+        assert ("foqs_shard_breaker_state", "1", "closed") not in found
+
+    run_in_world(story)
+
+
+def test_what_waits_for_a_database_that_does_not_answer_is_shown() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        [seen] = (await caller.put("t"), await caller.get("t"))[1].items
+        world.stall()
+        begun: list[asyncio.Future[Any]] = [asyncio.ensure_future(caller.put("t", 3, payload=b"x" * 100, timeout_s=30))]
+        await world.pass_s(0.01)
+        begun += [asyncio.ensure_future(caller.put("t", 4, payload=b"x" * 100, timeout_s=30))]
+        begun += [asyncio.ensure_future(caller.get("nothing", 1, 20_000, timeout_s=30))]
+        acks = [asyncio.ensure_future(caller.do(EventKind.ACK, [seen], 30)) for _ in range(2)]
+        await world.pass_s(1)
+        found = shown(engine)
+        assert found["foqs_writer_queue_items", "insert", "1"] == 4
+        assert found["foqs_writer_queue_bytes", "insert", "1"] >= 400
+        assert found["foqs_writer_queue_items", "ack", "1"] == 1
+        assert found["foqs_writer_held_items", "1"] == 1
+        assert found["foqs_waiting_dequeues",] == 1
+        world.resume()
+        await asyncio.gather(*begun, *acks)
+        assert shown(engine)["foqs_writer_held_items", "1"] == 0
+
+    run_in_world(story)
+
+
+def test_items_whose_moment_came_are_counted_by_what_ended() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        await caller.put("delayed", 3, delay_ms=100)
+        await caller.put("short", 2, ttl_ms=200)
+        await caller.put("once", 1)
+        [seen] = (await caller.get("once", lease_ms=100)).items
+        await caller.put("given up", 1)
+        [dead] = (await caller.get("given up")).items
+        await caller.do(EventKind.NACK, [dead], dead=True)
+        await world.pass_s(NAMESPACE.dead_retention_ms / 1_000 + 400)
+        found = shown(engine)
+        counts = {kind: found["foqs_due_items_total", kind, "1"] for kind in samples.DUE_KINDS}
+        assert counts == {"delay": 3, "lease": 1, "ttl": 2, "retention": 1}
+        assert seen.row.attempt == 1
+
+    run_in_world(story, until_s=1e7)
+
+
+def test_keys_that_were_there_are_counted() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        await caller.enqueue([keyed_item("a"), keyed_item("b")])
+        await caller.enqueue([keyed_item("a")])
+        await caller.enqueue([keyed_item("a"), keyed_item("b", payload=b"another")])
+        found = shown(engine)
+        assert found["foqs_repeated_keys_total", "1"] == 2
+        assert found["foqs_conflicting_keys_total", "1"] == 1
+        assert found["foqs_key_reruns_total", "1"] == 1
+        await world.pass_s(NAMESPACE.key_window_ms / 1_000 + 400)
+        assert shown(engine)["foqs_key_clearings_total", "1"] >= 1
+
+    run_in_world(story)
+
+
+def test_labels_are_capped_and_the_rest_is_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        for number in range(6):
+            await caller.put(f"t{number}", number + 1)
+        await caller.put("other", 40)
+        monkeypatch.setattr(samples, "TOPICS_MAX", 3)
+        found = shown(engine)
+        topics = {key[1:]: value for key, value in found.items() if key[0] == "foqs_topic_ready_items"}
+        assert topics == {
+            ("default", "other"): 40,
+            ("default", "t5"): 6,
+            ("default", "t4"): 5,
+            ("other", "other"): 10,
+        }
+        named_so = engine.shards[1].memory.counts
+        named_so.add(("other", "other"), State.READY, 7)
+        found = shown(engine)
+        assert found["foqs_topic_ready_items", "other", "other"] == 10 + 7
+        assert found["foqs_namespace_items", "other", "ready"] == 7
+        page = [name for name, _ in samples.host_samples(engine, wire_of(engine))["foqs_namespace_items"]]
+        assert len(page) == len(set(page))
+        named_so.add(("other", "other"), State.READY, -7)
+        monkeypatch.setattr(samples, "NAMESPACES_MAX", 0)
+        found = shown(engine)
+        assert {key[1] for key in found if key[0] == "foqs_namespace_items"} == {"other"}
+        assert found["foqs_namespace_items", "other", "ready"] == 61
+        monkeypatch.setattr(samples, "TOPICS_SCANNED_MAX", 2)
+        found = shown(engine)
+        assert sum(value for key, value in found.items() if key[0] == "foqs_topic_ready_items") == 61
+        assert len([key for key in found if key[0] == "foqs_topic_ready_items"]) == 3
+
+    run_in_world(story)

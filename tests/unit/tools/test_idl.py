@@ -1,0 +1,69 @@
+"""The generated code is what the compiler makes of the contract, and nothing stands in the library's way."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import thrift
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def idl() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tools_idl", ROOT / "tools" / "idl.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_committed_code_is_what_the_contract_gives(idl: ModuleType) -> None:
+    assert idl.main(["--check"]) == 0
+
+
+def test_a_changed_contract_and_a_changed_file_are_both_noticed(idl: ModuleType, tmp_path: Path) -> None:
+    contract = tmp_path / "foqs.thrift"
+    contract.write_text(idl.CONTRACT.read_text().replace("2: optional i32 priority", "2: optional i64 priority"))
+    with pytest.raises(idl.Failed, match=r"ttypes\.py .*run python tools/idl\.py"):
+        idl.check(contract, idl.GENERATED)
+    copy = tmp_path / "idl"
+    shutil.copytree(idl.GENERATED, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    idl.check(idl.CONTRACT, copy)
+    (copy / "left_over.py").touch()
+    with pytest.raises(idl.Failed, match=r"left_over\.py"):
+        idl.check(idl.CONTRACT, copy)
+
+
+def test_writing_makes_what_the_check_expects(idl: ModuleType, tmp_path: Path) -> None:
+    idl.write(idl.CONTRACT, tmp_path / "idl")
+    idl.check(idl.CONTRACT, tmp_path / "idl")
+
+
+def test_a_contract_that_does_not_compile_is_said_in_words(idl: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "bad.thrift").write_text("struct {")
+    with pytest.raises(idl.Failed, match="does not compile"):
+        idl.generate(tmp_path / "bad.thrift", tmp_path)
+
+
+def test_a_missing_compiler_is_said_in_words(
+    idl: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert idl.main(["--check"]) == 1
+    assert "install the package thrift-compiler" in capsys.readouterr().err
+
+
+def test_the_folder_of_the_contract_does_not_shadow_the_library() -> None:
+    assert not (ROOT / "thrift" / "__init__.py").exists()
+    assert str(ROOT) in {str(Path(entry).resolve()) for entry in sys.path}
+    assert thrift.__file__ is not None
+    assert Path(thrift.__file__).resolve().parent != ROOT / "thrift"
+    assert hasattr(__import__("thrift.Thrift").Thrift, "TApplicationException")

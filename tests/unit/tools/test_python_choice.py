@@ -1,0 +1,96 @@
+"""Which Python the environment is made with: the one that is asked for, or the best built of those that would do."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A folder for PATH with all that the script calls, and no Python."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    (folder / "tr").symlink_to(str(shutil.which("tr")))
+    return folder
+
+
+def python(folder: Path, name: str = "python3.11", *, venv: bool = True, optimised: bool = False) -> str:
+    """A stand-in that answers the script's questions as such a Python would; its path."""
+    folder.mkdir(exist_ok=True)
+    made = folder / name
+    made.write_text(
+        f"""#!{shutil.which("sh")}
+case "$2" in
+*version_info*) exit 0 ;;
+*ensurepip*) exit {0 if venv else 1} ;;
+*enable-optimizations*) exit {0 if optimised else 1} ;;
+esac
+exit 2
+"""
+    )
+    made.chmod(0o755)
+    return str(made)
+
+
+def chosen(*path: Path, asked: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(shutil.which("sh")), "tools/python.sh"],
+        cwd=ROOT,
+        env={"PATH": ":".join(map(str, path)), **({"PYTHON": asked} if asked else {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_python_that_was_built_with_profiles_goes_before_others(tools: Path, tmp_path: Path) -> None:
+    python(tmp_path / "version manager")
+    good = python(tmp_path / "distribution", "python3.12", optimised=True)
+
+    done = chosen(tmp_path / "version manager", tmp_path / "distribution", tools)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{good}\n", "")
+
+
+def test_without_one_the_first_that_has_venv_is_taken(tools: Path, tmp_path: Path) -> None:
+    python(tmp_path / "no venv", venv=False)
+    python(tmp_path / "good but no venv", venv=False, optimised=True)
+    usable = python(tmp_path / "with spaces")
+    python(tmp_path / "later")
+
+    done = chosen(*(tmp_path / name for name in ("no venv", "good but no venv", "with spaces", "later")), tools)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{usable}\n", "")
+
+
+def test_the_one_that_is_asked_for_goes_before_all(tools: Path, tmp_path: Path) -> None:
+    asked = python(tmp_path / "asked", "my-python")
+    python(tmp_path / "distribution", optimised=True)
+
+    assert chosen(tmp_path / "distribution", tools, asked=asked).stdout == f"{asked}\n"
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_is_missing_is_said(tools: Path, tmp_path: Path, *, there: bool) -> None:
+    if there:
+        python(tmp_path / "bare", venv=False)
+
+    done = chosen(tmp_path / "bare", tools)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "python3-venv" in done.stderr
+    assert ("its venv module is missing" in done.stderr) == there
+
+
+def test_the_python_that_runs_this_is_one_that_would_do() -> None:
+    """The script's questions are ones that a real Python answers."""
+    done = chosen(Path(shutil.which("tr") or "").parent, asked=sys.executable)
+
+    assert done.returncode == 0
