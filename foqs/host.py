@@ -65,13 +65,13 @@ _PLAN_WAIT_S: Final = 2.0
 """A host of a cluster listens after so long though it has not read the plan."""
 
 STOP_STEPS: Final = (
-    ("listener", "nobody new comes; TLS handshakes are broken off"),
+    ("listener", "no new connections; TLS handshakes are aborted"),
     ("long polls", "they are answered empty at once, and their clients go elsewhere"),
-    ("plan", "in a cluster other hosts take the shards over, one by one, while calls are still answered"),
+    ("plan", "in a cluster other hosts take over the shards, one by one, while calls are still answered"),
     ("calls in flight", "they still need the shards"),
     ("shards", "they write what waits, and give up their ownership"),
-    ("session", "in a cluster what nobody has taken over yet is written by now, and free at once"),
-    ("HTTP port", "/livez and /metrics are of use to the last moment"),
+    ("session", "in a cluster the shards that no host has taken over yet are free at once"),
+    ("HTTP port", "/livez and /metrics are useful until the last moment"),
 )
 """What is ended when a host stops, in this order, and why there."""
 

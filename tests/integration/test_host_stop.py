@@ -1,4 +1,4 @@
-"""How a real host process stops: in the order that ARCHITECTURE.md lists, and in time whatever its database does."""
+"""How a real host process stops: in the order that its design page lists, and in time whatever its database does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.processes import RestartableHost
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.timeout(120)]
 
-DOCUMENT = Path(__file__).parents[2] / "ARCHITECTURE.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/design/durability-and-crashes.md"
 
 
 @pytest.fixture(scope="module")
