@@ -79,6 +79,7 @@ check: $(DEV) ## lint, format, types, walls between packages, generated files, d
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/idl.py --check
 	@$(BIN)/python tools/diagram.py --check
+	@$(BIN)/python tools/speed_chart.py --check
 	@$(MAKE) --no-print-directory docs
 
 .PHONY: docs
