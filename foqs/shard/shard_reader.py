@@ -123,7 +123,7 @@ class ShardReader:
         finally:
             self._is_ended = True
             for left in (*([job] if job else ()), *self._jobs.drain()):
-                left.failed(self._closing_error())
+                left.on_failed(self._closing_error())
             await self._reads.close()
 
     def _closing_error(self) -> Unavailable:

@@ -106,9 +106,9 @@ def install(counts: Counter[str]) -> None:
 
 
 def _counting_take(original: Callable[..., bool]) -> Callable[..., bool]:
-    def take(self: Any, told: Sequence[Any]) -> bool:
+    def take(self: RetriedCall[Any, Any], told: Sequence[Any]) -> bool:
         refused: set[int] = vars(self).setdefault("refused", set())
-        for place, result in zip(self._places, told, strict=False):
+        for place, result in zip(self._indexes, told, strict=False):
             if isinstance(result.error, NotOwner):
                 refused.add(place)
             elif result.error is None and place in refused:
@@ -119,8 +119,8 @@ def _counting_take(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _counting_answer(original: Callable[..., None]) -> Callable[..., None]:
-    def tell(self: Any, shape: Any, value: Any, give_back: Any) -> None:
-        peers = self._dequeues.peers
+    def tell(self: ForwardedDequeue, shape: Any, value: Any, give_back: Any) -> None:
+        peers = self._forwarder.peers
         if shape is ttypes.DequeueReply and isinstance(peers, CountedPeers):
             peers.surplus.on_accounted(value)
         original(self, shape, value, give_back)

@@ -53,15 +53,15 @@ def no_fence() -> None:
     """Every owner writes, also one that was replaced."""
 
     async def flush_locked(
-        self: Any,
+        self: memory_store.MemoryStore,
         fence: Fence,
         row_ids: Sequence[int],
         payload_limits: Mapping[int, int],
         key_names: Any,
         decide: Decide,
     ) -> None:
-        old = self._table.owner
-        self._table.owner = replace(old, epoch=fence.epoch, nonce=fence.nonce, flush=fence.flush - 1)
+        old = self._tables.owner
+        self._tables.owner = replace(old, epoch=fence.epoch, nonce=fence.nonce, flush=fence.flush - 1)
         await original(self, fence, row_ids, payload_limits, key_names, decide)
 
     original = memory_store.MemoryStore._flush_locked
@@ -77,13 +77,13 @@ def token_ignored() -> None:
 def answered_before_commit() -> None:
     """The caller hears of success when the flush is sent, not when it is committed."""
 
-    async def commit(self: Any, fence: Fence, writes: Any) -> None:
-        self._committing = self._connection
+    async def commit(self: memory_store.MemoryStore, fence: Fence, writes: Any) -> None:
+        self._committing_connection = self._connection
         task = asyncio.ensure_future(late(self, self._connection, fence, writes))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.sleep(0)
 
-    async def late(self: Any, connection: int, fence: Fence, writes: Any) -> None:
+    async def late(self: memory_store.MemoryStore, connection: int, fence: Fence, writes: Any) -> None:
         await asyncio.sleep(0.02)
         await self._apply(connection, fence, writes, asyncio.get_running_loop().create_future())
 
@@ -102,10 +102,10 @@ def lease_cut_short() -> None:
 def rerun_without_reading() -> None:
     """After a lost connection the flush is simply run again, whatever the owner row says."""
 
-    async def resolve(self: Any, fence: Fence, reason: str) -> CommitOutcome:
+    async def resolve(self: Writer, fence: Fence, reason: str) -> CommitOutcome:
         while True:
             try:
-                owner = await self._store.owner()
+                owner = await self._store.read_owner()
             except StoreLost:
                 await asyncio.sleep(0.01)
                 continue
@@ -171,10 +171,10 @@ def keys_for_ever_replaced() -> None:
 def rows_of_two_shards() -> None:
     """Rows are remembered by their number alone, which two shards give to different items."""
 
-    def init(self: Any, written_budget: Any, prefetch_budget: Any, longest_payloads: Any) -> None:
+    def init(self: RowCache, written_budget: Any, prefetch_budget: Any, longest_payloads: Any) -> None:
         original(self, written_budget, prefetch_budget, longest_payloads)
         self._rows = rows.setdefault(written_budget, {})
-        self.get = self._rows.get
+        self.get = self._rows.get  # type: ignore[misc]
 
     rows: dict[Any, dict[int, Row]] = {}
     original = RowCache.__init__
@@ -194,9 +194,9 @@ def unknown_is_failure() -> None:
 def check_unlocked() -> None:
     """After a lost connection the owner row is read without waiting for its lock: a COMMIT may be on its way."""
 
-    async def owner(self: Any) -> Any:
+    async def owner(self: memory_store.MemoryStore) -> Any:
         await self._reconnect()
-        return self._table.owner
+        return self._tables.owner
 
     memory_store.MemoryStore.read_owner = owner  # type: ignore[method-assign]
 
@@ -260,7 +260,7 @@ def no_refill() -> None:
 def boundary_kept() -> None:
     """A window that drops its worst keys still claims to cover them."""
 
-    def lower(self: Any, window: Any, keys_max: int) -> None:
+    def lower(self: ReadyIndex, window: Any, keys_max: int) -> None:
         boundary = window.boundary
         original(self, window, keys_max)
         window.boundary = boundary

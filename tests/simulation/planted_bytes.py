@@ -32,7 +32,7 @@ def heads_are_loaded() -> None:
     _read_whole()
 
     def hand_out(
-        self: Any,
+        self: Shard,
         namespace: str,
         spans: Sequence[tuple[TopicName, Sequence[OrderKey]]],
         lease_ms: int | None,
@@ -42,9 +42,9 @@ def heads_are_loaded() -> None:
         cache = self.memory.cache
         work = HandOut(namespace, spans, lease_ms, 0, on_finished)
         if None in map(cache.get, work.numbers):
-            work.read_bytes = max(item_bytes_max, cache.longest.of(namespace))
-        self._intake.submit(work, internal=True)
-        self._writer.poke()
+            work.read_bytes = max(item_bytes_max, cache.longest_payloads.payload_bytes_max(namespace))
+        self._intake.submit(work, is_internal=True)
+        self._writer.wake()
         return work
 
     Shard.submit_lease = hand_out  # type: ignore[method-assign]

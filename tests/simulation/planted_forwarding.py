@@ -27,7 +27,7 @@ def forwarded_twice() -> None:
     """Items go to one host that has room, and then to another."""
 
     async def to(
-        self: Any, peer: Peer | None, request: Any, results: list[Any], places: list[int], deadline: float
+        self: EnqueueForwarder, peer: Peer | None, request: Any, results: list[Any], places: list[int], deadline: float
     ) -> None:
         await original(self, peer, request, results, places, deadline)
         if peer is None:
@@ -41,7 +41,12 @@ def results_in_order_of_peer() -> None:
     """What a peer says of the first item that it was sent is told of the first item of the call."""
 
     async def to(
-        self: Any, peer: Peer | None, request: Any, results: list[Any], places: Sequence[int], deadline: float
+        self: EnqueueForwarder,
+        peer: Peer | None,
+        request: Any,
+        results: list[Any],
+        places: Sequence[int],
+        deadline: float,
     ) -> None:
         before = list(results)
         await original(self, peer, request, results, list(places), deadline)
@@ -57,7 +62,7 @@ def results_in_order_of_peer() -> None:
 def _call_raising(kind: type[Exception]) -> None:
     """What a peer did not answer has another name."""
 
-    def init(self: Any, local: Any, peers: Any) -> None:
+    def init(self: EnqueueForwarder, local: Any, peers: Any) -> None:
         call = peers.call
 
         async def careless(*arguments: Any) -> Any:

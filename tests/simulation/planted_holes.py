@@ -40,7 +40,7 @@ class _ReadsIgnoringPurges:
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
 
-    async def ready(
+    async def ready_keys(
         self, past: Fence, topic: TopicName, after: OrderKey | None, limit: int, last_cut: int = 0
     ) -> Sequence[OrderKey]:
         return await self._reads.ready_keys(past, topic, after, limit)

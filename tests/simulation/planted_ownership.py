@@ -27,7 +27,7 @@ from tests.simulation.planting import plant
 def epochs_issued_again() -> None:
     """A shard's next owner is given the epoch of its last one."""
 
-    def assign(self: Any, spec: ShardSpec, owner: Member) -> None:
+    def assign(self: planning._Draft, spec: ShardSpec, owner: Member) -> None:
         self._epochs[spec.number] = max(0, self._epochs.get(spec.number, 0) - 1)
         original(self, spec, owner)
 
@@ -41,14 +41,14 @@ def handed_over_early() -> None:
     def given_back(number: int, assignment: Assignment, owner: Member, overdue: frozenset[int]) -> bool:
         return assignment.leaving
 
-    def assign(self: Any, spec: ShardSpec, owner: Member) -> None:
+    def assign(self: planning._Draft, spec: ShardSpec, owner: Member) -> None:
         before = self._epochs.get(spec.number, 0)
         original(self, spec, owner)
         if before and spec.number in left:
             self._assignments[spec.number] = replace(self._assignments[spec.number], epoch=before)
             self._epochs[spec.number] = before
 
-    def init(self: Any, layout: Any, plan: Any, members: Any) -> None:
+    def init(self: planning._Draft, layout: Any, plan: Any, members: Any) -> None:
         begin(self, layout, plan, members)
         left.clear()
         left.update(number for number, each in plan.assignments.items() if each.leaving)
@@ -73,7 +73,7 @@ def taken_epochs_ignored() -> None:
 def session_outlived() -> None:
     """A host goes on serving when its session is over."""
 
-    def advance(self: Any, event: SessionEvent) -> None:
+    def advance(self: Agent, event: SessionEvent) -> None:
         if event is not SessionEvent.ENDED:
             original(self, event)
 
@@ -84,9 +84,9 @@ def session_outlived() -> None:
 def epoch_serves_twice() -> None:
     """A host that lost its session takes its shards over again with the epochs that it had."""
 
-    def drop(self: Any, number: int) -> None:
+    def drop(self: Agent, number: int) -> None:
         original(self, number)
-        self._burned.pop(number, None)
+        self._used_epochs.pop(number, None)
 
     original = Agent._drop_shard
     Agent._drop_shard = drop  # type: ignore[method-assign]
@@ -105,8 +105,8 @@ def lost_as_unwritten() -> None:
 def any_shard_takes_any_key() -> None:
     """A host whose shards do not hold a key's slot takes the key all the same."""
 
-    def holders_of(self: Any, keys: Sequence[bytes]) -> list[Shard | None]:
-        serving = self._answering()
+    def holders_of(self: Placement, keys: Sequence[bytes]) -> list[Shard | None]:
+        serving = self._answering_shards()
         return [holder or (serving[0] if serving else None) for holder in original(self, keys)]
 
     original: Callable[..., list[Shard | None]] = Placement.shards_for_keys

@@ -30,7 +30,7 @@ def surplus_kept_by_clients() -> None:
 def surplus_nacked_by_hosts() -> None:
     """What a peer leased in vain is nacked: that it was handed out counts."""
 
-    async def release(self: Any, peer: Any, request: Any) -> None:
+    async def release(self: DequeueForwarder, peer: Any, request: Any) -> None:
         nacks = [ttypes.Nack(lease.id, lease.token, delay_ms=0) for lease in request.leases]
         nacked = ttypes.NackRequest(request.namespace_name, nacks)
         await self.peers.call(peer, _NACK, nacked, self._loop.time() + dequeues.RELEASE_TIMEOUT_S)
@@ -41,9 +41,9 @@ def surplus_nacked_by_hosts() -> None:
 def surplus_nacked_by_clients() -> None:
     """What a poll brings that no call takes is nacked: that it was handed out counts."""
 
-    async def release_surplus(self: Any, deliveries: Sequence[Delivery]) -> None:
+    async def release_surplus(self: Client, deliveries: Sequence[Delivery]) -> None:
         nacks = conversion.nacks([Nack(each.id, each.token, delay_ms=0) for each in deliveries])
-        await self._by_id(_NACK, ttypes.NackRequest, nacks, RetriedCallById, self.timeout_ms, at_once=True)
+        await self._call_by_id(_NACK, ttypes.NackRequest, nacks, RetriedCallById, self.timeout_ms, immediate=True)
 
     Client._release_surplus = release_surplus  # type: ignore[method-assign]
 
