@@ -430,6 +430,7 @@ BUGS: Final[Mapping[str, Bug]] = {
     "nobody-asked": Bug(planted_access.authentication_skipped, (17,)),
     "grants-for-ever": Bug(planted_access.grants_for_ever, (17,)),
     "deleted-with-what-is-deferred": Bug(planted_access.deleted_with_what_is_deferred, (19,)),
+    "deleted-and-served-on": Bug(planted_access.deleted_and_served_on, (19,)),
     "leased-explained-as-ready": Bug(planted_access.leased_explained_as_ready, (15,)),
     "deferred-explained-as-gone": Bug(planted_access.deferred_explained_as_gone, (15,)),
     "imports-without-grants": Bug(planted_access.imports_without_grants, (19,)),

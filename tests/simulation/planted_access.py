@@ -9,10 +9,12 @@ from typing import Any
 from foqs.catalog import changes
 from foqs.catalog.document import Document, Permission
 from foqs.catalog.namespaces import Namespaces
+from foqs.core.errors import NamespaceNotFound
 from foqs.core.items.explanation import Explanation, ItemSnapshot
 from foqs.core.items.item import State
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.queue import explainer as service_explain
+from foqs.queue.port import NamespaceSettings
 from foqs.rpc.auth_session import AuthSession
 from tests.simulation.planting import plant
 
@@ -56,6 +58,22 @@ def deleted_with_what_is_deferred() -> None:
 
     original = TopicCounts.item_count
     TopicCounts.item_count = items  # type: ignore[method-assign]
+
+
+def deleted_and_served_on() -> None:
+    """A host goes on with the calls of a namespace that was deleted."""
+
+    def settings_of(self: Namespaces, name: str) -> NamespaceSettings:
+        try:
+            served[name] = original(self, name)
+        except NamespaceNotFound:
+            if name not in served:
+                raise
+        return served[name]
+
+    served: dict[str, NamespaceSettings] = {}
+    original = Namespaces.settings_of
+    Namespaces.settings_of = settings_of  # type: ignore[method-assign]
 
 
 def leased_explained_as_ready() -> None:

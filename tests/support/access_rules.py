@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tests.support.certain_changes import SPREAD_MS, certainly_held
-from tests.support.history import Call, CallEnd
+from tests.support.history import UNKNOWN, Call, CallEnd, entries
 from tests.support.item_histories import PAGES, ItemHistories, ItemHistory
 
 NOBODY: Final = "nobody"
@@ -35,6 +35,19 @@ NEEDS: Final = {
 NAMES: Final = ("let in", "denied", "unauthenticated", "namespaces deleted", "namespaces kept", "imports")
 """What `counts` counts."""
 
+_REFUSALS: Final = frozenset(
+    (
+        UNKNOWN,
+        "NAMESPACE_NOT_FOUND",
+        "UNAUTHENTICATED",
+        "PERMISSION_DENIED",
+        "OVERLOADED",
+        "UNAVAILABLE",
+        "NOT_OWNER",
+        "DEADLINE_EXCEEDED",
+    )
+)
+"""Errors of an item that do not show that a host looked into the namespace."""
 _MAKES: Final = ("create", "import")
 _CHANGES: Final = ("limit", "pause", "resume", "grant", "create", "delete", "import")
 """What changes the document."""
@@ -47,8 +60,8 @@ def count_occurrences(book: ItemHistories) -> dict[str, int]:
     count = dict.fromkeys(NAMES, 0)
     for call in book.record.calls:
         if "principal" in call.args:
-            count["let in"] += call.end is CallEnd.OK
-            count["denied"] += call.code == "PERMISSION_DENIED"
+            count["let in"] += _is_answered(call)
+            count["denied"] += _is_denied(call)
             count["unauthenticated"] += call.code == "UNAUTHENTICATED"
         elif call.op == "delete":
             count["namespaces deleted"] += call.end is CallEnd.OK
@@ -61,7 +74,7 @@ def check_refusals(book: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterato
     """17: no call without its grant is answered, whoever makes it."""
     for call in book.record.calls:
         principal = call.args.get("principal")
-        if principal is None or call.end is not CallEnd.OK:
+        if principal is None or not _is_answered(call):
             continue
         if principal == NOBODY:
             yield _ids(call), f"{call.name} of somebody unknown was answered"
@@ -74,7 +87,7 @@ def check_grants(book: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[
     """19: who was granted something is not denied it."""
     for call in book.record.calls:
         principal = call.args.get("principal")
-        if principal is None or principal == NOBODY or call.code != "PERMISSION_DENIED":
+        if principal is None or principal == NOBODY or not _is_denied(call):
             continue
         for permission in NEEDS[call.op]:
             if _certainly(book, call, permission, spread_ms, granted=True):
@@ -107,7 +120,7 @@ def check_deletions(book: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterat
             each for op in _MAKES for each in book.calls_of(op) if op == "import" or each.args["namespace"] == namespace
         ]
         for call in book.record.calls:
-            if call.op in _CHANGES or call.end is not CallEnd.OK or call.args["namespace"] != namespace:
+            if call.op in _CHANGES or not _is_answered(call) or call.args["namespace"] != namespace:
                 continue
             assert call.returned is not None
             asked_of_all = call.op in ("namespaces", "export")
@@ -147,6 +160,22 @@ def check_imports(book: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator
                 call, changes, export.invoked, export.returned, book.record.healed, spread_ms
             ):
                 yield [], f"{export.name} differs from what {call.name} had imported"
+
+
+def _is_answered(call: Call) -> bool:
+    """A host did something of the call, or looked into the namespace for it.
+
+    A client sends the items of one call to several hosts. If one host refuses and another does not reply,
+    the call ends well and each of its items has an error: no host answered it.
+    """
+    if call.end is not CallEnd.OK or not call.items:
+        return call.end is CallEnd.OK
+    return any(result.get("error") not in _REFUSALS for result in call.results)
+
+
+def _is_denied(call: Call) -> bool:
+    """A host denied the call, or the part of it that was sent there."""
+    return "PERMISSION_DENIED" in (call.code, *(entry.code for entry in entries(call)))
 
 
 def _ids(call: Call) -> list[str]:

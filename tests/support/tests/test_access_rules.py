@@ -47,6 +47,11 @@ class Log:
         results = [{"id": id, "mark": id, "topic": "t", "priority": 0, "token": 1, "attempt": 1}]
         self.call("dequeue", topics={"t": 5}, results=results)
 
+    def cancel(self, *errors: str, **more: Any) -> None:
+        """Cancels an item for each error, which is the item's result."""
+        items = [{"id": f"{shard}-1"} for shard, _ in enumerate(errors, 1)]
+        self.call("cancel", items=items, results=[{"error": error} for error in errors], **more)
+
     def healed(self) -> None:
         self._history.healed()
 
@@ -117,6 +122,20 @@ def test_who_is_unknown_is_not_answered() -> None:
     assert log.judge() == [17]
 
 
+@pytest.mark.parametrize(("error", "broken"), [(UNKNOWN, []), ("UNAVAILABLE", []), ("NOT_FOUND", [17])])
+def test_call_with_only_refused_and_unknown_items_was_not_let_in(error: str, broken: list[int]) -> None:
+    log = Log()
+    log.cancel(error, "PERMISSION_DENIED", principal="guest")
+    assert log.judge() == broken
+
+
+def test_denial_of_one_item_is_a_denial() -> None:
+    log = Log()
+    log.grant("admin")
+    log.cancel(UNKNOWN, "PERMISSION_DENIED", principal="guest")
+    assert log.judge() == [19]
+
+
 @pytest.mark.parametrize(("later", "broken"), [(None, [19]), ("enqueue", [])])
 def test_who_is_granted_something_is_not_denied_it(later: str | None, broken: list[int]) -> None:
     log = Log()
@@ -140,6 +159,24 @@ def test_a_namespace_that_is_deleted_serves_nothing_until_it_is_made_again() -> 
     log.call("create")
     log.enqueue("1-1")
     assert log.judge({"id": "1-1", "mark": "1-1", "topic": "t", "priority": 0, "state": "ready"}) == []
+
+
+@pytest.mark.parametrize(("error", "broken"), [(UNKNOWN, []), ("UNAVAILABLE", []), ("NOT_FOUND", [19])])
+def test_deleted_namespace_did_not_answer_a_call_with_only_refused_and_unknown_items(
+    error: str, broken: list[int]
+) -> None:
+    log = Log()
+    log.call("delete")
+    log.cancel(error, "NAMESPACE_NOT_FOUND")
+    assert log.judge() == broken
+
+
+def test_deleted_namespace_answered_a_call_of_which_one_item_was_done() -> None:
+    log = Log()
+    log.call("delete")
+    items = [{"mark": id, "topic": "t", "priority": 0, "metadata": ""} for id in ("1-1", "2-1")]
+    log.call("enqueue", items=items, results=[{"error": UNKNOWN}, {"id": "2-1", "repeated": False}])
+    assert log.judge({"id": "2-1", "mark": "2-1", "topic": "t", "priority": 0, "state": "ready"}) == [19]
 
 
 def test_nothing_outlives_its_namespace() -> None:
