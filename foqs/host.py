@@ -37,7 +37,7 @@ from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.cluster.tier_member import TierMember
 from foqs.options.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
 from foqs.options.options import NamespaceOptions
-from foqs.queue.engine import Engine, EngineSettings, RowCacheSettings
+from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.port import CallLimits, NamespaceSettings
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.cluster_handlers import cluster_handlers
@@ -48,7 +48,6 @@ from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.clock import Clock, SystemClock
 from foqs.runtime.garbage_collection import GarbageCollection
-from foqs.shard.settings import ShardSettings
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.port import StoreUnusable
 from foqs.telemetry.cluster_samples import cluster_samples
@@ -383,7 +382,7 @@ class Host:
 
 def engine_settings(config: Config) -> EngineSettings:
     """What the engine is told, from the configuration."""
-    calls, shard = config.calls, config.shard
+    calls = config.calls
     return EngineSettings(
         standalone_shards=None if config.cluster.zookeeper else range(config.store.shards),
         namespace_default=_namespace_settings(config.namespace),
@@ -396,8 +395,8 @@ def engine_settings(config: Config) -> EngineSettings:
             better_items_max=calls.better_items_max,
             replay_lookup_items_max=calls.replay_lookup_items_max,
         ),
-        shard=ShardSettings(**shard.model_dump()),
-        row_cache=RowCacheSettings(**config.row_cache.model_dump()),
+        shard=config.shard,
+        row_cache=config.row_cache,
         delivery_wait_ms_max=calls.delivery_wait_ms_max,
         delivery_bytes_max=calls.delivery_bytes_max,
         item_bytes_max=config.rpc.frame_bytes_max - ITEM_OVERHEAD_BYTES,

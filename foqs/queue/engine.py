@@ -26,12 +26,12 @@ from foqs.catalog.port import Catalog, CatalogError
 from foqs.core.memory.demand import Demand, DemandSettings
 from foqs.core.memory.reservations import Budget, PrefetchBudget, WrittenRowsBudget
 from foqs.core.memory.row_cache import RowCache
+from foqs.options.shard_options import RowCacheOptions, ShardOptions
 from foqs.queue.port import CallLimits, NamespaceSettings
 from foqs.queue.queue_service import QueueService
 from foqs.runtime.clock import Clock
 from foqs.shard.observer import ShardObserver
 from foqs.shard.retry import Backoff
-from foqs.shard.settings import ShardSettings
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
 from foqs.shard.supervisor import ShardSupervisor
@@ -46,21 +46,6 @@ _RESTART_S: Final = 1.0
 
 
 @dataclass(slots=True, frozen=True)
-class RowCacheSettings:
-    """Rows kept in memory by a host; see `[row_cache]` in configs/foqs.toml for units and reasons."""
-
-    written_bytes_max: int
-    written_items_max: int
-    prefetched_bytes_max: int
-    prefetched_items_max: int
-    prefetch_topic_items_max: int
-    prefetch_horizon_ms: int
-    demand_decay_ms: int
-    prefetch_idle_ms: int
-    demand_topics_max: int
-
-
-@dataclass(slots=True, frozen=True)
 class EngineSettings:
     """What an engine is told once, at its start."""
 
@@ -69,8 +54,8 @@ class EngineSettings:
     namespace_default: NamespaceSettings
     """What a namespace has that it does not set."""
     limits: CallLimits
-    shard: ShardSettings
-    row_cache: RowCacheSettings
+    shard: ShardOptions
+    row_cache: RowCacheOptions
     delivery_wait_ms_max: int
     delivery_bytes_max: int
     item_bytes_max: int = 1 << 21

@@ -29,6 +29,7 @@ from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing.due_timers import DueTimers
 from foqs.core.timing.shard_clock import ShardClock, initial_time_ms
+from foqs.options.shard_options import ShardOptions
 from foqs.runtime.clock import Clock
 from foqs.shard.background_reads import PrefetchJob, RefillJob
 from foqs.shard.initial_count import InitialCount
@@ -36,7 +37,6 @@ from foqs.shard.key_expiry import run_key_expiry
 from foqs.shard.observer import ShardObserver
 from foqs.shard.purge_worker import PurgeWorker
 from foqs.shard.retry import Backoff
-from foqs.shard.settings import ShardSettings
 from foqs.shard.shard_breaker import ShardBreaker
 from foqs.shard.shard_memory import DeliveryPort, ShardMemory
 from foqs.shard.shard_reader import ShardReader
@@ -79,7 +79,7 @@ class Shard:
         self,
         number: int,
         store: Store,
-        settings: ShardSettings,
+        settings: ShardOptions,
         retry_policies: Mapping[str, RetryPolicy],
         weight: Callable[[str], int],
         cache: RowCache,

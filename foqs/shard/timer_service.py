@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from foqs.core.errors import FoqsError, NotOwner, Unavailable
 from foqs.core.flush.batch import Dues
@@ -17,21 +17,9 @@ from foqs.core.flush.decision import FindRow
 from foqs.core.flush.intake import Intake
 from foqs.core.timing.due_timers import DueTimers
 from foqs.core.timing.shard_clock import ShardClock
+from foqs.options.shard_options import ShardOptions
 from foqs.shard.writer import Writer
 from foqs.store.port import DueRow, Store
-
-
-class TimerSettings(Protocol):
-    """Limits; see `[shard]` in configs/foqs.toml for units and reasons."""
-
-    @property
-    def timer_page_items(self) -> int: ...
-    @property
-    def timer_tick_ms_min(self) -> int: ...
-    @property
-    def clock_sample_interval_ms(self) -> int: ...
-    @property
-    def retry_ms_max(self) -> int: ...
 
 
 class TimerService:
@@ -48,7 +36,7 @@ class TimerService:
         timers: DueTimers,
         shard_clock: ShardClock,
         find_cached: FindRow,
-        settings: TimerSettings,
+        settings: ShardOptions,
     ) -> None:
         self._writer = writer
         self._intake = intake

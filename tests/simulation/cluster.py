@@ -37,7 +37,7 @@ from foqs.store.in_memory.memory_table import ShardTables
 from foqs.store.port import StoreUnusable
 from shardmgr.local_coordinator import LocalCoordinator
 from tests.simulation import principals
-from tests.support.builders import NAMESPACE, ROW_CACHE, MemoryEpochBook, engine_settings
+from tests.support.builders import NAMESPACE, ROW_CACHE, MemoryEpochBook, changed, engine_settings
 from tests.support.clock_bounds import ClockBounds
 from tests.support.clocks import ServerClock
 from tests.support.faulty_database import FaultyDatabaseServer
@@ -81,7 +81,7 @@ SETTINGS: Final = replace(
         breaker_error_percent=50,
         breaker_flushes_min=4,
         breaker_reset_ms=150,
-        buffer=replace(
+        buffer=changed(
             ROW_CACHE,
             written_items_max=12,
             prefetched_items_max=8,
@@ -93,7 +93,7 @@ SETTINGS: Final = replace(
 )
 WILD: Final = replace(
     SETTINGS,
-    shard=replace(
+    shard=changed(
         SETTINGS.shard, clock_sample_interval_ms=150, clock_slew_permille=SLEW_PERMILLE, clock_skew_ms_max=CLOCK_SKEW_MS
     ),
 )

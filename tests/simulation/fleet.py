@@ -45,6 +45,7 @@ from tests.simulation import forwarding_counts, principals, surplus
 from tests.simulation.cluster import PORT, SETTINGS, WILD, Incarnation, SimulatedCluster, nonce_of
 from tests.simulation.forwarding_counts import CountedPeers
 from tests.simulation.surplus import Row, SurplusLedger
+from tests.support.builders import changed
 from tests.support.clock_bounds import ClockBounds
 from tests.support.delayed_registry import DelayedRegistry
 from tests.support.network import Connect, Factory
@@ -382,7 +383,7 @@ class SimulatedFleet(SimulatedCluster):
 
 def _settings(settings: EngineSettings) -> EngineSettings:
     """Shards come with the plan, and have little room."""
-    return replace(settings, standalone_shards=None, shard=replace(settings.shard, queue_items_max=_QUEUE_ITEMS_MAX))
+    return replace(settings, standalone_shards=None, shard=changed(settings.shard, queue_items_max=_QUEUE_ITEMS_MAX))
 
 
 @cache

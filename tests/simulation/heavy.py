@@ -17,6 +17,7 @@ from foqs_client import FoqsError, Item, Namespace
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.principals import OPERATOR, token
 from tests.simulation.workload import TOPICS, Plan, Run
+from tests.support.builders import changed
 
 HEAVY_PLAN: Final = Plan(items=300, calls=1_200, crashes=3)
 _LONG: Final = 3_900
@@ -34,8 +35,8 @@ class HeavyCluster(SimulatedCluster):
         return replace(
             usual,
             namespace_default=replace(usual.namespace_default, payload_bytes_max=max(_LIMITS)),
-            shard=replace(usual.shard, flush_bytes_max=_FLUSH_BYTES),
-            row_cache=replace(usual.row_cache, prefetched_bytes_max=20_000, written_items_max=60),
+            shard=changed(usual.shard, flush_bytes_max=_FLUSH_BYTES),
+            row_cache=changed(usual.row_cache, prefetched_bytes_max=20_000, written_items_max=60),
         )
 
 

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from foqs.catalog.document import Document, Namespace
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import AbsoluteTimeItem, DeliveryPolicy, KeyedAbsoluteTimeItem, KeyedItem, NewItem, Row, State
-from foqs.queue.engine import EngineSettings, RowCacheSettings
+from foqs.options.options import Options
+from foqs.options.shard_options import RowCacheOptions, ShardOptions
+from foqs.queue.engine import EngineSettings
 from foqs.queue.port import CallLimits, NamespaceSettings
-from foqs.shard.settings import ShardSettings
+
+T = TypeVar("T", bound=Options)
+
+
+def changed(options: T, **changes: Any) -> T:
+    """The same options with these values; a value may be outside the range of its option."""
+    unknown = changes.keys() - type(options).model_fields.keys()
+    assert not unknown, f"{type(options).__name__} has no {sorted(unknown)}"
+    return options.model_copy(update=changes)
+
 
 NAMESPACE = NamespaceSettings(
     payload_bytes_max=10_240,
@@ -34,7 +45,8 @@ CALLS = CallLimits(
     wait_ms_max=60_000,
 )
 
-ROW_CACHE = RowCacheSettings(
+ROW_CACHE = changed(
+    RowCacheOptions(),
     written_bytes_max=40_000,
     written_items_max=1_000,
     prefetched_bytes_max=40_000,
@@ -47,7 +59,7 @@ ROW_CACHE = RowCacheSettings(
 )
 
 
-def shard_settings(**changes: Any) -> ShardSettings:
+def shard_options(**changes: Any) -> ShardOptions:
     """Small limits, quick timers, and a breaker that nothing opens."""
     values: dict[str, Any] = {
         "flush_items_max": 100,
@@ -78,7 +90,7 @@ def shard_settings(**changes: Any) -> ShardSettings:
         "breaker_flushes_min": 1_000,
         "breaker_reset_ms": 1_000,
     }
-    return ShardSettings(**(values | changes))
+    return changed(ShardOptions(), **(values | changes))
 
 
 def engine_settings(
@@ -86,7 +98,7 @@ def engine_settings(
     alone: bool = True,
     delivery_wait_ms_max: int = 1_000,
     delivery_bytes_max: int = 1 << 24,
-    buffer: RowCacheSettings | None = None,
+    buffer: RowCacheOptions | None = None,
     **changes: Any,
 ) -> EngineSettings:
     """An engine of these shards, or of what it is assigned, for the namespaces `default` and `other`, which have the defaults."""
@@ -94,7 +106,7 @@ def engine_settings(
         standalone_shards=shards if alone else None,
         namespace_default=NAMESPACE,
         limits=CALLS,
-        shard=shard_settings(**changes),
+        shard=shard_options(**changes),
         row_cache=buffer or ROW_CACHE,
         delivery_wait_ms_max=delivery_wait_ms_max,
         delivery_bytes_max=delivery_bytes_max,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,12 +17,12 @@ from foqs.shard.observer import NullObserver
 from foqs.shard.shard import Shard
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import Writes
-from tests.support.builders import ROW_CACHE, engine_settings
+from tests.support.builders import ROW_CACHE, changed, engine_settings
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
 NEVER_MS = 10**9
-NOTHING_KEPT = replace(ROW_CACHE, written_items_max=1, written_bytes_max=1)
+NOTHING_KEPT = changed(ROW_CACHE, written_items_max=1, written_bytes_max=1)
 
 
 def settings_of(*shards: int, **changes: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from foqs.shard.shard import Shard
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import Writes
-from tests.support.builders import ROW_CACHE, engine_settings, keyed_item, new_item
+from tests.support.builders import ROW_CACHE, changed, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
@@ -299,7 +298,7 @@ def test_nobody_waits_while_there_is_something(monkeypatch: pytest.MonkeyPatch) 
             3,
             ready_window_items_max=4,
             ready_index_items_max=10,
-            buffer=replace(ROW_CACHE, written_items_max=5, prefetched_items_max=5),
+            buffer=changed(ROW_CACHE, written_items_max=5, prefetched_items_max=5),
         )
         engine = await world.engine(settings)
         for topic in "abc":

@@ -12,7 +12,7 @@ from foqs.core.items.item import State, format_id
 from foqs.core.items.life import EventKind
 from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
-from tests.support.builders import NAMESPACE, ROW_CACHE, engine_settings, new_item
+from tests.support.builders import NAMESPACE, ROW_CACHE, changed, engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
@@ -72,7 +72,7 @@ def test_a_refill_that_ends_while_a_flush_is_under_way_misses_nothing_of_it(monk
 
 def test_a_row_loaded_ahead_and_changed_meanwhile_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        settings = engine_settings(1, buffer=replace(ROW_CACHE, written_items_max=0))
+        settings = engine_settings(1, buffer=changed(ROW_CACHE, written_items_max=0))
         engine = await world.engine(settings)
         await Caller(world, engine).put(count=8, attempts_max=2)
         engine = await restarted(world, engine, settings)
