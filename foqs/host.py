@@ -38,7 +38,7 @@ from foqs.cluster.tier_member import TierMember
 from foqs.options.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
 from foqs.options.options import NamespaceOptions
 from foqs.queue.engine import Engine, EngineSettings
-from foqs.queue.port import CallLimits, NamespaceSettings
+from foqs.queue.port import NamespaceSettings
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.limits import RpcLimits
@@ -382,23 +382,12 @@ class Host:
 
 def engine_settings(config: Config) -> EngineSettings:
     """What the engine is told, from the configuration."""
-    calls = config.calls
     return EngineSettings(
         standalone_shards=None if config.cluster.zookeeper else range(config.store.shards),
         namespace_default=_namespace_settings(config.namespace),
-        limits=CallLimits(
-            items_per_call_max=calls.items_per_call_max,
-            topics_per_call_max=calls.topics_per_call_max,
-            timeout_ms_default=calls.timeout_ms_default,
-            timeout_ms_max=calls.timeout_ms_max,
-            wait_ms_max=calls.wait_ms_max,
-            better_items_max=calls.better_items_max,
-            replay_lookup_items_max=calls.replay_lookup_items_max,
-        ),
+        calls=config.calls,
         shard=config.shard,
         row_cache=config.row_cache,
-        delivery_wait_ms_max=calls.delivery_wait_ms_max,
-        delivery_bytes_max=calls.delivery_bytes_max,
         item_bytes_max=config.rpc.frame_bytes_max - ITEM_OVERHEAD_BYTES,
         tier=config.server.tier,
     )

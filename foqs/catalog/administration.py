@@ -42,7 +42,7 @@ from foqs.core.errors import (
 )
 from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import TopicName
-from foqs.queue.port import CallLimits
+from foqs.options.rpc_options import CallOptions
 from foqs.queue.quota import Quota
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
@@ -86,7 +86,7 @@ class Administration:
         namespaces: Namespaces,
         shards: Mapping[int, Shard],
         statuses: Mapping[int, ShardStatus],
-        limits: CallLimits,
+        limits: CallOptions,
         quota: Quota,
         item_bytes_max: int,
         on_topics_resumed: Callable[[Iterable[TopicName]], None],

@@ -26,8 +26,9 @@ from foqs.catalog.port import Catalog, CatalogError
 from foqs.core.memory.demand import Demand, DemandSettings
 from foqs.core.memory.reservations import Budget, PrefetchBudget, WrittenRowsBudget
 from foqs.core.memory.row_cache import RowCache
+from foqs.options.rpc_options import CallOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
-from foqs.queue.port import CallLimits, NamespaceSettings
+from foqs.queue.port import NamespaceSettings
 from foqs.queue.queue_service import QueueService
 from foqs.runtime.clock import Clock
 from foqs.shard.observer import ShardObserver
@@ -53,11 +54,9 @@ class EngineSettings:
     """Those of a host alone. None: what it is assigned, in a cluster."""
     namespace_default: NamespaceSettings
     """What a namespace has that it does not set."""
-    limits: CallLimits
+    calls: CallOptions
     shard: ShardOptions
     row_cache: RowCacheOptions
-    delivery_wait_ms_max: int
-    delivery_bytes_max: int
     item_bytes_max: int = 1 << 21
     """Payload and metadata of an item that a call can carry: no namespace may allow more."""
     tier: str = "default"
@@ -99,9 +98,7 @@ class Engine:
         self.queue = QueueService(
             self.shards,
             self.namespaces,
-            settings.limits,
-            settings.delivery_wait_ms_max / 1000,
-            settings.delivery_bytes_max,
+            settings.calls,
             self.statuses,
             Demand(
                 DemandSettings(
@@ -119,7 +116,7 @@ class Engine:
             self.namespaces,
             self.shards,
             self.statuses,
-            settings.limits,
+            settings.calls,
             self.queue.quota,
             settings.item_bytes_max,
             self.queue.on_items_ready,

@@ -22,6 +22,7 @@ from foqs.core.flush.batch import AlreadyGone as AlreadyGone
 from foqs.core.items.item import NewItem, Row, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event
+from foqs.options.rpc_options import CallOptions
 from foqs.shard.status import ShardStatus
 
 
@@ -50,21 +51,6 @@ class NamespaceSettings:
     def is_limited(self) -> bool:
         """Some enqueue may be refused for what the namespace has enqueued before."""
         return bool(self.enqueues_per_minute or self.backlog_items_max or self.backlog_bytes_max or self.topics_max)
-
-
-@dataclass(slots=True, frozen=True)
-class CallLimits:
-    """What one call may ask for."""
-
-    items_per_call_max: int
-    topics_per_call_max: int
-    timeout_ms_default: int
-    timeout_ms_max: int
-    wait_ms_max: int
-    better_items_max: int = 10_000
-    """Explaining an item counts those that come before it so far."""
-    replay_lookup_items_max: int = 1_000
-    """Of one namespace, items with keys beyond its limits that are looked up at once."""
 
 
 @dataclass(slots=True)
@@ -200,7 +186,7 @@ class Queue(Protocol):
     Every method may raise `FoqsError` for the call as a whole.
     """
 
-    limits: CallLimits
+    limits: CallOptions
 
     def namespace_settings(self, name: str) -> NamespaceSettings:
         """Raises `NamespaceNotFound`."""

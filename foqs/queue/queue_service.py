@@ -35,6 +35,7 @@ from foqs.core.memory.best_items import plan_prefetch, reserve_best
 from foqs.core.memory.demand import Demand
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.core.memory.sorted_names import merge_names
+from foqs.options.rpc_options import CallOptions
 from foqs.queue.availability import Availability
 from foqs.queue.bulk import change_matching, count_matching, list_matching
 from foqs.queue.dequeue import Dequeue, KeysByTopic
@@ -45,7 +46,6 @@ from foqs.queue.pending_calls import ApplyCall, EnqueueCall
 from foqs.queue.placement import Placement, values_at
 from foqs.queue.port import (
     BulkPage,
-    CallLimits,
     Deliveries,
     EnqueueOutcome,
     ItemCount,
@@ -78,10 +78,6 @@ class QueueService:
         shards: the shards of this host, by number; changes as they come and go.
         namespaces: what holds for each, and which topics are paused.
         statuses: how each shard that should be here is doing.
-        delivery_wait_s_max: how long a dequeue that has some items committed waits
-            for those of other shards.
-        delivery_bytes_max: what one dequeue may carry, reckoned by its namespace's
-            largest payload that it may have, or is known to have.
         demand: what is dequeued, for loading ahead.
         stopwatch_s: a stop watch.
     """
@@ -90,9 +86,7 @@ class QueueService:
         self,
         shards: Mapping[int, Shard],
         namespaces: Namespaces,
-        limits: CallLimits,
-        delivery_wait_s_max: float,
-        delivery_bytes_max: int,
+        limits: CallOptions,
         statuses: Mapping[int, ShardStatus],
         demand: Demand,
         stopwatch_s: Callable[[], float],
@@ -106,8 +100,8 @@ class QueueService:
         self._is_suspended = False
         self._shards = shards
         self._namespaces = namespaces
-        self._delivery_wait_s_max = delivery_wait_s_max
-        self._delivery_bytes_max = delivery_bytes_max
+        self._delivery_wait_s_max = limits.delivery_wait_ms_max / 1000
+        self._delivery_bytes_max = limits.delivery_bytes_max
         self._statuses = statuses
         self._demand = demand
         self._stopwatch_s = stopwatch_s

@@ -11,9 +11,10 @@ from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import AbsoluteTimeItem, DeliveryPolicy, KeyedAbsoluteTimeItem, KeyedItem, NewItem, Row, State
 from foqs.options.options import Options
+from foqs.options.rpc_options import CallOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
 from foqs.queue.engine import EngineSettings
-from foqs.queue.port import CallLimits, NamespaceSettings
+from foqs.queue.port import NamespaceSettings
 
 T = TypeVar("T", bound=Options)
 
@@ -37,13 +38,7 @@ NAMESPACE = NamespaceSettings(
     key_window_ms=20_000,
 )
 
-CALLS = CallLimits(
-    items_per_call_max=1_000,
-    topics_per_call_max=100,
-    timeout_ms_default=10_000,
-    timeout_ms_max=60_000,
-    wait_ms_max=60_000,
-)
+CALLS = changed(CallOptions(), timeout_ms_max=60_000)
 
 ROW_CACHE = changed(
     RowCacheOptions(),
@@ -105,11 +100,9 @@ def engine_settings(
     return EngineSettings(
         standalone_shards=shards if alone else None,
         namespace_default=NAMESPACE,
-        limits=CALLS,
+        calls=changed(CALLS, delivery_wait_ms_max=delivery_wait_ms_max, delivery_bytes_max=delivery_bytes_max),
         shard=shard_options(**changes),
         row_cache=buffer or ROW_CACHE,
-        delivery_wait_ms_max=delivery_wait_ms_max,
-        delivery_bytes_max=delivery_bytes_max,
     )
 
 

@@ -15,10 +15,10 @@ from foqs.core.errors import NamespaceNotFound, NotFound
 from foqs.core.items.item import KeyedItem, NewItem, Row, State, format_id, make_number
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind, new_row
+from foqs.options.rpc_options import CallOptions
 from foqs.queue.port import (
     ALREADY_GONE,
     BulkPage,
-    CallLimits,
     Deliveries,
     EnqueueOutcome,
     ItemCount,
@@ -32,6 +32,7 @@ from foqs.queue.port import (
     TopicStats,
 )
 from foqs.shard.status import ShardStatus
+from tests.support.builders import changed
 
 _T = TypeVar("_T")
 
@@ -49,13 +50,7 @@ SETTINGS = NamespaceSettings(
     key_window_ms=600_000,
 )
 
-LIMITS = CallLimits(
-    items_per_call_max=1_000,
-    topics_per_call_max=100,
-    timeout_ms_default=10_000,
-    timeout_ms_max=60_000,
-    wait_ms_max=20_000,
-)
+LIMITS = changed(CallOptions(), timeout_ms_max=60_000, wait_ms_max=20_000)
 
 
 class HeldCall:
@@ -76,7 +71,7 @@ class HeldCall:
 class FakeQueue:
     """Answers the calls of `foqs.queue.port.Queue` from one shard, number 3."""
 
-    def __init__(self, limits: CallLimits = LIMITS) -> None:
+    def __init__(self, limits: CallOptions = LIMITS) -> None:
         self.limits = limits
         self.rows: dict[int, Row] = {}
         self.keys: dict[bytes | None, str] = {}

@@ -21,7 +21,7 @@ from foqs.core.errors import (
 from foqs.core.items.item import State
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
-from tests.support.builders import engine_settings
+from tests.support.builders import changed, engine_settings
 from tests.support.catalogs import install_gated_catalog, pause
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import start_task
@@ -175,8 +175,8 @@ def test_settings_that_cannot_hold_are_refused_and_change_nothing(
 ) -> None:
     async def story(world: World) -> None:
         host = engine_settings(1)
-        limits = replace(host.limits, timeout_ms_max=120_000)
-        engine = await world.engine(replace(host, item_bytes_max=100_000, limits=limits))
+        calls = changed(host.calls, timeout_ms_max=120_000)
+        engine = await world.engine(replace(host, item_bytes_max=100_000, calls=calls))
         before = await world.catalog.load()
         for call in (engine.admin.update("default", None, settings, 5), engine.admin.create("x", None, settings, 5)):
             with pytest.raises(kind) as caught:

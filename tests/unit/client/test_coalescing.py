@@ -11,7 +11,8 @@ import pytest
 
 from foqs.core import errors as core
 from foqs.core.items.item import KeyedItem, NewItem
-from foqs.queue.port import CallLimits, EnqueueOutcome, Outcome, PendingCall
+from foqs.options.rpc_options import CallOptions
+from foqs.queue.port import EnqueueOutcome, Outcome, PendingCall
 from foqs_client import (
     Client,
     FoqsError,
@@ -28,6 +29,7 @@ from foqs_client import (
 from foqs_client.coalescing import ENTRIES_PER_CALL_MAX, ENTRIES_PER_CALLER_MAX
 from foqs_client.routing_table import key_slot_of
 from tests.support.aio import run
+from tests.support.builders import changed
 from tests.support.fake_queue import LIMITS, FakeQueue, HeldCall
 from tests.support.poll import soon
 from tests.support.rpc_server import serve_queue
@@ -38,7 +40,7 @@ IDS = [f"3-{(1 << 43) + n}" for n in range(1, 6)]
 class Counting(FakeQueue):
     """Remembers the sizes of calls; enqueues are answered by a script, and then with ids."""
 
-    def __init__(self, *script: core.FoqsError | list[EnqueueOutcome], limits: CallLimits = LIMITS) -> None:
+    def __init__(self, *script: core.FoqsError | list[EnqueueOutcome], limits: CallOptions = LIMITS) -> None:
         super().__init__(limits)
         self.script = list(script)
 
@@ -357,7 +359,7 @@ def test_what_is_so_for_all_is_told_to_all(refusal: core.FoqsError, kind: type[F
 
 def test_a_host_that_takes_smaller_calls_gets_them() -> None:
     async def story() -> None:
-        queue = Counting(limits=CallLimits(2, 100, 10_000, 60_000, 20_000))
+        queue = Counting(limits=changed(LIMITS, items_per_call_max=2))
         async with asked(queue) as client:
             results = await together(*(client.enqueue([Item("t")]) for _ in range(5)))
             assert [result.error for [result] in results] == [None] * 5

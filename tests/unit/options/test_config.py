@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from foqs.host import rpc_limits
 from foqs.options.config import Config, ConfigError, load
 from foqs.options.options import Options, StoreUrl, parse_store_url
-from foqs.queue.port import CallLimits, NamespaceSettings
+from foqs.queue.port import NamespaceSettings
 from foqs.rpc.limits import RpcLimits
 from tests.support.certificates import Authority, secret_file
 
@@ -57,7 +57,7 @@ def test_every_option_has_unit_reason_and_range(name: str, field: FieldInfo) -> 
             assert unit == wanted
 
 
-@pytest.mark.parametrize(("section", "settings"), [("namespace", NamespaceSettings), ("calls", CallLimits)])
+@pytest.mark.parametrize(("section", "settings"), [("namespace", NamespaceSettings)])
 def test_the_options_of_a_section_cover_what_its_part_takes(section: str, settings: type) -> None:
     options = getattr(Config(), section)
     taken = {part.name for part in dataclasses.fields(settings)} - {"incarnation"}  # each namespace has its own

@@ -14,7 +14,7 @@ from foqs.core.items.life import EventKind
 from foqs.queue.engine import EngineSettings
 from foqs.queue.port import ItemExplanation
 from foqs.shard.shard import TOPIC_PRIORITIES_MAX
-from tests.support.builders import CALLS, NAMESPACE, catalog, engine_settings, keyed_item, new_item
+from tests.support.builders import NAMESPACE, catalog, changed, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.method_gate import start_task, wait_until_idle
 
@@ -31,7 +31,7 @@ def first(told: ItemExplanation) -> str:
 
 def counting(most: int, **changes: Any) -> EngineSettings:
     settings = engine_settings(1, **changes)
-    return replace(settings, limits=replace(CALLS, better_items_max=most))
+    return replace(settings, calls=changed(settings.calls, better_items_max=most))
 
 
 def test_an_item_is_explained_in_each_state_of_its_life() -> None:

@@ -11,7 +11,7 @@ from foqs.core.items.life import EventKind
 from foqs.queue.port import Repeated
 from foqs.shard.writer import KEY_READ_FLUSHES
 from foqs.store.in_memory.memory_store import MemoryStore
-from tests.support.builders import CALLS, catalog, engine_settings, keyed_item, new_item
+from tests.support.builders import catalog, changed, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.method_gate import MethodGate, closed, start_task, wait_until_idle
 from tests.unit.queue.test_placement_keys import flushes_of, in_slot, repeated
@@ -31,8 +31,8 @@ async def limited(world: World, *shards: int, replay_lookup_items_max: int = 1_0
     """Of a namespace with these limits, on these shards."""
     world.catalog = catalog(default=limits)
     settings = engine_settings(*(shards or (1,)), sweep_interval_ms=3_600_000)
-    settings = replace(settings, limits=replace(CALLS, replay_lookup_items_max=replay_lookup_items_max))
-    return Caller(world, await world.engine(settings))
+    calls = changed(settings.calls, replay_lookup_items_max=replay_lookup_items_max)
+    return Caller(world, await world.engine(replace(settings, calls=calls)))
 
 
 @pytest.mark.parametrize(("limits", "kind"), LIMITS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -154,10 +153,9 @@ def test_a_read_that_fails_in_an_unforeseen_way_has_the_shard_taken_over_anew(
 
 def test_a_page_with_payloads_is_as_long_as_a_hand_out_may_be() -> None:
     async def story(world: World) -> None:
-        settings = engine_settings(1)
         payload = bytes(NAMESPACE.payload_bytes_max)
         most = len(payload) + ITEM_OVERHEAD_BYTES
-        caller = Caller(world, await world.engine(replace(settings, delivery_bytes_max=3 * most)))
+        caller = Caller(world, await world.engine(engine_settings(1, delivery_bytes_max=3 * most)))
         ids = await caller.put(count=8, payload=payload)
         found: list[str] = []
         cursor: str | None = None
