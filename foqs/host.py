@@ -41,7 +41,6 @@ from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.port import NamespaceSettings
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.cluster_handlers import cluster_handlers
-from foqs.rpc.limits import RpcLimits
 from foqs.rpc.methods import RpcService
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
@@ -236,7 +235,7 @@ class Host:
                 self._config, keyring, self._engine.namespaces.permissions_of, self._metrics
             )
         self._rpc_server = RpcServer(
-            loop, calls, rpc_limits(self._config), self._metrics.call, self._authenticator, self._clock.stopwatch_s
+            loop, calls, self._config.rpc, self._metrics.call, self._authenticator, self._clock.stopwatch_s
         )
         self._engine.queue.write_replies = self._rpc_server.write_replies
         if keyring.tls_context is not None:
@@ -413,29 +412,6 @@ def _make_authenticator(config: Config, keyring: Keyring, grants: PermissionLook
     administrators = [name for name, options in auth.principals.items() if options.admin]
     limits = AuthenticationLimits(auth.timeout_ms / 1000, auth.failure_delay_ms / 1000, auth.failures_max)
     return Authenticator(keyring, administrators, grants, metrics, limits)
-
-
-def rpc_limits(config: Config) -> RpcLimits:
-    """What the wire is told, from the configuration."""
-    wire = config.rpc
-    return RpcLimits(
-        frame_bytes_max=wire.frame_bytes_max,
-        string_bytes_max=wire.string_bytes_max,
-        container_items_max=wire.container_items_max,
-        connections_max=wire.connections_max,
-        refusals_in_flight_max=wire.refusals_in_flight_max,
-        handshakes_max=wire.handshakes_max,
-        handshake_timeout_s=wire.handshake_timeout_ms / 1000,
-        calls_in_flight_max=wire.calls_in_flight_max,
-        calls_in_flight_per_connection_max=wire.calls_in_flight_per_connection_max,
-        in_flight_bytes_max=wire.in_flight_bytes_max,
-        stall_timeout_s=wire.stall_timeout_ms / 1000,
-        idle_timeout_s=wire.idle_timeout_ms / 1000,
-        write_buffer_bytes_max=wire.write_buffer_bytes_max,
-        reply_bytes_max=wire.reply_bytes_max,
-        reply_grace_s=wire.reply_grace_ms / 1000,
-        retry_after_ms=wire.retry_after_ms,
-    )
 
 
 class _MemoryEpochBook:

@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
             return
         server.connections[self] = None
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max // 4)
-        self._timeout_timer = self._loop.call_later(self._limits.stall_timeout_s, self._check_timeouts)
+        self._timeout_timer = self._loop.call_later(self._server.stall_timeout_s, self._check_timeouts)
         if self.session is not None:
             self.session.on_connected(transport.get_extra_info("peercert"))
 
@@ -208,6 +208,7 @@ class Connection(asyncio.Protocol):
                 or server.calls_in_flight >= limits.calls_in_flight_max
                 or len(self._calls) >= limits.calls_in_flight_per_connection_max
             ):
+                # The connection is read on: if it were paused, acks would wait behind its own long polls.
                 raise self._rejection(is_shed)
             if method.is_cacheable and len(message) <= CACHED_REQUEST_BYTES_MAX:
                 request = self._decode_cached(message, head, method)
@@ -229,7 +230,7 @@ class Connection(asyncio.Protocol):
         call = RpcCall(self, head, seqid, method, cost, self._last_received_stopwatch_s)
         self._calls[call] = None
         server.calls_in_flight += 1
-        call.start(request, deadline, limits.reply_grace_s)
+        call.start(request, deadline, server.reply_grace_s)
 
     def _decode_cached(self, message: bytes, head: MessageHead, method: ServerMethod) -> Any:
         """The request of a call that may be the same as the last one. Raises FoqsError."""
@@ -381,7 +382,7 @@ class Connection(asyncio.Protocol):
             self._frame_reader.discard()
             self._transport.close()
             self._check_timeouts_within(
-                self._limits.stall_timeout_s if self._surplus_until_s is None else SURPLUS_CONNECTION_S
+                self._server.stall_timeout_s if self._surplus_until_s is None else SURPLUS_CONNECTION_S
             )
 
     def abort(self) -> None:
@@ -393,7 +394,7 @@ class Connection(asyncio.Protocol):
     def _check_timeouts(self) -> None:
         """Ends a connection that has been silent too long; otherwise looks again when it could be."""
         now = self._loop.time()
-        limits = self._limits
+        server = self._server
         if self._is_closing:
             self.abort()
             return
@@ -406,23 +407,23 @@ class Connection(asyncio.Protocol):
             else:
                 self.close()
             return
-        if self._unauthenticated_since_s is not None and self._server.authenticator is not None:
-            left = self._unauthenticated_since_s + self._server.authenticator.limits.timeout_s - now
+        if self._unauthenticated_since_s is not None and server.authenticator is not None:
+            left = self._unauthenticated_since_s + server.authenticator.limits.timeout_s - now
             reason = "closed: it showed no principal in time"
         elif self._write_blocked_since_s is not None:
-            left = self._write_blocked_since_s + limits.stall_timeout_s - now
+            left = self._write_blocked_since_s + server.stall_timeout_s - now
             reason = "closed: it does not read its replies"
         elif self._frame_awaited_since_s is not None:
-            left = self._frame_awaited_since_s + limits.stall_timeout_s - now
+            left = self._frame_awaited_since_s + server.stall_timeout_s - now
             what = "a frame it began" if self._frame_reader.is_mid_frame else "a first frame"
-            reason = f"closed: {what} was not whole after {limits.stall_timeout_s:g} s"
+            reason = f"closed: {what} was not whole after {server.stall_timeout_s:g} s"
         else:
-            left = self.last_received_at_s + limits.idle_timeout_s - now
+            left = self.last_received_at_s + server.idle_timeout_s - now
             reason = ""
             if left <= 0 and self._calls:
-                left = limits.stall_timeout_s
+                left = server.stall_timeout_s
         if left > 0:
-            self._check_timeouts_within(min(left, limits.stall_timeout_s))
+            self._check_timeouts_within(min(left, server.stall_timeout_s))
         elif reason:
             self.log_warning(reason)
             self.abort()

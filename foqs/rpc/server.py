@@ -1,7 +1,7 @@
 """The framed server: all connections of a host, and the host's stop.
 
 Holds the connections that are open and counts the calls in flight. Always true:
-the limits of `RpcLimits` hold at any moment; time is the loop's, order is that
+the limits of `RpcOptions` hold at any moment; time is the loop's, order is that
 of arrival, so that a simulation that drives `connection` by hand sees the same
 run for the same input. Knows nothing of what a call does.
 """
@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from foqs.access.authenticator import Authenticator
+from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.connection import SILENCE_BEFORE_CLOSE_S, Connection
 from foqs.rpc.frames import ByteBudget
-from foqs.rpc.limits import RpcLimits
 from foqs.rpc.messages import DecodeLimits, Decoder, call_head, call_prefix
 from foqs.rpc.methods import RpcService
 from foqs.rpc.peer_log import PeerLog
@@ -40,7 +40,7 @@ class RpcServer:
         self,
         loop: asyncio.AbstractEventLoop,
         service: RpcService,
-        limits: RpcLimits,
+        limits: RpcOptions,
         on_call_replied: OnCallReplied = lambda method, code, seconds: None,
         authenticator: Authenticator | None = None,
         stopwatch_s: Callable[[], float] | None = None,
@@ -54,6 +54,9 @@ class RpcServer:
             call_prefix(name): (call_head(name), method) for name, method in service.methods.items()
         }
         self.limits = limits
+        self.stall_timeout_s = limits.stall_timeout_ms / 1000
+        self.idle_timeout_s = limits.idle_timeout_ms / 1000
+        self.reply_grace_s = limits.reply_grace_ms / 1000
         self.decoder = Decoder(DecodeLimits(limits.string_bytes_max, limits.container_items_max))
         self.byte_budget = ByteBudget(limits.in_flight_bytes_max)
         self.peer_log = PeerLog(loop.time)
@@ -104,13 +107,13 @@ class RpcServer:
         await self._wait_until_idle(deadline)
         for connection in list(self.connections):
             connection.end_calls()
-        await self._wait_until_idle(self.loop.time() + self.limits.reply_grace_s)
-        await self._wait_until_silent(self.loop.time() + self.limits.reply_grace_s)
+        await self._wait_until_idle(self.loop.time() + self.reply_grace_s)
+        await self._wait_until_silent(self.loop.time() + self.reply_grace_s)
         for connection in list(self.surplus_connections):
             connection.abort()
         for connection in list(self.connections):
             connection.close()
-        await self._wait_until_idle(self.loop.time() + self.limits.reply_grace_s, with_connections=True)
+        await self._wait_until_idle(self.loop.time() + self.reply_grace_s, with_connections=True)
         for connection in list(self.connections):
             connection.abort()
 

@@ -40,6 +40,7 @@ class TlsAcceptor:
     def __init__(self, server: RpcServer, context: ssl.SSLContext, on_handshake_failed: Callable[[], None]) -> None:
         self.context = context
         self._server = server
+        self._handshake_timeout_s = server.limits.handshake_timeout_ms / 1000
         self._on_handshake_failed = on_handshake_failed
         self._handshakes: set[asyncio.Task[None]] = set()
 
@@ -68,19 +69,18 @@ class TlsAcceptor:
         accepted.abort()
 
     async def _handshake(self, accepted: socket.socket, peer: str) -> None:
-        limits = self._server.limits
         with accepted.dup() as answer:
             try:
                 await self._server.loop.connect_accepted_socket(
                     self._server.connection,
                     accepted,
                     ssl=self.context,
-                    ssl_handshake_timeout=limits.handshake_timeout_s,
-                    ssl_shutdown_timeout=limits.handshake_timeout_s,
+                    ssl_handshake_timeout=self._handshake_timeout_s,
+                    ssl_shutdown_timeout=self._handshake_timeout_s,
                 )
             except OSError as error:
                 self._on_handshake_failed()
-                self._server.peer_log.warn(peer, f"closed: {_failure_text(error, limits.handshake_timeout_s)}")
+                self._server.peer_log.warn(peer, f"closed: {_failure_text(error, self._handshake_timeout_s)}")
                 if getattr(error, "reason", None) in _NOT_TLS:
                     _try_send(answer, _ALERT)
 

@@ -12,14 +12,14 @@ import pytest
 from thrift.Thrift import TApplicationException, TMessageType, TType
 
 from foqs.core.errors import ErrorCode
-from foqs.rpc.limits import RpcLimits
 from foqs_client.idl import ttypes
 from tests.support.aio import run
+from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
 from tests.support.rpc_server import RawConnection, ServedQueue, call, enqueue, frame, head, serve_queue
 
-LIMITS = RpcLimits(stall_timeout_s=0.3, reply_grace_s=0.1)
+LIMITS = rpc_options(stall_timeout_ms=300, reply_grace_ms=100)
 
 
 def field(ttype: int, number: int) -> bytes:
@@ -213,7 +213,7 @@ def test_a_frame_cut_off_by_its_sender_is_one_line(caplog: pytest.LogCaptureFixt
 
 def test_claims_of_gigabytes_on_many_connections_cost_no_memory() -> None:
     async def main() -> None:
-        async with serve_queue(FakeQueue(), RpcLimits(frame_bytes_max=(1 << 31) - 1)) as host:
+        async with serve_queue(FakeQueue(), rpc_options(frame_bytes_max=(1 << 31) - 1)) as host:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             raws = [await host.raw() for _ in range(50)]
             for raw in raws:

@@ -24,9 +24,9 @@ from foqs.core.flush.fence import Fence
 from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.items.idempotency_keys import divide_key_slots
 from foqs.core.items.item import State, format_id
+from foqs.options.rpc_options import RpcOptions
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.rpc.admin_handlers import admin_handlers
-from foqs.rpc.limits import RpcLimits
 from foqs.rpc.methods import MethodHandler, RpcService
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
@@ -347,7 +347,7 @@ class SimulatedCluster:
         identity = HostIdentity(me.address, PORT, number)
         handlers = QueueHandlers(engine.queue, identity, rng, {**admin_handlers(engine.admin, "default"), **more})
         wire = RpcServer(
-            self.loop, together(handlers), RpcLimits(), authenticator=principals.gate(engine.namespaces.permissions_of)
+            self.loop, together(handlers), RpcOptions(), authenticator=principals.gate(engine.namespaces.permissions_of)
         )
         engine.queue.write_replies = wire.write_replies
         return wire, await self.network.listen(me.address, PORT, wire.connection)

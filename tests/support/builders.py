@@ -11,7 +11,7 @@ from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import AbsoluteTimeItem, DeliveryPolicy, KeyedAbsoluteTimeItem, KeyedItem, NewItem, Row, State
 from foqs.options.options import Options
-from foqs.options.rpc_options import CallOptions
+from foqs.options.rpc_options import CallOptions, RpcOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
 from foqs.queue.engine import EngineSettings
 from foqs.queue.port import NamespaceSettings
@@ -24,6 +24,11 @@ def changed(options: T, **changes: Any) -> T:
     unknown = changes.keys() - type(options).model_fields.keys()
     assert not unknown, f"{type(options).__name__} has no {sorted(unknown)}"
     return options.model_copy(update=changes)
+
+
+def rpc_options(**changes: int) -> RpcOptions:
+    """The options of the wire, with these values."""
+    return changed(RpcOptions(), **changes)
 
 
 NAMESPACE = NamespaceSettings(

@@ -19,11 +19,11 @@ from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TopicName
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.cluster_handlers import cluster_handlers
-from foqs.rpc.limits import RpcLimits
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client import Client
 from foqs_client.connection_pool import ConnectionPool
+from tests.support.builders import rpc_options
 from tests.support.cluster_world import ClusterHost, ClusterWorld
 from tests.support.network import Network
 from tests.support.virtual_time import run_virtual
@@ -107,7 +107,7 @@ class DequeueTierHost(ClusterHost):
             handlers.methods[b"dequeue"].handle, self.peers, queue.availability, self.gossip
         )
         calls = TierService(handlers, {b"dequeue": self.dequeues.handle})
-        self.wire = RpcServer(world.loop, calls, RpcLimits(reply_grace_s=0.2))
+        self.wire = RpcServer(world.loop, calls, rpc_options(reply_grace_ms=200))
         await world.network.listen(self.address, PORT, self.wire.connection)
 
     @property

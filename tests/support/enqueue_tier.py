@@ -24,7 +24,6 @@ from foqs.cluster.routing.port import Address, HostView
 from foqs.core.errors import FoqsError, NotOwner
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.queue.port import EnqueueOutcome, PendingCall
-from foqs.rpc.limits import RpcLimits
 from foqs.rpc.methods import RpcService, ServerMethod
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
@@ -33,6 +32,7 @@ from foqs_client import Enqueued as Told
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import make_handshake
 from tests.simulation import principals
+from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue
 from tests.support.network import Network
 from tests.support.virtual_time import run_virtual
@@ -103,7 +103,7 @@ class EnqueueTierHost:
         self.wire = RpcServer(
             asyncio.get_running_loop(),
             self._recorded(calls),
-            RpcLimits(reply_grace_s=GRACE_S),
+            rpc_options(reply_grace_ms=int(GRACE_S * 1_000)),
             authenticator=principals.gate(lambda *_: frozenset((Permission.ENQUEUE,))) if tier.gated else None,
         )
 

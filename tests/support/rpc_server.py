@@ -16,15 +16,16 @@ from thrift.protocol.TCompactProtocol import TCompactProtocolAccelerated
 from thrift.Thrift import TApplicationException, TMessageType
 from thrift.transport.TTransport import TMemoryBuffer
 
+from foqs.options.rpc_options import RpcOptions
 from foqs.queue.port import Queue
 from foqs.rpc.connection import Connection
-from foqs.rpc.limits import RpcLimits
 from foqs.rpc.messages import read_head
 from foqs.rpc.methods import MethodHandler
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs_client.idl import Foqs, ttypes
+from tests.support.builders import rpc_options
 from tests.support.poll import soon
 
 
@@ -46,7 +47,7 @@ class ServedQueue:
 @asynccontextmanager
 async def serve_queue(
     queue: Queue,
-    limits: RpcLimits | None = None,
+    limits: RpcOptions | None = None,
     port: int = 0,
     calls: Mapping[str, MethodHandler] = MappingProxyType({}),
     context: ssl.SSLContext | None = None,
@@ -60,7 +61,7 @@ async def serve_queue(
     """
     loop = asyncio.get_running_loop()
     handlers = QueueHandlers(queue, HostIdentity("127.0.0.1", 7411, 42, region="here"), random.Random(1), calls)
-    server = RpcServer(loop, handlers, limits or RpcLimits(reply_grace_s=0.2), **more)
+    server = RpcServer(loop, handlers, limits or rpc_options(reply_grace_ms=200), **more)
     doorway = TlsAcceptor(server, context, failed) if context is not None else None
     listener = await loop.create_server(doorway.connection if doorway else server.connection, "127.0.0.1", port)
     try:
@@ -114,7 +115,7 @@ class RecordingTransport(asyncio.Transport):
         self.closed = "aborted"
 
 
-async def connect_in_memory(queue: Queue, limits: RpcLimits) -> tuple[Connection, RecordingTransport]:
+async def connect_in_memory(queue: Queue, limits: RpcOptions) -> tuple[Connection, RecordingTransport]:
     """A connection over a transport in memory."""
     handlers = QueueHandlers(queue, HostIdentity("h", 1, 1), random.Random(1))
     connection, transport = RpcServer(asyncio.get_running_loop(), handlers, limits).connection(), RecordingTransport()

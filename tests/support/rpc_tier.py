@@ -16,9 +16,9 @@ from foqs.cluster.forwarding.scatter_gather import ScatterGather
 from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.peers import Peers
 from foqs.core.items.idempotency_keys import key_slot
+from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.cluster_handlers import cluster_handlers
-from foqs.rpc.limits import RpcLimits
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client.connection_pool import ConnectionPool
@@ -62,7 +62,7 @@ class RpcTierWorld(ClusterWorld):
         alone = QueueHandlers(engine.queue, HostIdentity(f"{name}.example", 7411, 1), Random(1), more)
         scatter = ScatterGather(alone.methods, peers, membership, self._page_bytes_max)
         calls = TierService(alone, {**by_id_handlers(alone.methods, peers), **scatter.handlers})
-        wire = RpcServer(asyncio.get_running_loop(), _RecordedCalls(calls, name, self.heard), RpcLimits())
+        wire = RpcServer(asyncio.get_running_loop(), _RecordedCalls(calls, name, self.heard), RpcOptions())
         self._wires.append(wire)
         self._listeners[name] = await self.network.listen(f"{name}.example", 7411, wire.connection)
         return host

@@ -12,7 +12,7 @@ import pytest
 
 import foqs_client
 from foqs.core import errors as core_errors
-from foqs.rpc.limits import RpcLimits
+from foqs.options.rpc_options import RpcOptions
 from foqs_client import (
     Client,
     InvalidArgument,
@@ -413,7 +413,7 @@ def test_closing_the_client_ends_its_calls_as_errors() -> None:
 
 
 def test_the_host_s_own_deadline_error_arrives_before_the_client_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert RpcLimits().reply_grace_s < REPLY_GRACE_S
+    assert RpcOptions().reply_grace_ms / 1_000 < REPLY_GRACE_S
     monkeypatch.setattr("foqs_client.routed_calls.REPLY_GRACE_S", 30.0)  # for a machine that stands still
 
     async def main() -> None:

@@ -10,11 +10,9 @@ from pathlib import Path
 import pytest
 from pydantic.fields import FieldInfo
 
-from foqs.host import rpc_limits
 from foqs.options.config import Config, ConfigError, load
 from foqs.options.options import Options, StoreUrl, parse_store_url
 from foqs.queue.port import NamespaceSettings
-from foqs.rpc.limits import RpcLimits
 from tests.support.certificates import Authority, secret_file
 
 AUTH = '[auth]\nenabled = true\n[auth.principals.a]\ntoken_file = "no-such-file"'
@@ -62,21 +60,6 @@ def test_the_options_of_a_section_cover_what_its_part_takes(section: str, settin
     options = getattr(Config(), section)
     taken = {part.name for part in dataclasses.fields(settings)} - {"incarnation"}  # each namespace has its own
     assert taken <= set(type(options).model_fields)
-
-
-def test_the_wire_s_limits_are_options_with_the_same_defaults() -> None:
-    options = Config().rpc
-    for part in dataclasses.fields(RpcLimits):
-        seconds = part.name.endswith("_s")
-        given = getattr(options, f"{part.name.removesuffix('_s')}_ms" if seconds else part.name)
-        assert (given / 1_000 if seconds else given) == part.default, part.name
-
-
-def test_every_option_of_the_wire_reaches_it() -> None:
-    changed = {name: value + 1 for name, value in Config().rpc.model_dump().items()}
-    limits = rpc_limits(Config(rpc=type(Config().rpc)(**changed)))
-    for part in dataclasses.fields(RpcLimits):
-        assert getattr(limits, part.name) != part.default, part.name
 
 
 def test_a_configuration_survives_being_written_and_read(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from foqs.access.authenticator import Authenticator
 from foqs.access.call_permissions import REQUIREMENTS, Permission, Scope
 from foqs.core.errors import ErrorCode
-from foqs.rpc.limits import RpcLimits
+from foqs.options.rpc_options import RpcOptions
 from foqs_client.idl import Foqs, ttypes
 from tests.support.access import ADMIN, ORDERS, EditableGrants, RecordingObserver, gate, keyring
 from tests.support.aio import run
@@ -63,7 +63,7 @@ def request_of(name: str, namespace: str | None = "default") -> Any:
 
 
 def with_gate(
-    own: Authenticator, main: Callable[[ServedQueue, FakeQueue], Awaitable[None]], limits: RpcLimits | None = None
+    own: Authenticator, main: Callable[[ServedQueue, FakeQueue], Awaitable[None]], limits: RpcOptions | None = None
 ) -> None:
     async def whole() -> None:
         queue = FakeQueue()

@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foqs.rpc.limits import RpcLimits
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client.idl import ttypes
+from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue
 from tests.support.malformed_requests import mutate
 from tests.support.requests import METHODS, Names, good
 from tests.support.rpc_server import call, enqueue, frame, head
 
 MUTATIONS = 4_000
-LIMITS = RpcLimits(frame_bytes_max=1 << 20)
+LIMITS = rpc_options(frame_bytes_max=1 << 20)
 
 GOOD = [
     call(name, request, 7, compact=compact)

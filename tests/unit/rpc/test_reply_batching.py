@@ -9,13 +9,14 @@ from random import Random
 
 import pytest
 
+from foqs.options.rpc_options import RpcOptions
 from foqs.rpc import codec
 from foqs.rpc.connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, Connection
-from foqs.rpc.limits import RpcLimits
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client.idl import ttypes
 from tests.support.aio import run
+from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue
 from tests.support.rpc_server import RecordingTransport, call, connect_in_memory, enqueue, frame, head, parse_replies
 
@@ -27,11 +28,11 @@ def dequeues(seqids: range) -> bytes:
 
 
 async def stocked(
-    items: int, limits: RpcLimits | None = None, payload: bytes = b"x"
+    items: int, limits: RpcOptions | None = None, payload: bytes = b"x"
 ) -> tuple[FakeQueue, Connection, RecordingTransport]:
     """A connection to a queue that holds so many items; nothing of it is written yet."""
     queue = FakeQueue()
-    connection, transport = await connect_in_memory(queue, limits or RpcLimits())
+    connection, transport = await connect_in_memory(queue, limits or RpcOptions())
     connection.data_received(call("enqueue", enqueue(*["t"] * items, payload=payload)))
     await asyncio.sleep(0)
     transport.writes.clear()
@@ -147,7 +148,7 @@ async def waiting(calls: int) -> tuple[RpcServer, Connection, RecordingTransport
     queue = FakeQueue()
     queue.gate = asyncio.Event()
     server = RpcServer(
-        asyncio.get_running_loop(), QueueHandlers(queue, HostIdentity("h", 1, 1), Random(1)), RpcLimits()
+        asyncio.get_running_loop(), QueueHandlers(queue, HostIdentity("h", 1, 1), Random(1)), RpcOptions()
     )
     connection, transport = server.connection(), RecordingTransport()
     connection.connection_made(transport)
@@ -160,7 +161,7 @@ async def two_that_wait() -> tuple[RpcServer, list[tuple[Connection, RecordingTr
     queue = FakeQueue()
     queue.gate = asyncio.Event()
     server = RpcServer(
-        asyncio.get_running_loop(), QueueHandlers(queue, HostIdentity("h", 1, 1), Random(1)), RpcLimits()
+        asyncio.get_running_loop(), QueueHandlers(queue, HostIdentity("h", 1, 1), Random(1)), RpcOptions()
     )
     lines = []
     for _ in range(2):
@@ -250,7 +251,7 @@ def test_a_connection_that_ends_gives_back_all_that_was_gathered_and_nothing_twi
 
 def test_what_is_gathered_for_a_peer_that_does_not_read_is_given_back() -> None:
     async def main() -> None:
-        queue, connection, transport = await stocked(3, RpcLimits(write_buffer_bytes_max=1_000))
+        queue, connection, transport = await stocked(3, rpc_options(write_buffer_bytes_max=1_000))
         connection.data_received(dequeues(range(3)))
         transport.unread_bytes = 1_001
         await asyncio.sleep(0)
@@ -305,7 +306,7 @@ def test_a_bad_frame_after_good_ones_does_not_keep_their_answers() -> None:
 
 def test_a_stop_without_any_grace_still_writes_what_it_answered() -> None:
     async def main() -> None:
-        queue, connection, transport = await stocked(2, RpcLimits(reply_grace_s=0))
+        queue, connection, transport = await stocked(2, rpc_options(reply_grace_ms=0))
         queue.gate = asyncio.Event()
         connection.data_received(dequeues(range(2)))
         loop = asyncio.get_running_loop()

@@ -11,13 +11,14 @@ from unittest.mock import Mock
 import pytest
 
 from foqs.core.errors import ErrorCode
-from foqs.rpc.limits import RpcLimits
+from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.messages import Decoder
 from foqs.rpc.peer_log import PeerLog
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client.idl import ttypes
 from tests.support.aio import run
+from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
 from tests.support.rpc_server import (
@@ -30,7 +31,7 @@ from tests.support.rpc_server import (
     serve_queue,
 )
 
-FAST = RpcLimits(reply_grace_s=0.05)
+FAST = rpc_options(reply_grace_ms=50)
 
 
 def wants(count: int = 1, timeout_ms: int | None = None) -> Any:
@@ -194,7 +195,7 @@ def test_calls_over_the_limit_of_a_connection_are_overloaded_and_others_are_serv
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with serve_queue(queue, RpcLimits(calls_in_flight_per_connection_max=2)) as host:
+        async with serve_queue(queue, rpc_options(calls_in_flight_per_connection_max=2)) as host:
             raw = await host.raw()
             raw.send(b"".join(call("dequeue", wants(), n) for n in range(3)))
             seqid, result = await raw.reply("dequeue")
@@ -214,7 +215,7 @@ def test_calls_over_the_limit_of_the_host_are_overloaded() -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with serve_queue(queue, RpcLimits(calls_in_flight_max=1)) as host:
+        async with serve_queue(queue, rpc_options(calls_in_flight_max=1)) as host:
             first, second = await host.raw(), await host.raw()
             first.send(call("dequeue", wants(), 1))
             await soon(lambda: queue.running == 1)
@@ -231,7 +232,7 @@ def test_calls_over_the_limit_of_the_host_are_overloaded() -> None:
 def test_a_call_that_the_host_has_no_room_for_is_overloaded_and_its_bytes_are_dropped() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with serve_queue(queue, RpcLimits(in_flight_bytes_max=50_000)) as host:
+        async with serve_queue(queue, rpc_options(in_flight_bytes_max=50_000)) as host:
             raw = await host.raw()
             raw.send(call("enqueue", enqueue(*["t"] * 20, payload=b"x" * 10_000), 7))
             seqid, result = await raw.reply("enqueue")
@@ -249,7 +250,7 @@ def test_a_call_that_the_host_has_no_room_for_is_overloaded_and_its_bytes_are_dr
 
 def test_connections_over_the_limit_are_closed_and_the_others_stay(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with serve_queue(FakeQueue(), RpcLimits(connections_max=1, refusals_in_flight_max=0)) as host:
+        async with serve_queue(FakeQueue(), rpc_options(connections_max=1, refusals_in_flight_max=0)) as host:
             first = await host.raw()
             await soon(lambda: len(host.server.connections) == 1)
             second = await host.raw()
@@ -266,7 +267,7 @@ def test_connections_over_the_limit_are_closed_and_the_others_stay(caplog: pytes
 def test_a_client_that_never_reads_is_closed_and_costs_a_bounded_amount(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         queue = FakeQueue()
-        limits = RpcLimits(write_buffer_bytes_max=400_000, stall_timeout_s=0.3)
+        limits = rpc_options(write_buffer_bytes_max=400_000, stall_timeout_ms=300)
         async with serve_queue(queue, limits) as host:
             setup = await host.raw()
             setup.send(call("enqueue", enqueue(*["t"] * 100, payload=b"x" * 10_000)))
@@ -298,7 +299,7 @@ def test_a_client_that_never_reads_is_closed_and_costs_a_bounded_amount(caplog: 
 def test_a_reply_over_the_limit_is_refused_and_its_items_are_given_back() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with serve_queue(queue, RpcLimits(reply_bytes_max=15_000)) as host:
+        async with serve_queue(queue, rpc_options(reply_bytes_max=15_000)) as host:
             raw = await host.raw()
             raw.send(call("enqueue", enqueue("t", "t", payload=b"x" * 10_000)))
             await raw.reply("enqueue")
@@ -415,7 +416,7 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         return super().time() + self.ahead_s
 
 
-def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcLimits) -> RecordingTransport:
+def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcOptions) -> RecordingTransport:
     """What becomes of a connection that sends a chunk, waits, sends the next one, and so on."""
     loop = FakeTimeLoop()
 
@@ -460,7 +461,7 @@ def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcLi
 def test_silence_ends_a_connection_only_when_it_owes_something_or_is_long(
     chunks: tuple[bytes, ...], waited_s: tuple[float, ...], end: str
 ) -> None:
-    assert silent(chunks, waited_s, RpcLimits(stall_timeout_s=60, idle_timeout_s=600)).closed == end
+    assert silent(chunks, waited_s, rpc_options(stall_timeout_ms=60_000, idle_timeout_ms=600_000)).closed == end
 
 
 def test_a_dequeue_sent_again_is_served_again_and_another_one_as_it_is(
@@ -471,7 +472,7 @@ def test_a_dequeue_sent_again_is_served_again_and_another_one_as_it_is(
 
     async def main() -> None:
         queue = FakeQueue()
-        connection, _ = await connect_in_memory(queue, RpcLimits())
+        connection, _ = await connect_in_memory(queue, RpcOptions())
         again, other = call("dequeue", wants(1)), call("dequeue", wants(2))
         bad = again[:-10] + b"\x0b" + again[-9:]
         for frame in (again, again, other, again, bad, bad, again, call("dequeue", wants(1), compact=True)):
@@ -487,7 +488,7 @@ def test_a_dequeue_sent_again_is_served_again_and_another_one_as_it_is(
 
 def test_a_connection_is_not_read_while_its_replies_wait() -> None:
     async def main() -> None:
-        connection, transport = await connect_in_memory(FakeQueue(), RpcLimits())
+        connection, transport = await connect_in_memory(FakeQueue(), RpcOptions())
         connection.pause_writing()
         assert not transport.reading
         connection.resume_writing()
@@ -500,7 +501,7 @@ def test_a_connection_is_not_read_while_its_replies_wait() -> None:
 def test_a_reply_beyond_the_unread_limit_ends_the_connection_and_gives_its_items_back() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        connection, transport = await connect_in_memory(queue, RpcLimits(write_buffer_bytes_max=1_000))
+        connection, transport = await connect_in_memory(queue, rpc_options(write_buffer_bytes_max=1_000))
         connection.data_received(call("enqueue", enqueue("t")))
         await soon(lambda: transport.written != b"")
         before, transport.unread_bytes = transport.written, 1_001
@@ -516,7 +517,7 @@ def test_a_reply_beyond_the_unread_limit_ends_the_connection_and_gives_its_items
 def test_what_follows_a_bad_frame_is_not_obeyed() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        connection, transport = await connect_in_memory(queue, RpcLimits())
+        connection, transport = await connect_in_memory(queue, RpcOptions())
         connection.data_received(b"\xff\xff\xff\xff" + call("enqueue", enqueue("t")))
         connection.data_received(call("enqueue", enqueue("t")))
         for _ in range(3):

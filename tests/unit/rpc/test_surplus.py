@@ -9,26 +9,27 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import ErrorCode
+from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.connection import SURPLUS_CONNECTION_S, Connection
-from foqs.rpc.limits import RpcLimits
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client import Client, Item, Overloaded
 from foqs_client.idl import ttypes
 from tests.support.aio import run
+from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
 from tests.support.rpc_server import RecordingTransport, call, enqueue, parse_replies, serve_queue
 from tests.support.virtual_time import run_virtual
 
-ONE = RpcLimits(connections_max=1, reply_grace_s=0.2)
+ONE = rpc_options(connections_max=1, reply_grace_ms=200)
 
 
 def wants() -> Any:
     return ttypes.DequeueRequest("default", [ttypes.TopicCount("t", 1)])
 
 
-def full(queue: FakeQueue, limits: RpcLimits = ONE) -> RpcServer:
+def full(queue: FakeQueue, limits: RpcOptions = ONE) -> RpcServer:
     """A server, of a loop without sockets, that has all the connections it may have."""
     handlers = QueueHandlers(queue, HostIdentity("h", 1, 1), random.Random(1))
     server = RpcServer(asyncio.get_running_loop(), handlers, limits)
@@ -74,7 +75,7 @@ def test_calls_on_one_connection_too_many_are_answered_overloaded_and_it_is_clos
 
 def test_only_so_many_are_answered_and_the_others_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        server = full(FakeQueue(), RpcLimits(connections_max=1, refusals_in_flight_max=2))
+        server = full(FakeQueue(), rpc_options(connections_max=1, refusals_in_flight_max=2))
         transports = [one_more(server)[1] for _ in range(4)]
         assert [transport.closed for transport in transports] == ["", "", "aborted", "aborted"]
         assert (len(server.connections), len(server.surplus_connections), server.refused_connection_count) == (1, 2, 4)

@@ -16,16 +16,17 @@ import uvloop
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
 from foqs.access.call_permissions import Permission
 from foqs.access.keyring import TlsFiles, read_keyring
-from foqs.rpc.limits import RpcLimits
+from foqs.options.rpc_options import RpcOptions
 from foqs_client import Client, Item, Overloaded, PermissionDenied, Tls, Unauthenticated, Unreachable
 from tests.support.access import EditableGrants, RecordingObserver
+from tests.support.builders import rpc_options
 from tests.support.certificates import Authority
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
 from tests.support.rpc_server import ServedQueue, serve_queue
 
-LIMITS = RpcLimits(reply_grace_s=0.2, handshake_timeout_s=30.0)
-FEW = RpcLimits(reply_grace_s=0.2, handshake_timeout_s=5.0, handshakes_max=3)
+LIMITS = rpc_options(reply_grace_ms=200, handshake_timeout_ms=30_000)
+FEW = rpc_options(reply_grace_ms=200, handshake_timeout_ms=5_000, handshakes_max=3)
 """For handshakes that are to take too long, once all of them have begun."""
 TIMEOUT_MS = 30_000
 IN_VAIN_MS = 1_000
@@ -71,7 +72,7 @@ class Secure:
         self.failed += 1
 
     def run(
-        self, runner: asyncio.Runner, main: Callable[[ServedQueue], Awaitable[Any]], limits: RpcLimits = LIMITS
+        self, runner: asyncio.Runner, main: Callable[[ServedQueue], Awaitable[Any]], limits: RpcOptions = LIMITS
     ) -> None:
         async def whole() -> None:
             async with (
@@ -150,7 +151,7 @@ def test_a_host_that_is_not_trusted_is_not_called(
 
 def test_one_connection_too_many_is_told_so_through_tls(runner: asyncio.Runner, authority: Authority) -> None:
     async def main() -> None:
-        limits = RpcLimits(connections_max=1, reply_grace_s=0.2)
+        limits = rpc_options(connections_max=1, reply_grace_ms=200)
         async with asyncio.timeout(60), serve_queue(FakeQueue(), limits, context=Secure(authority).context) as host:
             options: dict[str, Any] = {"timeout_ms": TIMEOUT_MS, "tls": Tls(ca_file=authority.file)}
             async with Client(host.url, **options) as first, Client(host.url, **options) as second:

@@ -13,14 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from foqs.core.items.item import State
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
-from foqs.rpc.limits import RpcLimits
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreLost
 from foqs.telemetry import metric_table, samples
 from foqs.telemetry.metrics import Metrics
-from tests.support.builders import NAMESPACE, engine_settings, keyed_item
+from tests.support.builders import NAMESPACE, engine_settings, keyed_item, rpc_options
 from tests.support.engines import Caller, World, run_in_world
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -29,7 +28,7 @@ ONE = engine_settings(1)
 
 def wire_of(engine: Engine) -> RpcServer:
     identity = HostIdentity("127.0.0.1", 1, 1, "local", "default", "0")
-    limits = RpcLimits(connections_max=3, calls_in_flight_max=20, in_flight_bytes_max=1_000_000)
+    limits = rpc_options(connections_max=3, calls_in_flight_max=20, in_flight_bytes_max=1_000_000)
     return RpcServer(asyncio.get_running_loop(), QueueHandlers(engine.queue, identity, Random(1)), limits)
 
 
