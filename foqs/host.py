@@ -28,7 +28,6 @@ from foqs.catalog.file_catalog import FileCatalog
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.port import Catalog, CatalogError
 from foqs.catalog.registry_catalog import RegistryCatalog
-from foqs.cluster.gossip.exchange import GossipSettings
 from foqs.cluster.membership import Membership
 from foqs.cluster.peer_pool import peer_pool_opener
 from foqs.cluster.peers import Peers
@@ -216,7 +215,7 @@ class Host:
         if cluster is not None and self._membership is not None:
             pools = peer_pool_opener(self._config)
             self._tier_member = TierMember(
-                gossip_settings(self._config),
+                self._config.cluster,
                 handlers,
                 self._engine,
                 Peers(lambda: cluster.hosts, self._nonce, server.tier, server.region, pools),
@@ -389,17 +388,6 @@ def engine_settings(config: Config) -> EngineSettings:
         row_cache=config.row_cache,
         item_bytes_max=config.rpc.frame_bytes_max - ITEM_OVERHEAD_BYTES,
         tier=config.server.tier,
-    )
-
-
-def gossip_settings(config: Config) -> GossipSettings:
-    """What the exchange with other hosts is told, from the configuration."""
-    cluster = config.cluster
-    return GossipSettings(
-        gossip_interval_ms=cluster.gossip_interval_ms,
-        gossip_page_topics_max=cluster.gossip_page_topics_max,
-        peer_topics_max=cluster.peer_topics_max,
-        topic_tombstones_max=cluster.topic_tombstones_max,
     )
 
 

@@ -13,10 +13,10 @@ from foqs.cluster.forwarding.dequeues import DequeueForwarder
 from foqs.cluster.forwarding.enqueues import EnqueueForwarder
 from foqs.cluster.forwarding.scatter_gather import ScatterGather, TierShards
 from foqs.cluster.forwarding.tier_service import TierService
-from foqs.cluster.gossip.exchange import GossipSettings
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.peers import Peers
 from foqs.cluster.shared_limits import TierLimits
+from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.engine import Engine
 from foqs.rpc.queue_handlers import QueueHandlers
 
@@ -33,7 +33,7 @@ class TierMember:
 
     def __init__(
         self,
-        settings: GossipSettings,
+        options: ClusterOptions,
         local: QueueHandlers,
         engine: Engine,
         peers: Peers,
@@ -46,13 +46,13 @@ class TierMember:
     ) -> None:
         methods = local.methods
         self.peers = peers
-        self.gossip = Gossip(settings, engine, peers, load, is_fully_served, rng)
+        self.gossip = Gossip(options, engine, peers, load, is_fully_served, rng)
         self.limits = TierLimits(
             engine.queue.quota,
             lambda: engine.namespaces.limited_settings,
             lambda: peers.by_nonce.values(),
             stopwatch_s,
-            settings.gossip_interval_ms / 1_000,
+            options.gossip_interval_ms / 1_000,
         )
         self.limits.attach(self.gossip.exchange)
         self.enqueue_forwarder = EnqueueForwarder(methods[b"enqueue"].handle, peers)

@@ -23,7 +23,6 @@ from foqs.catalog.port import CatalogError
 from foqs.catalog.registry_catalog import DOCUMENT_NAME as CATALOG
 from foqs.catalog.registry_catalog import RegistryCatalog
 from foqs.cluster.forwarding.tier_service import TierService
-from foqs.cluster.gossip.exchange import GossipSettings
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.membership import Membership
 from foqs.cluster.tier_member import TierMember
@@ -45,7 +44,7 @@ from tests.simulation import forwarding_counts, principals, surplus
 from tests.simulation.cluster import PORT, SETTINGS, WILD, Incarnation, SimulatedCluster, nonce_of
 from tests.simulation.forwarding_counts import CountedPeers
 from tests.simulation.surplus import Row, SurplusLedger
-from tests.support.builders import changed
+from tests.support.builders import changed, cluster_options
 from tests.support.clock_bounds import ClockBounds
 from tests.support.delayed_registry import DelayedRegistry
 from tests.support.network import Connect, Factory
@@ -56,7 +55,7 @@ URL: Final = ",".join(f"{address}:{PORT}" for address in ADDRESSES)
 SESSION_MS: Final = 1_500
 STOP_MARGIN_MS: Final = 150
 DRAIN_MS: Final = 300
-GOSSIP: Final = GossipSettings(
+GOSSIP: Final = cluster_options(
     gossip_interval_ms=200, gossip_page_topics_max=3, peer_topics_max=1_000, topic_tombstones_max=4
 )
 """Few topics an answer, and few that are remembered to be gone, so that pages and whole tellings happen."""

@@ -10,6 +10,7 @@ from foqs.catalog.document import Document, Namespace
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import AbsoluteTimeItem, DeliveryPolicy, KeyedAbsoluteTimeItem, KeyedItem, NewItem, Row, State
+from foqs.options.cluster_options import ClusterOptions
 from foqs.options.options import Options
 from foqs.options.rpc_options import CallOptions, RpcOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
@@ -29,6 +30,11 @@ def changed(options: T, **changes: Any) -> T:
 def rpc_options(**changes: int) -> RpcOptions:
     """The options of the wire, with these values."""
     return changed(RpcOptions(), **changes)
+
+
+def cluster_options(**changes: int) -> ClusterOptions:
+    """The options of a host in a cluster, with these values."""
+    return changed(ClusterOptions(), **changes)
 
 
 NAMESPACE = NamespaceSettings(

@@ -11,16 +11,17 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, NoReturn
 
-from foqs.cluster.gossip.exchange import GossipSettings
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
 from foqs.core.errors import Unavailable
 from foqs.core.items.item import State
+from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.port import TopicStats
+from tests.support.builders import cluster_options
 from tests.support.cluster_world import ClusterHost, ClusterWorld
 from tests.support.virtual_time import run_virtual
 
-SETTINGS = GossipSettings(
+SETTINGS = cluster_options(
     gossip_interval_ms=1_000, gossip_page_topics_max=50, peer_topics_max=10_000, topic_tombstones_max=100
 )
 ONE_WAY_S = 0.002
@@ -120,7 +121,7 @@ class GossipWorld(ClusterWorld):
     settings: of every host's exchange.
     """
 
-    def __init__(self, shards: int, settings: GossipSettings) -> None:
+    def __init__(self, shards: int, settings: ClusterOptions) -> None:
         super().__init__(shards)
         self.settings = settings
         self.tier: list[GossipHost] = []
@@ -150,7 +151,7 @@ def _no_pool(address: object) -> NoReturn:
 
 
 def run_gossip_world(
-    story: Callable[[GossipWorld], Coroutine[Any, Any, None]], shards: int = 6, settings: GossipSettings = SETTINGS
+    story: Callable[[GossipWorld], Coroutine[Any, Any, None]], shards: int = 6, settings: ClusterOptions = SETTINGS
 ) -> None:
     """Runs a story in a fresh tier."""
 

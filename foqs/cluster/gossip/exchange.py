@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.cluster.peers import Peer, Peers
 from foqs.core.errors import FoqsError
+from foqs.options.cluster_options import ClusterOptions
 from foqs.rpc.methods import Caller, unchanged
 from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
@@ -34,16 +34,6 @@ _REPLY_TIMEOUT_PERIODS: Final = 3
 _EXCHANGE: Final = ThriftMethod("exchange", is_write=False)
 
 
-@dataclass(slots=True, frozen=True)
-class GossipSettings:
-    """See `[cluster]` in configs/foqs.toml for units and reasons."""
-
-    gossip_interval_ms: int
-    gossip_page_topics_max: int
-    peer_topics_max: int
-    topic_tombstones_max: int
-
-
 class Exchange:
     """Args:
     load: what waits here to be written, in items.
@@ -52,7 +42,7 @@ class Exchange:
 
     def __init__(
         self,
-        settings: GossipSettings,
+        options: ClusterOptions,
         peers: Peers,
         local_topics: LocalTopics,
         view: GossipView,
@@ -70,7 +60,7 @@ class Exchange:
         """Answers of peers that came."""
         self.failure_count = 0
         """Answers that did not come, or were refusals."""
-        self._settings = settings
+        self._options = options
         self._peers = peers
         self._local_topics = local_topics
         self._view = view
@@ -98,11 +88,9 @@ class Exchange:
 
     def handle(self, request: Any, deadline: float, caller: Caller) -> None:
         """Serves `exchange`; see `Serve`."""
-        settings = self._settings
-        coming = self._local_topics.refresh(settings.gossip_page_topics_max, include_new=not request.goes_on)
-        changes = self._local_topics.changes_since(
-            request.version, request.whole_since, settings.gossip_page_topics_max
-        )
+        options = self._options
+        coming = self._local_topics.refresh(options.gossip_page_topics_max, include_new=not request.goes_on)
+        changes = self._local_topics.changes_since(request.version, request.whole_since, options.gossip_page_topics_max)
         reply = ttypes.ExchangeReply(
             version=changes.version,
             topics=self._local_topics.summaries(changes.topics),
@@ -123,7 +111,7 @@ class Exchange:
             more = False
             while True:
                 self._sync_peers()
-                more = self._local_topics.refresh(self._settings.gossip_page_topics_max, include_new=not more)
+                more = self._local_topics.refresh(self._options.gossip_page_topics_max, include_new=not more)
                 await asyncio.sleep(PAGE_PAUSE_S if more else self._period_s())
         finally:
             for task in self._poll_tasks.values():
@@ -172,7 +160,7 @@ class Exchange:
         request = ttypes.ExchangeRequest(
             summaries.version(peer), None, summaries.full_since(peer), is_continuation or None
         )
-        deadline = asked_at + _REPLY_TIMEOUT_PERIODS * self._settings.gossip_interval_ms / 1_000
+        deadline = asked_at + _REPLY_TIMEOUT_PERIODS * self._options.gossip_interval_ms / 1_000
         reply = await self._peers.call(peer, _EXCHANGE, request, deadline)
         self.reply_count += 1
         peer.load = reply.load or 0.0
@@ -182,7 +170,7 @@ class Exchange:
         return bool(reply.more)
 
     def _period_s(self) -> float:
-        return self._settings.gossip_interval_ms / 1_000 * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
+        return self._options.gossip_interval_ms / 1_000 * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
 
 
 def _ignore(*told: Any) -> None:

@@ -11,11 +11,12 @@ from random import Random
 from typing import Any, Final
 
 from foqs.cluster.gossip.change_log import ChangeLog
-from foqs.cluster.gossip.exchange import Exchange, GossipSettings
+from foqs.cluster.gossip.exchange import Exchange
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.cluster.gossip.tier_topics import TierTopics
 from foqs.cluster.peers import Peers
+from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.engine import Engine
 from foqs.rpc.methods import MethodHandler, task_handler
 from foqs.rpc.queue_handlers import QueueHandlers
@@ -31,20 +32,20 @@ class Gossip:
 
     def __init__(
         self,
-        settings: GossipSettings,
+        options: ClusterOptions,
         engine: Engine,
         peers: Peers,
         load: Callable[[], float],
         is_fully_served: Callable[[], bool],
         rng: Random,
     ) -> None:
-        self.view = GossipView(settings.peer_topics_max)
+        self.view = GossipView(options.peer_topics_max)
         self.local_topics = LocalTopics(
-            engine.shards, ChangeLog(rng.getrandbits(_VERSION_BITS), settings.topic_tombstones_max)
+            engine.shards, ChangeLog(rng.getrandbits(_VERSION_BITS), options.topic_tombstones_max)
         )
         placement = engine.queue.placement
         self.exchange = Exchange(
-            settings, peers, self.local_topics, self.view, load, lambda: placement.accepts_items, rng
+            options, peers, self.local_topics, self.view, load, lambda: placement.accepts_items, rng
         )
         self.tier_topics = TierTopics(engine, peers, self.local_topics, self.view, is_fully_served)
 

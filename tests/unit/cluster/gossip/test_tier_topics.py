@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -15,7 +14,7 @@ from foqs.store.in_memory.memory_store import MemoryReads
 from foqs.telemetry.metric_table import TIER_METRICS
 from foqs.telemetry.tier_samples import tier_samples
 from shardmgr import layout_changes
-from tests.support.builders import new_item
+from tests.support.builders import changed, new_item
 from tests.support.engines import ok
 from tests.support.gossip_world import ALL, SETTINGS, GossipHost, GossipWorld, run_gossip_world
 from tests.support.method_gate import MethodGate, closed
@@ -269,7 +268,7 @@ def test_a_host_that_comes_late_is_told_everything_however_much_went_before() ->
         await world.pass_s(10)
         assert world.told == 0
 
-    run_gossip_world(story, shards=1, settings=replace(SETTINGS, gossip_page_topics_max=2, topic_tombstones_max=1))
+    run_gossip_world(story, shards=1, settings=changed(SETTINGS, gossip_page_topics_max=2, topic_tombstones_max=1))
 
 
 def test_news_come_within_two_periods_and_once() -> None:
@@ -401,7 +400,7 @@ def test_idle_topics_cost_nothing_however_many_they_are() -> None:
         assert [host.gossip.local_topics.refreshed_count for host in hosts] == [looked[0] + 1, *looked[1:]]
         assert world.told == 2
 
-    run_gossip_world(story, settings=replace(SETTINGS, gossip_page_topics_max=500))
+    run_gossip_world(story, settings=changed(SETTINGS, gossip_page_topics_max=500))
 
 
 def test_topics_that_change_all_the_time_are_looked_at_and_told_once_a_second_to_each_host_that_asks() -> None:
