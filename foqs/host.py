@@ -35,9 +35,7 @@ from foqs.cluster.registry_factory import registry_from_config
 from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.cluster.tier_member import TierMember
 from foqs.options.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
-from foqs.options.options import NamespaceOptions
 from foqs.queue.engine import Engine, EngineSettings
-from foqs.queue.port import NamespaceSettings
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.methods import RpcService
@@ -382,17 +380,13 @@ def engine_settings(config: Config) -> EngineSettings:
     """What the engine is told, from the configuration."""
     return EngineSettings(
         standalone_shards=None if config.cluster.zookeeper else range(config.store.shards),
-        namespace_default=_namespace_settings(config.namespace),
+        namespace=config.namespace,
         calls=config.calls,
         shard=config.shard,
         row_cache=config.row_cache,
         item_bytes_max=config.rpc.frame_bytes_max - ITEM_OVERHEAD_BYTES,
         tier=config.server.tier,
     )
-
-
-def _namespace_settings(options: NamespaceOptions) -> NamespaceSettings:
-    return NamespaceSettings(**options.model_dump())
 
 
 def _make_authenticator(config: Config, keyring: Keyring, grants: PermissionLookup, metrics: Metrics) -> Authenticator:

@@ -13,6 +13,18 @@ from foqs.core.errors import InvalidArgument
 from foqs.options.options import NAMESPACE_ORDERED_PAIRS, NamespaceOptions
 
 
+class NamespaceSettings(NamespaceOptions):
+    """What holds for the items of one namespace: the options, and which incarnation of the namespace it is."""
+
+    incarnation: bytes = b""
+    """See `idempotency_keys.incarnation_prefix`."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Some enqueue may be refused for what the namespace has enqueued before."""
+        return bool(self.enqueues_per_minute or self.backlog_items_max or self.backlog_bytes_max or self.topics_max)
+
+
 def _range(constraints: list[Any]) -> tuple[int, int]:
     low = next(mark.ge for mark in constraints if hasattr(mark, "ge"))
     high = next(mark.le for mark in constraints if hasattr(mark, "le"))

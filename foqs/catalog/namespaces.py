@@ -9,16 +9,15 @@ of where the document comes from.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from foqs.catalog.changes import namespace_not_found
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, Permission
+from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.errors import FoqsError, InvalidArgument, Unavailable
 from foqs.core.items.idempotency_keys import incarnation_prefix
 from foqs.core.items.item import TopicName
 from foqs.core.items.life import RetryPolicy
 from foqs.core.memory.reservations import LongestPayloads
-from foqs.queue.port import NamespaceSettings
+from foqs.options.options import NamespaceOptions
 
 _NO_PERMISSIONS: frozenset[Permission] = frozenset()
 
@@ -48,7 +47,7 @@ class Namespaces:
     """The live view.
 
     Args:
-        default_settings: what a namespace has that it does not set.
+        default_options: what a namespace has that it does not set.
         tier: of this host.
 
     Attributes:
@@ -61,10 +60,10 @@ class Namespaces:
         limited: the settings of those whose enqueues are limited by what they enqueued before.
     """
 
-    def __init__(self, default_settings: NamespaceSettings, tier: str = "default") -> None:
-        self.default_settings = default_settings
+    def __init__(self, default_options: NamespaceOptions, tier: str = "default") -> None:
+        self.default_settings = NamespaceSettings.model_construct(**default_options.model_dump())
         self.document = EMPTY_DOCUMENT
-        self.retry_policies: dict[str, RetryPolicy] = _RetryPolicies(_retry_policy(default_settings))
+        self.retry_policies: dict[str, RetryPolicy] = _RetryPolicies(_retry_policy(self.default_settings))
         self.paused_topics: frozenset[TopicName] = frozenset()
         self.limited_settings: dict[str, NamespaceSettings] = {}
         self.longest_payloads = LongestPayloads()
@@ -115,7 +114,9 @@ class Namespaces:
         self.document = document
         namespaces = document.namespaces
         settings = {
-            name: replace(self.default_settings, **own.settings, incarnation=incarnation_prefix(own.incarnation))
+            name: self.default_settings.model_copy(
+                update={**own.settings, "incarnation": incarnation_prefix(own.incarnation)}
+            )
             for name, own in namespaces.items()
         }
         # Never empty, not for a moment: a flush on SQLite is judged in a thread of its own.

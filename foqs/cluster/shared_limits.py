@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from foqs.cluster.peers import Peer
 from foqs.core.limits.rate_allocation import EMPTY_REPORT, HostReport, RateAllocation
-from foqs.queue.port import NamespaceSettings
+from foqs.options.options import NamespaceOptions
 from foqs.queue.quota import Quota
 from foqs_client.idl import ttypes
 
@@ -43,7 +43,7 @@ class TierLimits:
     def __init__(
         self,
         quota: Quota,
-        limited: Callable[[], Mapping[str, NamespaceSettings]],
+        limited: Callable[[], Mapping[str, NamespaceOptions]],
         peers: Callable[[], Collection[Peer]],
         stopwatch_s: Callable[[], float],
         period_s: float,
@@ -133,7 +133,7 @@ class TierLimits:
         since_s = now_s - UNRESPONSIVE_PERIODS * self._period_s
         return [peer for peer in self._peers() if self._last_report_s.get(peer, -inf) < since_s]
 
-    def _backlog(self, namespace: str, settings: NamespaceSettings) -> tuple[int, int]:
+    def _backlog(self, namespace: str, settings: NamespaceOptions) -> tuple[int, int]:
         if settings.backlog_items_max or settings.backlog_bytes_max:
             return self._quota.backlog(namespace)
         return 0, 0

@@ -26,9 +26,9 @@ from foqs.catalog.port import Catalog, CatalogError
 from foqs.core.memory.demand import Demand, DemandSettings
 from foqs.core.memory.reservations import Budget, PrefetchBudget, WrittenRowsBudget
 from foqs.core.memory.row_cache import RowCache
+from foqs.options.options import NamespaceOptions
 from foqs.options.rpc_options import CallOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
-from foqs.queue.port import NamespaceSettings
 from foqs.queue.queue_service import QueueService
 from foqs.runtime.clock import Clock
 from foqs.shard.observer import ShardObserver
@@ -52,7 +52,7 @@ class EngineSettings:
 
     standalone_shards: Sequence[int] | None
     """Those of a host alone. None: what it is assigned, in a cluster."""
-    namespace_default: NamespaceSettings
+    namespace: NamespaceOptions
     """What a namespace has that it does not set."""
     calls: CallOptions
     shard: ShardOptions
@@ -94,7 +94,7 @@ class Engine:
         buffer = settings.row_cache
         self.shards: dict[int, Shard] = {}
         self.statuses: dict[int, ShardStatus] = {}
-        self.namespaces = Namespaces(settings.namespace_default, settings.tier)
+        self.namespaces = Namespaces(settings.namespace, settings.tier)
         self.queue = QueueService(
             self.shards,
             self.namespaces,

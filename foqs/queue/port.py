@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.errors import FoqsError
 from foqs.core.flush.batch import ALREADY_GONE as ALREADY_GONE
 from foqs.core.flush.batch import AlreadyGone as AlreadyGone
@@ -24,33 +25,6 @@ from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event
 from foqs.options.rpc_options import CallOptions
 from foqs.shard.status import ShardStatus
-
-
-@dataclass(slots=True, frozen=True)
-class NamespaceSettings:
-    """What holds for the items of one namespace; see `[namespace]` in configs/foqs.toml."""
-
-    payload_bytes_max: int
-    metadata_bytes_max: int
-    lease_ms_default: int
-    lease_ms_max: int
-    attempts_max_default: int
-    backoff_ms_min: int
-    backoff_ms_max: int
-    dead_retention_ms: int
-    key_window_ms: int
-    weight: int = 1
-    enqueues_per_minute: int = 0
-    backlog_items_max: int = 0
-    backlog_bytes_max: int = 0
-    topics_max: int = 0
-    incarnation: bytes = b""
-    """Of the namespace, not of `[namespace]`; see `keys.incarnation_mark`."""
-
-    @property
-    def is_limited(self) -> bool:
-        """Some enqueue may be refused for what the namespace has enqueued before."""
-        return bool(self.enqueues_per_minute or self.backlog_items_max or self.backlog_bytes_max or self.topics_max)
 
 
 @dataclass(slots=True)

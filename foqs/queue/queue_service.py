@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.errors import (
     HANDOVER_RETRY_MS,
@@ -35,6 +36,7 @@ from foqs.core.memory.best_items import plan_prefetch, reserve_best
 from foqs.core.memory.demand import Demand
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.core.memory.sorted_names import merge_names
+from foqs.options.options import NamespaceOptions
 from foqs.options.rpc_options import CallOptions
 from foqs.queue.availability import Availability
 from foqs.queue.bulk import change_matching, count_matching, list_matching
@@ -52,7 +54,6 @@ from foqs.queue.port import (
     ItemDetails,
     ItemExplanation,
     ItemView,
-    NamespaceSettings,
     Outcome,
     PendingCall,
     TopicStats,
@@ -178,7 +179,7 @@ class QueueService:
         return call
 
     def _limit_errors(
-        self, namespace: str, limits: NamespaceSettings, items: Sequence[NewItem]
+        self, namespace: str, limits: NamespaceOptions, items: Sequence[NewItem]
     ) -> Mapping[int, FoqsError]:
         """Why items cannot be taken, by place. Raises it where that is so of all, and none may turn out to be a repeat."""
         try:

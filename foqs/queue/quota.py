@@ -20,7 +20,7 @@ from foqs.core.items.item import NewItem
 from foqs.core.limits.in_flight import InFlight, total_payload_bytes
 from foqs.core.limits.rate_allocation import RateAllocation
 from foqs.core.limits.token_bucket import MinuteCount, TokenBucket
-from foqs.queue.port import NamespaceSettings
+from foqs.options.options import NamespaceOptions
 from foqs.shard.shard import Shard
 
 _BACKLOG_RETRY_MS: Final = 1_000
@@ -62,7 +62,7 @@ class Quota:
         under_way = self._in_flight.get(namespace)
         return (items, size) if under_way is None else (items + under_way.items, size + under_way.bytes)
 
-    def check_limits(self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem]) -> None:
+    def check_limits(self, namespace: str, settings: NamespaceOptions, items: Sequence[NewItem]) -> None:
         """The call as a whole may be taken.
 
         Raises:
@@ -78,7 +78,7 @@ class Quota:
         if settings.enqueues_per_minute:
             self._check_rate(namespace, settings.enqueues_per_minute, len(items), share)
 
-    def in_flight(self, namespace: str, settings: NamespaceSettings) -> InFlight | None:
+    def in_flight(self, namespace: str, settings: NamespaceOptions) -> InFlight | None:
         """Counts what a call is about to bring; None where no limit asks for it."""
         if not settings.backlog_items_max and not settings.backlog_bytes_max:
             return None
@@ -94,7 +94,7 @@ class Quota:
         count = self._minute_counts.get(namespace)
         return 0 if count is None else count.last_minute(self._stopwatch_s())
 
-    def charge(self, namespace: str, settings: NamespaceSettings | None, items: int) -> None:
+    def charge(self, namespace: str, settings: NamespaceOptions | None, items: int) -> None:
         """So many items of a call were taken; with limits it had passed `check`."""
         count = self._minute_counts.get(namespace)
         if count is None:
@@ -115,7 +115,7 @@ class Quota:
             self._buckets.pop(name, None)
             self._minute_counts.pop(name, None)
 
-    def refund_callback(self, namespace: str, settings: NamespaceSettings) -> Callable[[int], None] | None:
+    def refund_callback(self, namespace: str, settings: NamespaceOptions) -> Callable[[int], None] | None:
         """Gives back what some of a call were charged for that turned out to be repeats; None without a rate."""
         if not settings.enqueues_per_minute:
             return None
@@ -127,7 +127,7 @@ class Quota:
 
         return repeated
 
-    def rate_wait_ms(self, namespace: str, settings: NamespaceSettings) -> int:
+    def rate_wait_ms(self, namespace: str, settings: NamespaceOptions) -> int:
         """Until its rate allows another item: 0 now."""
         bucket = self._bucket(namespace) if settings.enqueues_per_minute else None
         if bucket is None:
@@ -135,7 +135,7 @@ class Quota:
         return ceil(bucket.wait_s(1, settings.enqueues_per_minute, self._stopwatch_s()) * 1000)
 
     def topic_limit_errors(
-        self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem]
+        self, namespace: str, settings: NamespaceOptions, items: Sequence[NewItem]
     ) -> dict[int, FoqsError]:
         """Why items cannot be taken, by place: each would begin a topic that is one too many."""
         shards = list(self._shards.values())
@@ -167,7 +167,7 @@ class Quota:
     def _check_backlog(
         self,
         namespace: str,
-        settings: NamespaceSettings,
+        settings: NamespaceOptions,
         items: Sequence[NewItem],
         allocation: RateAllocation[Any] | None,
     ) -> None:

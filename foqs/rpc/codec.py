@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
+from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.errors import FoqsError, InvalidArgument
 from foqs.core.items import validation
 from foqs.core.items.dead_reason import dead_reason
@@ -37,7 +38,6 @@ from foqs.queue.port import (
     ItemDetails,
     ItemExplanation,
     ItemView,
-    NamespaceSettings,
     Outcome,
     Repeated,
     TopicStats,

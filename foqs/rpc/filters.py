@@ -14,7 +14,7 @@ from foqs.core.items import validation
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, State
 from foqs.core.items.item_filter import ALL_STATES, ItemFilter
 from foqs.core.items.life import Event, EventKind
-from foqs.queue.port import NamespaceSettings
+from foqs.options.options import NamespaceOptions
 from foqs.rpc import codec
 from foqs_client.idl import ttypes
 
@@ -25,7 +25,7 @@ _KINDS: Final = {
 }
 
 
-def parse_change(raw: Any, settings: NamespaceSettings) -> Event:
+def parse_change(raw: Any, settings: NamespaceOptions) -> Event:
     """A `Change` struct as an UPDATE of no item yet. Raises FoqsError."""
     if raw is None or (raw.priority is raw.delay_ms is raw.deliver_after_ms is raw.metadata is None):
         raise InvalidArgument(
@@ -70,7 +70,7 @@ def parse_filter(raw: Any) -> ItemFilter:
     return only
 
 
-def parse_bulk(request: Any, namespace: str, settings: NamespaceSettings) -> tuple[Event, ItemFilter]:
+def parse_bulk(request: Any, namespace: str, settings: NamespaceOptions) -> tuple[Event, ItemFilter]:
     """What a `BulkRequest` is to do, and with which items. Raises FoqsError."""
     only = parse_filter(request.filter)
     kind = _KINDS.get(request.action)

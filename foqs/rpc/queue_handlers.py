@@ -15,6 +15,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.cluster.routing.port import HostIdentity as HostIdentity
 from foqs.cluster.routing.port import StandaloneCluster
 from foqs.core.errors import FoqsError, InvalidArgument
@@ -24,7 +25,7 @@ from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.filter_walk import cursor_after
 from foqs.queue.listings import format_cursor
-from foqs.queue.port import Deliveries, ListTopics, NamespaceSettings, PendingCall, Queue
+from foqs.queue.port import Deliveries, ListTopics, PendingCall, Queue
 from foqs.rpc import codec, filters
 from foqs.rpc.auth_session import authenticate
 from foqs.rpc.cluster_handlers import cluster_handlers

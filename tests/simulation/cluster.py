@@ -62,7 +62,7 @@ while a database does not answer, many times that of real clocks."""
 SLEW_PERMILLE: Final = 50
 SERVER_DRIFT: Final = 0.01
 HOST_DRIFT: Final = 0.003
-_NAMESPACE: Final = replace(NAMESPACE, dead_retention_ms=3_600_000, backoff_ms_max=800, key_window_ms=KEY_WINDOW_MS)
+_NAMESPACE: Final = changed(NAMESPACE, dead_retention_ms=3_600_000, backoff_ms_max=800, key_window_ms=KEY_WINDOW_MS)
 SETTINGS: Final = replace(
     engine_settings(
         *SHARDS,
@@ -89,7 +89,7 @@ SETTINGS: Final = replace(
             prefetch_topic_items_max=6,
         ),
     ),
-    namespace_default=_NAMESPACE,
+    namespace=_NAMESPACE,
 )
 WILD: Final = replace(
     SETTINGS,

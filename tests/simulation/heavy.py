@@ -34,7 +34,7 @@ class HeavyCluster(SimulatedCluster):
         usual = super().settings()
         return replace(
             usual,
-            namespace_default=replace(usual.namespace_default, payload_bytes_max=max(_LIMITS)),
+            namespace=changed(usual.namespace, payload_bytes_max=max(_LIMITS)),
             shard=changed(usual.shard, flush_bytes_max=_FLUSH_BYTES),
             row_cache=changed(usual.row_cache, prefetched_bytes_max=20_000, written_items_max=60),
         )

@@ -11,11 +11,10 @@ from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import AbsoluteTimeItem, DeliveryPolicy, KeyedAbsoluteTimeItem, KeyedItem, NewItem, Row, State
 from foqs.options.cluster_options import ClusterOptions
-from foqs.options.options import Options
+from foqs.options.options import NamespaceOptions, Options
 from foqs.options.rpc_options import CallOptions, RpcOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
 from foqs.queue.engine import EngineSettings
-from foqs.queue.port import NamespaceSettings
 
 T = TypeVar("T", bound=Options)
 
@@ -37,16 +36,8 @@ def cluster_options(**changes: int) -> ClusterOptions:
     return changed(ClusterOptions(), **changes)
 
 
-NAMESPACE = NamespaceSettings(
-    payload_bytes_max=10_240,
-    metadata_bytes_max=1_024,
-    lease_ms_default=30_000,
-    lease_ms_max=43_200_000,
-    attempts_max_default=0,
-    backoff_ms_min=100,
-    backoff_ms_max=10_000,
-    dead_retention_ms=60_000,
-    key_window_ms=20_000,
+NAMESPACE = changed(
+    NamespaceOptions(), backoff_ms_min=100, backoff_ms_max=10_000, dead_retention_ms=60_000, key_window_ms=20_000
 )
 
 CALLS = changed(CallOptions(), timeout_ms_max=60_000)
@@ -110,7 +101,7 @@ def engine_settings(
     """An engine of these shards, or of what it is assigned, for the namespaces `default` and `other`, which have the defaults."""
     return EngineSettings(
         standalone_shards=shards if alone else None,
-        namespace_default=NAMESPACE,
+        namespace=NAMESPACE,
         calls=changed(CALLS, delivery_wait_ms_max=delivery_wait_ms_max, delivery_bytes_max=delivery_bytes_max),
         shard=shard_options(**changes),
         row_cache=buffer or ROW_CACHE,

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
+from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.errors import NamespaceNotFound, NotFound
 from foqs.core.items.item import KeyedItem, NewItem, Row, State, format_id, make_number
 from foqs.core.items.item_filter import ItemFilter
@@ -25,7 +26,6 @@ from foqs.queue.port import (
     ItemDetails,
     ItemExplanation,
     ItemView,
-    NamespaceSettings,
     Outcome,
     PendingCall,
     Repeated,
@@ -38,17 +38,7 @@ _T = TypeVar("_T")
 
 NOW_MS = 1_700_000_000_000
 
-SETTINGS = NamespaceSettings(
-    payload_bytes_max=10_240,
-    metadata_bytes_max=1_024,
-    lease_ms_default=30_000,
-    lease_ms_max=3_600_000,
-    attempts_max_default=0,
-    backoff_ms_min=1_000,
-    backoff_ms_max=60_000,
-    dead_retention_ms=86_400_000,
-    key_window_ms=600_000,
-)
+SETTINGS = changed(NamespaceSettings(), lease_ms_max=3_600_000, backoff_ms_max=60_000, dead_retention_ms=86_400_000)
 
 LIMITS = changed(CallOptions(), timeout_ms_max=60_000, wait_ms_max=20_000)
 

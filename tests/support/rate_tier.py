@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from foqs.cluster.shared_limits import TierLimits
 from foqs.core.errors import FoqsError
-from foqs.queue.port import NamespaceSettings
+from foqs.options.options import NamespaceOptions
 from foqs.queue.quota import Quota
 from tests.support.builders import new_item
 
@@ -55,7 +55,7 @@ class RateTier:
     items: of each call.
     """
 
-    def __init__(self, hosts: int, settings: NamespaceSettings, seed: int = 0, items: int = 1) -> None:
+    def __init__(self, hosts: int, settings: NamespaceOptions, seed: int = 0, items: int = 1) -> None:
         self.now_s = _START_S
         self.settings = settings
         self.hosts: dict[int, RateHost] = {}

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, Namespace, Permission, parse, render
-from foqs.catalog.namespace_settings import SETTING_RANGES, check_consistent
+from foqs.catalog.namespace_settings import SETTING_RANGES, NamespaceSettings, check_consistent
 from foqs.core.errors import FoqsError, InvalidArgument, LimitExceeded, NamespaceNotFound
 from foqs.core.items.idempotency_keys import INCARNATION_MAX, KEY_SLOT_COUNT
 from foqs.core.items.item import SHARD_MAX
 from foqs.options.options import NamespaceOptions
-from foqs.queue.port import NamespaceSettings
 
 NAMES = st.text(min_size=1, max_size=20).filter(
     lambda text: "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
@@ -116,7 +115,7 @@ def test_a_mistake_is_named_with_its_place(text: str | bytes, path: str, words: 
 
 
 def test_what_a_namespace_may_set_is_what_holds_for_one() -> None:
-    assert set(SETTING_RANGES) == set(NamespaceSettings.__dataclass_fields__) - {"incarnation"}
+    assert set(SETTING_RANGES) == set(NamespaceSettings.model_fields) - {"incarnation"}
     assert all(
         SETTING_RANGES[name][0] <= getattr(NamespaceOptions(), name) <= SETTING_RANGES[name][1]
         for name in SETTING_RANGES

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -11,11 +10,11 @@ import pytest
 
 from foqs.cluster.shared_limits import TierLimits
 from foqs.core.errors import LimitExceeded, RateLimited
-from foqs.queue.port import NamespaceSettings
+from foqs.options.options import NamespaceOptions
 from foqs.queue.quota import Quota
 from foqs_client.idl import ttypes
 from tests.support.builders import NAMESPACE as DEFAULTS
-from tests.support.builders import new_item
+from tests.support.builders import changed, new_item
 from tests.support.rate_tier import NAMESPACE, Rates, RateTier, between
 
 LIMIT = 1_200
@@ -23,12 +22,12 @@ LIMIT = 1_200
 FLOOD = 5 * LIMIT
 
 
-def rate(per_minute: int = LIMIT) -> NamespaceSettings:
-    return replace(DEFAULTS, enqueues_per_minute=per_minute)
+def rate(per_minute: int = LIMIT) -> NamespaceOptions:
+    return changed(DEFAULTS, enqueues_per_minute=per_minute)
 
 
-def backlog(items: int = 0, size: int = 0) -> NamespaceSettings:
-    return replace(DEFAULTS, backlog_items_max=items, backlog_bytes_max=size)
+def backlog(items: int = 0, size: int = 0) -> NamespaceOptions:
+    return changed(DEFAULTS, backlog_items_max=items, backlog_bytes_max=size)
 
 
 def at(*hosts: int, each: float = FLOOD) -> Rates:
@@ -302,7 +301,7 @@ def test_what_a_peer_makes_up_is_a_debt_of_a_minute_at_most() -> None:
 
 
 @pytest.mark.parametrize("settings", [backlog(items=300), backlog(size=300)])
-def test_a_backlog_is_full_when_all_hosts_together_hold_its_limit(settings: NamespaceSettings) -> None:
+def test_a_backlog_is_full_when_all_hosts_together_hold_its_limit(settings: NamespaceOptions) -> None:
     tier = RateTier(3, settings)
     tier.run(30, at(0, 1, 2, each=1_200))
     held = sum(host.quota.items for host in tier.hosts.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ from pydantic.fields import FieldInfo
 
 from foqs.options.config import Config, ConfigError, load
 from foqs.options.options import Options, StoreUrl, parse_store_url
-from foqs.queue.port import NamespaceSettings
 from tests.support.certificates import Authority, secret_file
 
 AUTH = '[auth]\nenabled = true\n[auth.principals.a]\ntoken_file = "no-such-file"'
@@ -53,13 +51,6 @@ def test_every_option_has_unit_reason_and_range(name: str, field: FieldInfo) -> 
     for ending, wanted in (("_ms", "milliseconds"), ("_bytes", "bytes"), ("_items", "items")):
         if ending in name.split(".")[1] and field.annotation is int:
             assert unit == wanted
-
-
-@pytest.mark.parametrize(("section", "settings"), [("namespace", NamespaceSettings)])
-def test_the_options_of_a_section_cover_what_its_part_takes(section: str, settings: type) -> None:
-    options = getattr(Config(), section)
-    taken = {part.name for part in dataclasses.fields(settings)} - {"incarnation"}  # each namespace has its own
-    assert taken <= set(type(options).model_fields)
 
 
 def test_a_configuration_survives_being_written_and_read(tmp_path: Path) -> None:

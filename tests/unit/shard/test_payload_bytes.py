@@ -28,7 +28,7 @@ def settings(payload_bytes_max: int = LONG, written_bytes_max: int = 40_000) -> 
         ROW_CACHE, prefetched_bytes_max=LOADED_BYTES, written_bytes_max=written_bytes_max, written_items_max=1_000
     )
     made = engine_settings(1, buffer=buffer, flush_bytes_max=FLUSH_BYTES, delivery_bytes_max=16 * LONG)
-    return replace(made, namespace_default=replace(made.namespace_default, payload_bytes_max=payload_bytes_max))
+    return replace(made, namespace=changed(made.namespace, payload_bytes_max=payload_bytes_max))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from foqs.core.errors import NotFound, NotOwner
 from foqs.core.items.item import State, format_id
 from foqs_client.idl import ttypes
+from tests.support.builders import changed
 from tests.support.cluster_world import ClusterHost
 from tests.support.rpc_tier import RpcTierWorld, run_rpc_tier
 
@@ -102,7 +102,7 @@ def test_what_only_the_owner_refuses_is_named_by_its_place_in_the_call(monkeypat
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = hosts = await world.three()
         held = await leases(world, hosts)
-        settings = replace(two.engine.queue.namespace_settings("default"), metadata_bytes_max=1)
+        settings = changed(two.engine.queue.namespace_settings("default"), metadata_bytes_max=1)
         monkeypatch.setattr(two.engine.queue, "namespace_settings", lambda name: settings)
         nacks = [ttypes.Nack(*each, metadata=b"more") for each in held]
         reply = await world.ask(one, "nack", ttypes.NackRequest("default", nacks))
