@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, Namespace, Permission, parse, render
@@ -43,7 +43,6 @@ from foqs.core.errors import (
 from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import TopicName
 from foqs.options.rpc_options import CallOptions
-from foqs.queue.quota import Quota
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
 
@@ -70,6 +69,18 @@ class UsageReport:
     enqueues_last_minute: int
 
 
+class EnqueueCounts(Protocol):
+    """What each namespace has enqueued lately at this host."""
+
+    def enqueued_last_minute(self, namespace: str) -> int:
+        """About how many items were taken in the last minute."""
+        ...
+
+    def forget(self, namespaces: Iterable[str]) -> None:
+        """These were deleted; one of the same name begins anew."""
+        ...
+
+
 class Administration:
     """See `api` for how errors mean; every method raises `FoqsError`.
 
@@ -87,7 +98,7 @@ class Administration:
         shards: Mapping[int, Shard],
         statuses: Mapping[int, ShardStatus],
         limits: CallOptions,
-        quota: Quota,
+        enqueue_counts: EnqueueCounts,
         item_bytes_max: int,
         on_topics_resumed: Callable[[Iterable[TopicName]], None],
         rng: Random,
@@ -98,7 +109,7 @@ class Administration:
         self._shards = shards
         self._statuses = statuses
         self._limits = limits
-        self._quota = quota
+        self._enqueue_counts = enqueue_counts
         self._item_bytes_max = item_bytes_max
         self._on_topics_resumed = on_topics_resumed
         self._rng = rng
@@ -192,7 +203,7 @@ class Administration:
             log.info("catalog version %d holds, with %d namespaces", document.version, len(document.namespaces))
             before, after = self._namespaces.document.namespaces, document.namespaces
             resumed = self._namespaces.apply(document)
-            self._quota.forget(
+            self._enqueue_counts.forget(
                 name for name, own in before.items() if name not in after or after[name].incarnation != own.incarnation
             )
             if resumed:
@@ -229,7 +240,7 @@ class Administration:
         topics = {topic for shard in shards for topic in shard.counts.topic_names(name)}
         held = [shard.memory.usage.lower_bound(name) for shard in shards]
         items, size = sum(items for items, _ in held), sum(size for _, size in held)
-        return UsageReport(items, size, topics, self._quota.enqueued_last_minute(name))
+        return UsageReport(items, size, topics, self._enqueue_counts.enqueued_last_minute(name))
 
     def export(self) -> str:
         """All of it, as JSON that `restore` reads."""
