@@ -149,13 +149,22 @@ class Engine:
 
         count_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by database
 
+        backoff = Backoff(settings.shard.retry_ms_min, settings.shard.retry_ms_max, rng)
+
         def make_shard(number: int, database: str, store: Store) -> Shard:
             cache = RowCache(written, loaded, self.namespaces.longest_payloads)
-            policies, weight = self.namespaces.retry_policies, self.namespaces.weight_of
-            turn = count_turns[database]
-            return Shard(number, store, settings.shard, policies, weight, cache, clock, rng, observer, self.queue, turn)
-
-        retry = Backoff(settings.shard.retry_ms_min, settings.shard.retry_ms_max)
+            return Shard(
+                number,
+                store,
+                settings.shard,
+                self.namespaces,
+                cache,
+                clock,
+                backoff,
+                observer,
+                self.queue,
+                count_turns[database],
+            )
 
         def make_keeper(number: int, database: str) -> ShardSupervisor:
             return ShardSupervisor(
@@ -166,8 +175,7 @@ class Engine:
                 lambda store: make_shard(number, database, store),
                 self.shards,
                 self.statuses,
-                retry,
-                rng,
+                backoff,
                 observer,
                 self._on_owned,
                 is_standalone=settings.standalone_shards is not None,

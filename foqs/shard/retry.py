@@ -12,7 +12,8 @@ class Backoff:
 
     ms_min: int
     ms_max: int
+    rng: Random
 
-    def pause_s(self, attempt: int, rng: Random) -> float:
+    def pause_s(self, attempt: int) -> float:
         ceiling = min(self.ms_max, self.ms_min << min(attempt, 30))
-        return float(ceiling * (0.5 + rng.random() / 2) / 1000)
+        return float(ceiling * (0.5 + self.rng.random() / 2) / 1000)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from foqs.core.errors import HANDOVER_RETRY_MS, FoqsError, Overloaded, Unavailable
 from foqs.core.flush.batch import Acks, Events, HandOut, Inserts, ReplayLookup
@@ -24,10 +23,8 @@ from foqs.core.items.item import KeyedItem, NewItem, OrderKey, Row, State, Topic
 from foqs.core.items.life import Event, EventKind, RetryPolicy
 from foqs.core.limits.breaker_window import BreakerSettings
 from foqs.core.limits.in_flight import InFlight
-from foqs.core.memory.ready_index import ReadyIndex
 from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_counts import TopicCounts
-from foqs.core.timing.due_timers import DueTimers
 from foqs.core.timing.shard_clock import ShardClock, initial_time_ms
 from foqs.options.shard_options import ShardOptions
 from foqs.runtime.clock import Clock
@@ -42,7 +39,7 @@ from foqs.shard.shard_memory import DeliveryPort, ShardMemory
 from foqs.shard.shard_reader import ShardReader
 from foqs.shard.snapshot import ShardSnapshot, take_snapshot
 from foqs.shard.timer_service import TimerService
-from foqs.shard.writer import Writer
+from foqs.shard.writer import OwnedStore, Writer
 from foqs.store.port import Store
 
 _UNAVAILABLE_RETRY_MS_MAX: Final = 1_000
@@ -62,14 +59,25 @@ TOPIC_PRIORITIES_MAX: Final = 50
 """Looked at for the age of a topic's oldest: a page of topics is many of them."""
 
 
+class NamespaceRules(Protocol):
+    """What a shard asks about the namespaces of its items."""
+
+    @property
+    def retry_policies(self) -> Mapping[str, RetryPolicy]:
+        """By namespace; has an answer for every name."""
+        ...
+
+    def weight_of(self, name: str) -> int:
+        """Its part of what is short, at least 1."""
+        ...
+
+
 class Shard:
     """A shard that this host owns.
 
     Args:
         number: its number, the first part of its items' ids.
         store: open; this object closes it.
-        retry_policies: by namespace; has an answer for every name.
-        weight: of a namespace.
         cache: rows remembered, for this shard alone, within the host's budgets.
         delivery_port: told what becomes READY.
         count_lock: held while a shard of the same database is counted.
@@ -80,11 +88,10 @@ class Shard:
         number: int,
         store: Store,
         settings: ShardOptions,
-        retry_policies: Mapping[str, RetryPolicy],
-        weight: Callable[[str], int],
+        namespaces: NamespaceRules,
         cache: RowCache,
         clock: Clock,
-        rng: Random,
+        backoff: Backoff,
         observer: ShardObserver,
         delivery_port: DeliveryPort,
         count_lock: asyncio.Lock,
@@ -94,13 +101,12 @@ class Shard:
         """Nothing of it may be told any more."""
         self._is_open = False
         self.epoch = 0
-        self.index = ReadyIndex(settings.ready_window_items_max, settings.ready_index_items_max)
         self._store = store
         self._settings = settings
-        self._retry_policies = retry_policies
-        self._weight = weight
+        self._retry_policies = namespaces.retry_policies
+        self._weight = namespaces.weight_of
         self._clock = clock
-        self._rng = rng
+        self._backoff = backoff
         self._observer = observer
         self._delivery_port = delivery_port
         limits = IntakeLimits(
@@ -111,22 +117,9 @@ class Shard:
             settings.queue_bytes_max,
             LANE_SHARES,
         )
-        self._intake = Intake(limits, weight)
-        self._timers = DueTimers(settings.sweep_interval_ms)
-        self.memory = ShardMemory(
-            self,
-            self.index,
-            cache,
-            lambda due_ms: self._timer_service.on_due_written(due_ms),
-            delivery_port,
-            observer,
-            settings.empty_topic_linger_ms,
-            settings.flush_bytes_max,
-            self.now_ms,
-            self.release,
-            self._on_hand_out_refused,
-            lambda: self._purge_worker.on_purge_marked(),
-        )
+        self._intake = Intake(limits, namespaces.weight_of)
+        self.memory = ShardMemory(self, cache, delivery_port, observer, settings)
+        self.index = self.memory.index
         self._initial_count = InitialCount(number, store, self.memory, settings.retry_ms_max / 1000, count_lock)
         self._refilling: set[TopicName] = set()
         self._prefetching: set[TopicName] = set()
@@ -229,7 +222,6 @@ class Shard:
         store = self._store
         for _ in self.memory.recover(await store.topics(), await store.key_slots(), await store.purge_markers()):
             await asyncio.sleep(0)
-        retry = Backoff(self._settings.retry_ms_min, self._settings.retry_ms_max)
         self._breaker = ShardBreaker(
             self.number,
             BreakerSettings(
@@ -244,16 +236,11 @@ class Shard:
             lambda error: self._writer.refuse_inserts(error),
         )
         self._writer = Writer(
-            self.number,
-            self._store,
-            self._owner,
+            OwnedStore(self.number, self._store, self._owner),
             self._shard_clock,
             self._intake,
-            self.memory.cache,
-            self._timers,
             self._retry_policies,
-            retry,
-            self._rng,
+            self._backoff,
             self._clock.stopwatch_s,
             self._observer,
             self.memory,
@@ -268,10 +255,10 @@ class Shard:
             self._breaker,
         )
         self._timer_service = TimerService(
-            self._writer, self._intake, self._timers, self._shard_clock, self.memory.cache.get, settings
+            self._writer, self._intake, self.memory.timers, self._shard_clock, self.memory.cache.get, settings
         )
         self._reader = ShardReader(
-            self.number, self._store.reads(), lambda: self._writer.last_committed, self._weight, retry, self._rng
+            self.number, self._store.reads(), lambda: self._writer.last_committed, self._weight, self._backoff
         )
         self._purge_worker = PurgeWorker(
             self._writer,
@@ -360,7 +347,7 @@ class Shard:
     def snapshot(self) -> ShardSnapshot:
         """What it is doing, in numbers."""
         return take_snapshot(
-            self._intake, self._writer, self._reader, self._timers, self.index, self.memory, self.now_ms()
+            self._intake, self._writer, self._reader, self.memory.timers, self.index, self.memory, self.now_ms()
         )
 
     def now_ms(self) -> int:
@@ -504,7 +491,16 @@ class Shard:
             self._intake.submit(Events("", events, _ignore), is_internal=True)
             self._writer.wake()
 
-    def _on_hand_out_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
+    def on_due_written(self, due_ms: int) -> None:
+        """A flush has written a row that is due at this moment, and none that is due before."""
+        self._timer_service.on_due_written(due_ms)
+
+    def on_purge_marked(self) -> None:
+        """There are rows of a purged topic to delete."""
+        self._purge_worker.on_purge_marked()
+
+    def on_hand_out_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
+        """The database refused a hand-out: its keys stay reserved for a while, so that nobody tries it at full speed."""
         pause_s = self._settings.retry_ms_max / 1000
         asyncio.get_running_loop().call_later(pause_s, self.release_reservation, spans)
 

@@ -16,6 +16,8 @@ from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import Row, State, TopicName
 from foqs.core.items.life import EventKind
+from foqs.core.memory.row_cache import RowCache
+from foqs.core.timing.due_timers import DueTimers
 from foqs.store.port import LeaseUpdate, Writes
 
 EQUAL_CHANGES_MIN: Final = 4
@@ -65,6 +67,16 @@ class ShardMemoryPort(Protocol):
 
     def assign_to_waiters(self, batch: Batch) -> list[HandOut]:
         """Hand-outs, for waiters, of items that this batch is about to insert, or finds due."""
+        ...
+
+    @property
+    def cache(self) -> RowCache:
+        """Rows that need not be read."""
+        ...
+
+    @property
+    def timers(self) -> DueTimers:
+        """Which rows are due, as far as they were looked for."""
         ...
 
     @property

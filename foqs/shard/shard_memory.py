@@ -19,6 +19,7 @@ from typing import Any, Final, Protocol
 
 from foqs.core.flush.batch import Batch, HandOut, Part
 from foqs.core.flush.decision import Decision, chain_finders
+from foqs.core.flush.item_numbers import ItemNumbers
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number, pack_order_key
 from foqs.core.items.life import EventKind, becomes_ready
@@ -26,6 +27,8 @@ from foqs.core.memory.namespace_usage import NamespaceUsage
 from foqs.core.memory.ready_index import ReadyIndex
 from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_counts import TopicCounts
+from foqs.core.timing.due_timers import DueTimers
+from foqs.options.shard_options import ShardOptions
 from foqs.shard.observer import ShardObserver
 from foqs.shard.shard_flush import Flush
 from foqs.store.port import TopicCount
@@ -70,47 +73,59 @@ class DeliveryPort(Protocol):
         ...
 
 
-class ShardMemory:
-    """One shard's memory; see `Memory` in `foqs/shard/shard_flush.py`.
+class ShardPort(Protocol):
+    """The shard, as its memory sees it."""
 
-    Args:
-        on_due_written: told the least due that a flush has written.
-        linger_ms: how long a topic without items keeps its row in the topics table.
-        waiter_payload_bytes_max: payloads of due items that one flush may read for those who wait.
-        release: gives back items whose lease nobody has received.
-        on_hand_out_refused: told the keys of a hand-out that the database refused.
-        on_purge_marked: told that a cut was made.
-    """
+    numbers: ItemNumbers
+
+    def now_ms(self) -> int:
+        """The shard's time."""
+        ...
+
+    def release_reservation(self, spans: Iterable[tuple[TopicName, Sequence[OrderKey]]]) -> None:
+        """These keys were reserved for a hand-out, and are not any more."""
+        ...
+
+    def release(self, leased: Sequence[Row]) -> None:
+        """Gives back items whose lease nobody has received."""
+        ...
+
+    def on_hand_out_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
+        """The database refused a hand-out of these keys."""
+        ...
+
+    def on_due_written(self, due_ms: int) -> None:
+        """The least due that a flush has written."""
+        ...
+
+    def on_purge_marked(self) -> None:
+        """There are rows of a purged topic to delete."""
+        ...
+
+
+class ShardMemory:
+    """One shard's memory; see `ShardMemoryPort` in `foqs/shard/shard_flush.py`."""
 
     def __init__(
         self,
-        shard: Any,
-        index: ReadyIndex,
+        shard: ShardPort,
         cache: RowCache,
-        on_due_written: Callable[[int], None],
         delivery_port: DeliveryPort,
         observer: ShardObserver,
-        linger_ms: int,
-        waiter_payload_bytes_max: int,
-        now_ms: Callable[[], int],
-        release: Callable[[Sequence[Row]], None],
-        on_hand_out_refused: Callable[[list[tuple[TopicName, list[OrderKey]]]], None],
-        on_purge_marked: Callable[[], None],
+        options: ShardOptions,
     ) -> None:
-        self.index = index
+        self.index = ReadyIndex(options.ready_window_items_max, options.ready_index_items_max)
+        self.timers = DueTimers(options.sweep_interval_ms)
         self.cache = cache
         self.counts = TopicCounts()
         self.usage = NamespaceUsage()
         self._shard = shard
-        self._on_due_written = on_due_written
         self._delivery_port = delivery_port
         self._observer = observer
-        self._linger_ms = linger_ms
-        self._waiter_payload_bytes_max = waiter_payload_bytes_max
-        self._now_ms = now_ms
-        self._release = release
-        self._on_hand_out_refused = on_hand_out_refused
-        self._on_purge_marked = on_purge_marked
+        self._linger_ms = options.empty_topic_linger_ms
+        self._waiter_payload_bytes_max = options.flush_bytes_max
+        """Payloads of due items that one flush may read for those who wait."""
+        self._now_ms = shard.now_ms
         self.key_slots: frozenset[int] = frozenset()
         """In the slots table."""
         self.purge_markers = PurgeMarkers()
@@ -284,7 +299,7 @@ class ShardMemory:
                 orphans += [row for row in results if row is not None]
             work.record_results(part.start, results, callbacks)
         if orphans:
-            self._release(orphans)
+            self._shard.release(orphans)
 
     def apply(self, flush: Flush, callbacks: MutableSequence[Callable[[], None]]) -> None:
         """Brings the memory up to a flush that is committed; adds what tells the metrics, and who made a cut."""
@@ -421,7 +436,7 @@ class ShardMemory:
             self._purged_uncounted.add(topic)
         elif topic in self.counts:
             self._empty_since_ms.setdefault(topic, self._now_ms())
-        self._on_purge_marked()
+        self._shard.on_purge_marked()
         return max(0, self.counts.forget(topic))
 
     def _note_emptied_topics(self, spots: Iterable[tuple[str, str, State]]) -> None:
@@ -441,7 +456,7 @@ class ShardMemory:
         dues += [row.due_ms for row in decision.inserted if row.due_ms is not None]
         dues += [row.due_ms for _, _, row in decision.changed if row.due_ms is not None]
         if dues:
-            self._on_due_written(min(dues))
+            self._shard.on_due_written(min(dues))
 
     def _report_metrics(self, decision: Decision) -> None:
         facts = self._observer
@@ -485,7 +500,7 @@ class ShardMemory:
         again at full speed, and it does not stand before the others.
         """
         if isinstance(part.work, HandOut):
-            self._on_hand_out_refused(part.work.keys_at([part.start]))
+            self._shard.on_hand_out_refused(part.work.keys_at([part.start]))
 
     def on_callers_notified(self) -> None:
         """Callers were told what is committed, before the memory is brought up to it."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from random import Random
 from typing import Final, Generic, Protocol, TypeVar
 
 from foqs.core.errors import HANDOVER_RETRY_MS, Unavailable
@@ -59,13 +58,11 @@ class ShardReader:
         last_committed: Callable[[], Fence],
         weight: Callable[[str], int],
         backoff: Backoff,
-        rng: Random,
     ) -> None:
         self._shard = shard
         self._reads = reads
         self._last_committed = last_committed
         self._backoff = backoff
-        self._rng = rng
         self._jobs: FairQueue[ReadJob] = FairQueue(weight)
         self._wake = asyncio.Event()
         self._is_ended = False
@@ -81,7 +78,7 @@ class ShardReader:
         """Queues a job; `cost` is about how many rows it reads."""
         if self._is_ended:
             # After a pause: whoever hears of it may well ask again.
-            pause_s = self._backoff.pause_s(0, self._rng)
+            pause_s = self._backoff.pause_s(0)
             asyncio.get_running_loop().call_later(pause_s, job.on_failed, self._closing_error())
             return
         self._jobs.push(namespace, cost, job)
@@ -110,7 +107,7 @@ class ShardReader:
                             break
                         except StoreLost as lost:
                             log.warning("shard %d: a read failed: %s", self._shard, lost)
-                            await asyncio.sleep(self._backoff.pause_s(failures, self._rng))
+                            await asyncio.sleep(self._backoff.pause_s(failures))
                             failures += 1
                             self.failure_count += 1
                             if attempt + 1 == _ATTEMPTS_MAX:

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from random import Random
 
 from foqs.core.flush.fence import Owner
 from foqs.core.items.item import EPOCH_MAX
@@ -65,7 +64,6 @@ class ShardSupervisor:
         shards: dict[int, Shard],
         statuses: dict[int, ShardStatus],
         backoff: Backoff,
-        rng: Random,
         observer: ShardObserver,
         on_owned: Callable[[], None],
         *,
@@ -80,7 +78,6 @@ class ShardSupervisor:
         self._shards = shards
         self._statuses = statuses
         self._backoff = backoff
-        self._rng = rng
         self._observer = observer
         self._on_owned = on_owned
         self._is_standalone = is_standalone
@@ -136,7 +133,7 @@ class ShardSupervisor:
                 if loop.time() - begun > self._backoff.ms_max / 1000:
                     attempt = 0
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._release_requested.wait(), self._backoff.pause_s(attempt, self._rng))
+                await asyncio.wait_for(self._release_requested.wait(), self._backoff.pause_s(attempt))
             attempt += 1
         self._advance(OwnershipEvent.RELEASE_REQUESTED)
 

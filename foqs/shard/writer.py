@@ -13,8 +13,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from random import Random
 from typing import Any, Final, TypeVar
 
 from foqs.core.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
@@ -27,8 +27,6 @@ from foqs.core.flush.work import Lane
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row
 from foqs.core.items.life import FlushContext, RetryPolicy
-from foqs.core.memory.row_cache import RowCache
-from foqs.core.timing.due_timers import DueTimers
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.shard.observer import ShardObserver
 from foqs.shard.retry import Backoff
@@ -76,34 +74,37 @@ class OwnershipGivenUp(Exception):
     """This ownership is of no more use, though nobody has taken the shard: it can be taken over anew."""
 
 
+@dataclass(slots=True, frozen=True)
+class OwnedStore:
+    """The store of a shard: open, and taken over by `owner`."""
+
+    shard: int
+    store: Store
+    owner: Owner
+
+
 class Writer:
     """Runs flushes against one store until it is closed or fenced.
 
     Args:
-        store: open, and taken over with `owner.epoch` and `owner.nonce` at flush 0.
         pace: how large flushes may be.
         breaker: told of every wait for the store.
     """
 
     def __init__(
         self,
-        shard: int,
-        store: Store,
-        owner: Owner,
+        owned: OwnedStore,
         shard_clock: ShardClock,
         intake: Intake,
-        cache: RowCache,
-        timers: DueTimers,
         retry_policies: Mapping[str, RetryPolicy],
         backoff: Backoff,
-        rng: Random,
         stopwatch_s: Callable[[], float],
         observer: ShardObserver,
         memory: ShardMemoryPort,
         pace: FlushPace,
         breaker: ShardBreaker,
     ) -> None:
-        self.flush_number = owner.flush
+        self.flush_number = owned.owner.flush
         self.lease_cost = LeaseCost()
         self.last_flush_s = 0.0
         """What the last committed flush took, with all its attempts."""
@@ -115,17 +116,14 @@ class Writer:
         """Since when there is trouble, where there is."""
         self.unavailable_reason: str | None = None
         """Why the store does not answer just now, or writes nothing more for us; None when it does both."""
-        self._shard = shard
-        self._store = store
-        self._epoch = owner.epoch
-        self._nonce = owner.nonce
+        self._shard = owned.shard
+        self._store = owned.store
+        self._epoch = owned.owner.epoch
+        self._nonce = owned.owner.nonce
         self._shard_clock = shard_clock
         self._intake = intake
-        self._cache = cache
-        self._timers = timers
         self._retry_policies = retry_policies
         self._backoff = backoff
-        self._rng = rng
         self._stopwatch_s = stopwatch_s
         self._observer = observer
         self._memory = memory
@@ -411,7 +409,7 @@ class Writer:
                 self._mark_unavailable(str(fenced))  # nobody need wait here for who the owner is
                 raise ShardLost(str(fenced), await self._try_read_owner()) from fenced
             self._observer.flush_retried(self._shard)
-            await asyncio.sleep(self._backoff.pause_s(attempt, self._rng))
+            await asyncio.sleep(self._backoff.pause_s(attempt))
             attempt += 1
         self.flush_number += 1
         self.last_flush_s = self._stopwatch_s() - started_s
@@ -468,7 +466,7 @@ class Writer:
         """One transaction, now, of a batch whose first attempt began then. When its outcome is unknown, finds out; raises `WriteRefused(again)` when it was not written."""
         fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, offset_ms)
         moment = FlushContext(now_ms, first_attempt_ms, fence.token, self._retry_policies)
-        get: FindRow = self._cache.get
+        get: FindRow = self._memory.cache.get
         if batch.dues:
             get = chain_finders(get, *batch.due_rows())
         wanted = batch.dues_with_waiter()
@@ -490,7 +488,7 @@ class Writer:
 
         def decide(read: Mapping[int, Row], read_keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
             find = chain_finders(read, get) if read else get
-            decision = decide_batch(batch, find, moment, self._timers, read_keys, self._memory.purge_markers)
+            decision = decide_batch(batch, find, moment, self._memory.timers, read_keys, self._memory.purge_markers)
             added = self._memory.topics_to_add(decision.topics)
             removed = self._memory.topics_to_remove(decision.topics, now_ms)
             result[:] = [Flush(batch, decision, added, removed)]
@@ -538,7 +536,7 @@ class Writer:
                 if self.unavailable_reason != str(lost):
                     log.warning("shard %d: %s", self._shard, lost)
                 self.unavailable_reason = str(lost)
-                await asyncio.sleep(self._backoff.pause_s(attempt, self._rng))
+                await asyncio.sleep(self._backoff.pause_s(attempt))
                 attempt += 1
         self.unavailable_reason = None
         found = commit_outcome(fence, owner)

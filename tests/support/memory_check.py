@@ -44,7 +44,7 @@ def is_quiet(shard: Shard) -> bool:
 
 def watermark_ms(shard: Shard) -> int | None:
     """No row of its table is due before; None: any may be."""
-    return shard._timers.watermark_ms
+    return shard.memory.timers.watermark_ms
 
 
 def purged_in_index(shard: Shard) -> list[str]:
@@ -120,8 +120,8 @@ def _cache(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
 
 def _timers(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
     dues = [row.due_ms for row in rows if row.due_ms is not None]
-    watermark_ms = shard._timers.watermark_ms
+    watermark_ms = shard.memory.timers.watermark_ms
     if watermark_ms is not None and any(due < watermark_ms for due in dues):
         yield f"invariant 10: due {min(dues)} lies below the watermark {watermark_ms}"
-    if dues and shard._timers.next_scan_ms() > min(dues):
-        yield f"invariant 10: due {min(dues)} is before the next scan at {shard._timers.next_scan_ms()}"
+    if dues and shard.memory.timers.next_scan_ms() > min(dues):
+        yield f"invariant 10: due {min(dues)} is before the next scan at {shard.memory.timers.next_scan_ms()}"

@@ -278,10 +278,11 @@ def test_what_a_takeover_counts_is_taken_in_by_steps_with_flushes_between(monkey
         flushes: list[int] = []
 
         def in_steps(self: ShardMemory, found: Sequence[TopicCount]) -> Iterator[None]:
+            shard: Any = self._shard
             for _ in whole(self, found):
                 changes.append(0)
-                flushes.append(self._shard._writer.flush_number)
-                assert not self._shard._writer._is_flushing
+                flushes.append(shard._writer.flush_number)
+                assert not shard._writer._is_flushing
                 yield
 
         def counted(self: TopicCounts, *arguments: Any) -> None:

@@ -16,7 +16,7 @@ NEVER_MS = 10**9
 
 
 def _watermark(shard: Shard) -> int:
-    found = shard._timers.watermark_ms
+    found = shard.memory.timers.watermark_ms
     assert found is not None
     return found
 
