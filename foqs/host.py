@@ -218,7 +218,6 @@ class Host:
                 self._engine,
                 Peers(lambda: cluster.hosts, self._nonce, server.tier, server.region, pools),
                 self._membership,
-                self._config.calls.delivery_bytes_max,
                 self._own_load,
                 lambda: cluster.is_fully_served,
                 self._clock.stopwatch_s,

@@ -43,8 +43,8 @@ from foqs.core.errors import (
 from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import TopicName
 from foqs.options.rpc_options import CallOptions
+from foqs.shard.host_shards import HostShards
 from foqs.shard.shard import Shard
-from foqs.shard.status import ShardStatus
 
 log = logging.getLogger(__name__)
 
@@ -85,35 +85,30 @@ class Administration:
     """See `api` for how errors mean; every method raises `FoqsError`.
 
     Args:
-        shards, statuses: as the queue has them.
         item_bytes_max: payload and metadata of an item that a call can carry.
         on_topics_resumed: told topics that hand out again.
-        tier: of this host, and of the namespaces that are created here.
     """
 
     def __init__(
         self,
         catalog: Catalog,
         namespaces: Namespaces,
-        shards: Mapping[int, Shard],
-        statuses: Mapping[int, ShardStatus],
+        shards: HostShards,
         limits: CallOptions,
         enqueue_counts: EnqueueCounts,
         item_bytes_max: int,
         on_topics_resumed: Callable[[Iterable[TopicName]], None],
         rng: Random,
-        tier: str,
     ) -> None:
         self._catalog = catalog
         self._namespaces = namespaces
-        self._shards = shards
-        self._statuses = statuses
+        self._shards = shards.served
+        self._statuses = shards.statuses
         self._limits = limits
         self._enqueue_counts = enqueue_counts
         self._item_bytes_max = item_bytes_max
         self._on_topics_resumed = on_topics_resumed
         self._rng = rng
-        self._tier = tier
         self._deletions: NamespaceDeletions | None = None
         self._change_lock = asyncio.Lock()
         """Held by the one change of this host that is under way."""
@@ -250,7 +245,7 @@ class Administration:
 
     async def create(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:
         """A namespace more; doing so again with the same settings changes nothing."""
-        fresh, own = self._new_incarnation(), tier or self._tier
+        fresh, own = self._new_incarnation(), tier or self._namespaces.tier
         return await self._change_namespace(
             name, lambda before: changes.create(before, name, own, settings, incarnation=fresh), deadline
         )

@@ -68,7 +68,7 @@ class Namespaces:
         self.limited_settings: dict[str, NamespaceSettings] = {}
         self.longest_payloads = LongestPayloads()
         self.foreign_tiers: dict[str, str] = {}
-        self._tier = tier
+        self.tier = tier
         self._settings: dict[str, NamespaceSettings] = {}
         self._closed_names: set[str] = set()
 
@@ -90,7 +90,7 @@ class Namespaces:
         """This host may take in items of a namespace. Raises `InvalidArgument`: its hosts are others."""
         if name in self.foreign_tiers:
             raise InvalidArgument(
-                f"the namespace {name!r} belongs to tier {self.foreign_tiers[name]!r}, and this host to {self._tier!r}; "
+                f"the namespace {name!r} belongs to tier {self.foreign_tiers[name]!r}, and this host to {self.tier!r}; "
                 "connect to a host of its tier",
                 field="namespace_name",
             )
@@ -134,7 +134,7 @@ class Namespaces:
         }
         self.limited_settings = {name: own for name, own in settings.items() if own.is_limited}
         self.foreign_tiers = {
-            name: own.tier for name, own in namespaces.items() if own.tier is not None and own.tier != self._tier
+            name: own.tier for name, own in namespaces.items() if own.tier is not None and own.tier != self.tier
         }
         before = self.paused_topics
         self.paused_topics = frozenset((name, topic) for name, own in namespaces.items() for topic in own.paused)

@@ -25,7 +25,6 @@ class TierMember:
     """Args:
     local: the calls as this host serves them by itself.
     tier_shards: who owns those of the tier.
-    page_bytes_max: what a page of items carries.
     load: what waits here to be written, in items.
     is_fully_served: see `foqs.cluster.gossip.tier_topics.TierTopics`.
     stopwatch_s: a stop watch.
@@ -38,7 +37,6 @@ class TierMember:
         engine: Engine,
         peers: Peers,
         tier_shards: TierShards,
-        page_bytes_max: int,
         load: Callable[[], float],
         is_fully_served: Callable[[], bool],
         stopwatch_s: Callable[[], float],
@@ -66,7 +64,7 @@ class TierMember:
                 b"dequeue": self.dequeue_forwarder.handle,
                 **self.gossip.handlers(local),
                 **by_id_handlers(methods, peers),
-                **ScatterGather(methods, peers, tier_shards, page_bytes_max).handlers,
+                **ScatterGather(methods, peers, tier_shards, engine.queue.limits.delivery_bytes_max).handlers,
             },
         )
 

@@ -31,10 +31,10 @@ from foqs.options.rpc_options import CallOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
 from foqs.queue.queue_service import QueueService
 from foqs.runtime.clock import Clock
+from foqs.shard.host_shards import HostShards
 from foqs.shard.observer import ShardObserver
 from foqs.shard.retry import Backoff
 from foqs.shard.shard import Shard
-from foqs.shard.status import ShardStatus
 from foqs.shard.supervisor import ShardSupervisor
 from foqs.store.port import Store
 from shardmgr.ownership import OwnershipState
@@ -92,14 +92,14 @@ class Engine:
         all_shards: Callable[[], Collection[int]] | None = None,
     ) -> None:
         buffer = settings.row_cache
-        self.shards: dict[int, Shard] = {}
-        self.statuses: dict[int, ShardStatus] = {}
+        shards = HostShards()
+        self.shards = shards.served
+        self.statuses = shards.statuses
         self.namespaces = Namespaces(settings.namespace, settings.tier)
         self.queue = QueueService(
-            self.shards,
+            shards,
             self.namespaces,
             settings.calls,
-            self.statuses,
             Demand(
                 DemandSettings(
                     tau_s=buffer.demand_decay_ms / 1000,
@@ -114,14 +114,12 @@ class Engine:
         self.admin = Administration(
             catalog,
             self.namespaces,
-            self.shards,
-            self.statuses,
+            shards,
             settings.calls,
             self.queue.quota,
             settings.item_bytes_max,
             self.queue.on_items_ready,
             rng,
-            settings.tier,
         )
         self._namespace_deletions = None
         if tier_shards is not None:
@@ -151,11 +149,11 @@ class Engine:
 
         backoff = Backoff(settings.shard.retry_ms_min, settings.shard.retry_ms_max, rng)
 
-        def make_shard(number: int, database: str, store: Store) -> Shard:
+        def make_shard(number: int, database: str) -> Shard:
             cache = RowCache(written, loaded, self.namespaces.longest_payloads)
             return Shard(
                 number,
-                store,
+                open_store(number, database),
                 settings.shard,
                 self.namespaces,
                 cache,
@@ -171,15 +169,12 @@ class Engine:
                 number,
                 nonce,
                 coordinator,
-                lambda: open_store(number, database),
-                lambda store: make_shard(number, database, store),
-                self.shards,
-                self.statuses,
+                lambda: make_shard(number, database),
+                shards,
                 backoff,
                 observer,
-                self._on_owned,
+                self,
                 is_standalone=settings.standalone_shards is not None,
-                on_taken_over=self._refresh_catalog,
             )
 
         self._standalone_shards = settings.standalone_shards
@@ -287,7 +282,7 @@ class Engine:
             self._stopped.set_exception(error)
         self._update_readiness()
 
-    async def _refresh_catalog(self) -> None:
+    async def on_taken_over(self) -> None:
         """What was stored before a takeover holds before its shard is served: else a namespace that is being deleted,
         of which the former owner has found it empty, could take something in.
         """
@@ -297,7 +292,7 @@ class Engine:
             if self._standalone_shards is None:
                 raise CoordinatorFailed(f"the catalog cannot be read: {error}") from error
 
-    def _on_owned(self) -> None:
+    def on_owned(self) -> None:
         self._key_slot_sync.on_change()
         self._update_readiness()
 

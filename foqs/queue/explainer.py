@@ -9,7 +9,7 @@ Thrift.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from foqs.catalog.namespaces import Namespaces
@@ -20,8 +20,8 @@ from foqs.core.memory.demand import Demand
 from foqs.queue.port import ItemDetails, ItemExplanation
 from foqs.queue.quota import Quota
 from foqs.queue.waiters import Waiters
+from foqs.shard.host_shards import HostShards
 from foqs.shard.shard import Shard
-from foqs.shard.status import ShardStatus
 
 _READ_TIME_FRACTION: Final = 0.5
 """The part of a call's time that its reads may take; the rest is for saying that they did not end."""
@@ -37,8 +37,7 @@ class Explainer:
 
     def __init__(
         self,
-        shards: Mapping[int, Shard],
-        statuses: Mapping[int, ShardStatus],
+        shards: HostShards,
         namespaces: Namespaces,
         waiters: Waiters[Any],
         demand: Demand,
@@ -47,8 +46,8 @@ class Explainer:
         better_items_max: int,
         not_owner_error: Callable[[int], NotOwner],
     ) -> None:
-        self._shards = shards
-        self._statuses = statuses
+        self._shards = shards.served
+        self._statuses = shards.statuses
         self._namespaces = namespaces
         self._waiters = waiters
         self._demand = demand

@@ -63,6 +63,7 @@ from foqs.queue.replay_lookups import ReplayLookups
 from foqs.queue.topic_purge import purge_topic
 from foqs.queue.waiters import Waiters
 from foqs.runtime.deadlines import Deadlines
+from foqs.shard.host_shards import HostShards
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
 
@@ -76,19 +77,16 @@ class QueueService:
     """Answers the calls of `api.Queue`.
 
     Args:
-        shards: the shards of this host, by number; changes as they come and go.
         namespaces: what holds for each, and which topics are paused.
-        statuses: how each shard that should be here is doing.
         demand: what is dequeued, for loading ahead.
         stopwatch_s: a stop watch.
     """
 
     def __init__(
         self,
-        shards: Mapping[int, Shard],
+        shards: HostShards,
         namespaces: Namespaces,
         limits: CallOptions,
-        statuses: Mapping[int, ShardStatus],
         demand: Demand,
         stopwatch_s: Callable[[], float],
     ) -> None:
@@ -97,21 +95,20 @@ class QueueService:
         self.is_draining = False
         self.write_replies: Callable[[], None] = _do_nothing
         """Called when callers have their answers, and what they are sent should leave before other work is done."""
-        self.placement = Placement(shards, statuses, asyncio.get_running_loop().time)
+        self.placement = Placement(shards.served, shards.statuses, asyncio.get_running_loop().time)
         self._is_suspended = False
-        self._shards = shards
+        self._shards = shards.served
         self._namespaces = namespaces
         self._delivery_wait_s_max = limits.delivery_wait_ms_max / 1000
         self._delivery_bytes_max = limits.delivery_bytes_max
-        self._statuses = statuses
+        self._statuses = shards.statuses
         self._demand = demand
         self._stopwatch_s = stopwatch_s
         self._loop = asyncio.get_running_loop()
         self.deadlines = Deadlines(self._loop)
-        self.quota = Quota(shards, stopwatch_s)
+        self.quota = Quota(shards.served, stopwatch_s)
         self._explainer = Explainer(
             shards,
-            statuses,
             namespaces,
             self.waiters,
             demand,
@@ -120,7 +117,7 @@ class QueueService:
             limits.better_items_max,
             self.placement.not_owner_error,
         )
-        self.availability = Availability(shards, namespaces, self.waiters, lambda: self._is_suspended)
+        self.availability = Availability(shards.served, namespaces, self.waiters, lambda: self._is_suspended)
         self._replay_lookups = ReplayLookups(limits.replay_lookup_items_max, self.placement.shards_for_keys)
 
     def namespace_settings(self, name: str) -> NamespaceSettings:

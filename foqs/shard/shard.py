@@ -77,7 +77,7 @@ class Shard:
 
     Args:
         number: its number, the first part of its items' ids.
-        store: open; this object closes it.
+        store: fresh, and not open yet; this object opens and closes it.
         cache: rows remembered, for this shard alone, within the host's budgets.
         delivery_port: told what becomes READY.
         count_lock: held while a shard of the same database is counted.
@@ -202,6 +202,14 @@ class Shard:
         self._disputed_key_slots, self.dispute_reason = key_slots, reason
 
     # ------------------------------------------------------------ life cycle
+
+    async def connect(self) -> None:
+        """Opens its store. Raises `StoreLost`, `StoreUnusable`."""
+        await self._store.open()
+
+    async def read_owner(self) -> Owner:
+        """The owner row as it is now. Raises `StoreLost`."""
+        return await self._store.read_owner()
 
     async def take_over(self, epoch: int, nonce: str) -> None:
         """Becomes the owner. Raises `Superseded`, `StoreLost`."""

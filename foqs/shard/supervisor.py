@@ -12,16 +12,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from typing import Protocol
 
 from foqs.core.flush.fence import Owner
 from foqs.core.items.item import EPOCH_MAX
+from foqs.shard.host_shards import HostShards
 from foqs.shard.observer import ShardObserver
 from foqs.shard.retry import Backoff
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
 from foqs.shard.writer import OwnershipGivenUp, ShardLost
-from foqs.store.port import Store, StoreLost, StoreUnusable, Superseded
+from foqs.store.port import StoreLost, StoreUnusable, Superseded
 from shardmgr.ownership import OwnershipEvent, OwnershipState, next_ownership_state
 from shardmgr.port import Coordinator, CoordinatorFailed
 
@@ -36,22 +38,28 @@ class _Released(Exception):
     """It is not wanted any more, and there is nothing to write."""
 
 
+class OwnershipListener(Protocol):
+    """Who is called when a shard of this host becomes its own."""
+
+    async def on_taken_over(self) -> None:
+        """Awaited between a takeover and serving. Raises `CoordinatorFailed`: the shard cannot be served yet."""
+        ...
+
+    def on_owned(self) -> None:
+        """The shard is about to be served."""
+        ...
+
+
 class ShardSupervisor:
     """The life of one shard on this host, from an assignment to its end.
 
     Args:
         shard: the shard.
         nonce: of this incarnation of the host.
-        open_store: a fresh, unopened store.
-        make_shard: a fresh shard over an open store.
-        shards: where the shard stands while it is ours, for the service.
-        statuses: where its status stands, always.
-        on_owned: called each time the shard is about to be served.
+        make_shard: a fresh shard over a fresh store, which is not open yet. Raises `StoreUnusable`.
         is_standalone: there is no plan. Where another host has come, or the store must
             not be used, this host has no business here; in a cluster the
             keeper reports it, and the plan decides.
-        on_taken_over: awaited between a takeover and serving. Raises
-            `CoordinatorFailed`: it cannot be served yet.
     """
 
     def __init__(
@@ -59,29 +67,24 @@ class ShardSupervisor:
         shard: int,
         nonce: str,
         coordinator: Coordinator,
-        open_store: Callable[[], Store],
-        make_shard: Callable[[Store], Shard],
-        shards: dict[int, Shard],
-        statuses: dict[int, ShardStatus],
+        make_shard: Callable[[], Shard],
+        shards: HostShards,
         backoff: Backoff,
         observer: ShardObserver,
-        on_owned: Callable[[], None],
+        listener: OwnershipListener,
         *,
         is_standalone: bool,
-        on_taken_over: Callable[[], Awaitable[None]],
     ) -> None:
         self._shard = shard
         self._nonce = nonce
         self._coordinator = coordinator
-        self._open_store = open_store
         self._make_shard = make_shard
-        self._shards = shards
-        self._statuses = statuses
+        self._shards = shards.served
+        self._statuses = shards.statuses
         self._backoff = backoff
         self._observer = observer
-        self._on_owned = on_owned
+        self._listener = listener
         self._is_standalone = is_standalone
-        self._on_taken_over = on_taken_over
         self._state = OwnershipState.FREE
         self._seen_epoch = 0
         self._last_own_epoch = 0
@@ -160,18 +163,17 @@ class ShardSupervisor:
             shard.close()
 
     async def _acquire(self) -> Shard:
-        store = self._open_store()
-        shard = self._make_shard(store)
+        shard = self._make_shard()
         try:
-            await store.open()
+            await shard.connect()
             if self._is_standalone and self._last_own_epoch:
-                self._check_not_taken_over(await store.read_owner())
+                self._check_not_taken_over(await shard.read_owner())
             epoch = await self._request_epoch()
             self._check_epochs_left(epoch)
             await shard.take_over(epoch, self._nonce)
             self._advance(OwnershipEvent.ACQUIRED)
             await shard.recover()
-            await self._on_taken_over()
+            await self._listener.on_taken_over()
         except BaseException:
             await shard.disconnect()
             raise
@@ -214,7 +216,7 @@ class ShardSupervisor:
         """Serves until released (True) or lost (False: acquire it anew)."""
         reason: str
         try:
-            self._on_owned()
+            self._listener.on_owned()
             if self.is_releasing:
                 self._drain()
             await shard.run()

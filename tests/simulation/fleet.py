@@ -284,7 +284,6 @@ class SimulatedFleet(SimulatedCluster):
                 engine,
                 peers,
                 membership,
-                PAGE_BYTES_MAX,
                 lambda: 0.0,
                 lambda: cluster.is_fully_served,
                 clock.stopwatch_s,
@@ -382,7 +381,12 @@ class SimulatedFleet(SimulatedCluster):
 
 def _settings(settings: EngineSettings) -> EngineSettings:
     """Shards come with the plan, and have little room."""
-    return replace(settings, standalone_shards=None, shard=changed(settings.shard, queue_items_max=_QUEUE_ITEMS_MAX))
+    return replace(
+        settings,
+        standalone_shards=None,
+        calls=changed(settings.calls, delivery_bytes_max=PAGE_BYTES_MAX),
+        shard=changed(settings.shard, queue_items_max=_QUEUE_ITEMS_MAX),
+    )
 
 
 @cache

@@ -18,6 +18,7 @@ from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.catalog.namespaces import Namespaces
 from foqs.queue.quota import Quota
 from foqs.rpc.admin_handlers import admin_handlers
+from foqs.shard.host_shards import HostShards
 from foqs_client import (
     Client,
     FoqsError,
@@ -41,10 +42,10 @@ class Configured:
 
     def __init__(self) -> None:
         self.catalog = MemoryCatalog()
-        self.namespaces = Namespaces(SETTINGS)
+        self.namespaces = Namespaces(SETTINGS, "gold")
         quota = Quota({}, lambda: 0.0)
         self.admin = Administration(
-            self.catalog, self.namespaces, {}, {}, LIMITS, quota, 1 << 21, lambda topics: None, Random(1), "gold"
+            self.catalog, self.namespaces, HostShards(), LIMITS, quota, 1 << 21, lambda topics: None, Random(1)
         )
         self.client: Client
 
