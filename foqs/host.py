@@ -118,8 +118,7 @@ class Host:
             rng,
             self._metrics,
             nonce,
-            None if membership is None else membership.tier_shards,
-            None if membership is None else membership.all_shards,
+            membership,
         )
         if membership is not None:
             self._engine.queue.placement.owner_of = membership.owner_of

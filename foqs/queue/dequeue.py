@@ -27,6 +27,9 @@ KeysByTopic = list[tuple[TopicName, list[OrderKey]]]
 class ItemSource(Protocol):
     """What a dequeue needs of its host."""
 
+    delivery_wait_s_max: float
+    """How long a dequeue waits for shards that read, and, once some items are committed, for shards that still lease."""
+
     @property
     def deadlines(self) -> Deadlines: ...
 
@@ -67,14 +70,11 @@ class Dequeue:
     Args:
         topics: each with how many items are wanted.
         wait_deadline: when it stops waiting for items; at most `deadline`.
-        delivery_wait_s_max: how long it waits for shards that read, and, once some items are
-            committed, for shards that still lease.
     """
 
     __slots__ = (
         "_deadline",
         "_deadline_bucket",
-        "_delivery_wait_s_max",
         "_has_switched_shards",
         "_on_done",
         "_phase",
@@ -98,7 +98,6 @@ class Dequeue:
         items_max: int,
         wait_deadline: float,
         deadline: float,
-        delivery_wait_s_max: float,
         on_done: Callable[[Deliveries], None],
     ) -> None:
         self.topics = topics
@@ -111,7 +110,6 @@ class Dequeue:
         """Until when it waits for a read that is under way; infinite when there is none."""
         self._wakes_at = 0.0
         self._deadline = deadline
-        self._delivery_wait_s_max = delivery_wait_s_max
         self._on_done: Callable[[Deliveries], None] | None = on_done
         self._phase = _Phase.SEARCHING
         self._works: list[tuple[Shard, HandOutWork]] = []
@@ -139,7 +137,7 @@ class Dequeue:
         if not counter.start_refills(self.topics):
             self._refill_deadline = inf
         elif self._refill_deadline == inf:
-            self._refill_deadline = min(self._deadline, now + self._delivery_wait_s_max)
+            self._refill_deadline = min(self._deadline, now + self._source.delivery_wait_s_max)
         wake = self._refill_deadline if now < self._refill_deadline < inf else self._wait_deadline
         if counter.is_draining or wake <= now:
             self._stop_waiting()
@@ -188,7 +186,7 @@ class Dequeue:
         return work
 
     def _set_lease_timer(self, now: float) -> None:
-        self._wakes_at = min(self._deadline, now + self._delivery_wait_s_max)
+        self._wakes_at = min(self._deadline, now + self._source.delivery_wait_s_max)
         self._deadline_bucket = self._source.deadlines.add(self._wakes_at, self)
 
     def _on_work_finished(self) -> None:

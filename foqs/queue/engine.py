@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from foqs.catalog.administration import Administration
 from foqs.catalog.key_slot_assignment import SlotAssignment
@@ -63,6 +63,18 @@ class EngineSettings:
     """Of this host and its shards."""
 
 
+class ShardPlan(Protocol):
+    """The shards of a cluster, as they are planned."""
+
+    def tier_shards(self) -> Collection[int]:
+        """All shards of this host's tier; none while that is not known."""
+        ...
+
+    def all_shards(self) -> Collection[int]:
+        """All shards of every tier; none while that is not known."""
+        ...
+
+
 class Engine:
     """The shards of one host and the queue that serves them; what a `shardmgr.port.AssignmentListener` is.
 
@@ -73,9 +85,7 @@ class Engine:
             Raises `StoreUnusable` where it knows of no such database.
         catalog: keeps namespaces, grants and pauses.
         nonce: of this incarnation of the host; no two incarnations share one.
-        tier_shards: all shards of the tier, here or elsewhere, none while that is not known; left out where
-            there are no other hosts.
-        all_shards: likewise of every tier; left out where there is one tier.
+        plan: which shards there are, here or elsewhere; None where there are no other hosts.
     """
 
     def __init__(
@@ -88,8 +98,7 @@ class Engine:
         rng: Random,
         observer: ShardObserver,
         nonce: str,
-        tier_shards: Callable[[], Collection[int]] | None = None,
-        all_shards: Callable[[], Collection[int]] | None = None,
+        plan: ShardPlan | None = None,
     ) -> None:
         buffer = settings.row_cache
         shards = HostShards()
@@ -122,12 +131,12 @@ class Engine:
             rng,
         )
         self._namespace_deletions = None
-        if tier_shards is not None:
-            self._namespace_deletions = NamespaceDeletions(
-                self.admin, self.namespaces, self.shards, all_shards or tier_shards
-            )
+        if plan is not None:
+            self._namespace_deletions = NamespaceDeletions(self.admin, self.namespaces, self.shards, plan.all_shards)
             self.admin.use_cluster_deletion(self._namespace_deletions)
-        self._tier_shards = tier_shards or (lambda: settings.standalone_shards or ())
+        self._tier_shards: Callable[[], Collection[int]] = (
+            (lambda: settings.standalone_shards or ()) if plan is None else plan.tier_shards
+        )
         self._last_tier_shards: frozenset[int] | None = None
         """What `sharing` said when the view changed last."""
         self._key_slot_sync = KeySlotSync(

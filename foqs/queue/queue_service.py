@@ -99,7 +99,7 @@ class QueueService:
         self._is_suspended = False
         self._shards = shards.served
         self._namespaces = namespaces
-        self._delivery_wait_s_max = limits.delivery_wait_ms_max / 1000
+        self.delivery_wait_s_max = limits.delivery_wait_ms_max / 1000
         self._delivery_bytes_max = limits.delivery_bytes_max
         self._statuses = shards.statuses
         self._demand = demand
@@ -285,7 +285,6 @@ class QueueService:
             min(items_max or self.limits.items_per_call_max, max(1, self._delivery_bytes_max // item_bytes)),
             min(deadline, self.loop_time() + wait_ms / 1000) if wait_ms else 0.0,
             deadline,
-            self._delivery_wait_s_max,
             on_done,
         )
         dequeue.try_deliver()
@@ -319,7 +318,7 @@ class QueueService:
         holding: dict[TopicName, tuple[Shard, ...]] = {}
         rooms: dict[Shard, int] = {}
         for shard in self._delivering_shards():
-            if excluded and (shard in excluded or not shard.can_lease_within(self._delivery_wait_s_max)):
+            if excluded and (shard in excluded or not shard.can_lease_within(self.delivery_wait_s_max)):
                 continue
             known = shard.index.filter_known(topics)
             if known and (own := shard.delivery_room(known[0][0])) > 0:

@@ -255,8 +255,7 @@ class SimulatedFleet(SimulatedCluster):
             rng,
             NullObserver(),
             nonce,
-            membership.tier_shards,
-            membership.all_shards,
+            membership,
         )
         self._session_over.set()  # it has not begun one
         engine.queue.placement.owner_of = membership.owner_of

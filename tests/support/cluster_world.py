@@ -67,8 +67,7 @@ class ClusterHost:
             rng,
             self.facts,
             self.nonce,
-            self.membership.tier_shards,
-            self.membership.all_shards,
+            self.membership,
         )
         self.engine.queue.placement.owner_of = self.membership.owner_of
         self.caller = Caller(world, self.engine)

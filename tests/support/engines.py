@@ -25,6 +25,18 @@ from tests.support.virtual_time import VirtualClock, run_virtual
 T = TypeVar("T")
 
 
+class FixedPlan:
+    """A plan of one tier, which does not change."""
+
+    def __init__(self, shards: Collection[int]) -> None:
+        self._shards = shards
+
+    def tier_shards(self) -> Collection[int]:
+        return self._shards
+
+    all_shards = tier_shards
+
+
 class World:
     """One database, one book of epochs, and engines that come and go."""
 
@@ -63,7 +75,7 @@ class World:
             self.rng,
             self.facts,
             nonce or f"engine-{self._engines}",
-            None if sharing is None else lambda: sharing,
+            None if sharing is None else FixedPlan(sharing),
         )
         self.newest = engine
         await engine.open()

@@ -17,7 +17,7 @@ from foqs.queue.engine import Engine
 from foqs.store.in_memory.memory_store import MemoryStore
 from shardmgr.local_coordinator import LocalCoordinator
 from tests.support.builders import engine_settings
-from tests.support.engines import Caller, World, run_in_world
+from tests.support.engines import Caller, FixedPlan, World, run_in_world
 from tests.support.method_gate import MethodGate, closed, start_task
 
 QUIET_MS = 3_600_000
@@ -179,7 +179,7 @@ def test_a_shard_is_taken_over_though_the_catalog_was_wiped_and_not_while_it_can
             world.rng,
             world.facts,
             "nonce",
-            lambda: TIER,
+            FixedPlan(TIER),
         )
         await one.open()
         one.start()
