@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic.fields import FieldInfo
 
+import foqs
 from foqs.options.config import Config, ConfigError, load
 from foqs.options.options import Options, StoreUrl, parse_store_url
 from tests.support.certificates import Authority, secret_file
@@ -51,6 +53,12 @@ def test_every_option_has_unit_reason_and_range(name: str, field: FieldInfo) -> 
     for ending, wanted in (("_ms", "milliseconds"), ("_bytes", "bytes"), ("_items", "items")):
         if ending in name.split(".")[1] and field.annotation is int:
             assert unit == wanted
+
+
+def test_every_option_is_read_somewhere_in_the_host() -> None:
+    trees = [ast.parse(path.read_text()) for path in Path(foqs.__file__).parent.rglob("*.py")]
+    read = {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert {name.split(".")[1] for name, _ in every_option()} - read == set()
 
 
 def test_a_configuration_survives_being_written_and_read(tmp_path: Path) -> None:
