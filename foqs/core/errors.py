@@ -1,4 +1,4 @@
-"""What can go wrong, as a caller sees it.
+"""The errors that a caller can get.
 
 Holds one class per wire code and the table from code to class. Always true:
 every error but `UnknownOutcome` promises that nothing was or will be written;
@@ -11,7 +11,7 @@ import enum
 from typing import ClassVar, Final
 
 HANDOVER_RETRY_MS: Final = 100
-"""A shard that is handed over or taken over is served again about then, perhaps elsewhere."""
+"""When to retry a call whose shard is being handed over or taken over. Another host may serve it then."""
 
 
 class ErrorCode(enum.IntEnum):
@@ -38,10 +38,10 @@ class FoqsError(Exception):
     """An error with a code.
 
     Args:
-        message: one sentence, what is wrong and what to do.
-        field: the request's field at fault, as a path (`items[3].topic`).
-        retry_after_ms: when to try again, where that helps.
-        owner: (host, port) of a shard's owner, with `NotOwner`.
+        message: one sentence that says what is wrong and what to do.
+        field: the invalid field of the request, as a path (`items[3].topic`).
+        retry_after_ms: when to try again, if that helps.
+        owner: (host, port) of the shard's owner, with `NotOwner`.
     """
 
     code: ClassVar[ErrorCode]

@@ -16,7 +16,7 @@ from typing import Any, Final
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.errors import FoqsError, InvalidArgument
 from foqs.core.items import validation
-from foqs.core.items.dead_reason import dead_reason
+from foqs.core.items.explanation import dead_reason
 from foqs.core.items.idempotency_keys import item_digest
 from foqs.core.items.item import (
     NUMBER_MAX,

@@ -43,6 +43,6 @@ async def test_a_paused_topic_and_an_item_that_is_gone_are_explained(site: Site)
     await site.client.cancel([name])
     told = await site.client.explain(name)
     assert (told.item, told.absent) == (None, True)
-    assert "cannot be told apart" in told.reasons[0]
+    assert "cannot be distinguished" in told.reasons[0]
     with pytest.raises(InvalidArgument):
         await site.client.explain("nonsense")

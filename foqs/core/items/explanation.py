@@ -1,9 +1,9 @@
-"""Why an item is not delivered, and what would change it, in words.
+"""Explains why an item is not delivered, and what would change that.
 
-Holds what can be known of an item and of what is around it (`Scene`), and the
-sentences that follow. Always true: one sentence for each reason, the weightiest
-first; what is not known is said to be not known; nothing here decides what
-becomes of an item, that is `life`. Pure; knows no shards and no calls.
+Holds the facts about an item and its surroundings (`ItemSnapshot`), and turns them
+into sentences. Always true: one sentence per reason, the most important first; an
+unknown fact is called unknown. Decides nothing about the item: that is `life`.
+Pure; knows no shards and no calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from foqs.core.items.dead_reason import dead_reason
 from foqs.core.items.item import DeliveryPolicy, Row, State
 
 _UNITS: Final = (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
@@ -21,22 +20,23 @@ _UNITS: Final = (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class ItemSnapshot:
-    """What is known of one item at one moment. Times are of its shard; spans in milliseconds.
+    """The known facts about one item at one moment. Times are on the shard's clock.
 
     Attributes:
-        row: None where the table does not hold it, or was not read.
-        unread: why its shard could not be asked; None when it was.
-        is_written: False where its number was not given out yet, or is being written.
-        is_suspended: its host does not know how long its shards are its own.
-        is_reserved: a hand-out of it is being written.
-        is_in_memory: its place in the order is held in memory.
-        better: READY items of the topic that come before it; None where that is not known.
-        is_all: False where counting stopped at `better`.
-        waiting: consumers that wait for the topic.
-        taken_ms_ago: since somebody took a ready item of the topic; None where nobody has, or too long ago to be remembered.
-        payload_bytes_max: of its namespace, now.
-        breaker: of its shard: closed, open or half-open.
-        rate_wait_ms: until its namespace may enqueue another item.
+        row: None if the table has no such row, or was not read.
+        read_error: why the shard could not be read; None if it was.
+        is_written: False if the item's number is not in use yet, or is being written.
+        store_error: why the shard's database does not answer; None if it does.
+        is_suspended: the host may be about to lose its shards, so it delivers nothing.
+        is_reserved: a delivery of the item is being written.
+        is_in_memory: the ready index holds the item's key.
+        better_count: READY items of the topic before this one; None if unknown.
+        is_better_count_exact: False if counting stopped at `better_count`.
+        waiter_count: consumers that wait for the topic.
+        last_dequeue_ms_ago: time since the last dequeue of a ready item of the topic; None if none is remembered.
+        payload_bytes_max: the namespace's present limit.
+        breaker: the state of the shard's circuit breaker: closed, open or half-open.
+        rate_wait_ms: time until the namespace may enqueue another item.
     """
 
     id: str
@@ -61,18 +61,18 @@ class ItemSnapshot:
 
     @property
     def is_blocked(self) -> bool:
-        """Nobody gets it now, whoever waits."""
+        """Whether the item cannot be delivered now, even to a waiting consumer."""
         return self.is_paused or self.is_suspended or self.is_draining or self.store_error is not None
 
-    def cli_command(self, words: str, *more: str) -> str:
-        """A command line of `foqs` for this item's namespace."""
-        where = "" if self.namespace == "default" else f" -n {shlex.quote(self.namespace)}"
-        return " ".join(["foqs", words, *map(shlex.quote, more)]) + where
+    def cli_command(self, subcommand: str, *arguments: str) -> str:
+        """Return a `foqs` command line for this item's namespace."""
+        option = "" if self.namespace == "default" else f" -n {shlex.quote(self.namespace)}"
+        return " ".join(["foqs", subcommand, *map(shlex.quote, arguments)]) + option
 
 
 @dataclass(slots=True)
 class Explanation:
-    """One sentence each; what would change it in the order of the reasons."""
+    """Reasons and remedies, one sentence each. The remedies are in the order of their reasons."""
 
     reasons: list[str] = field(default_factory=list)
     remedies: list[str] = field(default_factory=list)
@@ -84,28 +84,40 @@ class Explanation:
 
 
 def explain(snapshot: ItemSnapshot) -> Explanation:
-    """Why the item is not delivered."""
-    told = Explanation()
+    """Explain why the item is not delivered."""
+    explanation = Explanation()
     row = snapshot.row
     if snapshot.read_error is not None:
-        told.add(
-            f"The shard that holds the item cannot be asked just now: {snapshot.read_error}.",
-            "Wait until the shard is served again, which needs no doing once its database answers; "
+        explanation.add(
+            f"The shard of the item cannot be read now: {snapshot.read_error}.",
+            "Wait until the shard is served again. That happens by itself once its database answers; "
             "foqs doctor says what is wrong with a database.",
         )
     elif row is None:
-        _explain_missing(snapshot, told)
+        _explain_missing(snapshot, explanation)
     elif row.expires_at_ms is not None and row.expires_at_ms <= snapshot.now_ms and row.state in _STATES_WITH_TTL:
-        told.add(
+        explanation.add(
             f"Its TTL ended at {format_time(row.expires_at_ms)}, {format_duration(snapshot.now_ms - row.expires_at_ms)} ago: "
             "it is about to be deleted, undelivered.",
             "Enqueue it again, with a longer TTL or none.",
         )
     else:
-        _EXPLAIN_STATE[row.state](snapshot, row, told)
+        _EXPLAIN_STATE[row.state](snapshot, row, explanation)
     if snapshot.read_error is None:
-        _explain_enqueues(snapshot, told)
-    return told
+        _explain_enqueues(snapshot, explanation)
+    return explanation
+
+
+def dead_reason(row: Row) -> str | None:
+    """Say why a DEAD row is dead; return None for any other row.
+
+    An item that its consumer gave up in the last attempt counts as out of attempts.
+    """
+    if row.state is not State.DEAD:
+        return None
+    if row.attempts_max and row.attempt >= row.attempts_max:
+        return f"attempts exhausted: delivered {row.attempt} of at most {row.attempts_max} times without an ack"
+    return f"given up by its consumer in attempt {_format_attempt(row)}"
 
 
 # ------------------------------------------------------------------ by state
@@ -114,80 +126,80 @@ def explain(snapshot: ItemSnapshot) -> Explanation:
 def _explain_missing(snapshot: ItemSnapshot, explanation: Explanation) -> None:
     if not snapshot.is_written:
         explanation.add(
-            "No item has this id yet: its number was not given out, or its enqueue is being written.",
-            "Use the id that enqueue returned; where you have it from there, ask again.",
+            "No item has this id yet: its number is not in use, or its enqueue is being written.",
+            "Use an id that enqueue returned. If this is one, ask again.",
         )
         return
     explanation.add(
-        f"There is no such item in the namespace {snapshot.namespace!r}: it was acked, cancelled or purged, expired by its "
-        "TTL, ended after its only delivery, aged out among the dead, or never was; nothing is kept of an item "
-        "that is gone, so these cannot be told apart.",
-        "Look whether id and namespace are right; if it is still to be done, enqueue it again.",
+        f"There is no such item in the namespace {snapshot.namespace!r}: it was acked, cancelled, purged or expired, "
+        "its only delivery ended, its retention as a dead item ended, or it never existed. A deleted item leaves no "
+        "trace, so these cannot be distinguished.",
+        "Check the id and the namespace. If the work is still to be done, enqueue it again.",
     )
 
 
 def _explain_deferred(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -> None:
     left_ms = row.deliver_after_ms - snapshot.now_ms
-    now = "Have it delivered now: " + snapshot.cli_command("item update", snapshot.id, "--delay", "0")
+    remedy = "Have it delivered now: " + snapshot.cli_command("item update", snapshot.id, "--delay", "0")
     since = f" after attempt {_format_attempt(row)} ended without an ack" if row.attempt else ""
     if left_ms <= 0:
         explanation.add(
-            f"It came due at {format_time(row.deliver_after_ms)}, {format_duration(-left_ms)} ago, and becomes ready when "
-            "its shard's timers get to it.",
-            "Wait a moment; when that takes longer than seconds, the shard's database is slow.",
+            f"It came due at {format_time(row.deliver_after_ms)}, {format_duration(-left_ms)} ago, and its shard is about to "
+            "make it ready.",
+            "Wait a moment. If that takes longer than seconds, the shard's database is slow.",
         )
     elif row.expires_at_ms is not None and row.expires_at_ms <= row.deliver_after_ms:
         explanation.add(
             f"It is deferred{since} until {format_time(row.deliver_after_ms)}, but its TTL ends before that, at "
             f"{format_time(row.expires_at_ms)}, in {format_duration(row.expires_at_ms - snapshot.now_ms)}: it will be deleted, undelivered.",
-            now,
+            remedy,
         )
     else:
         explanation.add(
             f"It is deferred{since} until {format_time(row.deliver_after_ms)}, for another {format_duration(left_ms)}.",
-            now,
+            remedy,
         )
-    _explain_pause(snapshot, row, explanation, "Its topic is paused too: when it comes due it stays where it is")
+    _explain_pause(snapshot, row, explanation, "Its topic is paused too: when it comes due, it is not delivered")
     _explain_ttl(snapshot, row, explanation)
 
 
 def _explain_ready(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -> None:
     if snapshot.store_error is not None:
         explanation.add(
-            f"Its shard's database does not answer, so nothing of the shard is handed out: {snapshot.store_error}.",
-            "Have the database answer again; the shard goes on by itself.",
+            f"Its shard's database does not answer, so the shard delivers nothing: {snapshot.store_error}.",
+            "Repair the database; the shard then continues by itself.",
         )
     if snapshot.is_draining:
-        explanation.add("The host is stopping and hands out nothing more.", "Start the host again, or ask another.")
+        explanation.add("The host is stopping and delivers nothing more.", "Start the host again, or ask another.")
     if snapshot.is_suspended:
         explanation.add(
-            "The coordination service does not answer this host, so it hands out nothing: its shards may soon be another's.",
-            "Have ZooKeeper answer again: the host goes on by itself, or another takes its shards over.",
+            "The coordination service does not answer this host, so it delivers nothing: another host may soon own its shards.",
+            "Repair ZooKeeper: then this host continues by itself, or another host takes its shards over.",
         )
-    _explain_pause(snapshot, row, explanation, "Its topic is paused: nothing of it is handed out")
+    _explain_pause(snapshot, row, explanation, "Its topic is paused: no item of it is delivered")
     if snapshot.is_reserved:
-        explanation.add("It is being handed out at this moment.", "Ask again: it is leased, or ready once more.")
+        explanation.add("It is being delivered at this moment.", "Ask again: it is then leased, or ready again.")
     else:
         _explain_order(snapshot, row, explanation)
     if row.payload_bytes > snapshot.payload_bytes_max:
         explanation.add(
             f"Its payload of {row.payload_bytes:,} bytes is larger than its namespace allows now, "
             f"{snapshot.payload_bytes_max:,}: dequeues of its namespace return fewer items at a time.",
-            "Dequeue fewer items a call, or raise the limit again: "
+            "Dequeue fewer items per call, or raise the limit again: "
             f"foqs namespace update {shlex.quote(snapshot.namespace)} --payload-bytes-max {row.payload_bytes}",
         )
     _explain_ttl(snapshot, row, explanation)
 
 
 def _explain_order(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -> None:
-    """Where a ready item stands among others, and who asks for them."""
+    """Explain the place of a ready item among others, and the demand for its topic."""
     if snapshot.better_count is None:
-        explanation.add("How many better items come before it could not be counted just now.", "Ask again.")
+        explanation.add("The better items before it could not be counted now.", "Ask again.")
     elif snapshot.better_count:
         items = "item" if snapshot.better_count == 1 and snapshot.is_better_count_exact else "items"
-        more = "" if snapshot.is_better_count_exact else "more than "
+        at_least = "" if snapshot.is_better_count_exact else "more than "
         explanation.add(
-            f"It is ready, and {more}{snapshot.better_count:,} better {items} of its topic, by priority, then by time, "
+            f"It is ready, and {at_least}{snapshot.better_count:,} better {items} of its topic, by priority, then by time, "
             f"{'comes' if items == 'item' else 'come'} before it.",
             "Add consumers, or give it a better priority than theirs: "
             + snapshot.cli_command("item update", snapshot.id, "--priority", str(row.priority - 1)),
@@ -195,23 +207,23 @@ def _explain_order(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -
     else:
         explanation.add("It is ready, and the next of its topic.")
     if not snapshot.is_in_memory:
-        explanation.add("It is not among those held in memory, and is read from its table when its turn comes.")
+        explanation.add("It is not in memory; it is read from its table when its turn comes.")
     if snapshot.waiter_count:
         wait = "1 consumer waits" if snapshot.waiter_count == 1 else f"{snapshot.waiter_count:,} consumers wait"
         if snapshot.is_blocked:
-            explanation.add(f"{wait} for its topic, until something is handed out again.")
+            explanation.add(f"{wait} for its topic, until items are delivered again.")
         else:
             explanation.add(
                 f"{wait} for its topic, which should not last while an item is ready.",
                 "Ask again: it should be leased.",
             )
     else:
-        lately = (
-            "nobody has taken a ready item of it that this host remembers"
+        last_dequeue = (
+            "this host remembers no dequeue of a ready item of it"
             if snapshot.last_dequeue_ms_ago is None
-            else f"the last who took a ready item of it came {format_duration(snapshot.last_dequeue_ms_ago)} ago"
+            else f"the last dequeue of a ready item of it was {format_duration(snapshot.last_dequeue_ms_ago)} ago"
         )
-        explanation.add(f"No consumer waits for its topic, and {lately}.", "Have a consumer dequeue the topic.")
+        explanation.add(f"No consumer waits for its topic, and {last_dequeue}.", "Have a consumer dequeue the topic.")
 
 
 def _explain_leased(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -> None:
@@ -220,27 +232,27 @@ def _explain_leased(snapshot: ItemSnapshot, row: Row, explanation: Explanation) 
     left_ms = end_ms - snapshot.now_ms
     if left_ms <= 0:
         explanation.add(
-            f"Its lease of {attempt} ended at {format_time(end_ms)}, {format_duration(-left_ms)} ago, and its shard's timers are about to "
-            "judge it.",
-            "Wait a moment; when that takes longer than seconds, the shard's database is slow.",
+            f"Its lease of {attempt} ended at {format_time(end_ms)}, {format_duration(-left_ms)} ago, and its shard is about to "
+            "process that.",
+            "Wait a moment. If that takes longer than seconds, the shard's database is slow.",
         )
     else:
         explanation.add(
             f"A consumer has it, {attempt}, with a lease until {format_time(end_ms)}, for another {format_duration(left_ms)}.",
-            "Wait for its consumer to ack, nack or release it, or for the end of the lease; nobody else may take it before.",
+            "Wait until its consumer acks, nacks or releases it, or until the lease ends; no other consumer can get it before.",
         )
     explanation.add(f"Without an ack by then, {_after_lease(row, end_ms)}.")
     _explain_pause(
-        snapshot, row, explanation, "Its topic is paused too: if it becomes ready again, it stays where it is"
+        snapshot, row, explanation, "Its topic is paused too: if it becomes ready again, it is not delivered"
     )
 
 
 def _after_lease(row: Row, end_ms: int) -> str:
-    """What the end of its lease makes of it; the same conditions, in the same order, as in `life`."""
+    """Say what happens when the lease ends. The conditions and their order are those of `life`."""
     if row.policy is DeliveryPolicy.AT_MOST_ONCE:
         return "it is deleted, because it is delivered at most once"
     if row.expires_at_ms is not None and row.expires_at_ms <= end_ms:
-        return "it is deleted, because its TTL is over then"
+        return "it is deleted, because its TTL has ended by then"
     if row.attempts_max and row.attempt >= row.attempts_max:
         return f"it is dead, because that was the last of {row.attempts_max} attempts"
     return "it is ready again at once"
@@ -249,13 +261,13 @@ def _after_lease(row: Row, end_ms: int) -> str:
 def _explain_dead(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -> None:
     explanation.add(
         f"It is dead, {dead_reason(row)}.",
-        "Mend the cause, then have it delivered again: " + snapshot.cli_command("dead redrive", snapshot.id),
+        "Fix the cause, then have it delivered again: " + snapshot.cli_command("dead redrive", snapshot.id),
     )
     if row.due_ms is not None:
         explanation.add(
             f"It is kept until {format_time(row.due_ms)}, for another {format_duration(max(0, row.due_ms - snapshot.now_ms))}, then deleted."
         )
-    _explain_pause(snapshot, row, explanation, "Its topic is paused too: once redriven, it stays where it is")
+    _explain_pause(snapshot, row, explanation, "Its topic is paused too: once redriven, it is not delivered")
 
 
 _STATES_WITH_TTL: Final = (State.DEFERRED, State.READY)
@@ -267,7 +279,7 @@ _EXPLAIN_STATE: Final = {
 }
 
 
-# ------------------------------------------------------------ whatever the state
+# ------------------------------------------------------------ for every state
 
 
 def _explain_pause(snapshot: ItemSnapshot, row: Row, explanation: Explanation, reason: str) -> None:
@@ -281,21 +293,21 @@ def _explain_ttl(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -> 
     expires_ms = row.expires_at_ms
     if expires_ms is not None and (row.state is State.READY or expires_ms > row.deliver_after_ms):
         explanation.add(
-            f"It is deleted when it is not delivered by {format_time(expires_ms)}, within {format_duration(expires_ms - snapshot.now_ms)}."
+            f"It is deleted if it is not delivered by {format_time(expires_ms)}, within {format_duration(expires_ms - snapshot.now_ms)}."
         )
 
 
 def _explain_enqueues(snapshot: ItemSnapshot, explanation: Explanation) -> None:
-    """What holds up enqueues alone."""
+    """Explain limits that affect new items only."""
     if snapshot.breaker != "closed":
         explanation.add(
-            f"The breaker of its shard is {snapshot.breaker}, because its database is not well: that holds up new items "
-            "alone, not this one.",
+            f"The breaker of its shard is {snapshot.breaker}, because its database fails or is slow: that stops new items "
+            "only, not this one.",
         )
     if snapshot.rate_wait_ms:
         explanation.add(
-            f"Its namespace has used up its enqueues of this minute, for another {format_duration(snapshot.rate_wait_ms)}: that holds "
-            "up new items alone, not this one.",
+            f"Its namespace has used up its enqueues of this minute, for another {format_duration(snapshot.rate_wait_ms)}: that "
+            "stops new items only, not this one.",
         )
 
 
@@ -303,12 +315,12 @@ def _explain_enqueues(snapshot: ItemSnapshot, explanation: Explanation) -> None:
 
 
 def format_time(ms: int) -> str:
-    """A moment for a person, in UTC."""
+    """Format a moment for people, in UTC."""
     return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def format_duration(ms: int) -> str:
-    """A time for a person, in its largest unit: `12.0 s`."""
+    """Format a duration for people, in its largest unit: `12.0 s`."""
     for unit, size in _UNITS:
         if ms >= size:
             return f"{ms / size:,.1f} {unit}"

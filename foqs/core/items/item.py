@@ -1,8 +1,8 @@
-"""The item: its row, its name and its place in the order.
+"""The item: its row, its id and its order key.
 
 Always true: times are integer milliseconds on the shard's clock; `Row` holds
-what is persisted and nothing else; an id's text has exactly one spelling.
-Knows nothing of how a row changes (`life`) or where it is kept.
+the persisted fields and nothing else; an id has exactly one spelling.
+Knows nothing of how a row changes (`life`) or where it is stored.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _ID_LENGTH_MAX: Final = 25
 """Five digits, a dash, nineteen digits."""
 
 TIME_MS_MAX: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999: no stored time lies beyond it."""
+"""The last millisecond of the year 9999. No stored time is later."""
 
 TopicName: TypeAlias = tuple[str, str]
 """(namespace, topic)."""
 
 OrderKey: TypeAlias = int
-"""(priority, deliver_after_ms, id number) in one integer that sorts as they do: the order of delivery.
+"""(priority, deliver_after_ms, number) in one integer that sorts like the tuple: the order of delivery.
 
-One small object where a tuple of three is four; see `pack_key`.
+It takes one small object instead of four; see `pack_order_key`.
 """
 _NUMBER_BITS: Final = EPOCH_BITS + SEQUENCE_BITS
 _TIME_BITS: Final = 48
@@ -42,7 +42,7 @@ _PRIORITY_SHIFT: Final = _NUMBER_BITS + _TIME_BITS
 
 
 class State(enum.IntEnum):
-    """Where an item is in its life; the numbers are stored and on the wire."""
+    """The states of an item; the numbers are stored and on the wire."""
 
     DEFERRED = 1
     READY = 2
@@ -51,7 +51,7 @@ class State(enum.IntEnum):
 
 
 class DeliveryPolicy(enum.IntEnum):
-    """Delivery policy; the numbers are stored and on the wire."""
+    """The delivery policies; the numbers are stored and on the wire."""
 
     AT_LEAST_ONCE = 1
     AT_MOST_ONCE = 2
@@ -59,11 +59,10 @@ class DeliveryPolicy(enum.IntEnum):
 
 @dataclass(slots=True)
 class Row:
-    """One item as its shard's table holds it.
+    """One item as the table of its shard holds it.
 
-    `payload` is None where it was not read. `due_ms` is the next moment at
-    which something must happen to the row, None when nothing is scheduled.
-    `attempts_max` 0 means without limit.
+    `payload` is None if it was not read. `due_ms` is the next moment at which the
+    row must change, None if there is none. `attempts_max` 0 means no limit.
     """
 
     id: int
@@ -90,7 +89,7 @@ class Row:
         return self.priority - PRIORITY_MIN << _PRIORITY_SHIFT | self.deliver_after_ms << _NUMBER_BITS | self.id
 
     def with_lease(self, due_ms: int, token: int) -> Row:
-        """This row, leased once more; spelled out, because it is made for every delivery."""
+        """Return this row with a new lease. Not `replace`, which is slow: this runs for every delivery."""
         return Row(
             self.id,
             self.namespace,
@@ -115,9 +114,9 @@ class Row:
 
 @dataclass(slots=True)
 class NewItem:
-    """A validated item to enqueue, not to be changed. Times are relative to its flush, unless absolute.
+    """A validated item to enqueue. Must not be changed.
 
-    Exactly one of `delay_ms` and `deliver_after_ms` is set.
+    Exactly one of `delay_ms` and `deliver_after_ms` is set. Relative times count from the flush.
     """
 
     namespace: str
@@ -135,7 +134,7 @@ class NewItem:
 
 @dataclass(slots=True)
 class KeyedItem(NewItem):
-    """A new item with an idempotency key: its bytes, and the digest of the item as it was given (`core.items.idempotency_keys`)."""
+    """A new item with an idempotency key, and with the digest of the item as the caller gave it."""
 
     idempotency_key: bytes
     digest: bytes
@@ -143,32 +142,32 @@ class KeyedItem(NewItem):
 
 @dataclass(slots=True)
 class AbsoluteTimeItem(NewItem):
-    """A new item with both an absolute time and a TTL: only its shard knows which of them comes first."""
+    """A new item with both an absolute time and a TTL. Only its shard's clock can say which of them comes first."""
 
 
 @dataclass(slots=True)
 class KeyedAbsoluteTimeItem(KeyedItem):
-    """The same with an idempotency key."""
+    """An `AbsoluteTimeItem` with an idempotency key."""
 
 
 def pack_order_key(priority: int, deliver_after_ms: int, number: int) -> OrderKey:
-    """The key of these; the time must not be negative."""
+    """Return the order key; the time must not be negative."""
     return priority - PRIORITY_MIN << _PRIORITY_SHIFT | deliver_after_ms << _NUMBER_BITS | number
 
 
 def unpack_order_key(order_key: OrderKey) -> tuple[int, int, int]:
-    """(priority, deliver_after_ms, number) of a key."""
+    """Return the (priority, deliver_after_ms, number) of an order key."""
     after = order_key >> _NUMBER_BITS & (1 << _TIME_BITS) - 1
     return (order_key >> _PRIORITY_SHIFT) + PRIORITY_MIN, after, order_key & NUMBER_MAX
 
 
 def order_key_number(order_key: OrderKey) -> int:
-    """The item's number."""
+    """Return the item's number."""
     return order_key & NUMBER_MAX
 
 
 def make_number(epoch: int, sequence: int) -> int:
-    """The 63-bit number of the `sequence`-th thing of an ownership (from 1)."""
+    """Return the 63-bit number for a sequence (from 1) of the ownership with this epoch."""
     if not 0 < epoch <= EPOCH_MAX:
         raise ValueError(f"epoch {epoch} is outside 1..{EPOCH_MAX}")
     if not 0 < sequence <= SEQUENCE_MAX:
@@ -177,30 +176,30 @@ def make_number(epoch: int, sequence: int) -> int:
 
 
 def split_number(number: int) -> tuple[int, int]:
-    """(epoch, sequence) of a number."""
+    """Return the (epoch, sequence) of a number."""
     return number >> SEQUENCE_BITS, number & SEQUENCE_MAX
 
 
 def format_id(shard: int, number: int) -> str:
-    """`<shard>-<number>`, decimal, so that it can be pasted into SQL."""
+    """Return `<shard>-<number>`, in decimal so that the number can be pasted into SQL."""
     return f"{shard}-{number}"
 
 
 def parse_id(text: str, field: str) -> tuple[int, int]:
-    """(shard, number) of an id's text.
+    """Return the (shard, number) of an id.
 
     Raises:
-        InvalidArgument: it is not the one spelling that `format_id` gives.
+        InvalidArgument: the text is not exactly what `format_id` returns.
     """
     if len(text) <= _ID_LENGTH_MAX:
-        head, _, tail = text.partition("-")
+        shard_text, _, number_text = text.partition("-")
         try:
-            shard, number = int(head), int(tail)
+            shard, number = int(shard_text), int(number_text)
         except ValueError:
             pass
         else:
-            # Comparing the spelling leaves out whatever else `int` reads: signs, spaces, other digits.
-            known = 0 <= shard <= SHARD_MAX and 1 << SEQUENCE_BITS < number <= NUMBER_MAX and number & SEQUENCE_MAX
-            if known and format_id(shard, number) == text:
+            in_range = 0 <= shard <= SHARD_MAX and 1 << SEQUENCE_BITS < number <= NUMBER_MAX and number & SEQUENCE_MAX
+            # `int` also accepts signs, spaces and other digits, so the spelling is compared.
+            if in_range and format_id(shard, number) == text:
                 return shard, number
     raise InvalidArgument("this is not an item id; use one that enqueue or dequeue returned", field=field)

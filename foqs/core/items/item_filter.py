@@ -1,9 +1,8 @@
-"""Which items of a namespace somebody means: a filter, and whether a row matches it.
+"""A filter of the items of one namespace.
 
-Always true: the same filter says the same of the same row, whenever it is
-asked, because its ages count up to a moment of its own; an item that is enqueued
-later does not match, so that work by filter has an end. Knows nothing of where
-rows are kept.
+Always true: a filter gives the same result for the same row at any time, because
+it counts ages at a fixed moment. An item enqueued after that moment does not
+match, so work by filter ends. Knows nothing of where rows are stored.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ ALL_STATES = tuple(State)
 
 @dataclass(slots=True, frozen=True)
 class ItemFilter:
-    """Items of one topic, or of all (None), in some states, within bounds that are themselves included.
+    """Selects items by topic (None: all), state, priority and age. The bounds are inclusive.
 
-    `age_min_ms` and `age_max_ms` are times since the enqueue, at the moment `at_ms` on the shard's clock.
+    `age_min_ms` and `age_max_ms` are the time since the enqueue, at the moment `at_ms` on the shard's clock.
     """
 
     topic: str | None = None
@@ -31,7 +30,7 @@ class ItemFilter:
     at_ms: int = TIME_MS_MAX
 
     def matches(self, row: Row) -> bool:
-        """Of a row of the namespace."""
+        """Return whether the filter selects this row of the namespace."""
         return (
             row.state in self.states
             and self.priority_min <= row.priority <= self.priority_max
@@ -41,5 +40,5 @@ class ItemFilter:
 
     @property
     def is_by_topic_and_state(self) -> bool:
-        """Counts by topic and state say how many match."""
+        """Whether counts by topic and state suffice to count the matching items."""
         return self == ItemFilter(self.topic, self.states, at_ms=self.at_ms)

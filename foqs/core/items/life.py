@@ -1,9 +1,19 @@
-"""The life of an item: one table, a row for every state and event.
+"""The life of an item: a finite-state machine, as one transition table.
 
-`judge` looks the pair up and runs its rule, which says what becomes of the
-row. Rules are pure: the row, the event with its arguments, and the time of the
-flush go in, a `Verdict` comes out. The diagram in ARCHITECTURE.md is drawn
-from `TABLE`. Knows nothing of indexes, flushes or callers.
+The states are the members of `State`, and "gone": the row is deleted. Gone is
+the only final state. The events are the members of `EventKind`. The machine is
+an extended one: besides its state, a row carries variables (token, attempt,
+policy, times), and guards read them.
+
+`TABLE` is total: it maps every (state, event) to one `Rule`. A rule evaluates its
+guards against the row, the event and the time of the flush, and picks one
+transition: the next state, and the effect on the row. Rules are pure, so a
+machine is deterministic. An event that a state does not accept leaves the row
+unchanged; the caller gets an error.
+
+A rule also declares its outcomes, as (guard, next state). The tests hold them
+against what the rule does; the diagram in ARCHITECTURE.md is drawn from them.
+Knows nothing of indexes, flushes or callers.
 """
 
 from __future__ import annotations
@@ -19,10 +29,10 @@ from foqs.core.items.item_filter import ItemFilter
 
 
 class EventKind(enum.Enum):
-    """What can happen to an item that exists."""
+    """The events of an item's life."""
 
     DUE = "due"
-    DELIVER = "hand-out"
+    DELIVER = "deliver"
     ACK = "ack"
     NACK = "nack"
     EXTEND = "extend"
@@ -31,35 +41,35 @@ class EventKind(enum.Enum):
     REDRIVE = "redrive"
     UPDATE = "update"
 
-    # Looked up for every event; Enum's own hashes the name, in Python.
+    # Hashed once per event. Enum's own hash runs in Python.
     __hash__ = object.__hash__
 
 
 @dataclass(slots=True, frozen=True)
 class RetryPolicy:
-    """A namespace's settings that a rule needs."""
+    """The settings of a namespace that rules need."""
 
     backoff_ms_min: int
     backoff_ms_max: int
     dead_retention_ms: int
     key_window_ms: int
     incarnation: bytes = b""
-    """See `keys.incarnation_mark`."""
+    """See `idempotency_keys.incarnation_prefix`."""
 
 
 @dataclass(slots=True)
 class Event:
-    """Something that is to happen to one item. Not to be changed.
+    """One event for one item. Must not be changed.
 
     `token`: the lease the caller holds (ACK, NACK, EXTEND, RELEASE).
     `namespace`: the caller's; None for the shard's own events.
-    `delay_ms` / `deliver_after_ms`: NACK, where both None means backoff, and UPDATE, where it means unchanged.
+    `delay_ms` / `deliver_after_ms`: NACK and UPDATE. If both are None, a NACK backs off and an UPDATE keeps the time.
     `jitter`: NACK; a number in [0, 1) drawn by the caller, so that rules stay pure.
     `metadata`: NACK and UPDATE; None means unchanged.
-    `lease_ms`: HAND_OUT, EXTEND and a DUE that is wanted; None means the item's own.
+    `lease_ms`: DELIVER, EXTEND and a DUE with `has_waiter`; None means the item's own.
     `priority`: UPDATE; None means unchanged.
-    `wanted`: DUE; somebody waits for the item, and gets it instead of its becoming READY.
-    `only`: the caller named the item by a filter, and means it as long as it matches.
+    `has_waiter`: DUE; a dequeue waits for the item, which is leased to it instead of becoming READY.
+    `item_filter`: the caller selected the item by this filter; the event applies only while the item matches.
     """
 
     kind: EventKind
@@ -78,19 +88,19 @@ class Event:
 
 
 class Effect(enum.Enum):
-    """What becomes of the row."""
+    """The effect of a transition on the row."""
 
-    UNCHANGED = "kept"
+    UNCHANGED = "unchanged"
     CHANGED = "changed"
-    DELETED = "gone"
+    DELETED = "deleted"
 
 
 @dataclass(slots=True)
 class Transition:
-    """The answer of a rule. Not to be changed.
+    """The result of a rule. Must not be changed.
 
-    `row` is the new row when CHANGED. `error` goes to the caller; a row never
-    changes together with an error. `already_gone` marks a success that found
+    `row` is the new row if CHANGED. `error` is for the caller; a transition with
+    an error never changes the row. `already_gone` marks a success that found
     nothing to do.
     """
 
@@ -106,10 +116,10 @@ _DELETED: Final = Transition(Effect.DELETED)
 
 @dataclass(slots=True, frozen=True)
 class FlushContext:
-    """The flush that judges: its time, the token it grants, and the policies.
+    """The flush that applies the events: its time, the token of its leases, and the retry policies.
 
-    `begun_ms` is the time of its first attempt: a key that was taken then is
-    taken, however long the database did not answer meanwhile.
+    `first_attempt_ms` is the time of its first attempt. An idempotency key that was
+    in use then counts as in use, however long the retries took.
     """
 
     now_ms: int
@@ -119,7 +129,7 @@ class FlushContext:
 
 
 def new_row(item: NewItem, number: int, now_ms: int) -> Row:
-    """The row of an item that enters now."""
+    """Return the row of an item that is inserted now."""
     after = now_ms
     if item.delay_ms:
         after = min(now_ms + item.delay_ms, TIME_MS_MAX)
@@ -129,7 +139,7 @@ def new_row(item: NewItem, number: int, now_ms: int) -> Row:
     state, due = State.READY, expires
     if after > now_ms:
         state, due = State.DEFERRED, after if expires is None else min(after, expires)
-    # In the order of the fields: made for every item.
+    # Positional arguments are faster, and this runs for every item.
     return Row(
         number,
         item.namespace,
@@ -153,16 +163,16 @@ def new_row(item: NewItem, number: int, now_ms: int) -> Row:
 
 
 def apply_event(event: Event, row: Row | None, context: FlushContext) -> Transition:
-    """What `event` does to `row` (None: there is no such row) at `context`."""
+    """Return the transition of `row` on `event`. A `row` of None means that there is no such row."""
     if row is None or (event.namespace is not None and event.namespace != row.namespace):
         return _apply_to_missing(event, row)
     if event.item_filter is not None and not event.item_filter.matches(row):
-        return Transition(Effect.UNCHANGED, error=NotFound("the item does not match the filter any more"))
+        return Transition(Effect.UNCHANGED, error=NotFound("the item no longer matches the filter"))
     return TABLE[row.state, event.kind].decide(event, row, context)
 
 
 def becomes_ready(row: Row, now_ms: int) -> bool:
-    """A DUE event makes this row READY, or leases it to who waits for it."""
+    """Return whether a DUE event makes this row READY, or leases it to a waiting dequeue."""
     if _is_expired(row, now_ms):
         return False
     if row.state is State.DEFERRED:
@@ -172,9 +182,9 @@ def becomes_ready(row: Row, now_ms: int) -> bool:
 
 
 def backoff_ms(retry_policy: RetryPolicy, attempt: int, jitter: float) -> int:
-    """Exponential backoff with full jitter over its upper half, in milliseconds.
+    """Return the exponential backoff after an attempt, in milliseconds.
 
-    The n-th attempt waits between half of and all of min * 2**(n-1), capped.
+    After attempt n: between half of min * 2**(n-1), capped, and all of it.
     """
     ceiling = min(retry_policy.backoff_ms_max, retry_policy.backoff_ms_min << min(max(attempt - 1, 0), 40))
     return ceiling - int(ceiling / 2 * jitter)
@@ -217,7 +227,7 @@ def _to_changed(
     metadata: bytes | None = None,
     priority: int | None = None,
 ) -> Transition:
-    """None: as it was. Spelled out, because every delayed item passes here."""
+    # None means unchanged. Not `replace`, which is slow: this runs for every delayed item.
     new = Row(
         row.id,
         row.namespace,
@@ -254,7 +264,7 @@ def _to_leased(event: Event, row: Row, context: FlushContext) -> Transition:
 def _stale_lease() -> Transition:
     return Transition(
         Effect.UNCHANGED,
-        error=StaleLease("this lease is over: the item was given back or delivered again; drop your copy of it"),
+        error=StaleLease("this lease is over: the item was settled or delivered again; drop your copy of it"),
     )
 
 
@@ -306,7 +316,7 @@ def _deliver(event: Event, row: Row, context: FlushContext) -> Transition:
 
 
 def _ack(event: Event, row: Row, context: FlushContext) -> Transition:
-    # Token 0 is that of an item never handed out: no lease, so nobody's to ack.
+    # An item that was never delivered has token 0 and no lease.
     return _DELETED if event.token and event.token == row.token else _stale_lease()
 
 
@@ -366,9 +376,9 @@ def _reject_redrive(event: Event, row: Row, context: FlushContext) -> Transition
 
 
 def _update(event: Event, row: Row, context: FlushContext) -> Transition:
-    """Of a READY or DEFERRED item. One that is READY keeps its place when it is to be delivered now."""
+    """Update a READY or DEFERRED item. A READY item with delay 0 keeps its place in the order."""
     if _is_expired(row, context.now_ms):
-        return Transition(Effect.UNCHANGED, error=NotFound("the item's TTL is over; enqueue it again"))
+        return Transition(Effect.UNCHANGED, error=NotFound("the item's TTL has ended; enqueue it again"))
     if event.delay_ms is None and event.deliver_after_ms is None:
         return _to_changed(row, row.state, row.due_ms, metadata=event.metadata, priority=event.priority)
     after = event.deliver_after_ms if event.delay_ms is None else context.now_ms + event.delay_ms
@@ -391,15 +401,15 @@ def _update_leased(event: Event, row: Row, context: FlushContext) -> Transition:
     if event.delay_ms is not None or event.deliver_after_ms is not None:
         return _invalid_time(
             event,
-            "the item is leased, and when it is delivered again is for its consumer to say; "
-            "give the time with nack, or update the item when its lease is over",
+            "the item is leased, so only its consumer can set when it is delivered again; "
+            "give the time with nack, or update the item after its lease has ended",
         )
     return _to_changed(row, row.state, row.due_ms, metadata=event.metadata, priority=event.priority)
 
 
 def _update_dead(event: Event, row: Row, context: FlushContext) -> Transition:
     if event.delay_ms is not None or event.deliver_after_ms is not None:
-        return _invalid_time(event, "the item is dead and is not delivered at all; redrive it first")
+        return _invalid_time(event, "the item is dead and is not delivered; redrive it first")
     return _to_changed(row, row.state, row.due_ms, metadata=event.metadata, priority=event.priority)
 
 
@@ -413,25 +423,30 @@ def _invalid_time(event: Event, message: str) -> Transition:
 
 @dataclass(slots=True, frozen=True)
 class Rule:
-    """A function, and every (condition, next state) it can lead to, for the diagram.
+    """The function that picks a transition, and all the outcomes that it can have.
 
-    The next state None means that the row is gone; the same state, that it
-    stays. A condition is a few words, empty when there is no other way.
+    An outcome is (guard, next state); a next state of None means gone. The guard
+    is a few words for the diagram, and empty if no other guard applies.
     """
 
     decide: Callable[[Event, Row, FlushContext], Transition]
     outcomes: tuple[tuple[str, State | None], ...]
 
 
-LEASED_AGAIN: Final = "lease over and wanted, leased anew"
-"""The one way of a DUE that ends where it began and yet changes the row."""
+LEASED_AGAIN: Final = "lease ended, dequeue waiting: leased again"
+"""The only outcome of a DUE that changes the row and not the state."""
 
 _D, _R, _L, _X = State.DEFERRED, State.READY, State.LEASED, State.DEAD
 
 TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_D, EventKind.DUE): Rule(
         _deferred_due,
-        (("deliver-after reached", _R), ("deliver-after reached and wanted", _L), ("TTL over", None), ("not yet", _D)),
+        (
+            ("deliver-after reached", _R),
+            ("deliver-after reached, dequeue waiting", _L),
+            ("TTL ended", None),
+            ("not yet", _D),
+        ),
     ),
     (_D, EventKind.DELIVER): Rule(_leave_unchanged, (("not ready", _D),)),
     (_D, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _D))),
@@ -441,10 +456,10 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_D, EventKind.CANCEL): Rule(_delete, (("", None),)),
     (_D, EventKind.REDRIVE): Rule(_reject_redrive, (("NOT_FOUND", _D),)),
     (_D, EventKind.UPDATE): Rule(
-        _update, (("", _D), ("no delay", _R), ("beyond its TTL: INVALID_ARGUMENT", _D), ("TTL over: NOT_FOUND", _D))
+        _update, (("", _D), ("no delay", _R), ("beyond the TTL: INVALID_ARGUMENT", _D), ("TTL ended: NOT_FOUND", _D))
     ),
-    (_R, EventKind.DUE): Rule(_ready_due, (("TTL over", None), ("not yet", _R))),
-    (_R, EventKind.DELIVER): Rule(_deliver, (("", _L), ("TTL over", None))),
+    (_R, EventKind.DUE): Rule(_ready_due, (("TTL ended", None), ("not yet", _R))),
+    (_R, EventKind.DELIVER): Rule(_deliver, (("", _L), ("TTL ended", None))),
     (_R, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _R))),
     (_R, EventKind.NACK): Rule(_reject_stale_lease, (("STALE_LEASE", _R),)),
     (_R, EventKind.EXTEND): Rule(_reject_stale_lease, (("STALE_LEASE", _R),)),
@@ -452,15 +467,15 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_R, EventKind.CANCEL): Rule(_delete, (("", None),)),
     (_R, EventKind.REDRIVE): Rule(_reject_redrive, (("NOT_FOUND", _R),)),
     (_R, EventKind.UPDATE): Rule(
-        _update, (("", _R), ("delay", _D), ("beyond its TTL: INVALID_ARGUMENT", _R), ("TTL over: NOT_FOUND", _R))
+        _update, (("", _R), ("delay", _D), ("beyond the TTL: INVALID_ARGUMENT", _R), ("TTL ended: NOT_FOUND", _R))
     ),
     (_L, EventKind.DUE): Rule(
         _leased_due,
         (
-            ("lease over", _R),
+            ("lease ended", _R),
             (LEASED_AGAIN, _L),
-            ("lease over, attempts exhausted", _X),
-            ("lease over, at most once or TTL over", None),
+            ("lease ended, attempts exhausted", _X),
+            ("lease ended, at most once or TTL ended", None),
             ("not yet", _L),
         ),
     ),
@@ -472,16 +487,16 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
             ("no delay", _R),
             ("delay or backoff", _D),
             ("given up, or attempts exhausted", _X),
-            ("at most once or TTL over", None),
+            ("at most once or TTL ended", None),
             ("other token: STALE_LEASE", _L),
         ),
     ),
     (_L, EventKind.EXTEND): Rule(_extend, (("", _L), ("other token: STALE_LEASE", _L))),
-    (_L, EventKind.RELEASE): Rule(_release, (("", _R), ("TTL over", None), ("other token: STALE_LEASE", _L))),
+    (_L, EventKind.RELEASE): Rule(_release, (("", _R), ("TTL ended", None), ("other token: STALE_LEASE", _L))),
     (_L, EventKind.CANCEL): Rule(_delete, (("", None),)),
     (_L, EventKind.REDRIVE): Rule(_reject_redrive, (("NOT_FOUND", _L),)),
     (_L, EventKind.UPDATE): Rule(_update_leased, (("", _L), ("a time: INVALID_ARGUMENT", _L))),
-    (_X, EventKind.DUE): Rule(_dead_due, (("retention over", None), ("not yet", _X))),
+    (_X, EventKind.DUE): Rule(_dead_due, (("retention ended", None), ("not yet", _X))),
     (_X, EventKind.DELIVER): Rule(_leave_unchanged, (("not ready", _X),)),
     (_X, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _X))),
     (_X, EventKind.NACK): Rule(_reject_stale_lease, (("STALE_LEASE", _X),)),

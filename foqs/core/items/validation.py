@@ -1,10 +1,9 @@
-"""What a caller's values must be before anything else looks at them.
+"""Checks of the values in a request.
 
-Holds the rules for names, sizes, numbers and times of a request. Always true:
-a value that passed needs no second look; a rule that fails says what is wrong
-and what to do, and names the field relative to its struct (the caller puts the
-path before it). Pure; knows nothing of Thrift, of namespaces' settings or of
-what the values are for.
+Holds the rules for names, sizes, numbers and times. Always true: a value that
+passed needs no further check; a failed check says what is wrong and what to do,
+and names the field relative to its struct (the caller adds the path). Pure; knows
+nothing of Thrift, of the settings of namespaces, or of the use of the values.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ CURSOR_BYTES_MAX: Final = 4_096
 
 
 class MalformedRequest(InvalidArgument):
-    """Bytes that no correct client sends, whatever its user asked for."""
+    """The request has bytes that no correct client sends, whatever its user does."""
 
 
 def decode_text(raw: bytes, bytes_max: int, field: str) -> str:
-    """Strict UTF-8 of at most `bytes_max` bytes.
+    """Decode strict UTF-8 of at most `bytes_max` bytes.
 
     Raises:
-        Malformed: it is not UTF-8.
-        InvalidArgument: it is too long.
+        MalformedRequest: not UTF-8.
+        InvalidArgument: too long.
     """
     if len(raw) > bytes_max:
         raise InvalidArgument(f"this has {len(raw)} bytes; at most {bytes_max} are allowed", field=field)
@@ -38,26 +37,26 @@ def decode_text(raw: bytes, bytes_max: int, field: str) -> str:
 
 
 def decode_name(raw: bytes | None, field: str) -> str:
-    """A name: 1 to 255 bytes of UTF-8 without NUL, kept exactly.
+    """Decode a name: 1 to 255 bytes of UTF-8 without NUL, not normalized.
 
     Raises:
-        Malformed: it is not UTF-8.
-        InvalidArgument: it is missing, empty, too long or holds NUL.
+        MalformedRequest: not UTF-8.
+        InvalidArgument: missing, empty, too long, or it contains NUL.
     """
     if not raw:
         what = "missing" if raw is None else "empty"
         raise InvalidArgument(f"this is {what}; give 1 to {NAME_BYTES_MAX} bytes of UTF-8", field=field)
     if 0 in raw:
-        raise InvalidArgument("a name must not hold NUL", field=field)
+        raise InvalidArgument("a name must not contain NUL", field=field)
     return decode_text(raw, NAME_BYTES_MAX, field)
 
 
 def check_idempotency_key(raw: bytes) -> bytes:
-    """An idempotency key: 1 to 255 bytes of UTF-8 without NUL, kept exactly; field `idempotency_key`.
+    """Check the field `idempotency_key`: 1 to 255 bytes of UTF-8 without NUL, not normalized.
 
     Raises:
-        Malformed: it is not UTF-8.
-        InvalidArgument: it is empty, too long or holds NUL.
+        MalformedRequest: not UTF-8.
+        InvalidArgument: empty, too long, or it contains NUL.
     """
     if not (raw and len(raw) <= NAME_BYTES_MAX and raw.isascii() and 0 not in raw):
         decode_name(raw, "idempotency_key")
@@ -65,23 +64,23 @@ def check_idempotency_key(raw: bytes) -> bytes:
 
 
 def check_number(value: int | None, minimum: int, maximum: int, field: str) -> int:
-    """An integer in [least, most].
+    """Check that an integer is in [minimum, maximum].
 
     Raises:
-        InvalidArgument: it is missing or too small.
-        LimitExceeded: it is too large.
+        InvalidArgument: missing or too small.
+        LimitExceeded: too large.
     """
     if value is None:
         raise InvalidArgument(f"this is missing; give a number from {minimum} to {maximum}", field=field)
     if value < minimum:
-        raise InvalidArgument(f"{value} is too small; the least is {minimum}", field=field)
+        raise InvalidArgument(f"{value} is too small; the minimum is {minimum}", field=field)
     if value > maximum:
-        raise LimitExceeded(f"{value} is too large; the most is {maximum}", field=field)
+        raise LimitExceeded(f"{value} is too large; the maximum is {maximum}", field=field)
     return value
 
 
 def check_size(data: bytes, bytes_max: int, field: str) -> bytes:
-    """Bytes of at most `bytes_max`.
+    """Check that `data` has at most `bytes_max` bytes.
 
     Raises:
         LimitExceeded: there are more.
@@ -92,22 +91,22 @@ def check_size(data: bytes, bytes_max: int, field: str) -> bytes:
 
 
 def check_entry_count(count: int | None, maximum: int, field: str) -> int:
-    """The length of a list of 1 to `maximum` entries; None is a missing list.
+    """Check that a list has 1 to `maximum` entries; a count of None means that the list is missing.
 
     Raises:
-        InvalidArgument: it is missing or empty.
-        LimitExceeded: it is too long.
+        InvalidArgument: missing or empty.
+        LimitExceeded: too long.
     """
     if not count:
         what = "missing" if count is None else "empty"
         raise InvalidArgument(f"this is {what}; give 1 to {maximum} entries", field=field)
     if count > maximum:
-        raise LimitExceeded(f"this has {count} entries; one call takes at most {maximum}", field=field)
+        raise LimitExceeded(f"this has {count} entries; one call may have at most {maximum}", field=field)
     return count
 
 
 def check_delivery_time(delay_ms: int | None, deliver_after_ms: int | None) -> None:
-    """A relative or an absolute time, or neither; fields `delay_ms` and `deliver_after_ms`.
+    """Check the fields `delay_ms` and `deliver_after_ms`, of which at most one may be given.
 
     A moment in the past is allowed and means now.
 
@@ -121,16 +120,16 @@ def check_delivery_time(delay_ms: int | None, deliver_after_ms: int | None) -> N
             raise InvalidArgument(f"{delay_ms} ms is outside 0 to {TIME_MS_MAX}", field="delay_ms")
     elif deliver_after_ms is not None and deliver_after_ms > TIME_MS_MAX:
         raise InvalidArgument(
-            f"{deliver_after_ms} lies beyond the year 9999; give milliseconds since 1970-01-01 UTC",
+            f"{deliver_after_ms} is after the year 9999; give milliseconds since 1970-01-01 UTC",
             field="deliver_after_ms",
         )
 
 
 def check_ttl(ttl_ms: int, delay_ms: int | None) -> int:
-    """A time to live that is longer than the delay before it; field `ttl_ms`.
+    """Check that the field `ttl_ms` is longer than the delay.
 
     Raises:
-        InvalidArgument: it is out of range, or ends before the item could be delivered.
+        InvalidArgument: out of range, or it ends before the item can be delivered.
     """
     if not 1 <= ttl_ms <= TIME_MS_MAX:
         raise InvalidArgument(f"{ttl_ms} ms is outside 1 to {TIME_MS_MAX}", field="ttl_ms")
@@ -144,10 +143,10 @@ def check_ttl(ttl_ms: int, delay_ms: int | None) -> int:
 
 
 def check_ttl_outlasts_delivery(ttl_ms: int, deliver_after_ms: int, now_ms: int) -> None:
-    """A time to live that is longer than it takes until the moment of delivery; field `ttl_ms`.
+    """Check that the field `ttl_ms` ends after `deliver_after_ms`.
 
     Raises:
-        InvalidArgument: it ends before the item could be delivered.
+        InvalidArgument: it ends before the item can be delivered.
     """
     if now_ms + ttl_ms <= deliver_after_ms:
         raise InvalidArgument(

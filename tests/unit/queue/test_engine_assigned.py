@@ -412,12 +412,12 @@ def test_a_suspended_host_hands_out_nothing_and_takes_in_everything() -> None:
         assert world.rows() == [("t", State.READY), ("u", State.READY)]
         [second] = [row.id for row in world.database.tables[1].rows.values() if row.topic == "t"]
         told = await engine.queue.explain("default", 1, second, world.deadline_in(1))
-        assert any("hands out nothing" in reason for reason in told.reasons)
+        assert any("delivers nothing" in reason for reason in told.reasons)
         engine.on_resumed()
         assert len((await poll).items) == 1
         assert len((await caller.get()).items) == 1
         told = await engine.queue.explain("default", 1, second, world.deadline_in(1))
-        assert not any("hands out nothing" in reason for reason in told.reasons)
+        assert not any("delivers nothing" in reason for reason in told.reasons)
 
     run_in_world(story)
 

@@ -72,7 +72,7 @@ def test_better_items_are_counted_over_all_shards_in_memory_or_not() -> None:
         assert {shard.counts.totals[State.READY] > 5 for shard in engine.shards.values()} == {True}
         told = await why(caller, name)
         assert (told.better_items, told.better_items_more) == (10, False)
-        assert any("not among those held in memory" in said for said in told.reasons)
+        assert any("It is not in memory" in said for said in told.reasons)
 
     run_in_world(story)
 
@@ -118,10 +118,10 @@ def test_when_an_item_of_the_topic_was_last_taken_is_said() -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         await caller.put()
         (name,) = await caller.put(priority=1)
-        assert "that this host remembers" in (await why(caller, name)).reasons[-1]
+        assert "this host remembers no dequeue" in (await why(caller, name)).reasons[-1]
         await caller.one()
         await world.pass_s(12)
-        assert "came 12.0 s ago" in (await why(caller, name)).reasons[-1]
+        assert "was 12.0 s ago" in (await why(caller, name)).reasons[-1]
 
     run_in_world(story)
 
@@ -173,7 +173,7 @@ def test_a_database_that_does_not_answer_is_said_before_the_deadline() -> None:
         told = await why(caller, name, timeout_s=4)
         assert world.loop.time() - begun < 4
         assert told.item is None
-        assert "cannot be asked just now" in first(told)
+        assert "cannot be read now" in first(told)
         world.resume()
         assert (await why(caller, name)).item is not None
 

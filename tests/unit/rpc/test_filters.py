@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foqs.core.items.dead_reason import dead_reason
+from foqs.core.items.explanation import dead_reason
 from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
@@ -135,5 +135,5 @@ def test_dead_items_are_listed_with_the_reason_in_words() -> None:
         ({"attempt": 3, "attempts_max": 3}, "attempts exhausted: delivered 3 of at most 3 times without an ack"),
     ],
 )
-def test_the_row_tells_why_it_is_dead(changes: dict[str, Any], reason: str | None) -> None:
+def test_the_row_says_why_it_is_dead(changes: dict[str, Any], reason: str | None) -> None:
     assert dead_reason(row(**({"state": State.DEAD} | changes))) == reason

@@ -1,4 +1,4 @@
-"""What is said of an item that is not delivered, from what is known of it."""
+"""The explanations of why an item is not delivered."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def item(state: State, **changes: Any) -> Row:
     return row(5, **(values | changes))
 
 
-def told(of: Row | None, **changes: Any) -> Explanation:
+def explained(row: Row | None, **changes: Any) -> Explanation:
     values: dict[str, Any] = {"id": "2-5", "namespace": "default", "now_ms": NOW_MS, "payload_bytes_max": 10_240}
-    return explain(ItemSnapshot(row=of, **(values | changes)))
+    return explain(ItemSnapshot(row=row, **(values | changes)))
 
 
 DEFERRED = item(State.DEFERRED, deliver_after_ms=NOW_MS + HOUR_MS, due_ms=NOW_MS + HOUR_MS)
@@ -32,7 +32,7 @@ DEAD = item(State.DEAD, due_ms=NOW_MS + HOUR_MS, attempt=3, attempts_max=3)
 
 
 @pytest.mark.parametrize(
-    ("of", "around", "reason", "remedy"),
+    ("row", "facts", "reason", "remedy"),
     [
         (DEFERRED, {}, "It is deferred until 2023-11-14 23:13:20 UTC, for another 1.0 h.", "item update 2-5 --delay 0"),
         (
@@ -50,19 +50,19 @@ DEAD = item(State.DEAD, due_ms=NOW_MS + HOUR_MS, attempt=3, attempts_max=3)
         ),
         (item(State.READY, expires_at_ms=NOW_MS - 2_000), {}, "Its TTL ended at 2023-11-14 22:13:18 UTC, 2.0 s", "longer"),
         (item(State.DEFERRED, expires_at_ms=NOW_MS), {}, "Its TTL ended at", "longer TTL"),
-        (READY, {"store_error": "no route"}, "database does not answer, so nothing of the shard is handed out: no", "again"),
+        (READY, {"store_error": "no route"}, "database does not answer, so the shard delivers nothing: no", "continues"),
         (READY, {"is_draining": True}, "The host is stopping", "Start the host again"),
-        (READY, {"is_paused": True}, "Its topic is paused: nothing of it is handed out until", "foqs topic resume t"),
-        (READY, {"is_reserved": True}, "It is being handed out at this moment.", "Ask again"),
+        (READY, {"is_paused": True}, "Its topic is paused: no item of it is delivered until", "foqs topic resume t"),
+        (READY, {"is_reserved": True}, "It is being delivered at this moment.", "Ask again"),
         (READY, {"better_count": 1}, "1 better item of its topic, by priority, then by time, comes before it", "--priority -1"),
         (READY, {"better_count": 1_234}, "and 1,234 better items of its topic, by priority, then by time, come", "consumers"),
         (READY, {"better_count": 10, "is_better_count_exact": False}, "more than 10 better items", "Add consumers"),
         (READY, {"better_count": None}, "could not be counted", "Ask again"),
-        (READY, {"waiter_count": 0, "last_dequeue_ms_ago": 90_000}, "the last who took a ready item of it came 1.5 min ago", "dequeue"),
-        (READY, {"waiter_count": 0}, "nobody has taken a ready item of it that this host remembers", "Have a consumer"),
+        (READY, {"waiter_count": 0, "last_dequeue_ms_ago": 90_000}, "the last dequeue of a ready item of it was 1.5 min ago", "dequeue"),
+        (READY, {"waiter_count": 0}, "this host remembers no dequeue of a ready item of it", "Have a consumer"),
         (READY, {"waiter_count": 1}, "1 consumer waits for its topic", "Ask again"),
         (READY, {"waiter_count": 3}, "3 consumers wait for its topic", "Ask again"),
-        (READY, {"is_in_memory": False}, "not among those held in memory", "dequeue"),
+        (READY, {"is_in_memory": False}, "It is not in memory", "dequeue"),
         (
             item(State.READY, payload_bytes=20_000),
             {},
@@ -74,24 +74,22 @@ DEAD = item(State.DEAD, due_ms=NOW_MS + HOUR_MS, attempt=3, attempts_max=3)
         (item(State.LEASED, due_ms=NOW_MS - 10, attempt=1), {}, "Its lease of attempt 1 ended at", "database is slow"),
         (DEAD, {}, "It is dead, attempts exhausted: delivered 3 of at most 3 times", "foqs dead redrive 2-5"),
         (DEAD, {}, "It is kept until 2023-11-14 23:13:20 UTC, for another 1.0 h, then deleted.", ""),
-        (None, {}, "these cannot be told apart", "enqueue it again"),
-        (None, {"is_written": False}, "No item has this id yet", "Use the id that enqueue returned"),
-        (None, {"read_error": "shard 2 is recovering"}, "cannot be asked just now: shard 2 is recovering.", "Wait"),
+        (None, {}, "these cannot be distinguished", "enqueue it again"),
+        (None, {"is_written": False}, "No item has this id yet", "Use an id that enqueue returned"),
+        (None, {"read_error": "shard 2 is recovering"}, "cannot be read now: shard 2 is recovering.", "Wait"),
         (READY, {"breaker": "open"}, "The breaker of its shard is open", ""),
         (READY, {"rate_wait_ms": 30_000}, "used up its enqueues of this minute, for another 30.0 s", ""),
     ],
 )  # fmt: skip
-def test_each_reason_is_said_with_what_would_change_it(
-    of: Row | None, around: dict[str, Any], reason: str, remedy: str
-) -> None:
-    answer = told(of, **around)
-    assert [said for said in answer.reasons if reason in said], answer.reasons
-    assert [said for said in answer.remedies if remedy in said] or not remedy, answer.remedies
-    assert all(said.endswith(".") for said in answer.reasons)
+def test_each_reason_is_given_with_its_remedy(row: Row | None, facts: dict[str, Any], reason: str, remedy: str) -> None:
+    explanation = explained(row, **facts)
+    assert [sentence for sentence in explanation.reasons if reason in sentence], explanation.reasons
+    assert [sentence for sentence in explanation.remedies if remedy in sentence] or not remedy, explanation.remedies
+    assert all(sentence.endswith(".") for sentence in explanation.reasons)
 
 
 @pytest.mark.parametrize(
-    ("of", "around", "order"),
+    ("row", "facts", "order"),
     [
         (READY, {"store_error": "x", "is_paused": True, "better_count": 2, "rate_wait_ms": 5}, ["database", "paused", "2 better", "No consumer", "minute"]),
         (DEFERRED, {"is_paused": True, "breaker": "half-open"}, ["deferred", "paused too", "breaker"]),
@@ -99,62 +97,64 @@ def test_each_reason_is_said_with_what_would_change_it(
         (DEAD, {"is_paused": True}, ["It is dead", "It is kept", "paused too"]),
     ],
 )  # fmt: skip
-def test_the_weightiest_reason_comes_first(of: Row, around: dict[str, Any], order: list[str]) -> None:
-    reasons = told(of, **around).reasons
+def test_the_most_important_reason_comes_first(row: Row, facts: dict[str, Any], order: list[str]) -> None:
+    reasons = explained(row, **facts).reasons
     assert len(reasons) == len(order)
-    assert all(word in said for word, said in zip(order, reasons, strict=True)), reasons
+    assert all(word in reason for word, reason in zip(order, reasons, strict=True)), reasons
 
 
 @pytest.mark.parametrize(
-    "held", [{"is_paused": True}, {"store_error": "x"}, {"is_draining": True}, {"is_suspended": True}]
+    "cause", [{"is_paused": True}, {"store_error": "x"}, {"is_draining": True}, {"is_suspended": True}]
 )
-def test_who_waits_while_nothing_is_handed_out_is_no_cause_for_surprise(held: dict[str, Any]) -> None:
-    said = told(READY, **held, waiter_count=2)
-    assert said.reasons[-1] == "2 consumers wait for its topic, until something is handed out again."
-    assert len(said.remedies) == 1
+def test_waiting_consumers_need_no_remedy_of_their_own_while_nothing_is_delivered(cause: dict[str, Any]) -> None:
+    explanation = explained(READY, **cause, waiter_count=2)
+    assert explanation.reasons[-1] == "2 consumers wait for its topic, until items are delivered again."
+    assert len(explanation.remedies) == 1
 
 
-def test_what_holds_up_enqueues_alone_is_not_said_of_an_item_that_cannot_be_read() -> None:
-    assert len(told(None, read_error="x", breaker="open", rate_wait_ms=5).reasons) == 1
+def test_limits_on_new_items_are_not_mentioned_for_an_item_that_cannot_be_read() -> None:
+    assert len(explained(None, read_error="x", breaker="open", rate_wait_ms=5).reasons) == 1
 
 
-def test_nothing_is_said_of_what_is_not_so() -> None:
-    assert told(READY, last_dequeue_ms_ago=10).reasons == [
+def test_only_reasons_that_apply_are_given() -> None:
+    assert explained(READY, last_dequeue_ms_ago=10).reasons == [
         "It is ready, and the next of its topic.",
-        "No consumer waits for its topic, and the last who took a ready item of it came 10 ms ago.",
+        "No consumer waits for its topic, and the last dequeue of a ready item of it was 10 ms ago.",
     ]
 
 
 @pytest.mark.parametrize(
-    ("changes", "fate", "word"),
+    ("changes", "next_state", "words"),
     [
         ({}, State.READY, "ready again"),
         ({"attempts_max": 2}, State.DEAD, "dead, because that was the last of 2 attempts"),
         ({"attempts_max": 3}, State.READY, "ready again"),
         ({"policy": DeliveryPolicy.AT_MOST_ONCE, "attempts_max": 2}, None, "delivered at most once"),
-        ({"expires_at_ms": NOW_MS + 20_000, "attempts_max": 2}, None, "its TTL is over then"),
+        ({"expires_at_ms": NOW_MS + 20_000, "attempts_max": 2}, None, "its TTL has ended by then"),
         ({"expires_at_ms": NOW_MS + 20_001}, State.READY, "ready again"),
     ],
 )
-def test_the_end_of_a_lease_is_foretold_as_life_has_it(changes: dict[str, Any], fate: State | None, word: str) -> None:
-    of = item(State.LEASED, due_ms=NOW_MS + 20_000, attempt=2, token=9, **changes)
-    assert word in told(of).reasons[1]
+def test_the_end_of_a_lease_is_predicted_as_the_transition_table_has_it(
+    changes: dict[str, Any], next_state: State | None, words: str
+) -> None:
+    leased = item(State.LEASED, due_ms=NOW_MS + 20_000, attempt=2, token=9, **changes)
+    assert words in explained(leased).reasons[1]
     end_ms = NOW_MS + 20_000
-    verdict = apply_event(
-        Event(EventKind.DUE, 5), of, FlushContext(end_ms, end_ms, 10, {"default": RetryPolicy(1, 1, 1, 1)})
+    transition = apply_event(
+        Event(EventKind.DUE, 5), leased, FlushContext(end_ms, end_ms, 10, {"default": RetryPolicy(1, 1, 1, 1)})
     )
-    assert (verdict.row.state if verdict.row else None) == fate
-    assert (verdict.effect is Effect.DELETED) is (fate is None)
+    assert (transition.row.state if transition.row else None) == next_state
+    assert (transition.effect is Effect.DELETED) is (next_state is None)
 
 
 def test_commands_name_the_namespace_and_can_be_pasted() -> None:
-    of = item(State.READY, topic="my mail; rm -rf")
-    assert told(of, is_paused=True, namespace="a b").remedies[0] == (
+    ready = item(State.READY, topic="my mail; rm -rf")
+    assert explained(ready, is_paused=True, namespace="a b").remedies[0] == (
         "Resume it: foqs topic resume 'my mail; rm -rf' -n 'a b'"
     )
 
 
-def test_times_are_shown_to_the_end_of_time() -> None:
+def test_the_latest_time_and_every_unit_are_formatted() -> None:
     assert format_time(TIME_MS_MAX) == "9999-12-31 23:59:59 UTC"
     assert [format_duration(ms) for ms in (0, 999, 1_000, 90_000, 5 * HOUR_MS, 36 * HOUR_MS, 86_400_000_000)] == [
         "0 ms",

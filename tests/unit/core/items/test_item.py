@@ -1,4 +1,4 @@
-"""The item: numbers, ids and their one spelling, and the order of delivery."""
+"""The item: numbers, ids with exactly one spelling, and the order of delivery."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def test_numbers_of_a_later_epoch_are_greater(epoch: int, sequence: int, other: 
 @pytest.mark.parametrize(
     ("epoch", "sequence"), [(0, 1), (-1, 1), (EPOCH_MAX + 1, 1), (1, 0), (1, -1), (1, SEQUENCE_MAX + 1)]
 )
-def test_a_number_out_of_bounds_is_refused(epoch: int, sequence: int) -> None:
+def test_an_epoch_or_sequence_out_of_bounds_is_refused(epoch: int, sequence: int) -> None:
     with pytest.raises(ValueError, match="outside"):
         make_number(epoch, sequence)
 
 
 @given(SHARDS, EPOCHS, SEQUENCES)
-def test_an_id_reads_back_as_it_was_written(shard: int, epoch: int, sequence: int) -> None:
+def test_an_id_parses_back_to_its_shard_and_number(shard: int, epoch: int, sequence: int) -> None:
     number = make_number(epoch, sequence)
     assert parse_id(format_id(shard, number), "id") == (shard, number)
 
@@ -97,14 +97,14 @@ GOOD = make_number(1, 1)
         f"{'9' * 10_000}-{GOOD}",
     ],
 )
-def test_any_other_spelling_is_refused_and_the_field_named(text: str) -> None:
+def test_any_other_spelling_of_an_id_is_refused_and_the_error_names_the_field(text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_id(text, "leases[2].id")
     assert caught.value.field == "leases[2].id"
 
 
 @given(st.text(alphabet="0123456789-+_ \u0663x", max_size=30))
-def test_no_two_texts_name_one_item(text: str) -> None:
+def test_no_two_texts_are_ids_of_one_item(text: str) -> None:
     try:
         shard, number = parse_id(text, "id")
     except InvalidArgument:
@@ -147,7 +147,7 @@ def test_order_is_priority_then_deliver_after_then_id() -> None:
 
 
 def _near(low: int, high: int) -> st.SearchStrategy[int]:
-    """Anything, and often the ends and equal values."""
+    """Draw any value, but often the ends and equal values."""
     return st.one_of(st.integers(low, high), st.sampled_from([low, low + 1, 0, 1, high - 1, high]))
 
 
@@ -155,7 +155,7 @@ KEYS = st.tuples(_near(PRIORITY_MIN, PRIORITY_MAX), _near(0, TIME_MS_MAX), _near
 
 
 @given(KEYS)
-def test_a_packed_key_unpacks_to_what_went_in(key: tuple[int, int, int]) -> None:
+def test_a_packed_key_unpacks_to_its_parts(key: tuple[int, int, int]) -> None:
     packed = pack_order_key(*key)
     assert packed >= 0
     assert unpack_order_key(packed) == key
@@ -171,7 +171,7 @@ def test_packed_keys_sort_as_their_parts_do(keys: list[tuple[int, int, int]], ba
     assert [unpack_order_key(packed) for packed in sorted(pack_order_key(*key) for key in mixed)] == sorted(mixed)
 
 
-def test_extreme_keys_are_apart() -> None:
+def test_keys_at_the_limits_differ_and_keep_their_order() -> None:
     ends = [
         (priority, after, number)
         for priority in (PRIORITY_MIN, -1, 0, 1, PRIORITY_MAX)
@@ -183,14 +183,14 @@ def test_extreme_keys_are_apart() -> None:
     assert packed[0] == 0
 
 
-def test_every_code_has_one_error_class_that_says_so() -> None:
+def test_every_code_has_one_error_class_with_that_code() -> None:
     assert set(ERROR_BY_CODE) == set(ErrorCode)
     for code, kind in ERROR_BY_CODE.items():
         assert kind.code is code
         assert issubclass(kind, FoqsError)
 
 
-def test_an_error_carries_its_fields_and_reads_as_a_sentence() -> None:
+def test_an_error_carries_its_fields_and_its_text_names_code_and_field() -> None:
     error = NotOwner("ask the owner", field="id", retry_after_ms=5, owner=("host", 7411))
     assert (error.message, error.field, error.retry_after_ms, error.owner) == ("ask the owner", "id", 5, ("host", 7411))
     assert str(error) == "NOT_OWNER (id): ask the owner"

@@ -1,4 +1,4 @@
-"""The life of an item: the table is whole, its rules do what it says, and little else can happen."""
+"""The life of an item: the table is total, its rules do what it declares, and nothing else can happen."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from tools import diagram
 NOW = 1_000_000
 POLICY = RetryPolicy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=1)
 OLD, NEW = 41, 42
-"""The token of the row's last lease, and that of the flush that judges."""
-MOMENT = FlushContext(NOW, NOW, NEW, {"n": POLICY})
-GRANTED = 3
+"""The token of the row's last lease, and the token of the flush."""
+CONTEXT = FlushContext(NOW, NOW, NEW, {"n": POLICY})
+ATTEMPTS = 3
 """The attempts that the row has had."""
 
 BASE = Row(
@@ -55,25 +55,25 @@ BASE = Row(
     state=State.READY,
     due_ms=None,
     token=OLD,
-    attempt=GRANTED,
+    attempt=ATTEMPTS,
 )
 
 
-def right_due_ms(row: Row, moment_ms: int) -> int | None:
-    """What the state says about the next thing that must happen."""
+def expected_due_ms(row: Row, now_ms: int) -> int | None:
+    """Return the `due_ms` that a row in this state must have."""
     if row.state is State.DEFERRED:
         return min(row.deliver_after_ms, TIME_MS_MAX if row.expires_at_ms is None else row.expires_at_ms)
     if row.state is State.READY:
         return row.expires_at_ms
     if row.state is State.DEAD:
-        return moment_ms + POLICY.dead_retention_ms
+        return now_ms + POLICY.dead_retention_ms
     return row.due_ms
 
 
 def rows(state: State) -> Iterator[Row]:
-    """Every sort of row in a state: with and without TTL, over or not, last attempt or not, due or not."""
+    """Yield every kind of row in a state: with and without a TTL, expired or not, last attempt or not, due or not."""
     for ttl_left, policy, attempts_max, due_in in product(
-        (None, -5, 0, 1, 500), DeliveryPolicy, (0, GRANTED, GRANTED + 1), (-5, 0, 1, 500)
+        (None, -5, 0, 1, 500), DeliveryPolicy, (0, ATTEMPTS, ATTEMPTS + 1), (-5, 0, 1, 500)
     ):
         row = replace(BASE, state=state, policy=policy, attempts_max=attempts_max)
         if ttl_left is not None:
@@ -81,7 +81,7 @@ def rows(state: State) -> Iterator[Row]:
             row.expires_at_ms = NOW + ttl_left
         if state is State.DEFERRED:
             row.deliver_after_ms = NOW + due_in
-            row.due_ms = right_due_ms(row, NOW)
+            row.due_ms = expected_due_ms(row, NOW)
         elif state is State.READY:
             row.due_ms = row.expires_at_ms
         else:
@@ -89,8 +89,8 @@ def rows(state: State) -> Iterator[Row]:
         yield row
 
 
-def happenings(kind: EventKind) -> Iterator[Event]:
-    """Every sort of an event."""
+def events(kind: EventKind) -> Iterator[Event]:
+    """Yield every variant of an event."""
     tokens = (OLD, OLD - 1, 0) if kind in (EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE) else (0,)
     for token in tokens:
         event = Event(kind, BASE.id, "n", token=token)
@@ -117,21 +117,21 @@ def has_time(event: Event) -> bool:
     return event.delay_ms is not None or event.deliver_after_ms is not None
 
 
-def judged(state: State, kind: EventKind) -> Iterator[tuple[Event, Row, Transition]]:
-    for row, event in product(rows(state), happenings(kind)):
+def transitions(state: State, kind: EventKind) -> Iterator[tuple[Event, Row, Transition]]:
+    for row, event in product(rows(state), events(kind)):
         before = replace(row)
-        verdict = apply_event(event, row, MOMENT)
-        assert row == before, "a rule must leave the row it was given as it is"
-        yield event, row, verdict
+        transition = apply_event(event, row, CONTEXT)
+        assert row == before, "a rule must not change the row that it is given"
+        yield event, row, transition
 
 
-def state_after(row: Row, verdict: Transition) -> State | None:
-    if verdict.effect is Effect.DELETED:
+def state_after(row: Row, transition: Transition) -> State | None:
+    if transition.effect is Effect.DELETED:
         return None
-    if verdict.effect is Effect.UNCHANGED:
+    if transition.effect is Effect.UNCHANGED:
         return row.state
-    assert verdict.row is not None
-    return verdict.row.state
+    assert transition.row is not None
+    return transition.row.state
 
 
 PAIRS = list(product(State, EventKind))
@@ -143,35 +143,35 @@ def test_the_table_has_a_row_for_every_state_and_event() -> None:
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
-def test_a_rule_leads_exactly_where_the_table_says(state: State, kind: EventKind) -> None:
-    declared = {following for _, following in TABLE[state, kind].outcomes}
-    reached = {state_after(row, verdict) for _, row, verdict in judged(state, kind)}
+def test_a_rule_leads_to_exactly_the_states_that_it_declares(state: State, kind: EventKind) -> None:
+    declared = {next_state for _, next_state in TABLE[state, kind].outcomes}
+    reached = {state_after(row, transition) for _, row, transition in transitions(state, kind)}
     assert reached == declared
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
 def test_an_error_never_comes_with_a_change(state: State, kind: EventKind) -> None:
-    for _, _, verdict in judged(state, kind):
-        assert (verdict.row is not None) == (verdict.effect is Effect.CHANGED)
-        if verdict.error is not None:
-            assert verdict.effect is Effect.UNCHANGED
-            assert not verdict.already_gone
+    for _, _, transition in transitions(state, kind):
+        assert (transition.row is not None) == (transition.effect is Effect.CHANGED)
+        if transition.error is not None:
+            assert transition.effect is Effect.UNCHANGED
+            assert not transition.already_gone
             allowed = (ErrorCode.INVALID_ARGUMENT,) if kind is EventKind.UPDATE else (ErrorCode.STALE_LEASE,)
-            assert verdict.error.code in (*allowed, ErrorCode.NOT_FOUND)
+            assert transition.error.code in (*allowed, ErrorCode.NOT_FOUND)
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
-def test_an_event_of_a_caller_is_never_swallowed(state: State, kind: EventKind) -> None:
-    """What changes nothing says why; only the shard's own events may find nothing to do."""
-    for _, _, verdict in judged(state, kind):
-        if verdict.effect is Effect.UNCHANGED and kind not in (EventKind.DUE, EventKind.DELIVER):
-            assert verdict.error is not None
+def test_a_caller_s_event_that_changes_nothing_gets_an_error(state: State, kind: EventKind) -> None:
+    """Only the shard's own events may find nothing to do."""
+    for _, _, transition in transitions(state, kind):
+        if transition.effect is Effect.UNCHANGED and kind not in (EventKind.DUE, EventKind.DELIVER):
+            assert transition.error is not None
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
 def test_a_changed_row_keeps_what_must_not_change(state: State, kind: EventKind) -> None:
-    for event, row, verdict in judged(state, kind):
-        new = verdict.row
+    for event, row, transition in transitions(state, kind):
+        new = transition.row
         if new is None:
             continue
         lasting = ("id", "namespace", "topic", "enqueued_at_ms", "lease_ms", "ttl_ms", "policy", "payload")
@@ -192,9 +192,9 @@ def test_a_changed_row_keeps_what_must_not_change(state: State, kind: EventKind)
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
-def test_due_is_what_the_state_says(state: State, kind: EventKind) -> None:
-    for event, row, verdict in judged(state, kind):
-        new = verdict.row
+def test_due_follows_from_the_state(state: State, kind: EventKind) -> None:
+    for event, row, transition in transitions(state, kind):
+        new = transition.row
         if new is None:
             continue
         if kind is EventKind.UPDATE and not has_time(event):
@@ -204,7 +204,7 @@ def test_due_is_what_the_state_says(state: State, kind: EventKind) -> None:
             lease_ms = row.lease_ms if event.lease_ms is None else event.lease_ms
             assert new.due_ms == min(NOW + lease_ms, TIME_MS_MAX)
         else:
-            assert new.due_ms == right_due_ms(new, NOW)
+            assert new.due_ms == expected_due_ms(new, NOW)
         for moment in (new.due_ms, new.deliver_after_ms, new.expires_at_ms):
             assert moment is None or moment <= TIME_MS_MAX
         if new.state is State.DEFERRED:
@@ -213,130 +213,130 @@ def test_due_is_what_the_state_says(state: State, kind: EventKind) -> None:
 
 @pytest.mark.parametrize("state", State)
 def test_only_the_last_token_acks(state: State) -> None:
-    for event, _, verdict in judged(state, EventKind.ACK):
-        assert (verdict.effect is Effect.DELETED) == (event.token == OLD)
+    for event, _, transition in transitions(state, EventKind.ACK):
+        assert (transition.effect is Effect.DELETED) == (event.token == OLD)
 
 
-def test_an_item_never_handed_out_cannot_be_acked() -> None:
+def test_an_item_that_was_never_delivered_cannot_be_acked() -> None:
     for state in (State.READY, State.DEFERRED):
         row = replace(BASE, state=state, token=0, attempt=0)
-        verdict = apply_event(Event(EventKind.ACK, row.id, "n", token=0), row, MOMENT)
-        assert verdict.effect is Effect.UNCHANGED
-        assert verdict.error is not None and verdict.error.code is ErrorCode.STALE_LEASE
+        transition = apply_event(Event(EventKind.ACK, row.id, "n", token=0), row, CONTEXT)
+        assert transition.effect is Effect.UNCHANGED
+        assert transition.error is not None and transition.error.code is ErrorCode.STALE_LEASE
 
 
 @pytest.mark.parametrize("kind", [EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE])
 def test_a_lease_is_used_only_by_its_holder_and_only_while_it_lasts(kind: EventKind) -> None:
     for state in State:
-        for event, _, verdict in judged(state, kind):
+        for event, _, transition in transitions(state, kind):
             allowed = state is State.LEASED and event.token == OLD
-            assert (verdict.error is None) == allowed
+            assert (transition.error is None) == allowed
 
 
 @pytest.mark.parametrize("kind", [EventKind.DUE, EventKind.DELIVER, EventKind.NACK, EventKind.RELEASE])
 def test_nothing_becomes_ready_or_leased_after_its_ttl(kind: EventKind) -> None:
     for state in (State.DEFERRED, State.READY, State.LEASED):
-        for _, row, verdict in judged(state, kind):
-            new = verdict.row
+        for _, row, transition in transitions(state, kind):
+            new = transition.row
             if new is not None and row.expires_at_ms is not None and row.expires_at_ms <= NOW:
                 assert new.state is State.DEAD
 
 
 @pytest.mark.parametrize("kind", [EventKind.DUE, EventKind.NACK])
 def test_an_item_out_of_attempts_is_never_ready_again(kind: EventKind) -> None:
-    for _, row, verdict in judged(State.LEASED, kind):
-        if row.attempts_max == GRANTED and verdict.row is not None:
-            assert verdict.row.state is State.DEAD
+    for _, row, transition in transitions(State.LEASED, kind):
+        if row.attempts_max == ATTEMPTS and transition.row is not None:
+            assert transition.row.state is State.DEAD
 
 
 @pytest.mark.parametrize("kind", [EventKind.DUE, EventKind.NACK])
 def test_an_at_most_once_item_is_never_ready_again(kind: EventKind) -> None:
-    for event, row, verdict in judged(State.LEASED, kind):
-        if row.policy is DeliveryPolicy.AT_MOST_ONCE and verdict.row is not None:
-            assert verdict.row.state is State.DEAD
+    for event, row, transition in transitions(State.LEASED, kind):
+        if row.policy is DeliveryPolicy.AT_MOST_ONCE and transition.row is not None:
+            assert transition.row.state is State.DEAD
             assert event.dead
 
 
-def test_what_is_due_and_wanted_is_as_if_it_had_become_ready_and_was_then_handed_out() -> None:
+def test_a_due_item_with_a_waiter_is_leased_as_if_it_had_become_ready_first() -> None:
     for state, lease_ms in product(State, (None, 77)):
         for row in rows(state):
-            due = apply_event(Event(EventKind.DUE, row.id), row, MOMENT)
-            wanted = apply_event(Event(EventKind.DUE, row.id, lease_ms=lease_ms, has_waiter=True), row, MOMENT)
-            woken = due.row is not None and due.row.state is State.READY
-            assert becomes_ready(row, NOW) == woken
-            if woken:
-                assert wanted == apply_event(Event(EventKind.DELIVER, row.id, lease_ms=lease_ms), due.row, MOMENT)
+            due = apply_event(Event(EventKind.DUE, row.id), row, CONTEXT)
+            with_waiter = apply_event(Event(EventKind.DUE, row.id, lease_ms=lease_ms, has_waiter=True), row, CONTEXT)
+            is_ready = due.row is not None and due.row.state is State.READY
+            assert becomes_ready(row, NOW) == is_ready
+            if is_ready:
+                assert with_waiter == apply_event(Event(EventKind.DELIVER, row.id, lease_ms=lease_ms), due.row, CONTEXT)
             else:
-                assert wanted == due
+                assert with_waiter == due
 
 
-def test_nothing_happens_to_another_namespaces_item() -> None:
+def test_an_event_of_another_namespace_changes_nothing() -> None:
     for state, kind in PAIRS:
-        for row, event in product(rows(state), happenings(kind)):
-            verdict = apply_event(replace(event, namespace="other"), row, MOMENT)
-            assert verdict.effect is Effect.UNCHANGED
-            assert not verdict.already_gone
+        for row, event in product(rows(state), events(kind)):
+            transition = apply_event(replace(event, namespace="other"), row, CONTEXT)
+            assert transition.effect is Effect.UNCHANGED
+            assert not transition.already_gone
             if kind not in (EventKind.DUE, EventKind.DELIVER):
-                assert verdict.error is not None and verdict.error.code is ErrorCode.NOT_FOUND
+                assert transition.error is not None and transition.error.code is ErrorCode.NOT_FOUND
 
 
-def test_what_is_gone_may_be_acked_and_cancelled_again_and_nothing_else() -> None:
+def test_only_ack_and_cancel_succeed_on_an_item_that_is_gone() -> None:
     for kind in EventKind:
-        for event in happenings(kind):
-            verdict = apply_event(event, None, MOMENT)
-            assert verdict.effect is Effect.UNCHANGED
-            assert verdict.already_gone == (kind in (EventKind.ACK, EventKind.CANCEL))
-            calls = (EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE, EventKind.REDRIVE, EventKind.UPDATE)
-            assert (verdict.error is not None) == (kind in calls)
+        for event in events(kind):
+            transition = apply_event(event, None, CONTEXT)
+            assert transition.effect is Effect.UNCHANGED
+            assert transition.already_gone == (kind in (EventKind.ACK, EventKind.CANCEL))
+            failing = (EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE, EventKind.REDRIVE, EventKind.UPDATE)
+            assert (transition.error is not None) == (kind in failing)
 
 
-def test_redrive_grants_fresh_attempts_and_a_fresh_ttl() -> None:
-    for _, row, verdict in judged(State.DEAD, EventKind.REDRIVE):
-        new = verdict.row
+def test_redrive_resets_the_attempts_and_the_ttl() -> None:
+    for _, row, transition in transitions(State.DEAD, EventKind.REDRIVE):
+        new = transition.row
         assert new is not None
         assert (new.state, new.attempt, new.deliver_after_ms) == (State.READY, 0, NOW)
         assert new.expires_at_ms == (None if row.ttl_ms is None else NOW + row.ttl_ms)
 
 
-def test_an_update_reschedules_what_waits_and_never_beyond_its_ttl() -> None:
+def test_an_update_moves_the_time_of_an_item_that_is_not_leased_but_never_beyond_its_ttl() -> None:
     for state in (State.READY, State.DEFERRED):
-        for event, row, verdict in judged(state, EventKind.UPDATE):
+        for event, row, transition in transitions(state, EventKind.UPDATE):
             expired = row.expires_at_ms is not None and row.expires_at_ms <= NOW
             if expired:
-                assert verdict.error is not None and verdict.error.code is ErrorCode.NOT_FOUND
+                assert transition.error is not None and transition.error.code is ErrorCode.NOT_FOUND
             elif has_time(event):
-                asked = NOW + event.delay_ms if event.delay_ms is not None else event.deliver_after_ms
-                assert asked is not None
-                after = min(max(asked, NOW), TIME_MS_MAX)
+                requested_ms = NOW + event.delay_ms if event.delay_ms is not None else event.deliver_after_ms
+                assert requested_ms is not None
+                after = min(max(requested_ms, NOW), TIME_MS_MAX)
                 if row.expires_at_ms is not None and after >= row.expires_at_ms:
-                    assert verdict.error is not None and verdict.error.code is ErrorCode.INVALID_ARGUMENT
-                    wanted = "change.delay_ms" if event.delay_ms is not None else "change.deliver_after_ms"
-                    assert verdict.error.field == wanted
+                    assert transition.error is not None and transition.error.code is ErrorCode.INVALID_ARGUMENT
+                    field = "change.delay_ms" if event.delay_ms is not None else "change.deliver_after_ms"
+                    assert transition.error.field == field
                     continue
-                new = verdict.row
+                new = transition.row
                 assert new is not None
                 assert new.state is (State.DEFERRED if after > NOW else State.READY)
-                kept = state is State.READY and after <= NOW
-                assert new.deliver_after_ms == (row.deliver_after_ms if kept else after)
+                is_kept = state is State.READY and after <= NOW
+                assert new.deliver_after_ms == (row.deliver_after_ms if is_kept else after)
 
 
-def test_an_update_gives_no_time_to_what_is_leased_or_dead() -> None:
+def test_an_update_cannot_set_the_time_of_a_leased_or_dead_item() -> None:
     for state in (State.LEASED, State.DEAD):
-        for event, _, verdict in judged(state, EventKind.UPDATE):
-            assert (verdict.error is not None) == has_time(event)
-            if verdict.error is not None:
-                assert verdict.error.code is ErrorCode.INVALID_ARGUMENT
-                assert verdict.error.field in ("change.delay_ms", "change.deliver_after_ms")
+        for event, _, transition in transitions(state, EventKind.UPDATE):
+            assert (transition.error is not None) == has_time(event)
+            if transition.error is not None:
+                assert transition.error.code is ErrorCode.INVALID_ARGUMENT
+                assert transition.error.field in ("change.delay_ms", "change.deliver_after_ms")
 
 
 def test_a_nack_without_a_time_backs_off() -> None:
     row = replace(BASE, state=State.LEASED, due_ms=NOW + 5)
     for attempt, jitter in ((1, 0.0), (2, 0.5), (9, 0.999)):
-        verdict = apply_event(
-            Event(EventKind.NACK, 7, "n", token=OLD, jitter=jitter), replace(row, attempt=attempt), MOMENT
+        transition = apply_event(
+            Event(EventKind.NACK, 7, "n", token=OLD, jitter=jitter), replace(row, attempt=attempt), CONTEXT
         )
-        assert verdict.row is not None
-        assert verdict.row.deliver_after_ms == NOW + backoff_ms(POLICY, attempt, jitter)
+        assert transition.row is not None
+        assert transition.row.deliver_after_ms == NOW + backoff_ms(POLICY, attempt, jitter)
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True), st.integers(0, 10_000), st.integers(0, 100_000))
@@ -376,34 +376,34 @@ NEW_ITEM = NewItem(
     st.integers(0, TIME_MS_MAX),
     st.none() | st.integers(1, 10**6) | st.just(TIME_MS_MAX),
 )
-def test_an_item_enters_ready_or_deferred_with_its_times_counted_from_now(
+def test_a_new_item_is_ready_or_deferred_with_its_times_counted_from_now(
     delay_ms: int | None, after_ms: int, ttl_ms: int | None
 ) -> None:
     after = after_ms if delay_ms is None else None
     row = new_row(replace(NEW_ITEM, delay_ms=delay_ms, deliver_after_ms=after, ttl_ms=ttl_ms), 9, NOW)
-    wanted = after_ms if delay_ms is None else NOW + delay_ms
-    assert row.deliver_after_ms == min(max(wanted, NOW), TIME_MS_MAX)
-    assert row.state is (State.DEFERRED if wanted > NOW else State.READY)
+    requested_ms = after_ms if delay_ms is None else NOW + delay_ms
+    assert row.deliver_after_ms == min(max(requested_ms, NOW), TIME_MS_MAX)
+    assert row.state is (State.DEFERRED if requested_ms > NOW else State.READY)
     assert row.expires_at_ms == (None if ttl_ms is None else min(NOW + ttl_ms, TIME_MS_MAX))
-    assert row.due_ms == right_due_ms(row, NOW)
+    assert row.due_ms == expected_due_ms(row, NOW)
     assert (row.token, row.attempt, row.enqueued_at_ms) == (0, 0, NOW)
     assert (row.id, row.payload, row.payload_bytes, row.metadata) == (9, b"payload", 7, b"meta")
     assert (row.priority, row.lease_ms, row.policy, row.attempts_max) == (3, 30, DeliveryPolicy.AT_MOST_ONCE, 4)
 
 
-def test_picture_and_table_show_every_way_that_changes_an_item() -> None:
-    ways = dict(re.findall(r"<title>(\w+ to \w+): (.*)</title>", diagram.picture()))
+def test_picture_and_table_show_every_transition_that_changes_an_item() -> None:
+    arrows = dict(re.findall(r"<title>(\w+ to \w+): (.*)</title>", diagram.picture()))
     table = diagram.table()
     for (state, kind), rule in TABLE.items():
-        for condition, following in rule.outcomes:
-            assert condition in table
-            if following is not state:
-                way = ways[f"{state.name} to {'gone' if following is None else following.name}"]
-                assert (f"{kind.value} ({condition})" if condition else kind.value) in way
+        for guard, next_state in rule.outcomes:
+            assert guard in table
+            if next_state is not state:
+                label = arrows[f"{state.name} to {'gone' if next_state is None else next_state.name}"]
+                assert (f"{kind.value} ({guard})" if guard else kind.value) in label
     assert table.count("| **") == len(EventKind)
 
 
-def test_an_arrow_without_a_place_in_the_picture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arrow_without_a_place_in_the_picture_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(diagram.ARROWS, ("DEAD", "READY"))
     with pytest.raises(diagram.Failed, match="differ about DEAD to READY"):
         diagram.picture()
