@@ -1,11 +1,11 @@
-"""Whether a shard's flushes say that its database is not well: a rolling window over them.
+"""A rolling window over the flushes of a shard, which says when to open its circuit breaker.
 
-Holds how many flushes ended, how many of them failed and how long they took, in
-a fixed number of spans of time, so its memory is bounded whatever the rate; the
-window rolls on by a whole span. A flush that is still waiting is judged with
-the time it has taken so far, and needs no company when it waits for as long as
-the least number of slow ones would have taken: none can run beside it. Pure:
-times are seconds of any clock that does not go back. Knows nothing of states.
+Holds how many flushes ended, how many failed and how long they took, in a fixed
+number of time spans. So its memory is bounded at any rate; the window moves by
+whole spans. A flush in progress counts with the time it has taken so far. It
+opens the breaker alone once it has taken as long as `flushes_min` slow flushes,
+because no other flush can run meanwhile. Pure: times are seconds of any clock that
+does not go back. Knows nothing of the breaker's states.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 SPAN_COUNT: Final = 10
-"""A window's spans. The last one is still filling, so what is seen is nine to ten tenths of a window."""
+"""The number of spans. The newest one is still filling, so the window covers 90 to 100 % of `window_s`."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -23,10 +23,10 @@ class BreakerSettings:
 
     Attributes:
         window_s: how long a flush is remembered.
-        latency_s_max: the mean time of the flushes in the window above which it opens.
-        error_percent: of 100 flushes in the window, so many that fail open it.
-        flushes_min: fewer flushes in the window open nothing; one that waits for as long as so many slow ones does.
-        reset_s: how long it stays open before one flush is tried.
+        latency_s_max: the breaker opens if the mean duration of the flushes in the window is above this.
+        error_percent: the breaker opens if this share of the flushes in the window failed.
+        flushes_min: with fewer flushes in the window the breaker stays closed, except for `stall_s_max`.
+        reset_s: how long the breaker stays open before one flush is tried.
     """
 
     window_s: float
@@ -37,24 +37,24 @@ class BreakerSettings:
 
     @property
     def stall_s_max(self) -> float:
-        """As long as the least number of slow ones takes."""
+        """The duration of one flush in progress that opens the breaker alone."""
         return self.flushes_min * self.latency_s_max
 
 
 class FlushWindow:
-    """The flushes of one shard that ended lately."""
+    """The recent flushes of one shard."""
 
     def __init__(self, settings: BreakerSettings) -> None:
         self._settings = settings
         self._span_s = settings.window_s / SPAN_COUNT
         self._span = 0
-        """The one that is filling, by its number since the clock began."""
+        """The number of the current span, counted from the zero of the clock."""
         self._spans = [0] * SPAN_COUNT
-        """Which span each place stands for."""
+        """The number of the span that each place holds."""
         self.clear()
 
     def add(self, now_s: float, seconds: float, *, failed: bool) -> None:
-        """A flush has ended just now, after so many seconds."""
+        """Record a flush that ended now and took `seconds`."""
         self._roll(now_s)
         place = self._span % SPAN_COUNT
         self._spans[place] = self._span
@@ -66,20 +66,20 @@ class FlushWindow:
         self._all_seconds += seconds
 
     def clear(self) -> None:
-        """Forgets all of it."""
+        """Forget all flushes."""
         self._flushes = [0] * SPAN_COUNT
         self._failures = [0] * SPAN_COUNT
         self._seconds = [0.0] * SPAN_COUNT
         self._sum()
 
     def _roll(self, now_s: float) -> None:
-        """Forgets the spans that are over: most calls find that there are none."""
+        """Forget the spans that left the window. Most calls find none."""
         span = int(now_s / self._span_s)
         if span <= self._span:
             return
         self._span = span
-        for place, own in enumerate(self._spans):
-            if own <= span - SPAN_COUNT:
+        for place, held_span in enumerate(self._spans):
+            if held_span <= span - SPAN_COUNT:
                 self._flushes[place] = self._failures[place] = 0
                 self._seconds[place] = 0.0
         self._sum()
@@ -90,10 +90,10 @@ class FlushWindow:
         self._all_seconds = sum(self._seconds)
 
     def trip_reason(self, now_s: float, waiting_s: float | None = None) -> str | None:
-        """Why the database is not well, in a few words; None where nothing says so.
+        """Return why the breaker must open, in a few words, or None.
 
         Args:
-            waiting_s: how long a flush has been under way; None when there is none.
+            waiting_s: how long the flush in progress has taken so far; None if there is none.
         """
         self._roll(now_s)
         flushes, failures, seconds = self._all_flushes, self._all_failures, self._all_seconds
@@ -102,7 +102,7 @@ class FlushWindow:
             return f"{failures} of the last {flushes} transactions failed"
         if waiting_s is not None:
             if waiting_s >= settings.stall_s_max:
-                return f"a transaction has got no answer for {waiting_s * 1000:.0f} ms"
+                return f"a transaction has had no answer for {waiting_s * 1000:.0f} ms"
             flushes += 1
             seconds += waiting_s
         if flushes >= settings.flushes_min and seconds > settings.latency_s_max * flushes:

@@ -1,8 +1,8 @@
-"""What a namespace has under way: new items that were taken in and are neither committed nor refused yet.
+"""The new items of a namespace in flight: accepted, and neither committed nor refused yet.
 
-Counts items and bytes of payload, as `usage` counts those that are committed, so
-that both may be added. Always true: an item leaves once, with its result,
-however often its flush is tried. Knows nothing of queues or flushes.
+Counts items and payload bytes, as `NamespaceUsage` does for committed items, so the
+two can be added. Always true: an item is removed once, when it gets its result,
+however often its flush is retried. Knows nothing of queues or flushes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from foqs.core.items.item import NewItem
 
 
 class InFlight:
-    """Of one namespace, over all shards of a host."""
+    """The items in flight of one namespace, in all shards of a host."""
 
     __slots__ = ("bytes", "items")
 
@@ -22,16 +22,16 @@ class InFlight:
         self.bytes = 0
 
     def add(self, items: Sequence[NewItem]) -> None:
-        """A shard has taken these in."""
+        """Add items that a shard has accepted."""
         self.items += len(items)
         self.bytes += total_payload_bytes(items)
 
     def remove(self, items: Sequence[NewItem]) -> None:
-        """These have their results."""
+        """Remove items that have their results."""
         self.items -= len(items)
         self.bytes -= total_payload_bytes(items)
 
 
 def total_payload_bytes(items: Sequence[NewItem]) -> int:
-    """Bytes of their payloads: what they will count for when they are committed."""
+    """Return the sum of the payload bytes, as `NamespaceUsage` will count them."""
     return sum([len(item.payload) for item in items])

@@ -1,23 +1,23 @@
-"""One host's share of what a namespace may enqueue on all hosts of its tier together.
+"""One host's part of the enqueue rate limit of a namespace, which all hosts of a tier share.
 
-Think of one token bucket for the whole tier, which holds `BURST_S` of the limit.
-About once a second every host tells the others how many items it has taken in
-all, and how many it was asked to take lately. Between two *rounds*, in each of
-which a host has heard of all others, it may take its *part* of what is in the
-bucket and of what flows in; what it leaves is in the bucket again at the next
-round. So parts need not be exact, nothing is lost when demand moves, and what
-was taken too much anywhere is missing everywhere until it is made up for.
+The model is one token bucket for the whole tier, which holds `BURST_S` of the limit.
+About once a second, each host reports to the others how many items it has enqueued
+in total, and its recent demand. A *round* ends when a host has the reports of all
+others. Between two rounds, the host may take its *fraction* of the tokens in the
+bucket and of those that flow in. Tokens that it does not take are in the bucket again
+at the next round. So fractions need not be exact, no tokens are lost when demand
+moves, and tokens taken in excess are missing for all hosts until they are refilled.
 
-A part is a host's demand beside that of all. Always true, while every host hears
-the others within `TOLD_PERIODS`: the parts of all hosts make no more than
-1 + `LEAST_PART`. For a host counts of its own demand only what it has told for
-so long, which the others know by then; a higher demand counts so much later, a
-lower one at once. A host that is silent is taken to go on with the part that it
-had when it was heard last; it does likewise with those that it does not hear, so
-two sides that are cut off from each other go on with what each had.
+A fraction is the host's demand divided by the demand of all hosts. Always true while
+each report arrives within `PROPAGATION_PERIODS`: the fractions of all hosts sum to at
+most 1 + `FRACTION_MIN`. This holds because a host counts only the part of its own
+demand that it has reported for that long, so the others know it. A rise of demand
+counts after that time, a fall at once. An unresponsive host is assumed to keep its
+last known fraction, and does the same. So both sides of a network partition continue
+with the fractions that they had.
 
-Knows nothing of how hosts talk, nor which there are. Times are seconds of any
-clock that does not go back.
+Knows nothing of how hosts communicate, nor which hosts exist. Times are seconds of
+any clock that does not go back.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from foqs.core.limits.token_bucket import MINUTE_S
 HostT = TypeVar("HostT", bound=Hashable)
 
 BURST_S: Final = 2.0
-"""So much of the limit may be saved up, by all hosts together."""
+"""All hosts together may save up this many seconds of the limit."""
 FRACTION_MIN: Final = 0.05
-"""All hosts without demand have this part together, so that their first items need not wait."""
+"""The hosts without demand share this fraction, so that their first items need not wait."""
 PROPAGATION_PERIODS: Final = 1.25
-"""What was told so many periods of the exchange ago is known to everybody who hears."""
+"""After this many periods of the exchange, every reachable host knows a report."""
 _REPORT_MERGE_PERIODS: Final = 0.25
-"""What is told more often counts as told at once: the least of it."""
+"""Reports within this many periods count as one, with the lowest demand of them."""
 _DEMAND_TAU_S: Final = 0.4
-"""In so long the weight of what was asked for falls to 1/e."""
+"""The time in which the weight of a past request falls to 1/e."""
 _IDLE_S: Final = 60.0
-"""A namespace that was not asked for so long has no demand, and its bucket is full."""
+"""After this time without a request, a namespace has no demand, and its bucket is full."""
 
 
 @dataclass(slots=True, frozen=True)
 class HostReport:
-    """What a host tells of a namespace.
+    """A host's report on one namespace.
 
     Attributes:
-        demand: items a minute that it was asked to take lately, taken or refused.
-        enqueued: items that it has taken in all; only differences mean anything.
-        items, payload_bytes: what it holds.
+        demand: items per minute in recent requests, enqueued or refused.
+        enqueued: items enqueued in total; only differences have a meaning.
+        items, payload_bytes: items that the host holds, and their payloads.
     """
 
     demand: int = 0
@@ -67,7 +67,7 @@ EMPTY_REPORT: Final = HostReport()
 
 @dataclass(slots=True)
 class _SentDemand:
-    """The least demand that was told between two moments near each other."""
+    """The lowest demand in the reports between two near moments."""
 
     demand: int
     first_s: float
@@ -75,7 +75,7 @@ class _SentDemand:
 
 
 class _OtherHost:
-    """What is known of one other host."""
+    """The known facts about one other host."""
 
     __slots__ = ("assumed_enqueued", "fraction", "report")
 
@@ -83,11 +83,11 @@ class _OtherHost:
         self.report = report
         self.fraction = 0.0
         self.assumed_enqueued = 0.0
-        """Items that it is taken to have enqueued since, because it is silent."""
+        """Items that it is assumed to have enqueued since its last report."""
 
 
 class ArrivalRate:
-    """A rate that forgets."""
+    """A decaying average of an arrival rate."""
 
     __slots__ = ("_at_s", "_per_s")
 
@@ -103,24 +103,25 @@ class ArrivalRate:
         return round(self._per_s * exp((self._at_s - now_s) / _DEMAND_TAU_S) * MINUTE_S)
 
     def is_idle(self, now_s: float) -> bool:
-        """There were none for a minute."""
+        """Return whether nothing arrived for a minute."""
         return now_s - self._at_s >= _IDLE_S
 
 
 class RateAllocation(Generic[HostT]):
-    """Of one namespace, at one host. To whoever enqueues it is a bucket, like `TokenBucket`.
+    """The rate allocation of one namespace at one host. Enqueues use it like a `TokenBucket`.
 
     A call larger than the bucket passes when the bucket is full, and leaves it
     with a debt.
 
     Args:
-        host_count: how many there are, this one included.
-        period_s: between two times that a host asks another.
-        is_complete: all of them were heard, so what was not spoken of was not asked for: the bucket is full. Otherwise there is
-            an item in it, so that the first one passes.
+        host_count: the number of hosts, this one included.
+        period_s: the period of the exchange of reports.
+        is_complete: all hosts have reported, so a namespace without a report had no demand and the bucket is full.
+            Otherwise it holds one token, so that the first item passes.
 
     Attributes:
-        part: of the limit and of what is left of a backlog, 0 to 1.
+        fraction: this host's part of the limits and of the remaining backlog, 0 to 1.
+        elsewhere_items, elsewhere_bytes: items that the other hosts hold, and their payloads.
     """
 
     __slots__ = (
@@ -152,36 +153,35 @@ class RateAllocation(Generic[HostT]):
         self._period_s = period_s
         self._arrivals = ArrivalRate()
         self._sent_demands = deque((_SentDemand(0, now_s, now_s),))
-        """What this host told of its demand, the oldest first."""
+        """The demand that this host reported, oldest first."""
         self._other_hosts: dict[HostT, _OtherHost] = {}
         self._demand_elsewhere = 0
-        """Of the other hosts."""
         self._enqueued = 0
-        """By this host, in all."""
+        """Items that this host enqueued in total."""
         self._tokens = inf if is_complete else 1.0
-        """What this host may take at `_at_s`: more than fits until it is looked at, less than nothing after a large call."""
+        """This host's tokens at `_at_s`. May exceed the burst until `_add_tokens` caps it; negative after a large call."""
         self._at_s = now_s
         self._tier_tokens = inf if is_complete else 0.0
-        """What was in the tier's bucket at the last round."""
+        """The tokens in the tier's bucket at the last round."""
         self._round_s = now_s
         self._consumed = 0.0
-        """By this host, since."""
+        """Items that passed at this host since the last round."""
         self._enqueued_elsewhere = 0.0
-        """By the others, as they told since."""
+        """Items that other hosts enqueued, by their reports since the last round."""
         self._held_items = 0
         self._held_bytes = 0
         self._host_count = host_count
         self._next_update_s = inf
-        """When more of this host's demand may count, by what it told."""
+        """When the next reported demand of this host starts to count."""
 
     # ---------------------------------------------------------------- to enqueue
 
     def record_request(self, items: int, now_s: float) -> None:
-        """So many items are to be enqueued, whatever becomes of them."""
+        """Record that a caller asks to enqueue `items`, whether they will pass or not."""
         self._arrivals.add(items, now_s)
 
     def wait_s(self, items: int, per_minute: int, now_s: float) -> float:
-        """How long until so many items may pass: 0 now. No longer than it takes the share to follow demand."""
+        """Return the time until `items` may pass; 0 if they may now. At most the time in which the fraction follows demand."""
         self._catch_up(per_minute, now_s)
         missing = min(items, self._burst_items_max(per_minute)) - self._tokens
         if missing <= 0:
@@ -190,39 +190,39 @@ class RateAllocation(Generic[HostT]):
         return min(alone_s / self.fraction, max(alone_s, PROPAGATION_PERIODS * self._period_s))
 
     def consume(self, items: int, per_minute: int, now_s: float) -> None:
-        """So many items have passed, after `wait_s` said that they may."""
+        """Take the tokens of items that passed, after `wait_s` returned 0."""
         self._catch_up(per_minute, now_s)
         self._tokens -= items
         self._consumed += items
         self._enqueued += items
 
     def refund(self, items: int) -> None:
-        """So many of those that passed need not have."""
+        """Return the tokens of consumed items that were not enqueued."""
         self._tokens += items
         self._consumed -= items
         self._enqueued -= items
 
     def items_max(self, limit: int) -> int:
-        """How many items this host may hold, of so many on all hosts."""
+        """Return how many items this host may hold, if all hosts together may hold `limit`."""
         return ceil(self._held_items + self.fraction * (limit - self._held_items - self.elsewhere_items))
 
     def bytes_max(self, limit: int) -> int:
-        """How many bytes of payload likewise."""
+        """Return how many payload bytes this host may hold, if all hosts together may hold `limit`."""
         return ceil(self._held_bytes + self.fraction * (limit - self._held_bytes - self.elsewhere_bytes))
 
-    # ----------------------------------------------------------- to and from others
+    # ------------------------------------------------------ exchange with other hosts
 
     @property
     def is_unused_elsewhere(self) -> bool:
-        """No other host has told anything but nothing."""
+        """Whether no other host reported any demand or items."""
         return not (self._demand_elsewhere or self.elsewhere_items or self.elsewhere_bytes)
 
     def is_idle(self, now_s: float) -> bool:
-        """Nobody asked here for a minute: there is nothing to tell of demand."""
+        """Return whether this host had no request for a minute, so it has no demand to report."""
         return self._arrivals.is_idle(now_s)
 
     def next_report(self, now_s: float) -> tuple[int, int]:
-        """(demand, enqueued) of this host, which are told to others now."""
+        """Return the (demand, enqueued) of this host for its next report, and record that it was reported."""
         demand = self._arrivals.per_minute(now_s)
         last = self._sent_demands[-1]
         if now_s - last.first_s < _REPORT_MERGE_PERIODS * self._period_s:
@@ -233,19 +233,20 @@ class RateAllocation(Generic[HostT]):
         return demand, self._enqueued
 
     def on_report(self, host: HostT, report: HostReport, host_count: int, per_minute: int, *, is_first: bool) -> None:
-        """Another host says so.
+        """Record the report of another host.
 
         Args:
-            host_count: how many there are, this one included.
+            host_count: the number of hosts, this one included.
             per_minute: the limit; 0 for none.
-            is_first: it was not heard before, of any namespace.
+            is_first: the host has not reported before, on any namespace.
         """
         known = self._other_hosts.get(host)
         if known is None:
-            # A host that had nothing to tell the last time has taken little since, and one that is new took it before.
+            # A known host that had nothing to report last time can have enqueued only a little since.
+            # A new host may have enqueued all of it long ago.
             recent_s = 0.0 if is_first else PROPAGATION_PERIODS * self._period_s + BURST_S
-            lately = min(report.enqueued, ceil(recent_s * per_minute / MINUTE_S))
-            known = self._other_hosts[host] = _OtherHost(HostReport(enqueued=report.enqueued - lately))
+            recent_items = min(report.enqueued, ceil(recent_s * per_minute / MINUTE_S))
+            known = self._other_hosts[host] = _OtherHost(HostReport(enqueued=report.enqueued - recent_items))
         before = known.report
         if report is EMPTY_REPORT:
             report = HostReport(enqueued=before.enqueued)
@@ -258,7 +259,7 @@ class RateAllocation(Generic[HostT]):
         known.fraction = _fraction(report.demand, self._own_demand() + self._demand_elsewhere, host_count)
 
     def on_host_left(self, host: HostT) -> None:
-        """That host is there no more: what it was asked for and held counts no longer."""
+        """Stop counting the demand and the items of a host that left."""
         known = self._other_hosts.pop(host, None)
         if known is not None:
             self._demand_elsewhere -= known.report.demand
@@ -266,7 +267,7 @@ class RateAllocation(Generic[HostT]):
             self.elsewhere_bytes -= known.report.payload_bytes
 
     def update_fraction(self, host_count: int, per_minute: int, now_s: float) -> None:
-        """Has the part follow what is known, of so many hosts, this one included."""
+        """Compute the fraction again from the known demand. `host_count` includes this host."""
         self._host_count = host_count
         known_s = now_s - PROPAGATION_PERIODS * self._period_s
         while len(self._sent_demands) > 1 and self._sent_demands[0].last_s <= known_s:
@@ -286,10 +287,10 @@ class RateAllocation(Generic[HostT]):
         own_usage: tuple[int, int],
         now_s: float,
     ) -> None:
-        """All but the silent were heard since the last round.
+        """End a round: all hosts have reported since the last one, except the unresponsive ones.
 
         Args:
-            unresponsive: those that were not heard lately.
+            unresponsive: hosts without a recent report.
             own_usage: (items, bytes) that this host holds.
         """
         self.update_fraction(host_count, per_minute, now_s)
@@ -303,11 +304,11 @@ class RateAllocation(Generic[HostT]):
                 known.assumed_enqueued += assumed
         full = BURST_S * per_minute / MINUTE_S
         level = min(full, self._tier_tokens) + gained - self._consumed - self._enqueued_elsewhere
-        # A debt is forgotten beyond a minute's worth, whatever anybody tells.
+        # A debt is capped at the tokens of one minute, whatever the reports say.
         self._tier_tokens = max(-float(per_minute), min(full, level))
         tokens = self.fraction * self._tier_tokens
         if self.fraction <= FRACTION_MIN / host_count:
-            # What the least part has saved up is not the others' to use up.
+            # The other hosts must not use up the tokens saved by a host with the least fraction.
             tokens = max(tokens, min(self._tokens, self._burst_items_max(per_minute)))
         self._tokens = tokens
         self._consumed = self._enqueued_elsewhere = 0.0
@@ -316,11 +317,11 @@ class RateAllocation(Generic[HostT]):
     # --------------------------------------------------------------------- inside
 
     def _own_demand(self) -> int:
-        """What counts of this host's demand: what it told all the while."""
-        return min([told.demand for told in self._sent_demands])
+        """Return the part of this host's demand that counts: the lowest of the remembered reports."""
+        return min([sent.demand for sent in self._sent_demands])
 
     def _assumed_fraction(self, host: HostT) -> float:
-        """The part of a silent host: that of before; an equal one if it was never heard."""
+        """Return the fraction assumed for an unresponsive host: its last known one, or an equal one if it never reported."""
         known = self._other_hosts.get(host)
         return 1 / self._host_count if known is None else known.fraction
 
@@ -339,5 +340,5 @@ class RateAllocation(Generic[HostT]):
 
 
 def _fraction(demand: int, total_demand: int, host_count: int) -> float:
-    """The part of a host with this demand, of the demand of so many hosts."""
+    """Return the fraction of a host with this demand."""
     return max(FRACTION_MIN / host_count, demand / total_demand) if total_demand else 1 / host_count

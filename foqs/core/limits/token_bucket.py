@@ -1,9 +1,9 @@
-"""A namespace's rate: a token bucket of enqueues, filled by the minute; and how many there were.
+"""A token bucket for the enqueues of a namespace, and a count of the last minute.
 
-A full bucket holds a whole minute's worth, so whoever was quiet for a minute may
-enqueue as much at once; over any time of t minutes no more than t + 1 minutes'
-worth pass. Always true: what it holds is between nothing and full. The rate is
-an argument, so that a change of it holds from the next call on. Pure: times are
+A full bucket holds the tokens of one minute. So a namespace that was idle for a
+minute may enqueue that many items at once, and in any t minutes at most the items
+of t + 1 minutes pass. Always true: the level is between empty and full. The rate
+is an argument, so a change of it applies from the next call on. Pure: times are
 seconds of any clock that does not go back.
 """
 
@@ -15,32 +15,32 @@ MINUTE_S: Final = 60.0
 
 
 class TokenBucket:
-    """One bucket, full at first."""
+    """A token bucket that is full at first."""
 
     __slots__ = ("_at_s", "_tokens")
 
     def __init__(self) -> None:
         self._tokens = float("inf")
-        """At `_at_s`; perhaps more than the rate allows until it is looked at."""
+        """The level at `_at_s`. It may exceed the limit until `_fill` caps it."""
         self._at_s = 0.0
 
     def wait_s(self, items: int, per_minute: int, now_s: float) -> float:
-        """How long until so many items may pass: 0 now. They must not be more than a minute's worth."""
+        """Return the time until `items` may pass; 0 if they may now. At most `per_minute` items."""
         self._fill(per_minute, now_s)
         missing = items - self._tokens
         return max(0.0, missing * MINUTE_S / per_minute)
 
     def consume(self, items: int, per_minute: int, now_s: float) -> None:
-        """So many items have passed, after `wait_s` said that they may."""
+        """Take the tokens of items that passed, after `wait_s` returned 0."""
         self._fill(per_minute, now_s)
         self._tokens = max(0.0, self._tokens - items)
 
     def refund(self, items: int) -> None:
-        """So many of those that passed need not have."""
+        """Return the tokens of consumed items that were not enqueued."""
         self._tokens += items
 
     def is_full(self, now_s: float) -> bool:
-        """Nobody asked for a minute: it is as if it were new."""
+        """Return whether the bucket was unused for a minute, so it equals a new one."""
         return now_s - self._at_s >= MINUTE_S
 
     def _fill(self, per_minute: int, now_s: float) -> None:
@@ -50,7 +50,7 @@ class TokenBucket:
 
 
 class MinuteCount:
-    """How many there were in the last minute: this calendar minute's, and the part of the one before that is left."""
+    """Estimates the number of items in the last minute, from the counts of this calendar minute and the previous one."""
 
     __slots__ = ("_current", "_minute", "_previous")
 
@@ -60,18 +60,18 @@ class MinuteCount:
         self._previous = 0
 
     def add(self, items: int, now_s: float) -> None:
-        """There were so many more."""
+        """Count `items` more."""
         minute = int(now_s / MINUTE_S)
         if minute != self._minute:
             self._roll_over(minute)
         self._current += items
 
     def last_minute(self, now_s: float) -> int:
-        """About how many in the minute before now: exact when they come evenly."""
-        minute, past = divmod(now_s, MINUTE_S)
+        """Return the estimate for the minute before now. It is exact for a constant rate."""
+        minute, elapsed_s = divmod(now_s, MINUTE_S)
         if int(minute) != self._minute:
             self._roll_over(int(minute))
-        return self._current + round(self._previous * (1 - past / MINUTE_S))
+        return self._current + round(self._previous * (1 - elapsed_s / MINUTE_S))
 
     def _roll_over(self, minute: int) -> None:
         self._previous = self._current if minute == self._minute + 1 else 0

@@ -14,48 +14,48 @@ SETTINGS = BreakerSettings(window_s=10.0, latency_s_max=0.5, error_percent=50, f
 
 
 def filled(times: list[float], failures: int = 0) -> FlushWindow:
-    """A window at 100 s that has seen flushes of these times, of which the first so many failed."""
+    """Return a window at 100 s with flushes of these durations, of which the first `failures` failed."""
     window = FlushWindow(SETTINGS)
     for number, seconds in enumerate(times):
         window.add(100.0, seconds, failed=number < failures)
     return window
 
 
-def test_slow_flushes_are_a_verdict_and_quick_ones_are_none() -> None:
+def test_slow_flushes_trip_and_fast_ones_do_not() -> None:
     assert filled([0.4] * 20).trip_reason(100.0) is None
     assert filled([0.6] * 20).trip_reason(100.0) == "the last 20 transactions took 600 ms each"
 
 
-def test_half_of_the_flushes_failing_is_a_verdict() -> None:
+def test_failures_of_half_of_the_flushes_trip() -> None:
     assert filled([0.01] * 10, failures=4).trip_reason(100.0) is None
     assert filled([0.01] * 10, failures=5).trip_reason(100.0) == "5 of the last 10 transactions failed"
 
 
-def test_few_flushes_are_no_verdict() -> None:
+def test_fewer_flushes_than_the_minimum_do_not_trip() -> None:
     assert filled([0.6] * 4, failures=4).trip_reason(100.0) is None
     assert filled([0.6] * 5, failures=0).trip_reason(100.0) is not None
     assert filled([0.01] * 5, failures=5).trip_reason(100.0) is not None
 
 
-def test_a_flush_that_waits_counts_with_its_time_so_far() -> None:
+def test_a_flush_in_progress_counts_with_its_time_so_far() -> None:
     window = filled([0.1] * 4)
     assert window.trip_reason(100.0, waiting_s=2.0) is None
     assert window.trip_reason(100.0, waiting_s=2.2) is not None
 
 
-def test_a_flush_that_waits_as_long_as_the_least_number_of_slow_ones_is_a_verdict_whatever_was_before() -> None:
+def test_a_stalled_flush_trips_alone() -> None:
     for window in (FlushWindow(SETTINGS), filled([0.001] * 1_000)):
         assert window.trip_reason(100.0, waiting_s=2.4) is None
-        assert window.trip_reason(100.0, waiting_s=2.5) == "a transaction has got no answer for 2500 ms"
+        assert window.trip_reason(100.0, waiting_s=2.5) == "a transaction has had no answer for 2500 ms"
 
 
-def test_what_is_older_than_the_window_is_forgotten() -> None:
+def test_flushes_older_than_the_window_are_forgotten() -> None:
     window = filled([0.6] * 20)
     assert window.trip_reason(108.9) is not None
     assert window.trip_reason(110.0) is None
 
 
-def test_a_window_that_is_cleared_has_seen_nothing() -> None:
+def test_a_cleared_window_does_not_trip() -> None:
     window = filled([0.6] * 20, failures=20)
     window.clear()
     assert window.trip_reason(100.0) is None
@@ -69,7 +69,7 @@ def test_memory_does_not_grow_with_flushes() -> None:
     assert len(window._flushes) == SPAN_COUNT
 
 
-# Times that floats add exactly, in whatever order.
+# Durations that floats add exactly, in any order.
 STEP = st.tuples(
     st.floats(0.0, 3.0),
     st.sampled_from([0.0, 0.25, 0.5, 0.75, 3.0, 12.0]),
@@ -90,7 +90,7 @@ STEP = st.tuples(
         reset_s=st.just(1.0),
     ),
 )
-def test_the_window_agrees_with_one_that_keeps_every_flush(
+def test_the_window_agrees_with_a_plain_one_that_keeps_every_flush(
     steps: list[tuple[float, float, bool, float | None, bool]], settings: BreakerSettings
 ) -> None:
     window, plain = FlushWindow(settings), PlainWindow(settings)
@@ -104,6 +104,6 @@ def test_the_window_agrees_with_one_that_keeps_every_flush(
         plain.add(now_s, seconds, failed=failed)
         assert (window.trip_reason(now_s, waiting_s) is not None) == plain.opens(now_s, waiting_s)
         for later_s in (0.0, settings.window_s / 3, settings.window_s * 1.01):
-            # What it sees of a later moment it has seen for good: its clock does not go back.
-            verdict = deepcopy(window).trip_reason(now_s + later_s, waiting_s)
-            assert (verdict is not None) == plain.opens(now_s + later_s, waiting_s)
+            # A copy, because a window that was asked for a later moment does not go back.
+            reason = deepcopy(window).trip_reason(now_s + later_s, waiting_s)
+            assert (reason is not None) == plain.opens(now_s + later_s, waiting_s)

@@ -1,4 +1,4 @@
-"""The token bucket of a namespace's rate."""
+"""The token bucket of a namespace's rate, and the count of the last minute."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from foqs.core.limits.token_bucket import MinuteCount, TokenBucket
 
 
 def passes(bucket: TokenBucket, items: int, per_minute: int, now_s: float) -> bool:
-    """Takes the items when they may pass now."""
+    """Consume the items if they may pass now; return whether they did."""
     if bucket.wait_s(items, per_minute, now_s):
         return False
     bucket.consume(items, per_minute, now_s)
     return True
 
 
-def test_a_minutes_worth_passes_at_once_and_then_as_much_as_time_brings() -> None:
+def test_a_full_bucket_passes_one_minute_s_items_at_once_and_then_refills_with_time() -> None:
     bucket = TokenBucket()
     assert passes(bucket, 60, 60, 1_000.0)
     assert not passes(bucket, 1, 60, 1_000.0)
@@ -26,14 +26,14 @@ def test_a_minutes_worth_passes_at_once_and_then_as_much_as_time_brings() -> Non
     assert not passes(bucket, 1, 60, 1_005.5)
 
 
-def test_idling_saves_up_no_more_than_a_minutes_worth() -> None:
+def test_an_idle_bucket_saves_up_at_most_one_minute_s_items() -> None:
     bucket = TokenBucket()
     assert passes(bucket, 60, 60, 0.0)
     assert not passes(bucket, 61, 60, 10_000.0)
     assert passes(bucket, 60, 60, 10_000.0)
 
 
-def test_a_change_of_the_rate_holds_at_once() -> None:
+def test_a_change_of_the_rate_applies_at_once() -> None:
     bucket = TokenBucket()
     assert passes(bucket, 60, 60, 0.0)
     assert bucket.wait_s(60, 600, 0.0) == pytest.approx(6.0)
@@ -41,14 +41,14 @@ def test_a_change_of_the_rate_holds_at_once() -> None:
     assert bucket.wait_s(1, 1, 6.0) == pytest.approx(60.0)
 
 
-def test_what_is_refused_costs_nothing() -> None:
+def test_refused_items_take_no_tokens() -> None:
     bucket = TokenBucket()
     assert passes(bucket, 50, 60, 0.0)
     assert not passes(bucket, 11, 60, 0.0)
     assert passes(bucket, 10, 60, 0.0)
 
 
-def test_a_bucket_is_full_when_nobody_asked_for_a_minute() -> None:
+def test_a_bucket_that_was_unused_for_a_minute_is_full() -> None:
     bucket = TokenBucket()
     bucket.consume(60, 60, 100.0)
     assert not bucket.is_full(159.0)
@@ -56,22 +56,20 @@ def test_a_bucket_is_full_when_nobody_asked_for_a_minute() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30)), max_size=60), st.sampled_from([15, 30, 60, 240]))
-def test_no_stretch_of_time_passes_more_than_its_own_and_a_minutes_worth(
-    calls: list[tuple[int, int]], per_minute: int
-) -> None:
+def test_t_minutes_pass_at_most_the_items_of_t_plus_1_minutes(calls: list[tuple[int, int]], per_minute: int) -> None:
     bucket = TokenBucket()
     now_s = 0.0
     passed: list[tuple[float, int]] = []
-    # The plain bucket counts in sixtieths of an item, which a second brings `per_minute` of.
+    # The plain bucket counts in sixtieths of an item: each second adds `per_minute` of them.
     plain = 60 * per_minute
     for pause_s, items in calls:
         now_s += pause_s
         plain = min(60 * per_minute, plain + pause_s * per_minute)
-        may = items * 60 <= plain
-        if may:
+        may_pass = items * 60 <= plain
+        if may_pass:
             plain -= items * 60
-        assert (bucket.wait_s(items, per_minute, now_s) <= 1e-9) == may or abs(items * 60 - plain) < 1
-        if may:
+        assert (bucket.wait_s(items, per_minute, now_s) <= 1e-9) == may_pass or abs(items * 60 - plain) < 1
+        if may_pass:
             bucket.consume(items, per_minute, now_s)
             passed.append((now_s, items))
     for place, (start_s, _) in enumerate(passed):
@@ -81,12 +79,12 @@ def test_no_stretch_of_time_passes_more_than_its_own_and_a_minutes_worth(
             assert total <= per_minute + (at_s - start_s) * per_minute / 60 + 1e-6
 
 
-def test_what_came_evenly_is_counted_exactly() -> None:
+def test_items_at_a_constant_rate_are_counted_exactly() -> None:
     count = MinuteCount()
     for second in range(200):
         count.add(3, 1_000.0 + second)
     assert count.last_minute(1_200.0) == 180
-    assert count.last_minute(1_230.0) == 90  # half of it is a minute ago
+    assert count.last_minute(1_230.0) == 90  # half of them are older than a minute
     assert count.last_minute(1_320.0) == 0
 
 
