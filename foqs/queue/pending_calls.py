@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from foqs.core.errors import FoqsError, KeyConflict
-from foqs.core.flush.batch import Inserts, ReplayLookup, Work
 from foqs.core.flush.decision import entry_result
+from foqs.core.flush.replay_lookup import ReplayLookup
+from foqs.core.flush.work import Inserts, Work
 from foqs.core.items.life import Transition
 from foqs.core.limits.in_flight import InFlight
 from foqs.queue.port import EnqueueOutcome, Outcome, Repeated

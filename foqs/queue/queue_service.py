@@ -22,8 +22,8 @@ from foqs.core.errors import (
     NotFound,
     Unavailable,
 )
-from foqs.core.flush.batch import HandOut as HandOutWork
-from foqs.core.flush.batch import Work
+from foqs.core.flush.work import HandOut as HandOutWork
+from foqs.core.flush.work import Work
 from foqs.core.items.item import (
     NewItem,
     OrderKey,

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from foqs.core.errors import HANDOVER_RETRY_MS, FoqsError, Overloaded, Unavailable
-from foqs.core.flush.batch import Acks, Events, HandOut, Inserts, ReplayLookup
 from foqs.core.flush.fence import Owner
 from foqs.core.flush.intake import LANE_SHARES, Intake, IntakeLimits
 from foqs.core.flush.item_numbers import ItemNumbers
 from foqs.core.flush.pacing import FlushPace, PaceSettings
 from foqs.core.flush.purge_markers import SetPurgeMarker
+from foqs.core.flush.replay_lookup import ReplayLookup
+from foqs.core.flush.work import Acks, Events, HandOut, Inserts
 from foqs.core.items.item import KeyedItem, NewItem, OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.life import Event, EventKind, RetryPolicy
 from foqs.core.limits.breaker_window import BreakerSettings

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from foqs.core.flush.batch import Batch, HandOut, Part
+from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.decision import Decision
 from foqs.core.flush.purge_markers import PurgeMarkers
+from foqs.core.flush.work import HandOut
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import Row, State, TopicName
 from foqs.core.items.life import EventKind

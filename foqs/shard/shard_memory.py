@@ -17,10 +17,11 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, Protocol
 
-from foqs.core.flush.batch import Batch, HandOut, Part
+from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.decision import Decision, chain_finders
 from foqs.core.flush.item_numbers import ItemNumbers
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers, SetPurgeMarker
+from foqs.core.flush.work import HandOut
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number, pack_order_key
 from foqs.core.items.life import EventKind, becomes_ready
 from foqs.core.memory.namespace_usage import NamespaceUsage

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from foqs.core.errors import FoqsError, NotOwner, Unavailable
-from foqs.core.flush.batch import Dues
 from foqs.core.flush.decision import FindRow
 from foqs.core.flush.intake import Intake
+from foqs.core.flush.work import Dues
 from foqs.core.timing.due_timers import DueTimers
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.options.shard_options import ShardOptions

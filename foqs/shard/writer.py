@@ -18,12 +18,12 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from foqs.core.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
-from foqs.core.flush.batch import Batch, Inserts, Part
+from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.decision import FindRow, chain_finders, decide_batch
 from foqs.core.flush.fence import CommitOutcome, Fence, Owner, commit_outcome
 from foqs.core.flush.intake import LANE_SHARES, Intake
 from foqs.core.flush.pacing import FlushPace, LeaseCost
-from foqs.core.flush.work import Lane
+from foqs.core.flush.work import Inserts, Lane
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row
 from foqs.core.items.life import FlushContext, RetryPolicy

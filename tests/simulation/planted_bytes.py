@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from foqs.core.flush.batch import HandOut
+from foqs.core.flush.work import HandOut
 from foqs.core.items.item import OrderKey, TopicName
 from foqs.core.memory.reservations import LongestPayloads
 from foqs.core.memory.row_cache import Prefetch

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from foqs.core.flush.batch import Acks, Batch, Events, HandOut, Inserts, Lane, Part, Work
+from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.intake import LANE_SHARES, Intake, IntakeLimits
 from foqs.core.flush.purge_markers import DeletePurgedRows
+from foqs.core.flush.work import Acks, Events, HandOut, Inserts, Lane, Work
 from foqs.core.items.item import OrderKey, TopicName
 from foqs.core.items.life import Event, EventKind
 from tests.support.builders import row

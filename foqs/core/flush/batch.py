@@ -12,38 +12,9 @@ from typing import Any, Generic, TypeVar
 from foqs.core.errors import FoqsError
 from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.flush.work import (
-    ALREADY_GONE,
-    OPEN,
-    SEALED,
-    Acks,
-    AlreadyGone,
-    Dues,
-    Events,
-    HandOut,
-    Inserts,
-    Lane,
-    Work,
-)
+from foqs.core.flush.work import Acks, Dues, Events, HandOut, Inserts, Work
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import Row
-
-__all__ = [
-    "ALREADY_GONE",
-    "OPEN",
-    "SEALED",
-    "Acks",
-    "AlreadyGone",
-    "Batch",
-    "Dues",
-    "Events",
-    "HandOut",
-    "Inserts",
-    "Lane",
-    "Part",
-    "ReplayLookup",
-    "Work",
-]
 
 W = TypeVar("W", bound=Work)
 

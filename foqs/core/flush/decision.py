@@ -15,8 +15,10 @@ from itertools import repeat
 from typing import Any, Final
 
 from foqs.core.errors import KeyConflict
-from foqs.core.flush.batch import ALREADY_GONE, Acks, Batch, HandOut, Inserts, Part, ReplayLookup
+from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.purge_markers import DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
+from foqs.core.flush.replay_lookup import ReplayLookup
+from foqs.core.flush.work import ALREADY_GONE, Acks, HandOut, Inserts
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, is_of_incarnation
 from foqs.core.items.item import TIME_MS_MAX, NewItem, Row, State
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.errors import KeyConflict, RateLimited, StaleLease
-from foqs.core.flush.batch import ALREADY_GONE, Acks, Batch, Dues, Events, HandOut, Inserts, Part, ReplayLookup
+from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.decision import Decision, chain_finders, decide_batch, entry_result
+from foqs.core.flush.replay_lookup import ReplayLookup
+from foqs.core.flush.work import ALREADY_GONE, Acks, Dues, Events, HandOut, Inserts
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, Row, State
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, RetryPolicy, Transition

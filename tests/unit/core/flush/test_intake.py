@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from foqs.core.errors import Overloaded, Unavailable
-from foqs.core.flush.batch import OPEN, SEALED, Batch, Lane, Part, Work
+from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.intake import LANE_SHARES, Intake
+from foqs.core.flush.work import OPEN, SEALED, Lane, Work
 from foqs.core.items.life import EventKind
 from tests.support.plain_intake import (
     LIMITS,

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from foqs.core.flush.batch import Events, Lane, Work
 from foqs.core.flush.intake import LANE_SHARES, TURN_COST_MAX
+from foqs.core.flush.work import Events, Lane, Work
 from foqs.core.items.life import Event, EventKind
 from tests.support.plain_intake import (
     Caller,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from foqs.core.errors import NotFound
-from foqs.core.flush.batch import ALREADY_GONE, Acks, Batch, Events, HandOut, Inserts, Part, Work
+from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.decision import Decision, decide_batch
 from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
+from foqs.core.flush.work import ALREADY_GONE, Acks, Events, HandOut, Inserts, Work
 from foqs.core.items.item import Row, State
 from foqs.core.items.life import Event, EventKind, FlushContext, RetryPolicy
 from foqs.core.timing.due_timers import DueTimers
