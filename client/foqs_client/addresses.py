@@ -1,4 +1,4 @@
-"""Where the hosts are: `foqs://host1:7411,host2`, or `foqss://` where they speak TLS.
+"""Addresses of hosts: `foqs://host1:7411,host2`, or `foqss://` for TLS.
 
 Knows nothing of connections.
 """
@@ -15,10 +15,10 @@ PORT_DEFAULT: Final = 7411
 
 
 def parse_addresses(url: str) -> list[tuple[str, int]]:
-    """(host, port) of each address of a URL; the port may be left out, an IPv6 host stands in brackets.
+    """Return (host, port) of each address of a URL. The port is optional; an IPv6 host is in brackets.
 
     Raises:
-        InvalidArgument: the URL is not of this form.
+        InvalidArgument: the URL is malformed.
     """
     if not url.startswith((SCHEME, SCHEME_TLS)):
         problem = f"{url!r} must begin with {SCHEME} or {SCHEME_TLS}, as in foqs://127.0.0.1:7411"
@@ -28,7 +28,7 @@ def parse_addresses(url: str) -> list[tuple[str, int]]:
 
 
 def is_tls_url(url: str) -> bool:
-    """Whether the hosts of a URL speak TLS."""
+    """Return whether a URL asks for TLS."""
     return url.startswith(SCHEME_TLS)
 
 

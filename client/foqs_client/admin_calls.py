@@ -1,9 +1,9 @@
-"""The client's calls that configure: namespaces, grants, paused topics, the whole configuration.
+"""The client's administrative calls: namespaces, grants, paused topics, the whole configuration.
 
-Holds what goes into them and comes out, and the calls themselves, which
-`Client` inherits. Always true: what was made by a call is durable and holds at
-the host that answered; None in a `Namespace` that is sent means that the value
-is not set. Each of the calls may be repeated without harm.
+Holds the calls, which `Client` inherits, with their arguments and results. Always
+true: a change is durable when its call returns, and the host that replied applies
+it. None in a `Namespace` that is sent means that the value is not set. Every call
+is safe to repeat.
 """
 
 from __future__ import annotations
@@ -23,15 +23,31 @@ _PERMISSION_NAMES: Final = {number: name for name, number in PERMISSIONS.items()
 
 @dataclass(slots=True, frozen=True)
 class Namespace:
-    """A namespace's settings, of which each is explained in configs/foqs.toml under `[namespace]`.
+    """The settings of a namespace. A result holds the values in force, with the host's defaults.
 
-    In an answer: what holds, the host's defaults included.
+    Attributes:
+        name: the name of the namespace.
+        tier: the tier whose hosts serve it.
+        enqueues_per_minute: the most enqueued items per minute, over all hosts; 0 means no limit.
+        backlog_items_max: enqueues are refused while it has this number of items; 0 means no limit.
+        backlog_bytes_max: enqueues are refused while its payloads have this size; 0 means no limit.
+        topics_max: items of new topics are refused while it has this number of topics on a
+            host; 0 means no limit.
+        payload_bytes_max: the largest payload.
+        metadata_bytes_max: the largest metadata.
+        lease_ms_default: the lease of items that set none.
+        lease_ms_max: the longest lease.
+        attempts_max_default: the `attempts_max` of items that set none; 0 means no limit.
+        backoff_ms_min: the wait after the first nack without a delay; it doubles with each attempt.
+        backoff_ms_max: the longest wait after a nack without a delay.
+        dead_retention_ms: dead items are deleted after this time.
+        key_window_ms: an idempotency key is remembered for this time.
+        weight: its share of writes, reads and memory when they are short.
     """
 
     name: str
     tier: str | None = None
     enqueues_per_minute: int | None = None
-    """0, as with the next three: without limit."""
     backlog_items_max: int | None = None
     backlog_bytes_max: int | None = None
     topics_max: int | None = None
@@ -52,7 +68,12 @@ NAMESPACE_FIELDS: Final = tuple(field.name for field in dataclasses.fields(Names
 
 @dataclass(slots=True, frozen=True)
 class NamespacePage:
-    """Namespaces by name; `next_cursor` None with the last page."""
+    """A page of namespaces.
+
+    Attributes:
+        namespaces: the namespaces by name.
+        next_cursor: pass it to the next call; None on the last page.
+    """
 
     namespaces: list[Namespace]
     next_cursor: str | None
@@ -60,7 +81,14 @@ class NamespacePage:
 
 @dataclass(slots=True, frozen=True)
 class Usage:
-    """What a namespace holds; None: not counted."""
+    """The usage of a namespace. A value that is not counted is None.
+
+    Attributes:
+        items: its items.
+        bytes: the size of their payloads.
+        topics: its topics.
+        enqueues_last_minute: the items that were enqueued in the last minute.
+    """
 
     items: int | None
     bytes: int | None
@@ -70,7 +98,7 @@ class Usage:
 
 @dataclass(slots=True, frozen=True)
 class Grant:
-    """What a principal may do in a namespace: of "enqueue", "consume" and "admin"."""
+    """The permissions of a principal in a namespace: any of "enqueue", "consume" and "admin"."""
 
     principal: str
     namespace: str
@@ -78,7 +106,7 @@ class Grant:
 
 
 class AdminCalls:
-    """The calls. Where a namespace is not given, it is the client's own."""
+    """The administrative calls. The default namespace is the client's."""
 
     namespace: str
 
@@ -86,37 +114,53 @@ class AdminCalls:
         raise NotImplementedError
 
     async def create_namespace(self, settings: Namespace, *, timeout_ms: int | None = None) -> Namespace:
-        """Makes a namespace. Raises InvalidArgument where it exists with other settings."""
+        """Create a namespace and return its settings.
+
+        Raises:
+            InvalidArgument: it exists with other settings.
+        """
         return _namespace(await self._call(_CREATE, _namespace_request(settings), timeout_ms))
 
     async def update_namespace(self, settings: Namespace, *, timeout_ms: int | None = None) -> Namespace:
-        """Changes what is not None. Raises NamespaceNotFound."""
+        """Change the settings that are not None, and return all of them.
+
+        Raises:
+            NamespaceNotFound: there is no such namespace.
+        """
         return _namespace(await self._call(_UPDATE, _namespace_request(settings), timeout_ms))
 
     async def get_namespace(self, name: str | None = None, *, timeout_ms: int | None = None) -> Namespace:
-        """Looks at one. Raises NamespaceNotFound."""
+        """Return the settings of a namespace.
+
+        Raises:
+            NamespaceNotFound: there is no such namespace.
+        """
         return _namespace(await self._call(_GET, self._namespace_name(name), timeout_ms))
 
     async def list_namespaces(
         self, limit: int = 100, cursor: str | None = None, *, timeout_ms: int | None = None
     ) -> NamespacePage:
-        """Namespaces by name."""
+        """List namespaces by name."""
         reply = await self._call(_LIST, ttypes.ListRequest(ttypes.Page(limit, cursor)), timeout_ms)
         return NamespacePage([_namespace(raw) for raw in reply.namespaces or ()], reply.next_cursor)
 
     async def delete_namespace(self, name: str, *, timeout_ms: int | None = None) -> None:
-        """Deletes a namespace, with its grants and pauses. Raises InvalidArgument while it holds items."""
+        """Delete a namespace with its grants and pauses.
+
+        Raises:
+            InvalidArgument: it still has items.
+        """
         await self._call(_DELETE, self._namespace_name(name), timeout_ms)
 
     async def usage(self, name: str | None = None, *, timeout_ms: int | None = None) -> Usage:
-        """What a namespace holds."""
+        """Return the counts of a namespace."""
         reply = await self._call(_USAGE, self._namespace_name(name), timeout_ms)
         return Usage(reply.items, reply.bytes, reply.topics, reply.enqueues_last_minute)
 
     async def set_grant(
         self, principal: str, permissions: Iterable[str], namespace: str | None = None, *, timeout_ms: int | None = None
     ) -> None:
-        """A principal may do this in the namespace and nothing else; no permission at all revokes."""
+        """Replace the permissions of a principal in the namespace. An empty list revokes the grant."""
         numbers = []
         for permission in permissions:
             if permission not in PERMISSIONS:
@@ -128,7 +172,7 @@ class AdminCalls:
         await self._call(_SET_GRANT, ttypes.GrantRequest(grant), timeout_ms)
 
     async def grants(self, namespace: str | None = None, *, timeout_ms: int | None = None) -> list[Grant]:
-        """The namespace's grants, by principal."""
+        """List the grants of the namespace by principal."""
         reply = await self._call(_LIST_GRANTS, self._namespace_name(namespace), timeout_ms)
         return [
             Grant(
@@ -140,28 +184,32 @@ class AdminCalls:
         ]
 
     async def pause_topic(self, topic: str, *, timeout_ms: int | None = None) -> None:
-        """No more hand-outs of the topic until it is resumed, whatever happens meanwhile."""
+        """Stop deliveries of the topic until it is resumed, also across restarts."""
         await self._call(_PAUSE, ttypes.TopicRequest(self.namespace, topic), timeout_ms)
 
     async def resume_topic(self, topic: str, *, timeout_ms: int | None = None) -> None:
-        """The topic is handed out again; who waits for it is served."""
+        """Start deliveries of the topic again. Dequeues that wait for it are served."""
         await self._call(_RESUME, ttypes.TopicRequest(self.namespace, topic), timeout_ms)
 
     async def purge_topic(self, topic: str, *, timeout_ms: int | None = None) -> int:
-        """Deletes all items that the topic holds now, in every state; how many those were, as far as they are counted.
+        """Delete all items that the topic has now, in every state. Return their number, as far as they were counted.
 
-        Items enqueued while it runs may survive; idempotency keys do. Whoever holds a delivery of it may ack it all
-        the same. After UnknownOutcome some may be left: call again.
+        Items that are enqueued during the call may survive. Idempotency keys survive. An ack of a delivery of the topic
+        still succeeds. After `UnknownOutcome`, some items may be left: call again.
         """
         return int((await self._call(_PURGE, ttypes.TopicRequest(self.namespace, topic), timeout_ms)).items or 0)
 
     async def export_config(self, *, timeout_ms: int | None = None) -> str:
-        """Namespaces with settings, grants and pauses, as JSON."""
+        """Return all namespaces with their settings, grants and pauses, as JSON."""
         text: str | None = (await self._call(_EXPORT, ttypes.ListRequest(), timeout_ms)).json
         return text or ""
 
     async def import_config(self, json: str, *, timeout_ms: int | None = None) -> None:
-        """Replaces all of it by what was exported. Raises InvalidArgument naming what is wrong and where."""
+        """Replace all namespaces, settings, grants and pauses by an export.
+
+        Raises:
+            InvalidArgument: the document is wrong; the message says what and where.
+        """
         await self._call(_IMPORT, ttypes.ConfigDocument(json), timeout_ms)
 
     def _namespace_name(self, name: str | None) -> Any:

@@ -1,15 +1,18 @@
 """The asynchronous client.
 
-Holds connections and a namespace. Always true: a call ends by its deadline,
-and shortly after where only the reply is late; nothing is sent twice but items
-with a key and calls by id; a call that was sent and not answered ends as
-`UnknownOutcome` when it may have written, as `Unreachable` when it only reads.
-`retry_after_ms` is obeyed, but where the next attempt goes to another shard; an
-error that names a later time than the call has is the caller's at once, as is
-`RateLimited`. Small calls that several callers make in one turn of the event
-loop are sent as one; an error of one is never the others'. Cancelling a call is
-safe: its reply is dropped, and items it would have delivered come back when
-their leases end, or at once where others asked with it.
+Holds the connections and a namespace. Always true:
+
+- A call ends by its deadline, or shortly after it if only the reply is late.
+- Only items with a key and calls by id are sent twice.
+- A call that was sent and got no reply ends as `UnknownOutcome` if it may have
+  written, and as `Unreachable` if it only reads.
+- The client obeys `retry_after_ms`, unless the next attempt uses another shard. If
+  the call has less time than that, the caller gets the error at once. The caller
+  also gets `RateLimited` at once.
+- Small calls that several callers make in one turn of the event loop are sent as
+  one. An error of one caller never reaches the others.
+- It is safe to cancel a call. Its reply is dropped. Items that it would have
+  delivered come back when their leases end, or at once if the call was coalesced.
 """
 
 from __future__ import annotations
@@ -59,43 +62,44 @@ from foqs_client.types import (
 
 TIMEOUT_MS_DEFAULT: Final = 10_000
 COMMIT_TIMEOUT_MS: Final = 30_000
-"""The time of a write that no caller waits for: a slow database needs it, where a flush waits for the one under way."""
+"""The time of a write that no caller waits for. With a slow database, a flush waits long for the one before it."""
 Lease: TypeAlias = Delivery | tuple[str, int]
 """A delivery, or its (id, token)."""
 
 
 class Client(RoutedCalls, AdminCalls, ClusterCalls):
-    """A queue, over one or more connections.
+    """The client of a cluster or of a single host, for code in an event loop.
 
-    Opened when calls need them, and again after a loss. Use it as
-    `async with Client("foqs://127.0.0.1:7411") as client:`.
+    It connects with the first call, and connects again when a connection is lost.
+    Use it as `async with Client("foqs://127.0.0.1:7411") as client:`.
+
+    Every method takes `timeout_ms`, the time of the whole call with its retries. Every
+    method raises `FoqsError`. Results for single entries are in the order of the entries.
 
     Args:
-        url: `foqs://host:port,host:port`, `foqss://` with TLS; the port may be left out (7411).
+        url: `foqs://host:port,host:port`, or `foqss://` for TLS. The default port is 7411.
         namespace: the namespace of every call.
-        timeout_ms: the time of a call that names none.
-        connections: at most so many to the host, 1 to 64; each call takes the one with
-            the fewest under way. One is enough but for large payloads over slow lines.
-        automatic_keys: every item without an idempotency key gets one that is its
-            own, so that an enqueue may be tried again, also when it may have been
-            written, without making a second item. It costs the host a row for each
-            item for a while; False: such items are sent once.
-        token: the secret of the principal that the client is. Hosts that ask nobody
-            who he is do not mind it.
-        token_file: a file whose first line is the token, and which nobody else may
-            read. It is read for every new connection.
-        region: where the client runs, as hosts name theirs (`server.region`): hosts of it get
-            its new items while they have room. None: all hosts are alike.
-        tls: with `foqss://`, files in place of the system's CAs, and the client's own
-            certificate; or a context of the caller's.
-        coalesce: small calls of one kind that are made in the same turn of the event loop,
-            by several callers, are sent as one, and each caller gets its own results. It
-            saves most of what a call costs and delays none. False: each is sent as it was made.
-        rng: makes keys, and spreads calls and the pauses between their attempts; the system's randomness unless given.
-        connect: opens connections in place of the loop's `create_connection`.
+        timeout_ms: the time of a call that sets none, in milliseconds.
+        connections: the most connections to each host, 1 to 64. A call uses the one with
+            the fewest calls in flight. One is enough, except for large payloads on slow lines.
+        automatic_keys: give each item that has no idempotency key a key of its own. A retried
+            enqueue then never makes a second item. The host stores a row for each key until
+            the key window ends. False: items without a key are sent once.
+        token: the secret of the client's principal. Hosts without authentication ignore it.
+        token_file: a file whose first line is the token. Only its owner may have access. It is
+            read for each new connection.
+        region: the region of the client, as in the hosts' option `server.region`. Hosts of
+            this region get its new items while they have room. None: all hosts are equal.
+        tls: for `foqss://`: the CA file and the client's certificate, or an `ssl.SSLContext`.
+            None: the CAs of the system.
+        coalesce: send small calls of one kind that are made in one turn of the event loop as
+            one call. Each caller gets its own results, and no call waits for others. False:
+            each call is sent alone.
+        connect: opens connections instead of the event loop's `create_connection`.
+        rng: makes keys, chooses hosts and spreads pauses. None: the system's randomness.
 
     Raises:
-        InvalidArgument: the URL is not of this form, a file cannot be used, or there are too many connections.
+        InvalidArgument: the URL is malformed, a file cannot be used, or `connections` is out of range.
     """
 
     def __init__(
@@ -123,13 +127,13 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         elif tls is not None:
             raise errors.InvalidArgument("this address is without TLS; begin it with foqss://", field="tls")
         certified = isinstance(tls, Tls) and tls.cert_file is not None
-        greet = make_handshake(token, token_file, certified)
-        self._pool = ConnectionPool(addresses, connections, connect, greet)
+        handshake = make_handshake(token, token_file, certified)
+        self._pool = ConnectionPool(addresses, connections, connect, handshake)
         self._rng = rng = rng or SystemRandom()
         self._router = Router(
             self._pool,
             addresses,
-            lambda address: ConnectionPool([address], connections, connect, greet),
+            lambda address: ConnectionPool([address], connections, connect, handshake),
             self._fetch_routing,
             follow=len(addresses) > 1,
             region=region,
@@ -152,36 +156,38 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections. Calls under way end as after their loss."""
+        """Close the connections. Calls in flight end as if the connection was lost."""
         await self._polls.close()
         await self._router.close()
         if self._coalescer is not None:
             await self._coalescer.close()
 
-    # ---------------------------------------------------------- the way of items
+    # --------------------------------------------------- enqueue, dequeue, settle
 
     async def enqueue(self, items: Sequence[Item], *, timeout_ms: int | None = None) -> list[Enqueued]:
-        """Adds items; a result for each, in order. An id means that the item is durable.
+        """Add items. Return one result for each, in order. An item with an id is durable.
 
-        Items with a key, the caller's or an automatic one, are tried again until the
-        call's time is over, as long as they may still be written: after `Unavailable`,
-        `Overloaded`, `NotOwner`, `UnknownOutcome` and the loss of the connection. What
-        may have been written ends as `UnknownOutcome` or with its id. A key that was
-        used before brings the first id, marked as `repeated`.
+        The client retries items that have a key, their own or an automatic one, until
+        the call's time ends: after `Unavailable`, `Overloaded`, `NotOwner`,
+        `UnknownOutcome` and a lost connection. An item that may have been written ends
+        with its id or as `UnknownOutcome`. A key that was used before for the same item
+        returns the first id, marked as `repeated`.
+
+        Example: `ids = [result.require() for result in await client.enqueue([Item("mail", b"hello")])]`
         """
         if not items:
             return []
         self._router.refresh_if_due()
-        given = conversion.items(items)
+        checked = conversion.items(items)
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
-        begun = asyncio.get_running_loop().time()
-        sent, first = await self._send_items_coalesced(given, timeout_ms)
-        if not isinstance(first, errors.FoqsError) and [result.error for result in first].count(None) == len(given):
+        begun_s = asyncio.get_running_loop().time()
+        sent, first = await self._send_items_coalesced(checked, timeout_ms)
+        if not isinstance(first, errors.FoqsError) and [result.error for result in first].count(None) == len(checked):
             return first
-        attempts = RetriedEnqueue(given, sent, self._automatic_keys)
+        attempts = RetriedEnqueue(checked, sent, self._automatic_keys)
         return await attempts.retry_until_done(
-            first, self._resend_items, begun, timeout_ms, self._pool.sleep_unless_closed, self._rng
+            first, self._resend_items, begun_s, timeout_ms, self._pool.sleep_unless_closed, self._rng
         )
 
     async def dequeue(
@@ -193,22 +199,27 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         items_max: int | None = None,
         timeout_ms: int | None = None,
     ) -> list[Delivery]:
-        """Leases the best items of topics: at most `wants[topic]` of each.
+        """Lease the best items of topics: at most `wants[topic]` of each topic.
+
+        Each item must be acked, nacked or released before its lease ends; otherwise it is
+        delivered again. Returns an empty list if there is no item. The call is not sent
+        twice; after an error, items that were leased come back when their leases end.
 
         Args:
-            items_max: of all topics together; topics that are named first are served first.
-            wait_ms: how long to wait for an item when there is none.
-            lease_ms: overrides the items' own lease durations.
-            timeout_ms: where not given, the client's own on top of `wait_ms`.
+            wants: the number of items to lease, by topic.
+            wait_ms: how long to wait for an item if there is none.
+            lease_ms: replaces the lease durations of the items.
+            items_max: the most items of all topics together. The first topics are served first.
+            timeout_ms: the time of the call; None: the client's timeout, plus `wait_ms`.
         """
         self._router.refresh_if_due()
         if timeout_ms is None:
             timeout_ms = self.timeout_ms + max(0, wait_ms)
         if self._router.is_first_refresh_running:
-            # What is ready, or comes, at other hosts than the first would not be seen.
-            took_ms = await self._router.wait_refreshed_within(timeout_ms)
-            if took_ms:
-                wait_ms, timeout_ms = max(0, wait_ms - took_ms), max(1, timeout_ms - took_ms)
+            # Without a routing table the call would miss the items of all other hosts.
+            waited_ms = await self._router.wait_refreshed_within(timeout_ms)
+            if waited_ms:
+                wait_ms, timeout_ms = max(0, wait_ms - waited_ms), max(1, timeout_ms - waited_ms)
         if self._router.routing_table is not None:
             return await self._dequeue_from_any(wants, wait_ms, lease_ms, items_max, timeout_ms)
 
@@ -231,9 +242,8 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         topics = [ttypes.TopicCount(topic, count) for topic, count in wants.items()]
         request = ttypes.DequeueRequest(self.namespace, topics, wait_ms=wait_ms, lease_ms=lease_ms, items_max=items_max)
         if host is not None:
-            request.local_only = (
-                True  # the client asks all hosts, and knows better than they do what it has taken where
-            )
+            # The client itself asks all hosts, and knows best what it has dequeued from each.
+            request.local_only = True
         reply = await self._call(_DEQUEUE, request, timeout_ms, host)
         deliveries: list[Delivery] = reply.items or []
         if host is not None:
@@ -244,61 +254,61 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
     async def _dequeue_from_any(
         self, wants: Mapping[str, int], wait_ms: int, lease_ms: int | None, items_max: int | None, timeout_ms: int
     ) -> list[Delivery]:
-        """From the host that has the best, else from the next; who waits, waits at all of them."""
+        """Dequeue from the host that has the best item, else from the next. A long poll waits at all hosts."""
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        begun_s = loop.time()
         failure: errors.FoqsError | None = None
-        wanted = DequeueKind(tuple(wants.items()), lease_ms, items_max, is_long_poll=True)
-        now = wanted._replace(is_long_poll=False)
+        long_poll = DequeueKind(tuple(wants.items()), lease_ms, items_max, is_long_poll=True)
+        short_poll = long_poll._replace(is_long_poll=False)
         slice_ms = min(wait_ms, POLL_MS_MAX)
-        until = begun + min(wait_ms, timeout_ms) / 1_000
-        answered_by = begun + timeout_ms / 1_000 + REPLY_GRACE_S
+        wait_until_s = begun_s + min(wait_ms, timeout_ms) / 1_000
+        reply_by_s = begun_s + timeout_ms / 1_000 + REPLY_GRACE_S
 
         async def ask(at: Address, wait_ms: int) -> list[Delivery]:
-            # A slow host may take all of the call's time to commit leases.
-            left_ms = max(1, timeout_ms - int((loop.time() - begun) * 1_000))
+            # A slow host may need all of the call's time to commit the leases.
+            left_ms = max(1, timeout_ms - int((loop.time() - begun_s) * 1_000))
             return await self._dequeue_from(at, wants, wait_ms, lease_ms, items_max, left_ms)
 
         async def poll(at: Address) -> list[Delivery]:
-            over = loop.time() + slice_ms / 1_000
+            slice_ends_s = loop.time() + slice_ms / 1_000
             found = await ask(at, slice_ms)
-            if not found and (early_s := over - loop.time()) > 0:
-                await asyncio.sleep(min(early_s, BACKOFF_S_MAX))  # a host that stops answers at once, again and again
+            if not found and (early_s := slice_ends_s - loop.time()) > 0:
+                await asyncio.sleep(min(early_s, BACKOFF_S_MAX))  # a host that is stopping replies at once each time
             return found
 
-        async def look(at: Address) -> list[Delivery]:
+        async def ask_now(at: Address) -> list[Delivery]:
             try:
                 return await ask(at, 0)
             except _RETRYABLE_ELSEWHERE:
                 self._best_priorities.on_dequeue_reply(at, wants, (), loop.time(), has_items=False)
                 raise
 
-        hosts = self._best_priorities.order(self._routed_hosts(), wants, begun)
+        hosts = self._best_priorities.order(self._routed_hosts(), wants, begun_s)
         if wait_ms > 0:
-            if self._polls.has_deliveries(wanted):
-                found = await self._polls.poll_all(wanted, (), poll, answered_by)
+            if self._polls.has_deliveries(long_poll):
+                found = await self._polls.poll_all(long_poll, (), poll, reply_by_s)
                 if found:
                     return found
-            # Hosts that have nothing are not asked in vain: a poll waits there, and tells when something comes.
+            # A host without items is not asked again and again: a long poll waits there.
             for at in hosts:
-                if self._best_priorities.is_known_empty(at, wants, begun):
-                    self._polls.start_detached(wanted, at, poll)
-            waited = self._polls.detached_hosts(wanted)
-            hosts = [at for at in hosts if at not in waited]
+                if self._best_priorities.is_known_empty(at, wants, begun_s):
+                    self._polls.start_detached(long_poll, at, poll)
+            polled = self._polls.detached_hosts(long_poll)
+            hosts = [at for at in hosts if at not in polled]
         if hosts:
             try:
                 found = await self._polls.poll_one_by_one(
-                    now, hosts, look, self._router.on_unreachable, wait_for_slow=wait_ms <= 0
+                    short_poll, hosts, ask_now, self._router.on_unreachable, wait_for_slow=wait_ms <= 0
                 )
             except _RETRYABLE_ELSEWHERE as error:
                 failure = error
             else:
                 if found:
                     return found
-        while (left_ms := int((until - loop.time()) * 1_000)) > 0 and self._router.routing_table is not None:
+        while (left_ms := int((wait_until_s - loop.time()) * 1_000)) > 0 and self._router.routing_table is not None:
             slice_ms = min(left_ms, POLL_MS_MAX)
             try:
-                found = await self._polls.poll_all(wanted, self._routed_hosts(), poll, answered_by)
+                found = await self._polls.poll_all(long_poll, self._routed_hosts(), poll, reply_by_s)
             except _RETRYABLE_ELSEWHERE as error:
                 failure = error
                 if not await self._pool.sleep_unless_closed(BACKOFF_S_MAX):
@@ -309,11 +319,11 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
                 return found
         if failure is None:
             return []
-        if wait_ms <= 0 or self._router.routing_table is None or loop.time() >= begun + timeout_ms / 1_000:
+        if wait_ms <= 0 or self._router.routing_table is None or loop.time() >= begun_s + timeout_ms / 1_000:
             raise failure
-        # A loop that stood still may run its timers first: patience and the wait are over, and answers are there unread.
+        # An event loop that was blocked runs its timers first: the wait has ended while replies are still unread.
         return await self._polls.poll_one_by_one(
-            now, self._routed_hosts(), look, self._router.on_unreachable, wait_for_slow=True
+            short_poll, self._routed_hosts(), ask_now, self._router.on_unreachable, wait_for_slow=True
         )
 
     def _routed_hosts(self) -> list[Address]:
@@ -334,71 +344,75 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
             if outcome.error is None and at is not None:
                 self._best_priorities.on_released(at, delivery.topic, delivery.priority, now)
 
-    # Calls by id are tried again as enqueues with a key are. Repeating them is safe: an
-    # ack or cancel that was done before finds nothing to do; the others name a lease that
-    # they end, or that must not have ended, and a token is never given out twice.
+    # Calls by id are retried as enqueues with a key are. A repeat is safe: a second ack or
+    # cancel changes nothing. The others name a lease by its token, and no token is used twice.
 
     async def ack(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
-        """Done: deletes the items. Tried again within its time, after which `already_gone` may be its own doing."""
+        """Delete delivered items, because the work on them is done.
+
+        The client retries the call until its time ends. After a retry, `already_gone` may
+        mean that the first attempt deleted the item. A lease that was replaced is `StaleLease`.
+        """
         return await self._call_by_id(_ACK, ttypes.AckRequest, conversion.leases(leases), RetriedDeletion, timeout_ms)
 
     async def nack(self, nacks: Sequence[Nack | Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
-        """Not done: to be delivered again, or never (`dead`). A bare lease backs off by the namespace's policy.
+        """Return items whose work failed: they are delivered again later, or are dead.
 
-        Tried again within its time; a delay then counts from the attempt that was
-        written. An item is nacked once: a repeat that finds the lease over leaves the
-        outcome unknown.
+        A delivery, or its (id, token), is delivered again after the namespace's backoff. A
+        `Nack` can set a time, or `dead`. The client retries the call until its time ends; a
+        delay counts from the attempt that was written. If a retry finds that the lease has
+        ended, the result is `UnknownOutcome`.
         """
         return await self._call_by_id(_NACK, ttypes.NackRequest, conversion.nacks(nacks), RetriedCallById, timeout_ms)
 
     async def extend(
         self, leases: Sequence[Lease], *, lease_ms: int | None = None, timeout_ms: int | None = None
     ) -> list[Outcome]:
-        """The leases end `lease_ms` from now; None: after the items' own lease durations.
+        """Make leases end `lease_ms` from now; None: after the lease duration of each item.
 
-        Tried again within its time: the lease counts from the last attempt. A repeat
-        that finds the lease over leaves the outcome unknown: it may have been extended
-        and have ended since.
+        The client retries the call until its time ends; the new lease counts from the last
+        attempt. If a retry finds that the lease has ended, the result is `UnknownOutcome`.
         """
         extensions = [ttypes.Extension(lease.id, lease.token, lease_ms) for lease in conversion.leases(leases)]
         return await self._call_by_id(_EXTEND, ttypes.ExtendLeaseRequest, extensions, RetriedCallById, timeout_ms)
 
     async def release(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
-        """Not tried: gives items back without counting the attempt.
+        """Return items that were not worked on: they are ready again, and no attempt is counted.
 
-        Tried again within its time. An attempt is given back once: a repeat that finds
-        the lease over leaves the outcome unknown.
+        The client retries the call until its time ends. If a retry finds that the lease has
+        ended, the result is `UnknownOutcome`.
         """
         return await self._call_by_id(
             _RELEASE, ttypes.ReleaseRequest, conversion.leases(leases), RetriedCallById, timeout_ms
         )
 
     async def cancel(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
-        """Deletes items in any state. Tried again within its time, as `ack` is."""
+        """Delete items in any state. The client retries the call as it does `ack`."""
         return await self._call_by_id(_CANCEL, ttypes.CancelRequest, list(ids), RetriedDeletion, timeout_ms)
 
     async def update(self, ids: Sequence[str], change: Change, *, timeout_ms: int | None = None) -> list[Outcome]:
-        """Changes priority, time or metadata of items; of leased and dead ones no time.
+        """Change the priority, the deliver-after time or the metadata of items.
 
-        Tried again within its time: a delay counts from the last attempt.
+        The time of leased and dead items cannot be changed. The client retries the call
+        until its time ends; a delay counts from the last attempt.
         """
-        changed = conversion.change(change)
+        raw = conversion.change(change)
         return await self._call_by_id(
-            _UPDATE, lambda name, ids: ttypes.UpdateRequest(name, ids, changed), list(ids), RetriedCallById, timeout_ms
+            _UPDATE, lambda name, ids: ttypes.UpdateRequest(name, ids, raw), list(ids), RetriedCallById, timeout_ms
         )
 
     async def redrive(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
-        """Makes dead items ready again, with fresh attempts and a fresh TTL.
+        """Make dead items ready again. Their attempts and their TTL start again.
 
-        Tried again within its time: a repeat that finds an item not dead leaves the
-        outcome unknown.
+        The client retries the call until its time ends. If a retry finds an item that is
+        not dead, its result is `UnknownOutcome`.
         """
         return await self._call_by_id(_REDRIVE, ttypes.RedriveRequest, list(ids), RetriedCallById, timeout_ms)
 
     # ------------------------------------------------------------------ by filter
 
     async def count(self, only: ItemFilter, *, timeout_ms: int | None = None) -> ItemCount:
-        """How many items match."""
+        """Count the items that match."""
         request = ttypes.CountItemsRequest(self.namespace, conversion.item_filter(only))
         reply = await self._call(_COUNT, request, timeout_ms)
         return ItemCount(reply.items or 0, reply.payload_bytes)
@@ -406,7 +420,13 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
     async def cancel_matching(
         self, only: ItemFilter, limit: int = 1_000, cursor: str | None = None, *, timeout_ms: int | None = None
     ) -> BulkPage:
-        """Deletes a page of the items that match. A page that is repeated, here and below, does no harm."""
+        """Delete a page of the items that match. It is safe to repeat a page.
+
+        Args:
+            only: which items to delete.
+            limit: the most items of the page.
+            cursor: the `next_cursor` of the page before; None for the first page.
+        """
         return await self._bulk(ttypes.BulkAction.CANCEL, only, None, limit, cursor, timeout_ms)
 
     async def update_matching(
@@ -418,13 +438,13 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         *,
         timeout_ms: int | None = None,
     ) -> BulkPage:
-        """Changes a page of the items that match. A delay counts from the first page."""
+        """Change a page of the items that match. A delay counts from the first page. It is safe to repeat a page."""
         return await self._bulk(ttypes.BulkAction.UPDATE, only, conversion.change(change), limit, cursor, timeout_ms)
 
     async def redrive_matching(
         self, only: ItemFilter, limit: int = 1_000, cursor: str | None = None, *, timeout_ms: int | None = None
     ) -> BulkPage:
-        """Makes a page of the dead items that match ready again."""
+        """Make a page of the dead items that match ready again. It is safe to repeat a page."""
         return await self._bulk(ttypes.BulkAction.REDRIVE, only, None, limit, cursor, timeout_ms)
 
     async def _bulk(
@@ -435,7 +455,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         )
         return conversion.bulk_page(await self._call(_BULK, request, timeout_ms))
 
-    # -------------------------------------------------------------------- looking
+    # ----------------------------------------------------------------------- read
 
     async def topics(
         self,
@@ -446,7 +466,14 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         *,
         timeout_ms: int | None = None,
     ) -> TopicPage:
-        """Topics by name. `states` None: those with ready or leased items."""
+        """List topics by name.
+
+        Args:
+            prefix: only topics whose names begin with it.
+            states: only topics with items in one of these states; None: ready or leased.
+            limit: the most topics of the page.
+            cursor: the `next_cursor` of the page before; None for the first page.
+        """
         numbers = None if states is None else [conversion.state_number(state) for state in states]
         request = ttypes.GetActiveTopicsRequest(
             self.namespace, ttypes.TopicFilter(prefix or None, numbers), ttypes.Page(limit, cursor)
@@ -455,12 +482,16 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         return TopicPage([conversion.topic(topic) for topic in reply.topics or ()], reply.next_cursor)
 
     async def item(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> ItemView:
-        """Looks at one item. Raises NotFound."""
+        """Return one item without delivering it.
+
+        Raises:
+            NotFound: the namespace has no such item.
+        """
         request = ttypes.GetItemRequest(self.namespace, id, with_payload)
         return conversion.item_view(await self._call_owner(_ITEM, request, timeout_ms))
 
     async def explain(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> Explanation:
-        """Why an item is not delivered, and what would change it; an answer too for one that is gone."""
+        """Return why an item is not delivered, and how to change that; also for an item that is gone."""
         request = ttypes.GetItemRequest(self.namespace, id, with_payload)
         return conversion.explanation(await self._call_owner(_EXPLAIN, request, timeout_ms))
 
@@ -474,7 +505,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         with_payload: bool = False,
         timeout_ms: int | None = None,
     ) -> ItemPage:
-        """Looks at a topic's items in one state, best first, without delivering them."""
+        """List a topic's items in one state, best first, without delivering them."""
         request = ttypes.PeekRequest(
             self.namespace, topic, conversion.state_number(state), ttypes.Page(limit, cursor), with_payload
         )
@@ -490,18 +521,18 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         with_payload: bool = False,
         timeout_ms: int | None = None,
     ) -> ItemPage:
-        """Looks at dead items, of a topic or of all. A page may be short and not be the last."""
+        """List dead items, of one topic or of all. A short page need not be the last one."""
         request = ttypes.ListDeadRequest(self.namespace, topic, ttypes.Page(limit, cursor), with_payload)
         reply = await self._call(_DEAD, request, timeout_ms)
         return ItemPage([conversion.item_view(view) for view in reply.items or ()], reply.next_cursor)
 
     async def routing(self, *, timeout_ms: int | None = None) -> Routing:
-        """Hosts and shards."""
+        """Return the hosts and shards of the tier."""
         return conversion.routing(await self._call(GET_ROUTING, ttypes.GetRoutingRequest(), timeout_ms))
 
 
 _RETRYABLE_ELSEWHERE: Final = (errors.Unavailable, errors.Overloaded, errors.UnknownOutcome)
-"""What one host answers to a dequeue that another may still fill; items that nobody received come back."""
+"""The errors of one host after which a dequeue may still succeed at another; items leased by it come back."""
 _DEQUEUE: Final = ThriftMethod("dequeue", is_write=True, element_class=Delivery)
 _ACK: Final = ThriftMethod("ack", is_write=True)
 _NACK: Final = ThriftMethod("nack", is_write=True)

@@ -1,9 +1,9 @@
-"""The client's calls about hosts and shards: which there are, and where shards go.
+"""The client's calls about hosts and shards: list them, and move shards.
 
-Holds the calls, which `Client` inherits. Always true: a change is recorded when
-its call returns, and the hosts follow within seconds; each may be repeated
-without harm. Where a host is named, it is by its name or by its address,
-`(host, port)`. A host that is alone answers NotImplementedYet to changes.
+Holds the calls, which `Client` inherits. Always true: a change is recorded when its
+call returns, and the hosts follow within seconds. Every call is safe to repeat. A
+host is given by its name or by its address, `(host, port)`. A host without a cluster
+refuses changes with NotImplementedYet.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _T = TypeVar("_T")
 
 
 class ClusterCalls:
-    """The calls."""
+    """The calls about hosts and shards."""
 
     async def _call(self, method: ThriftMethod, request: Any, timeout_ms: int | None) -> Any:
         raise NotImplementedError
 
     async def list_shards(self, *, timeout_ms: int | None = None) -> list[Shard]:
-        """All shards by number, with who should own them. `timeout_ms` is for each page."""
+        """List all shards by number, with the hosts that should own them. `timeout_ms` is the time of each page."""
         return await self._list_all(
             _LIST_SHARDS, lambda reply: [conversion.shard(info) for info in reply.shards or ()], timeout_ms
         )
 
     async def list_hosts(self, *, timeout_ms: int | None = None) -> list[Host]:
-        """The hosts that are there, by name. `timeout_ms` is for each page."""
+        """List the running hosts by name. `timeout_ms` is the time of each page."""
         return await self._list_all(
             _LIST_HOSTS, lambda reply: [conversion.host(info) for info in reply.hosts or ()], timeout_ms
         )
@@ -49,43 +49,55 @@ class ClusterCalls:
         region: str | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """Adds a shard, in a database that hosts' configurations know by this name; `tier` None: that of the host asked.
+        """Add a shard.
 
-        Raises InvalidArgument where there is another of this number.
+        Args:
+            shard: its number.
+            database: the name of its database in the configurations of the hosts.
+            tier: its tier; None: that of the host that gets the call.
+            weight: the work that it causes, relative to other shards.
+            region: the region of its database; hosts of this region are preferred.
+
+        Raises:
+            InvalidArgument: there is another shard with this number.
         """
         await self._call(_ADD_SHARD, ttypes.AddShardRequest(shard, database, tier, weight, region), timeout_ms)
 
     async def remove_shard(self, shard: int, *, force: bool = False, timeout_ms: int | None = None) -> None:
-        """Forgets a shard; its tables stay. Raises InvalidArgument where it is not drained, unless by `force`."""
+        """Remove a shard from the layout. Its tables stay.
+
+        Raises:
+            InvalidArgument: it is not drained, and `force` is False.
+        """
         await self._call(_REMOVE_SHARD, ttypes.ShardRequest(shard, force=force), timeout_ms)
 
     async def drain_shard(self, shard: int, *, timeout_ms: int | None = None) -> None:
-        """The shard takes no new items; what it holds is delivered."""
+        """Let a shard accept no new items. Its own items are still delivered."""
         await self._call(_DRAIN_SHARD, ttypes.ShardRequest(shard), timeout_ms)
 
     async def undrain_shard(self, shard: int, *, timeout_ms: int | None = None) -> None:
-        """The shard takes new items again."""
+        """Let a shard accept new items again."""
         await self._call(_UNDRAIN_SHARD, ttypes.ShardRequest(shard), timeout_ms)
 
     async def move_shard(self, shard: int, host: HostRef | None, *, timeout_ms: int | None = None) -> None:
-        """Hands a shard over to a host, which keeps it while it is there; None: wherever the planner puts it."""
+        """Hand a shard over to a host, which owns it while the host runs; None: the planner chooses the host."""
         address, name = _address_and_name(host)
         await self._call(_MOVE_SHARD, ttypes.ShardRequest(shard, address, target_name=name), timeout_ms)
 
     async def drain_host(self, host: HostRef, *, timeout_ms: int | None = None) -> None:
-        """The host's shards are handed over to others, and it gets none until undrained."""
+        """Hand the host's shards over to other hosts. It gets no shard until it is undrained."""
         address, name = _address_and_name(host)
         await self._call(_DRAIN_HOST, ttypes.HostRequest(address, host_name=name), timeout_ms)
 
     async def undrain_host(self, host: HostRef, *, timeout_ms: int | None = None) -> None:
-        """The host may own shards again."""
+        """Let a host own shards again."""
         address, name = _address_and_name(host)
         await self._call(_UNDRAIN_HOST, ttypes.HostRequest(address, host_name=name), timeout_ms)
 
     async def _list_all(
         self, method: ThriftMethod, rows_of: Callable[[Any], list[_T]], timeout_ms: int | None
     ) -> list[_T]:
-        """The rows of every page."""
+        """Return the rows of all pages."""
         rows: list[_T] = []
         cursor: str | None = None
         while True:
@@ -97,7 +109,7 @@ class ClusterCalls:
 
 
 def _address_and_name(host: HostRef | None) -> tuple[Any, str | None]:
-    """(address struct, name), of which one is None."""
+    """Return (address struct, name); one of them is None."""
     if host is None or isinstance(host, str):
         return None, host
     return ttypes.HostAddress(*host), None

@@ -1,9 +1,9 @@
-"""Who a client is, and whom it trusts.
+"""Authentication of a client, and its trust in hosts.
 
-Holds what is needed for the beginning of a connection: TLS, and a call of
-`authenticate` before any other. Always true: a token is read from its file anew
-for every connection, so that it can be changed while clients run; it stands in
-no text of an error. Knows nothing of addresses and of other calls.
+Holds the two first steps of a connection: TLS, then the call `authenticate`. Always
+true: a token file is read again for every connection, so that the token can be
+changed while clients run. No error text contains the token. Knows nothing of
+addresses and other calls.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _AUTHENTICATE: Final = ThriftMethod("authenticate")
 _NO_TLS: Final = "if it speaks no TLS, its address begins with foqs://"
 
 Handshake: TypeAlias = Callable[[HostConnection, float], Awaitable[None]]
-"""Makes a new link ready for calls, by a moment of the loop's clock. Raises OSError, and FoqsError for good."""
+"""Makes a new connection ready for calls, by a deadline. Raises OSError if a retry may help, FoqsError if not."""
 
 
 @dataclass(slots=True, frozen=True)
 class Tls:
-    """How the hosts of a `foqss://` address are recognised, and the client by them.
+    """The files of a `foqss://` connection, all PEM.
 
     Attributes:
-        ca_file: the CA of the hosts' certificates, PEM; the system's if None.
-        cert_file: the client's certificate and its chain, PEM: its subject's common
-            name is the principal.
-        key_file: the certificate's key, PEM, where it is not in `cert_file`.
+        ca_file: the CA of the hosts' certificates; None: the CAs of the system.
+        cert_file: the client's certificate with its chain. The common name of its subject
+            is the principal.
+        key_file: the key of the certificate, without passphrase; None: it is in `cert_file`.
     """
 
     ca_file: str | Path | None = None
@@ -45,7 +45,11 @@ class Tls:
     key_file: str | Path | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Reads the files. Raises InvalidArgument, which names the file."""
+        """Read the files.
+
+        Raises:
+            InvalidArgument: a file cannot be used; the message names it.
+        """
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
         except OSError as error:
@@ -63,7 +67,7 @@ class Tls:
 
 
 def tls_connect(context: ssl.SSLContext) -> Callable[..., Awaitable[Any]]:
-    """A `Connect` that speaks TLS; it raises OSError, `Untrusted` where the host's certificate is not accepted."""
+    """Return a `Connect` with TLS. It raises OSError, and `UntrustedCertificate` for a bad certificate of the host."""
 
     async def connect(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any:
         loop = asyncio.get_running_loop()
@@ -80,17 +84,17 @@ def tls_connect(context: ssl.SSLContext) -> Callable[..., Awaitable[Any]]:
 
 
 class UntrustedCertificate(OSError):
-    """The host's certificate is not one that the client accepts: trying again changes nothing."""
+    """The client does not accept the host's certificate. A retry does not help."""
 
 
 def make_handshake(token: str | None, token_file: str | Path | None, has_certificate: bool) -> Handshake | None:
-    """What authenticates a new connection; None where there is nothing to show.
+    """Return the handshake that authenticates a new connection; None if the client has no credentials.
 
     Args:
-        has_certificate: the client shows a certificate, and wants to know that it was accepted.
+        has_certificate: the client shows a certificate and checks that the host accepted it.
 
     Raises:
-        InvalidArgument: the token cannot be one, or its file cannot be read.
+        InvalidArgument: the token is malformed, or its file cannot be used.
     """
     if token is not None and token_file is not None:
         raise errors.InvalidArgument("give the token or its file, not both", field="token_file")
@@ -101,19 +105,19 @@ def make_handshake(token: str | None, token_file: str | Path | None, has_certifi
     elif token is None and not has_certificate:
         return None
 
-    async def greet(link: HostConnection, deadline: float) -> None:
-        shown = token if token_file is None else read_token(token_file)
-        await authenticate(link, shown, deadline)
+    async def handshake(connection: HostConnection, deadline: float) -> None:
+        current_token = token if token_file is None else read_token(token_file)
+        await authenticate(connection, current_token, deadline)
 
-    return greet
+    return handshake
 
 
 async def authenticate(connection: HostConnection, token: str | None, deadline: float) -> None:
-    """Shows a token, or asks whether the certificate was accepted.
+    """Send the token, or ask whether the certificate was accepted.
 
     Raises:
-        OSError: there was no answer, or the host is not ready.
-        FoqsError: the host said no.
+        OSError: there was no reply, or the host is not ready.
+        FoqsError: the host refused.
     """
     body = _AUTHENTICATE.encode(ttypes.AuthenticateRequest(token))
     seqid, reply = connection.send(_AUTHENTICATE, body, deadline)
@@ -132,10 +136,10 @@ async def authenticate(connection: HostConnection, token: str | None, deadline: 
 
 
 def read_token(file: str | Path) -> str:
-    """The first line of a file that nobody else may use; of the others, a host may know an older token.
+    """Return the first line of a token file. The other lines may hold older tokens for hosts.
 
     Raises:
-        InvalidArgument: it cannot be read, others may use it, or it holds no token.
+        InvalidArgument: the file cannot be read, has no token, or other users have access to it.
     """
     try:
         with Path(file).open("rb") as stream:

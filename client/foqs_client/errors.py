@@ -1,9 +1,9 @@
-"""What a caller of the client must be ready for: one class for each error code.
+"""The errors of the client: one class for each error code.
 
-Always true: every error but `UnknownOutcome` promises that nothing was or will
-be written; the text says what is wrong and what to do. `Unreachable` is the
-client's own: no host could be reached, or a call that only reads went
-unanswered. Knows nothing of Thrift.
+Always true: after every error except `UnknownOutcome`, nothing was written or will
+be. The text says what is wrong and what to do. Only the client raises
+`Unreachable`: no host could be reached, or a call that only reads got no reply.
+Knows nothing of Thrift.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import re
 from typing import ClassVar, Final, Self
 
 _ENTRY_INDEX: Final = re.compile(r"\[(\d+)\]")
-"""Of an entry in its call, in an error's field."""
+"""Matches the index of an entry in the field of an error."""
 
 
 class FoqsError(Exception):
-    """An error with a code.
+    """The base of all errors of the client.
+
+    After every error except `UnknownOutcome`, nothing was written or will be.
 
     Attributes:
-        code: the name of the code, `INVALID_ARGUMENT` and so on.
+        code: the name of the code, such as `INVALID_ARGUMENT`.
         message: one sentence: what is wrong and what to do.
-        field: the request's field at fault, as a path (`items[3].topic`).
-        retry_after_ms: when to try again, where that helps.
-        owner: (host, port) of a shard's owner, with `NotOwner`.
+        field: the path of the wrong field of the request, such as `items[3].topic`.
+        retry_after_ms: how long to wait before the next attempt; None if the host did not say.
+        owner: (host, port) of the shard's owner; only with `NotOwner`.
     """
 
     code: ClassVar[str] = "UNKNOWN"
@@ -43,7 +45,7 @@ class FoqsError(Exception):
         self.owner = owner
 
     def with_shifted_index(self, offset: int = 0) -> Self:
-        """The same, of a call whose entries begin so many places later than those of the call that was sent."""
+        """Return this error for a caller whose entries begin at `offset` in the call that was sent."""
         field = self.field
         if field is not None and offset:
             field = _ENTRY_INDEX.sub(lambda place: f"[{int(place[1]) - offset}]", field, count=1)
@@ -55,97 +57,97 @@ class FoqsError(Exception):
 
 
 class InvalidArgument(FoqsError):
-    """The request is wrong; do not retry it as it is."""
+    """The request, or an argument, is wrong; `field` names it. Do not retry it unchanged."""
 
     code = "INVALID_ARGUMENT"
 
 
 class LimitExceeded(FoqsError):
-    """Too large or too many."""
+    """Something is too large, or there are too many; `field` names it."""
 
     code = "LIMIT_EXCEEDED"
 
 
 class NamespaceNotFound(FoqsError):
-    """Create the namespace first."""
+    """There is no such namespace. Create it first."""
 
     code = "NAMESPACE_NOT_FOUND"
 
 
 class Unauthenticated(FoqsError):
-    """Authenticate first, or again."""
+    """The host does not know the client. Check its token or certificate."""
 
     code = "UNAUTHENTICATED"
 
 
 class PermissionDenied(FoqsError):
-    """A grant on the namespace is missing."""
+    """The principal has no grant for this call; `field` names the grant."""
 
     code = "PERMISSION_DENIED"
 
 
 class RateLimited(FoqsError):
-    """The namespace's rate is used up; retry after `retry_after_ms`."""
+    """The enqueue rate of the namespace is used up. Retry after `retry_after_ms`."""
 
     code = "RATE_LIMITED"
 
 
 class Overloaded(FoqsError):
-    """The host has no room now; retry after `retry_after_ms`."""
+    """The host has no room now. Retry after `retry_after_ms`."""
 
     code = "OVERLOADED"
 
 
 class Unavailable(FoqsError):
-    """What serves this is not ready; retry after `retry_after_ms`."""
+    """The shard is not served now: it is starting, recovering, or its database failed. Retry after `retry_after_ms`."""
 
     code = "UNAVAILABLE"
 
 
 class NotOwner(FoqsError):
-    """Another host owns the shard: `owner`, when known."""
+    """Another host owns the shard; `owner` names it if it is known."""
 
     code = "NOT_OWNER"
 
 
 class StaleLease(FoqsError):
-    """The lease is over; drop your copy of the item."""
+    """The lease has ended or was replaced. Stop the work on this delivery."""
 
     code = "STALE_LEASE"
 
 
 class NotFound(FoqsError):
-    """No such item in this namespace."""
+    """The namespace has no such item."""
 
     code = "NOT_FOUND"
 
 
 class KeyConflict(FoqsError):
-    """The idempotency key was used for another item."""
+    """The idempotency key was used before for another item."""
 
     code = "KEY_CONFLICT"
 
 
 class DeadlineExceeded(FoqsError):
-    """Time ran out before anything was written."""
+    """The call's time ended before anything was written."""
 
     code = "DEADLINE_EXCEEDED"
 
 
 class NotImplementedYet(FoqsError):
-    """The host's version does not serve this."""
+    """The host does not serve this call: its version, or a host without a cluster, lacks it."""
 
     code = "NOT_IMPLEMENTED"
 
 
 class UnknownOutcome(FoqsError):
-    """It may have been written, or may yet be."""
+    """The call may have been written, or may still be."""
 
     code = "UNKNOWN_OUTCOME"
 
 
 class Unreachable(FoqsError):
-    """No host answered, and nothing was written."""
+    """No host could be reached, or a call that only reads got no reply. Nothing was written."""
 
     code = "UNREACHABLE"
 
@@ -172,4 +174,4 @@ BY_NUMBER: Final[dict[int, type[FoqsError]]] = dict(
         start=1,
     )
 )
-"""The numbers of `ErrorCode` in thrift/foqs.thrift."""
+"""The error classes by the numbers of `ErrorCode` in thrift/foqs.thrift."""

@@ -1,12 +1,13 @@
-"""The client for code without an event loop: the same client, each call awaited in a thread of its own.
+"""The client for code without an event loop. Each call of `Client` runs in a background thread.
 
 with SyncClient("foqs://127.0.0.1:7411") as client:
     client.enqueue([Item(topic="mail", payload=b"hello")])
     for delivery in client.dequeue({"mail": 10}, wait_ms=1_000):
         client.ack([delivery])
 
-Holds `SyncClient`. Always true: every call is a call of `Client`, made here by
-one line; arguments, results and errors are the same. Knows nothing of calls.
+Holds `SyncClient`. Always true: every method here is the method of `Client`, made
+blocking by one line. Arguments, results and errors are the same. Knows nothing of
+single calls.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _Init: TypeAlias = Callable[["SyncClient", Client], None]
 def _blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[SyncClient, P], T]:
-    """A method of the client that waits for its result."""
+    """Return a method that runs the client's method and waits for its result."""
 
     @wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -40,7 +41,7 @@ def _blocking(
 
 
 def _constructed_like(make: Callable[P, Client]) -> Callable[[_Init], Callable[Concatenate[SyncClient, P], None]]:
-    """A constructor that takes what the client's takes."""
+    """Return a decorator that gives a constructor the parameters of the client's."""
 
     def decorate(init: _Init) -> Callable[Concatenate[SyncClient, P], None]:
         @wraps(init)
@@ -53,14 +54,19 @@ def _constructed_like(make: Callable[P, Client]) -> Callable[[_Init], Callable[C
 
 
 class SyncClient:
-    """A `Client` whose methods wait for their results; made with the same arguments.
+    """The client for code without an event loop: a `Client` whose methods block.
 
-    It may be used by several threads at once. Its own thread starts with the first
-    call. Ctrl-C in a call cancels that call and leaves the client as it was. `close`,
-    the end of its `with` block and the interpreter's exit end calls under way as the
-    loss of the connection does. A process that forks makes a new one in the child;
-    one that was not used before the fork may be used there. Where an event loop
-    runs, use `Client`: a call here would block the loop, and raises RuntimeError.
+    Arguments, results and errors are those of `Client`. Use it as
+    `with SyncClient("foqs://127.0.0.1:7411") as client:`.
+
+    - Several threads may use it at once. It starts its own thread with the first call.
+    - Ctrl-C in a call cancels that call; the client stays usable.
+    - `close`, the end of the `with` block and the exit of the interpreter end calls in
+      flight as if the connection was lost.
+    - A process that forks must make a new client in the child, unless this one was not
+      used before the fork.
+    - In a running event loop, use `Client`: a call here raises RuntimeError, because it
+      would block the loop.
     """
 
     @_constructed_like(Client)
@@ -71,7 +77,7 @@ class SyncClient:
 
     @classmethod
     def wrap(cls, client: Client, background: BackgroundLoop) -> Self:
-        """The face of a client that runs in a thread which is not this object's to end."""
+        """Return a blocking client over a client and a thread that the caller ends."""
         self = cls.__new__(cls)
         self._client = client
         self._background = background
@@ -87,7 +93,7 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections and ends the thread; safe to repeat. Calls under way end as after a loss."""
+        """Close the connections and end the thread. Calls in flight end as if the connection was lost. Safe to repeat."""
         with suppress(LoopClosed):
             self._finalize()
 
@@ -139,6 +145,6 @@ class SyncClient:
         except LoopClosed as closed:
             if closed.was_started:
                 raise errors.UnknownOutcome(
-                    "the client was closed while the call was under way; it may have taken effect"
+                    "the client was closed during the call; the call may have taken effect"
                 ) from None
             raise errors.Unreachable("the client is closed") from None

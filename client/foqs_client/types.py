@@ -1,10 +1,10 @@
-"""What goes into the client and comes out of it, as plain frozen dataclasses.
+"""The client's arguments and results, as plain dataclasses.
 
-Always true: times are integer milliseconds and relative, but for
-`deliver_after_ms`; states are "deferred", "ready", "leased" and "dead"; None
-means that a value was not given or is not known. Fields have the names of the
-contract, so that `Item`, `Enqueued` and `Delivery` are written and read as they
-are. Knows nothing of Thrift.
+Always true: times are integer milliseconds and relative, except
+`deliver_after_ms`. States are "deferred", "ready", "leased" and "dead". None means
+that a value was not given or is not known. Fields have the names of the contract,
+so that the codec reads and writes `Item`, `Enqueued` and `Delivery` without a
+conversion. Knows nothing of Thrift.
 """
 
 from __future__ import annotations
@@ -20,26 +20,34 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def _value_class(kind: type[T]) -> type[T]:
-    """A frozen dataclass for what is made by the hundred thousand.
+    """Make a dataclass whose objects are created by the hundred thousand.
 
-    Frozen for the type checker alone: at run time, guarding each field costs
-    more than everything else that is done with an item.
+    Only the type checker treats it as frozen. A guard of each field at run time
+    would cost more than all other work on an item.
     """
     return dataclass(slots=True, unsafe_hash=True)(kind)
 
 
 @_value_class
 class Item:
-    """An item to enqueue. What is None takes the namespace's default.
+    """An item to enqueue. A field that is None gets the default of the namespace.
+
+    Example: `Item("mail", b"hello", priority=-5, delay_ms=60_000, idempotency_key="order-17")`
 
     Attributes:
-        priority: signed 32-bit, lower is delivered first.
-        delay_ms: not delivered before this much time has passed.
-        deliver_after_ms: not delivered before this moment, milliseconds since
-            1970-01-01 UTC. At most one of the two.
-        lease_ms: how long a consumer has to ack or nack.
-        ttl_ms: deleted when not delivered within this time.
-        attempts_max: dead after so many deliveries; 0 means without limit.
+        topic: 1 to 255 bytes of UTF-8 without NUL, kept exactly.
+        payload: at most the limit of the namespace, 10,240 bytes by default. It never changes.
+        priority: signed 32-bit integer. The lowest is delivered first.
+        metadata: at most 1,024 bytes. A nack or an update may replace it.
+        delay_ms: the item is not delivered before this time has passed.
+        deliver_after_ms: the item is not delivered before this moment, in milliseconds
+            since 1970-01-01 UTC. Set at most one of `delay_ms` and `deliver_after_ms`.
+        lease_ms: the time in which a consumer must settle the item or extend its lease.
+        ttl_ms: the item is deleted if it is not delivered within this time. None: never.
+        at_most_once: a nack, or the end of a lease, deletes the item.
+        attempts_max: the item is dead after this number of deliveries; 0 means no limit.
+        idempotency_key: 1 to 255 bytes of UTF-8 without NUL. The same key and item again
+            return the first id; the same key with another item is a `KeyConflict`.
     """
 
     topic: str
@@ -56,21 +64,26 @@ class Item:
 
     @property
     def policy(self) -> int | None:
-        """`at_most_once` as the contract spells it."""
+        """The number of the delivery policy in the contract; None means at least once."""
         return 2 if self.at_most_once else None
 
 
 @_value_class
 class Enqueued:
-    """What became of one item: an id (it is durable) or an error."""
+    """The result of one enqueued item: an id, or an error.
+
+    Attributes:
+        id: the item's id. The item is durable.
+        error: why the item was not enqueued.
+        repeated: an earlier enqueue with the same idempotency key created the item.
+    """
 
     id: str | None = None
     error: FoqsError | None = None
     repeated: bool = False
-    """The id is that of an earlier enqueue with the same idempotency key."""
 
     def require(self) -> str:
-        """The id. Raises the error where there is one."""
+        """Return the id, or raise the error."""
         if self.error is not None:
             raise self.error
         assert self.id is not None
@@ -79,7 +92,16 @@ class Enqueued:
 
 @_value_class
 class Delivery:
-    """A delivered item. `id` and `token` together are its lease."""
+    """A delivered item. `id` and `token` name its lease.
+
+    Attributes:
+        id: the item's id.
+        token: the number of this lease. A later lease of the item makes it stale.
+        attempt: 1 for the first delivery. A released delivery does not count.
+        attempts_max: the number of deliveries after which the item is dead; 0 means no limit.
+        lease_remaining_ms: the time left of the lease when the host wrote its reply.
+        age_ms: the time since the enqueue.
+    """
 
     id: str = ""
     token: int = 0
@@ -88,18 +110,24 @@ class Delivery:
     payload: bytes = b""
     metadata: bytes = b""
     attempt: int = 0
-    """1 with the first delivery."""
     attempts_max: int = 0
-    """0 means without limit."""
     lease_remaining_ms: int = 0
-    """What was left when the host wrote its reply."""
     age_ms: int = 0
-    """Time since the enqueue."""
 
 
 @_value_class
 class Nack:
-    """A lease given back. Without a time the namespace's backoff decides; `dead` gives the item up."""
+    """A delivery to nack, for `Client.nack`.
+
+    Attributes:
+        id: the id of the delivery.
+        token: the token of the delivery.
+        delay_ms: deliver the item again after this time.
+        deliver_after_ms: deliver the item again after this moment, in milliseconds since
+            1970-01-01 UTC. If neither is set, the namespace's backoff decides.
+        metadata: replaces the item's metadata; None keeps it.
+        dead: give the item up.
+    """
 
     id: str
     token: int
@@ -111,13 +139,14 @@ class Nack:
 
 @dataclass(slots=True, frozen=True)
 class Change:
-    """What to change of items; None leaves it as it is.
+    """A change of items, for `update` and `update_matching`. None leaves a value as it is.
 
     Attributes:
-        delay_ms: not delivered before this much time has passed; 0 means now. Of
-            ready and deferred items only, and never as long as their TTL.
-        deliver_after_ms: not delivered before this moment, milliseconds since
-            1970-01-01 UTC. At most one of the two.
+        priority: the new priority.
+        delay_ms: the items are not delivered before this time has passed; 0 means now.
+            Only ready and deferred items can be delayed, and for less than their TTL.
+        deliver_after_ms: the items are not delivered before this moment, in milliseconds
+            since 1970-01-01 UTC. Set at most one of `delay_ms` and `deliver_after_ms`.
         metadata: replaces the metadata.
     """
 
@@ -129,12 +158,16 @@ class Change:
 
 @dataclass(slots=True, frozen=True)
 class ItemFilter:
-    """Items that match all of it; None matches every item. Bounds are included.
+    """Matches items that meet all of its conditions. None matches every item. Bounds are inclusive.
 
     Attributes:
-        states: "deferred", "ready", "leased" and "dead".
-        age_min_ms, age_max_ms: time since the enqueue. Items that are enqueued
-            after the first page was asked for never match.
+        topic: the topic of the items.
+        states: any of "deferred", "ready", "leased" and "dead".
+        priority_min: the lowest priority that matches.
+        priority_max: the highest priority that matches.
+        age_min_ms: the shortest time since the enqueue.
+        age_max_ms: the longest time since the enqueue. Items that are enqueued after the
+            call of the first page never match.
     """
 
     topic: str | None = None
@@ -147,7 +180,12 @@ class ItemFilter:
 
 @dataclass(slots=True, frozen=True)
 class ItemCount:
-    """How many items match a filter; `payload_bytes` None where they were not read for it."""
+    """The number of items that match a filter.
+
+    Attributes:
+        items: the number of items.
+        payload_bytes: the size of their payloads; None if the host did not read them.
+    """
 
     items: int
     payload_bytes: int | None
@@ -155,10 +193,13 @@ class ItemCount:
 
 @dataclass(slots=True, frozen=True)
 class BulkPage:
-    """What became of one page of a bulk call; `next_cursor` None with the last page.
+    """The result of one page of a bulk call.
 
     Attributes:
-        refused: items that match and cannot be changed so; `refusal` says why of the first.
+        changed: the number of items that were changed.
+        refused: the number of items that match but cannot be changed in this way.
+        refusal: why the first of them was refused.
+        next_cursor: pass it to the next call; None on the last page.
     """
 
     changed: int
@@ -169,14 +210,18 @@ class BulkPage:
 
 @dataclass(slots=True, frozen=True)
 class Outcome:
-    """What became of one entry of a call."""
+    """The result of one entry of a call.
+
+    Attributes:
+        error: why the entry failed; None: it is done and durable.
+        already_gone: an ack or a cancel succeeded because the item was gone before it.
+    """
 
     error: FoqsError | None = None
     already_gone: bool = False
-    """With ack and cancel: a success that found nothing to do."""
 
     def require(self) -> None:
-        """Raises the error where there is one."""
+        """Raise the error if there is one."""
         if self.error is not None:
             raise self.error
 
@@ -187,7 +232,15 @@ DONE: Final = Outcome()
 
 @dataclass(slots=True, frozen=True)
 class Topic:
-    """What a topic holds."""
+    """A topic and its counts of items.
+
+    Attributes:
+        best_priority: the best priority among its ready items; None if there are none.
+        oldest_ready_age_ms: the time since the enqueue of its oldest ready item.
+        next_due_in_ms: the time until its next deferred item is due.
+        paused: it is not delivered until it is resumed.
+        counts_lag: its owner changed, and its items are still being counted.
+    """
 
     topic: str
     ready: int
@@ -199,12 +252,16 @@ class Topic:
     next_due_in_ms: int | None
     paused: bool
     counts_lag: bool
-    """The counts are being recounted after a change of owner."""
 
 
 @dataclass(slots=True, frozen=True)
 class TopicPage:
-    """Topics by name; `next_cursor` None with the last page."""
+    """A page of topics.
+
+    Attributes:
+        topics: the topics by name.
+        next_cursor: pass it to the next call; None on the last page.
+    """
 
     topics: list[Topic]
     next_cursor: str | None
@@ -212,7 +269,18 @@ class TopicPage:
 
 @dataclass(slots=True, frozen=True)
 class ItemView:
-    """An item as it is, for people and tools; what does not apply is None."""
+    """An item as it is stored, for people and tools. A value that does not apply is None.
+
+    Attributes:
+        payload: None unless the call asked for it.
+        age_ms: the time since the enqueue.
+        due_in_ms: the time until a deferred item is due.
+        lease_remaining_ms: the time until the lease ends.
+        ttl_remaining_ms: the time until the TTL ends.
+        payload_bytes: the size of the payload.
+        idempotency_key: the key of the enqueue, while it is remembered; only from `item` and `explain`.
+        dead_reason: one sentence: why the item was given up.
+    """
 
     id: str
     topic: str
@@ -235,12 +303,16 @@ class ItemView:
 
 @dataclass(slots=True, frozen=True)
 class Explanation:
-    """Why an item is not delivered, and what would change it: sentences for people, the weightiest first.
+    """Why an item is not delivered, and how to change that.
 
     Attributes:
-        item: None where it is not there (`absent`), or its shard cannot be asked.
-        better_items: of a ready item, how many of its topic come before it; None where they were not counted.
-        better_items_more: there are more of them than that.
+        item: the item; None if it is `absent` or its shard cannot be asked.
+        reasons: sentences for people, the most important first.
+        remedies: sentences for people, the most important first.
+        better_items: the number of items of the topic that come before a ready item; None
+            if they were not counted.
+        better_items_more: there are more such items than `better_items`.
+        absent: there is no such item.
     """
 
     item: ItemView | None
@@ -253,7 +325,12 @@ class Explanation:
 
 @dataclass(slots=True, frozen=True)
 class ItemPage:
-    """Items in the order of the call; `next_cursor` None with the last page."""
+    """A page of items.
+
+    Attributes:
+        items: the items, in the order that the call defines.
+        next_cursor: pass it to the next call; None on the last page.
+    """
 
     items: list[ItemView]
     next_cursor: str | None
@@ -261,15 +338,16 @@ class ItemPage:
 
 @dataclass(slots=True, frozen=True)
 class Host:
-    """A host that is there.
+    """A host that is running.
 
     Attributes:
-        shards: how many it should own.
-        draining: it shall own nothing.
-        load: what waits there to be written, in items, as it told last.
-        name: stays over restarts; `nonce` is of this run.
-        capacity: how much it can take, relative to other hosts.
-        leaving: it is stopping, and gives its shards back.
+        shards: the number of shards that it should own.
+        draining: it must own no shard.
+        load: the number of items that wait for a flush there, as it reported last.
+        name: its name, which is the same after a restart.
+        nonce: the name of this run of the host.
+        capacity: how much work it can do, relative to other hosts.
+        leaving: it is stopping and hands its shards over.
     """
 
     host: str
@@ -287,25 +365,28 @@ class Host:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it is reached."""
+        """(host, port) to connect to."""
         return self.host, self.port
 
 
 @dataclass(slots=True, frozen=True)
 class Shard:
-    """A shard, who should own it, and how far that is.
+    """A shard, the host that should own it, and its state.
 
     Attributes:
-        owner: its address; None where nobody should own it now. `owner_name` is its name.
-        epoch: the number of that ownership.
+        owner: (host, port) of its owner; None if no host should own it now.
+        epoch: the number of this ownership.
         state: free, acquiring, recovering, owned, draining or lost.
-        queued_items: what waits to be written; None where the host that was asked does not know.
-        reason: why it is not served, when it is not.
-        database: its name in the hosts' configurations.
-        weight: the work it makes, relative to other shards.
-        draining: it takes no new items.
+        queued_items: the number of items that wait for a flush; None if the host that
+            answered does not know.
+        region: the region of its database; hosts of this region are preferred.
+        reason: why it is not served, if it is not.
+        owner_name: the name of its owner.
+        database: the name of its database in the configurations of the hosts.
+        weight: the work that it causes, relative to other shards.
+        draining: it accepts no new items.
         pinned_to: the name of the host that it was moved to.
-        slots: of idempotency keys, those that it holds.
+        slots: the slots of idempotency keys that are assigned to it.
     """
 
     shard: int
@@ -326,7 +407,14 @@ class Shard:
 
 @dataclass(slots=True, frozen=True)
 class Routing:
-    """Who serves what. `tier` is that of the host that was asked."""
+    """The hosts and the shards of a tier.
+
+    Attributes:
+        version: grows with each change.
+        hosts: the hosts that are running.
+        shards: the shards with their owners.
+        tier: the tier of the host that answered.
+    """
 
     version: int
     hosts: list[Host]
