@@ -90,7 +90,7 @@ def test_a_stop_does_not_wait_for_a_frozen_process_longer_than_its_drain() -> No
     async def story() -> None:
         async with FakeHost({"namespace.payload_bytes_max": LARGE}) as fake:
             client = fake.client()
-            consumer = Consumer(client, work, ["t"], processes=1, drain_timeout_s=1.0, rng=Random(1))
+            consumer = Consumer(client, work, ["t"], processes=1, stop_timeout_s=1.0, rng=Random(1))
             running = asyncio.ensure_future(consumer.run())
             await client.enqueue([Item("t")])
             await until(lambda: consumer.counts.done == 1)

@@ -1,4 +1,4 @@
-"""Consuming: a loop that takes items, has them handled, and tells the hosts what came of each.
+"""Consumers: dequeue items, run a handler for each, and settle them.
 
 worker = Worker()
 
@@ -9,7 +9,7 @@ worker.run("foqs://127.0.0.1:7411")
 """
 
 from foqs_client.consumer.consumer import Consumer
-from foqs_client.consumer.consumer_counts import Counts
+from foqs_client.consumer.handler_outcome import Counts
 from foqs_client.consumer.job import Dead, Discard, Job, Retry
 from foqs_client.consumer.process_runner import CannotStart
 from foqs_client.consumer.topic_selection import prefix_pattern

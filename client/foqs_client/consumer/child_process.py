@@ -1,9 +1,9 @@
-"""A worker process: imports the handler, does one item after the other, and says what came of each.
+"""A worker process: imports the handler, runs it for one item after the other, and reports each result.
 
-Always true: it ends with its parent, however that ends; SIGTERM and Ctrl-C are
-its parent's affair. Knows nothing of queues but the item in hand.
+Always true: it ends when its parent ends, for any reason. It ignores SIGTERM and
+Ctrl-C; its parent handles them. Knows nothing of queues except its current item.
 
-The messages, each way:
+The messages in each direction:
 
     ▶ ("job", Delivery)       ◀ ("ready", None) or ("failed", sentence), once
     ▶ ("lost", id, token)     ◀ ("done", None or an exception)
@@ -32,14 +32,14 @@ READY: Final = "ready"
 
 @dataclass(slots=True, frozen=True)
 class FunctionReference:
-    """A function by its module and its name there."""
+    """The module and the name of a function."""
 
     module: str
     name: str
 
 
 def main(connection: Connection, reference: FunctionReference) -> None:
-    """The process."""
+    """Run the worker process."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -49,11 +49,11 @@ def main(connection: Connection, reference: FunctionReference) -> None:
         connection.send(("failed", f"{reference.module} cannot be imported: {type(error).__name__}: {error}"))
         return
     connection.send((READY, None))
-    sending = threading.Lock()
+    send_lock = threading.Lock()
 
-    def send(what: str, value: object) -> None:
-        with sending:  # a handler may have threads of its own, which extend the lease
-            connection.send((what, value))
+    def send(kind: str, value: object) -> None:
+        with send_lock:  # threads of the handler may extend the lease at the same time
+            connection.send((kind, value))
 
     jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, jobs, send), daemon=True).start()
@@ -68,7 +68,7 @@ def main(connection: Connection, reference: FunctionReference) -> None:
 
 
 def _listen(connection: Connection, jobs: queue.SimpleQueue[Job], send: Callable[[str, object], None]) -> None:
-    """What the parent says; its end is this process's."""
+    """Read the parent's messages. Exit when the parent ends."""
     job: Job | None = None
     while True:
         try:
@@ -78,12 +78,12 @@ def _listen(connection: Connection, jobs: queue.SimpleQueue[Job], send: Callable
         if message[0] == "job":
             job = Job(message[1], lambda _, lease_ms: send("extend", lease_ms))
             jobs.put(job)
-        elif job is not None and message[1:] == (job._delivery.id, job._delivery.token):  # else it has ended meanwhile
+        elif job is not None and message[1:] == (job._delivery.id, job._delivery.token):  # else that job has ended
             job.lost = True
 
 
 def _portable_exception(error: BaseException) -> BaseException:
-    """The exception as the parent is to see it: of plain values only, as it may not have the types of this process."""
+    """Return the exception with plain values only: the parent may not have the types of this process."""
     if isinstance(error, Discard):
         return Discard()
     try:
@@ -93,5 +93,5 @@ def _portable_exception(error: BaseException) -> BaseException:
             delay_ms = None if error.delay_ms is None else int(error.delay_ms)
             return Retry(delay_ms, None if error.metadata is None else bytes(memoryview(error.metadata)))
     except (TypeError, ValueError, OverflowError):
-        pass  # it holds what no call could carry
+        pass  # its values have types that no call can send
     return RemoteError(describe_error(error))

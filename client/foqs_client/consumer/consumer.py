@@ -1,10 +1,10 @@
-"""The consumer loop: takes items, has them handled, and tells the hosts what came of each.
+"""The consumer loop: dequeues items, runs a handler for each, and settles them.
 
-Holds `Consumer`. Always true: no more than `in_flight` items are held at a time;
-every item that was taken is acked, nacked, released, or lost with its lease, and
-counted as one of these; what fails at the hosts' or on the way is tried again and
-never ends the loop; what fails within it ends it, and leaves what could not be told
-to the leases' ends. What to do is decided by `Turns` and `Hand`; here it is done.
+Holds `Consumer`. Always true: at most `in_flight` items are held at a time. Every
+item is acked, nacked, released, or lost with its lease, and counted as one of these.
+A failure of a host or of the network is retried and never ends the loop. An error
+within the loop ends it; items that could not be settled come back when their leases
+end. `TopicScheduler` and `InFlightSet` decide, this module acts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from foqs_client.client import COMMIT_TIMEOUT_MS, Client
-from foqs_client.consumer.consumer_counts import Counts
 from foqs_client.consumer.failure_backoff import FailureBackoff
-from foqs_client.consumer.handler_outcome import RELEASED, OutcomeKind, outcome_of
+from foqs_client.consumer.handler_outcome import RELEASED, Counts, OutcomeKind, outcome_of
 from foqs_client.consumer.handler_runners import Handler, HandlerRunner, TaskRunner, ThreadRunner, is_async
 from foqs_client.consumer.in_flight_set import HandlingState, InFlightItem, InFlightSet
 from foqs_client.consumer.job import Job
@@ -37,46 +36,51 @@ CONCURRENCY_DEFAULT: Final = 10
 IN_FLIGHT_MAX: Final = 10_000
 ITEMS_PER_CALL: Final = 500
 FETCH_CALLS_MAX: Final = 4
-"""So many calls that take what is there are under way at a time, while they bring enough."""
+"""The most dequeues without a wait that are in flight at a time."""
 POLL_S_MAX: Final = 1.0
-"""No poll waits longer, so that a stop needs not wait long for what it may bring."""
+"""The longest wait of a long poll. A stop must wait for the items of a poll that is in flight."""
 SETTLE_S_MAX: Final = 5.0
-"""After a stop, hosts are told what came of items for so long beyond the drain."""
+"""How long a stop settles items after the handlers have ended."""
 
 log = logging.getLogger("foqs.consumer")
 
 
 class Consumer:
-    """Takes items of some topics and runs a handler for each, until it is stopped.
+    """Dequeues items of some topics and runs a handler for each, until it is stopped.
 
-    Items are delivered at least once: a handler whose process dies, or whose lease
-    cannot be renewed, leaves its item to be delivered again, so it must stand
-    being run twice.
+    Items are delivered at least once: if a process dies or a lease cannot be renewed,
+    the item is delivered again. A handler must work correctly if it runs twice for the
+    same item.
+
+    Example: `counts = await Consumer(client, send, ["mail.*"], concurrency=20).run()`
 
     Args:
-        client: whose namespace is consumed; the caller's to close.
-        handler: `async def` runs in the loop, a plain function in a thread, or with
-            `processes` in a process of its own. To return acks the item; to raise
-            `Retry`, `Dead` or `Discard` does what they say; any other exception nacks
-            it, and it comes back by the namespace's backoff.
-        topics: topics, and patterns such as `email.*`, which follow what there is; `*` is all.
-        concurrency: handlers at a time.
-        in_flight: items held at a time, those that wait for a handler included;
-            None: twice the concurrency, so that handlers never wait for the network.
-        processes: worker processes for a plain function that can be imported; they are the concurrency then.
-        weights: by topic or pattern: how many items are taken for one of a topic of weight 1.
-        lease_ms: overrides the items' own lease durations. Leases are renewed while handlers run.
-        drain_timeout_s: how long a stop waits for handlers that run.
-        cancel_lost: cancel an async handler whose lease is over; otherwise it only sees `job.lost`.
-        discover_s: how often topics are looked for.
-        others: topics and patterns that are left out, though `topics` covers them.
-        rng: of jitter.
+        client: gives the hosts and the namespace. The caller closes it.
+        handler: an `async def` runs in the event loop, a plain function in a thread or, with
+            `processes`, in a worker process. If it returns, the item is acked. It may raise
+            `Retry`, `Dead` or `Discard`. After any other exception the item is nacked, and is
+            delivered again after the namespace's backoff.
+        topics: topics, and patterns such as `email.*`; `*` is all topics. The consumer finds
+            new topics that match while it runs.
+        concurrency: the most handlers that run at a time, 1 to 10,000.
+        in_flight: the most items held at a time, with those that wait for a handler,
+            `concurrency` to 10,000. None: twice the concurrency.
+        processes: run the handler in this number of worker processes, which replaces
+            `concurrency`. The handler must be a plain function at the top of a module. 0: none.
+        weights: by topic or pattern: how many items are dequeued for one item of a topic of
+            weight 1, the default.
+        lease_ms: replaces the lease durations of the items. Leases are renewed while handlers run.
+        stop_timeout_s: how long a stop waits for running handlers, in seconds.
+        cancel_lost: cancel an async handler whose lease has ended. False: it only sees `job.lost`.
+        discover_s: the pause between two searches for topics, in seconds.
+        others: topics and patterns to leave out, even if `topics` matches them.
+        rng: spreads pauses.
 
     Attributes:
-        aborted: it did not, or will not, end in order.
+        aborted: `abort` was called, or `run` was cancelled.
 
     Raises:
-        InvalidArgument: one of these cannot be; it is named.
+        InvalidArgument: an argument is wrong; `field` names it.
     """
 
     def __init__(
@@ -90,7 +94,7 @@ class Consumer:
         processes: int = 0,
         weights: Mapping[str, float] = MappingProxyType({}),
         lease_ms: int | None = None,
-        drain_timeout_s: float = 30.0,
+        stop_timeout_s: float = 30.0,
         cancel_lost: bool = True,
         discover_s: float = 0.5,
         others: Sequence[str] = (),
@@ -108,26 +112,26 @@ class Consumer:
         self._scheduler = TopicScheduler(selection)
         self._in_flight = InFlightSet(in_flight, concurrency, lease_ms)
         self._lease_ms = lease_ms
-        self._drain_timeout_s = drain_timeout_s
+        self._stop_timeout_s = stop_timeout_s
         self._cancel_lost = cancel_lost
         self._discover_s = discover_s
         self._items_per_call = ITEMS_PER_CALL
-        self._dequeue_backoff = FailureBackoff("taking items", _log_failure, rng)
-        looking = FailureBackoff("looking for topics", _log_failure, rng)
-        self._discovery = TopicDiscovery(client, selection.prefixes, self._on_topics_listed, looking, discover_s, rng)
+        self._dequeue_backoff = FailureBackoff("dequeue", _log_failure, rng)
+        backoff = FailureBackoff("topic discovery", _log_failure, rng)
+        self._discovery = TopicDiscovery(client, selection.prefixes, self._on_topics_listed, backoff, discover_s, rng)
         self._wake = asyncio.Event()
         self._settler = Settler(client, self._in_flight, self._wake.set, self._fail, rng)
         self._renewal = LeaseRenewal(client, self._in_flight, lease_ms, self._on_lost, self._fail)
         self._loop: asyncio.AbstractEventLoop
         self._fetch_count = 0
         self._fetch_count_max = 1
-        """Calls for what is there: one, and one more for each that brought enough."""
+        """Grows by one with each dequeue that returned at least half of what it asked for."""
         self._is_polling = False
         self._release_count = 0
         self._stopping = asyncio.Event()
         self.aborted = self._is_closed = False
         self._jobs: dict[Job, InFlightItem] = {}
-        """Those whose handlers run."""
+        """The items whose handlers run."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._failure: BaseException | None = None
 
@@ -135,27 +139,32 @@ class Consumer:
 
     @property
     def counts(self) -> Counts:
-        """So far."""
-        hand = self._in_flight
-        fates = {fate.value: hand.ended_counts[fate] for fate in OutcomeKind}
-        return Counts(**fates, running=hand.running_count, waiting=hand.waiting_count)
+        """The counts since the start."""
+        in_flight = self._in_flight
+        ended = {kind.value: in_flight.ended_counts[kind] for kind in OutcomeKind}
+        return Counts(**ended, running=in_flight.running_count, waiting=in_flight.waiting_count)
 
     def stop(self) -> None:
-        """Takes nothing more, gives back what was not begun, and has `run` return when handlers have ended."""
+        """Stop in order, and return at once.
+
+        The consumer dequeues nothing more, releases items that no handler has started, and
+        waits at most `stop_timeout_s` for running handlers. Then `run` returns.
+        """
         self._stopping.set()
         self._wake.set()
 
     def abort(self) -> None:
-        """Has `run` return at once; what is in hand is delivered again when its lease ends."""
+        """Make `run` return at once. Items in flight are delivered again when their leases end."""
         self.aborted = True
         self.stop()
 
     async def run(self) -> Counts:
-        """Works until `stop`; to cancel it is an abort.
+        """Work until `stop` or `abort`, and return the counts. To cancel it is an abort.
 
         Raises:
-            CannotStart: the worker processes cannot be started.
-            Exception: whatever went wrong within the consumer itself, which is a fault of it or of the client.
+            CannotStart: a worker process cannot be started.
+            Exception: an internal error of the consumer or of the client. Errors of hosts are
+                retried, errors of handlers nack their items; neither is raised.
         """
         self._loop = asyncio.get_running_loop()
         try:
@@ -174,7 +183,7 @@ class Consumer:
         return self.counts
 
     async def _start(self) -> None:
-        """Returns when the runner is ready, or has no need to be: a process that does not get ready keeps no stop."""
+        """Wait until the runner is ready, or until a stop: a process that does not start must not delay it."""
         starting, stopping = asyncio.ensure_future(self._runner.start()), asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -186,30 +195,30 @@ class Consumer:
             await asyncio.gather(starting, stopping, return_exceptions=True)
 
     def _start_dequeues(self) -> None:
-        """Begins the calls that are to be made now: for what is there, or where nothing is, one that waits."""
-        hand, turns = self._in_flight, self._scheduler
-        if turns.hot_count:
-            while self._fetch_count < self._fetch_count_max and hand.should_dequeue(
+        """Start dequeues without a wait for hot topics; if there are none, start one long poll."""
+        in_flight, scheduler = self._in_flight, self._scheduler
+        if scheduler.hot_count:
+            while self._fetch_count < self._fetch_count_max and in_flight.should_dequeue(
                 is_extra_call=self._fetch_count > 0
             ):
-                wants = turns.fetch_wants(min(hand.room, self._items_per_call))
-                items = min(hand.room, self._items_per_call, sum(wants.values()))
+                wants = scheduler.fetch_wants(min(in_flight.room, self._items_per_call))
+                items = min(in_flight.room, self._items_per_call, sum(wants.values()))
                 self._fetch_count += 1
-                hand.reserve(items)
+                in_flight.reserve(items)
                 self._spawn(self._fetch(wants, items))
-        elif not self._is_polling and hand.should_dequeue():
-            # The other half is for what discovery finds meanwhile.
-            items = min(hand.room - hand.room // 2, self._items_per_call)
-            wants = turns.poll_wants(items)
+        elif not self._is_polling and in_flight.should_dequeue():
+            # The other half of the room is for topics that the discovery finds meanwhile.
+            items = min(in_flight.room - in_flight.room // 2, self._items_per_call)
+            wants = scheduler.poll_wants(items)
             if wants:
                 self._is_polling = True
-                hand.reserve(items)
+                in_flight.reserve(items)
                 self._spawn(self._poll(wants, items))
 
     async def _fetch(self, wants: Mapping[str, int], items: int) -> None:
-        brought = await self._dequeue(wants, items, 0)
+        received = await self._dequeue(wants, items, 0)
         self._fetch_count -= 1
-        self._fetch_count_max = min(FETCH_CALLS_MAX, self._fetch_count_max + 1) if 2 * brought >= items else 1
+        self._fetch_count_max = min(FETCH_CALLS_MAX, self._fetch_count_max + 1) if 2 * received >= items else 1
         self._wake.set()
 
     async def _poll(self, wants: Mapping[str, int], items: int) -> None:
@@ -219,7 +228,7 @@ class Consumer:
         self._wake.set()
 
     async def _dequeue(self, wants: Mapping[str, int], items: int, wait_ms: int) -> int:
-        """One call, and the pause after one that failed. Returns how many items it brought."""
+        """Make one call, and pause after a failure. Return the number of items."""
         found: Sequence[Delivery] = ()
         failure: FoqsError | None = None
         try:
@@ -248,7 +257,7 @@ class Consumer:
         self._renewal.schedule()
 
     def _reduce_call_size(self, error: LimitExceeded, topics: int, items: int) -> bool:
-        """A host may be configured to allow less than this in a call; False where nothing less can be asked for."""
+        """Ask for less per call, because a host has a lower limit. Return False if nothing can be reduced."""
         if error.field == "topics" and topics > 1:
             self._scheduler.topics_per_call = min(self._scheduler.topics_per_call, topics // 2)
         elif error.field != "lease_ms" and items > 1:
@@ -263,12 +272,12 @@ class Consumer:
             self._wake.set()
 
     async def _release_surplus(self, surplus: Sequence[Delivery]) -> None:
-        """What came beyond what was asked for; where no host can be told, it comes back when its leases end."""
+        """Release items beyond those asked for. If it fails, they come back when their leases end."""
         self._release_count += 1
         try:
             await self._client.release(surplus)
         except FoqsError as error:
-            log.debug("items beyond those asked for could not be released: %s", error)
+            log.debug("surplus items could not be released: %s", error)
         finally:
             self._release_count -= 1
             self._wake.set()
@@ -276,39 +285,38 @@ class Consumer:
     # ------------------------------------------------------------------ handlers
 
     def _start_handlers(self) -> None:
-        hand, begin = self._in_flight, self._runner.submit
-        while (held := hand.start_next()) is not None:
-            job = held.job = Job(held.delivery, self._schedule_extension)
-            self._jobs[job] = held
-            begin(job, self._on_handler_ended)
+        in_flight, submit = self._in_flight, self._runner.submit
+        while (item := in_flight.start_next()) is not None:
+            job = item.job = Job(item.delivery, self._schedule_extension)
+            self._jobs[job] = item
+            submit(job, self._on_handler_ended)
 
     def _on_handler_ended(self, job: Job, error: BaseException | None) -> None:
-        """A handler has ended."""
-        held = self._jobs.pop(job)
-        if held.state is not HandlingState.RUNNING or self._is_closed:
+        item = self._jobs.pop(job)
+        if item.state is not HandlingState.RUNNING or self._is_closed:
             return
         stopping = self._stopping.is_set()
         if stopping and isinstance(error, asyncio.CancelledError):
-            verdict = RELEASED
+            outcome = RELEASED
         else:
-            verdict = outcome_of(error, held.delivery.metadata)
-        if self._in_flight.finish(held, verdict):
-            self._settler.settle(held)
-        if verdict.error is not None:
-            _log_failed_handler(held, verdict.error, error)
+            outcome = outcome_of(error, item.delivery.metadata)
+        if self._in_flight.finish(item, outcome):
+            self._settler.settle(item)
+        if outcome.error is not None:
+            _log_failed_handler(item, outcome.error, error)
         if not stopping:
             self._start_handlers()
         self._wake.set()
 
     def _schedule_extension(self, job: Job, lease_ms: int) -> None:
-        """A handler wants its lease to be so long; it may run in any thread."""
+        # A handler may call this from any thread.
         self._loop.call_soon_threadsafe(self._extend_now, job, lease_ms)
 
     def _extend_now(self, job: Job, lease_ms: int) -> None:
-        held = self._jobs.get(job)
-        if held is not None and held.state is HandlingState.RUNNING and not held.is_lost and not self._is_closed:
-            held.lease_ms = lease_ms
-            self._renewal.renew([held])
+        item = self._jobs.get(job)
+        if item is not None and item.state is HandlingState.RUNNING and not item.is_lost and not self._is_closed:
+            item.lease_ms = lease_ms
+            self._renewal.renew([item])
 
     def _on_lost(self, item: InFlightItem) -> None:
         if item.job is not None:
@@ -318,14 +326,14 @@ class Consumer:
     # ------------------------------------------------------------------ stopping
 
     async def _drain(self) -> None:
-        """In this order; an abort ends each step at once.
+        """End in this order; an abort ends each step at once.
 
-        1. calls under way end: an item that is released earlier would be what they bring
-        2. what nobody has begun is released
-        3. handlers have their time to end; the others are interrupted, and their items released
-        4. the hosts are told what came of everything
+        1. Wait for dequeues in flight: they might receive items that were released earlier.
+        2. Release the items that no handler has started.
+        3. Wait for running handlers, then interrupt them and release their items.
+        4. Settle all items.
         """
-        until_s = self._loop.time() + self._drain_timeout_s
+        until_s = self._loop.time() + self._stop_timeout_s
         await self._wait_until(lambda: not self._has_calls_in_flight, POLL_S_MAX + SETTLE_S_MAX)
         self._release_waiting()
         await self._wait_until(lambda: not self._in_flight.running_count, until_s - self._loop.time())
@@ -335,25 +343,25 @@ class Consumer:
 
     @property
     def _has_calls_in_flight(self) -> bool:
-        """Some call that takes items or gives them back is under way."""
+        """Whether a dequeue, or the release of its surplus, is in flight."""
         return self._fetch_count > 0 or self._is_polling or self._release_count > 0
 
     def _interrupt_handlers(self) -> None:
-        for held in self._in_flight.running_items():
-            assert held.job is not None
+        for item in self._in_flight.running_items():
+            assert item.job is not None
             if not self.aborted:
-                log.warning("item %s is released: its handler did not end in time", held.delivery.id)
-            held.job.lost = True
-            self._runner.interrupt(held.job)
-            # A task ends and says so; a thread or process may not.
-            if not isinstance(self._runner, TaskRunner) and self._in_flight.finish(held, RELEASED):
-                self._settler.settle(held)
+                log.warning("item %s is released: its handler did not end in time", item.delivery.id)
+            item.job.lost = True
+            self._runner.interrupt(item.job)
+            # A cancelled task reports its end; a thread or a process may not.
+            if not isinstance(self._runner, TaskRunner) and self._in_flight.finish(item, RELEASED):
+                self._settler.settle(item)
 
     def _release_waiting(self) -> None:
         if self.aborted:
             return
-        for held in self._in_flight.drain_waiting(RELEASED):
-            self._settler.settle(held)
+        for item in self._in_flight.drain_waiting(RELEASED):
+            self._settler.settle(item)
 
     async def _close(self) -> None:
         self._is_closed = True
@@ -379,18 +387,18 @@ class Consumer:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """What fails within the consumer is no host's fault: it ends the consumer."""
+        """End the consumer because of an internal error."""
         self._failure = self._failure or error
         self.stop()
 
     async def _sleep_unless_stopped(self, seconds: float) -> None:
-        """Waits, unless it is stopped."""
+
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Returns when it holds, when the time is over, or with an abort."""
+        """Wait until the condition holds, the time ends, or an abort."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not condition() and not self.aborted:
@@ -400,11 +408,11 @@ class Consumer:
 
 def _runner_for(handler: Handler, concurrency: int, processes: int) -> HandlerRunner:
     if not callable(handler):
-        raise InvalidArgument(f"{handler!r} is not a function of a job", field="handler")
+        raise InvalidArgument(f"{handler!r} is not a function; give one that takes a Job", field="handler")
     if is_async(handler):
         if processes:
             raise InvalidArgument(
-                "an async handler runs in the loop, not in processes; make it a plain function", field="processes"
+                "an async handler runs in the event loop, not in processes; make it a plain function", field="processes"
             )
         return TaskRunner(handler)
     return ProcessRunner(handler, processes, log.warning) if processes else ThreadRunner(handler, concurrency)

@@ -1,25 +1,25 @@
-"""What becomes of an item, by what its handler came to.
+"""The outcome of a handler, and the counts of all outcomes.
 
-Holds `Verdict` and `verdict_of`. Always true: there is one for everything that a
-handler can raise; metadata that a producer wrote is not replaced by a reason.
-Pure.
+Holds `HandlerOutcome`, `outcome_of` and `Counts`. Always true: every exception of a
+handler has an outcome. A failure reason never replaces metadata that a producer
+wrote. Pure.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from foqs_client.consumer.job import Dead, Discard, RemoteError, Retry
 
 REASON_PREFIX: Final = b"failed: "
-"""How metadata begins that is the reason of an earlier failure, and may be replaced by the next."""
+"""Begins metadata that is the reason of an earlier failure. The next failure may replace such metadata."""
 REASON_CHARACTERS_MAX: Final = 200
 
 
 class OutcomeKind(enum.Enum):
-    """What an item ends as, in this consumer."""
+    """How an item ends in this consumer."""
 
     DONE = "done"
     RETRIED = "retried"
@@ -28,17 +28,17 @@ class OutcomeKind(enum.Enum):
     RELEASED = "released"
     LOST = "lost"
 
-    __hash__ = object.__hash__  # each is there once; the enum's own is ten times as slow
+    __hash__ = object.__hash__  # members are singletons; the hash of Enum is ten times as slow
 
 
 @dataclass(slots=True, frozen=True)
 class HandlerOutcome:
-    """What the hosts are to be told.
+    """How to settle an item.
 
     Attributes:
-        delay_ms: of a retry; None: by the namespace's backoff.
-        metadata: of a retry or a dead one; None: it stays.
-        error: what a person is to be told of; None where nothing is wrong.
+        delay_ms: the delay of a retry; None: the namespace's backoff.
+        metadata: the new metadata of a retried or dead item; None keeps it.
+        error: a sentence for the log; None if nothing is wrong.
     """
 
     kind: OutcomeKind
@@ -47,13 +47,42 @@ class HandlerOutcome:
     error: str | None = None
 
 
+@dataclass(slots=True, frozen=True)
+class Counts:
+    """The items of a consumer by their outcome, and those in flight. `+` adds the counts of consumers.
+
+    Attributes:
+        done: acked after their handlers returned.
+        retried: nacked, and delivered again later.
+        dead: given up by their handlers.
+        discarded: deleted because their handlers raised `Discard`.
+        released: returned without a handler, or interrupted by a stop.
+        lost: the lease ended before the item was settled.
+        running: in flight, with a running handler.
+        waiting: in flight, without a handler.
+    """
+
+    done: int = 0
+    retried: int = 0
+    dead: int = 0
+    discarded: int = 0
+    released: int = 0
+    lost: int = 0
+    running: int = 0
+    waiting: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        others = asdict(other)
+        return Counts(**{name: value + others[name] for name, value in asdict(self).items()})
+
+
 DONE: Final = HandlerOutcome(OutcomeKind.DONE)
 RELEASED: Final = HandlerOutcome(OutcomeKind.RELEASED)
 DISCARDED: Final = HandlerOutcome(OutcomeKind.DISCARDED)
 
 
 def outcome_of(error: BaseException | None, metadata: bytes) -> HandlerOutcome:
-    """The verdict on an item with this metadata, whose handler returned (None) or raised."""
+    """Return the outcome of an item with this metadata, whose handler returned (None) or raised `error`."""
     if error is None:
         return DONE
     if isinstance(error, Retry):
@@ -63,14 +92,14 @@ def outcome_of(error: BaseException | None, metadata: bytes) -> HandlerOutcome:
         return HandlerOutcome(OutcomeKind.DEAD, metadata=text, error=error.reason or "given up by its handler")
     if isinstance(error, Discard):
         return DISCARDED
-    said = describe_error(error)
-    free = not metadata or metadata.startswith(REASON_PREFIX)
-    reason = REASON_PREFIX + said[:REASON_CHARACTERS_MAX].encode("utf-8", "replace") if free else None
-    return HandlerOutcome(OutcomeKind.RETRIED, metadata=reason, error=said)
+    text = describe_error(error)
+    may_replace = not metadata or metadata.startswith(REASON_PREFIX)
+    reason = REASON_PREFIX + text[:REASON_CHARACTERS_MAX].encode("utf-8", "replace") if may_replace else None
+    return HandlerOutcome(OutcomeKind.RETRIED, metadata=reason, error=text)
 
 
 def describe_error(error: BaseException) -> str:
-    """An exception in a line."""
+    """Return the type and the text of an exception in one line."""
     if isinstance(error, RemoteError):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

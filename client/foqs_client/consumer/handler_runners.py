@@ -1,8 +1,8 @@
-"""Running handlers: as tasks of the loop, or in threads.
+"""Runs handlers as tasks of the event loop, or in threads.
 
-Holds the port `Runner`, and two of its implementations. Always true: `done` is
-called once for each job that was begun, in the loop, with None or with what the
-handler raised; nothing is begun after `close`. Knows nothing of leases and hosts.
+Holds the port `HandlerRunner` and two of its implementations. Always true: `on_done`
+is called once for each submitted job, in the event loop, with None or with the
+handler's exception. Nothing starts after `close`. Knows nothing of leases and hosts.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from typing import Any, Final, Protocol, TypeAlias
 from foqs_client.consumer.job import Job
 
 TURN_S: Final = 0.005
-"""So long a task does jobs whose handlers end at once before others of the loop have their turn."""
+"""A task runs handlers that never wait for this long, then lets other tasks of the event loop run."""
 
 Handler: TypeAlias = Callable[[Job], Any]
 OnDone: TypeAlias = Callable[[Job, BaseException | None], None]
 
 
 class HandlerRunner(Protocol):
-    """Where handlers run."""
+    """Runs handlers."""
 
     async def start(self) -> None:
-        """Makes ready; raises what keeps it from working at all."""
+        """Wait until it is ready. Raises an error if it cannot work at all."""
         ...
 
     def submit(self, job: Job, on_done: OnDone) -> None:
-        """Runs the handler; no more at a time than the runner was made for."""
+        """Run the handler. The caller submits at most as many at a time as the runner was made for."""
         ...
 
     def interrupt(self, job: Job) -> None:
-        """Ends the handler as soon as can be, where it can be ended; `done` is called as ever."""
+        """End the handler as soon as possible, if it can be ended. `on_done` is called as always."""
         ...
 
     def on_lost(self, job: Job, *, interrupt: bool) -> None:
-        """The job's lease is over: has the handler know, and ends it where that is wanted and costs nobody else."""
+        """Let the handler see that its lease has ended. With `interrupt`, end it if that harms no other job."""
         ...
 
     async def close(self) -> None:
-        """Ends at once whatever is left."""
+        """End all handlers at once."""
         ...
 
 
 class TaskRunner:
-    """Coroutine functions, in tasks that do one job after the other while there are some.
+    """Runs coroutine functions in tasks. A task runs one job after the other.
 
-    One task is tried alone, so that handlers that end at once share it; when jobs are
-    left after its turn, each gets a task. A job sees no cancellation and no context
-    variable of another one: a task that has either does no further job.
+    One task starts alone, so that handlers that never wait share it. If jobs are left
+    after its turn, each gets its own task. A task whose job was cancelled or changed a
+    context variable runs no further job, so that no job sees this of another one.
     """
 
     def __init__(self, handler: Callable[[Job], Coroutine[Any, Any, object]]) -> None:
         self._handler = handler
         self._jobs: deque[tuple[Job, OnDone]] = deque()
-        """Those that no task does yet."""
+        """The jobs that no task has started."""
         self._running: dict[Job, asyncio.Task[None]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._will_start = False
@@ -116,13 +116,12 @@ class TaskRunner:
         task.add_done_callback(self._tasks.pop)
 
     async def _work(self) -> None:
-        """A task."""
         task = asyncio.current_task()
         assert task is not None
         context = copy_context()
         until_s = self._loop.time() + TURN_S
         while self._jobs:
-            job, done = self._jobs.popleft()
+            job, on_done = self._jobs.popleft()
             self._running[job] = task
             error: BaseException | None = None
             try:
@@ -133,8 +132,8 @@ class TaskRunner:
                 error = raised
             finally:
                 del self._running[job]
-            done(job, error)
-            del error  # its traceback holds this frame
+            on_done(job, error)
+            del error  # its traceback refers to this frame
             if task.cancelling() or copy_context() != context:
                 if self._jobs and not self._will_start:
                     self._will_start = True
@@ -146,10 +145,11 @@ class TaskRunner:
 
 
 class ThreadRunner:
-    """Plain functions, in threads that keep no interpreter from exiting.
+    """Runs plain functions in daemon threads, which do not delay the exit of the interpreter.
 
     Args:
-        threads: how many.
+        handler: the function.
+        threads: the most threads.
     """
 
     def __init__(self, handler: Handler, threads: int) -> None:
@@ -160,7 +160,7 @@ class ThreadRunner:
         self._loop: asyncio.AbstractEventLoop
         self._jobs: queue.SimpleQueue[tuple[Job, OnDone] | None] = queue.SimpleQueue()
         self._finished: deque[tuple[OnDone, Job, BaseException | None]] = deque()
-        """Of which the loop has not been told."""
+        """Finished jobs whose `on_done` the event loop has not called."""
         self._is_notify_scheduled = False
 
     async def start(self) -> None:
@@ -175,53 +175,52 @@ class ThreadRunner:
             threading.Thread(target=self._work, name=f"foqs-worker-{self._thread_count}", daemon=True).start()
 
     def interrupt(self, job: Job) -> None:
-        """No thread can be ended from outside."""
+        """Do nothing: no thread can be ended from outside."""
 
     def on_lost(self, job: Job, *, interrupt: bool) -> None:
-        """The handler sees it in `job.lost`."""
+        """Do nothing: the handler sees `job.lost`."""
 
     async def close(self) -> None:
         for _ in range(self._thread_count):
             self._jobs.put(None)
 
     def _work(self) -> None:
-        """A thread."""
         while (work := self._jobs.get()) is not None:
-            job, done = work
+            job, on_done = work
             error: BaseException | None = None
             try:
                 call_sync(self._handler, job)
             except BaseException as raised:
                 error = raised
-            self._finished.append((done, job, error))
+            self._finished.append((on_done, job, error))
             if not self._is_notify_scheduled:
                 self._is_notify_scheduled = True
-                # The loop is closed where nobody waited for this handler.
+                # The event loop is closed if nobody waited for this handler.
                 with suppress(RuntimeError):
                     self._loop.call_soon_threadsafe(self._notify_finished)
-            del work, job, done, error
+            del work, job, on_done, error
 
     def _notify_finished(self) -> None:
-        """All that are over, those too that end meanwhile; whoever ends later has this called again."""
+        """Report all finished jobs, with those that finish meanwhile. A later one schedules this again."""
         self._is_notify_scheduled = False
         while self._finished:
-            done, job, error = self._finished.popleft()
+            on_done, job, error = self._finished.popleft()
             self._idle_count += 1
-            done(job, error)
+            on_done(job, error)
 
 
 def _cancelled() -> asyncio.CancelledError:
-    return asyncio.CancelledError("it was cancelled")
+    return asyncio.CancelledError("the handler was cancelled")
 
 
 def call_sync(handler: Handler, job: Job) -> None:
-    """Runs a plain function. Raises what it raises, and TypeError where it turns out to be a coroutine function."""
+    """Run a plain function. Raises its exception, and TypeError if it returns a coroutine."""
     result = handler(job)
     if inspect.iscoroutine(result):
         result.close()
-        raise TypeError("this handler returned a coroutine, which nobody awaited; declare it with: async def")
+        raise TypeError("this handler returned a coroutine, which was not awaited; declare the handler with: async def")
 
 
 def is_async(handler: Handler) -> bool:
-    """Calling it gives a coroutine."""
+    """Return whether a call of the handler returns a coroutine."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)

@@ -1,13 +1,13 @@
-"""The items that a consumer has in hand, and their leases: pure bookkeeping.
+"""The items in flight of a consumer, and their leases: pure bookkeeping.
 
-Holds `Hand` and `Held`. Always true: never more than `items_max` items are in
-hand or asked for; at most `concurrency` handlers run; every item leaves once,
-with one fate; what was lost is begun by nobody, and told to no host. Times are
-seconds of one clock. Knows nothing of calls and handlers.
+Holds `InFlightSet` and `InFlightItem`. Always true: at most `items_max` items are in
+flight or reserved for a dequeue. At most `concurrency` handlers run. Every item ends
+once, in one way. A lost item is neither started nor settled. Times are seconds of one
+clock. Knows nothing of calls and handlers.
 
-    taken ▶ WAITING ──begin──▶ RUNNING ──end──▶ SETTLING ──settle──▶ GONE
-               │  └──drain───────────────────────▲  └──(told to no avail)──▶ GONE, lost
-               └──lease over──▶ GONE, lost   RUNNING ──lease over──▶ RUNNING, lost ──end──▶ GONE
+    add ▶ WAITING ──start──▶ RUNNING ──finish──▶ SETTLING ──settled──▶ GONE
+             │  └──drain───────────────────────────▲  └──settle failed──▶ GONE, lost
+             └──lease ended──▶ GONE, lost   RUNNING ──lease ended──▶ RUNNING, lost ──finish──▶ GONE
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from foqs_client.consumer.job import Job
 from foqs_client.types import Delivery
 
 RENEW_FRACTION: Final = 0.5
-"""A lease is renewed when so much of it is over."""
+"""A lease is renewed when this part of it has passed."""
 EXTRA_CALL_ITEMS_MIN: Final = 100
-"""A call beside others is not worth what it costs for fewer."""
+"""Another call in parallel is not worth its cost for fewer items."""
 ROUNDING_S: Final = 0.001
-"""A lease may end this much earlier than it says: a host counts whole milliseconds."""
+"""A lease may end earlier than stated by this time, because hosts count whole milliseconds."""
 RENEW_RETRY_S_MIN: Final = 0.05
-"""A renewal that failed is not tried again sooner."""
+"""The least wait before a failed renewal is retried."""
 
 
 class HandlingState(enum.Enum):
@@ -40,14 +40,15 @@ class HandlingState(enum.Enum):
 
 
 class InFlightItem:
-    """One item.
+    """An item in flight.
 
     Attributes:
-        job: what its handler has; None while nobody has begun it.
-        until_s: when its lease ends.
-        lease_ms: how long the next renewal makes the lease; None: as long as the item's own duration.
-        renewing: a renewal is under way. There is one at a time, so that hosts see them in order.
-        verdict: what is to be told of it, once its handler ended.
+        job: the argument of its handler; None before the handler starts.
+        own_lease_s: the item's own lease duration.
+        lease_end_s: when its lease ends.
+        lease_ms: the duration that the next renewal asks for; None: the item's own.
+        is_renewing: a renewal is in flight. There is one at a time, so that hosts get them in order.
+        outcome: how to settle it; None before its handler ends.
     """
 
     __slots__ = (
@@ -77,29 +78,29 @@ class InFlightItem:
 
 
 class _LeaseGroup:
-    """Items whose leases are looked at together: those of one reply. Those that have ended leave it."""
+    """Items of one reply whose leases share their timers. Items that end leave it."""
 
     __slots__ = ("items",)
 
     def __init__(self, items: Iterable[InFlightItem]) -> None:
         self.items = dict.fromkeys(items)
-        for one in self.items:
-            if one.group is not None:
-                one.group.items.pop(one, None)
-            one.group = self
+        for item in self.items:
+            if item.group is not None:
+                item.group.items.pop(item, None)
+            item.group = self
 
 
 class InFlightSet:
-    """All items of one consumer.
+    """The items in flight of one consumer.
 
     Args:
-        items_max: in hand or asked for.
-        concurrency: handlers that run.
-        lease_ms: of every delivery; None: the items' own.
+        items_max: the most items in flight or reserved.
+        concurrency: the most running handlers.
+        lease_ms: the lease duration of every delivery; None: the items' own.
 
     Attributes:
-        fates: how many items have left, by what they ended as.
-        running: how many handlers run.
+        ended_counts: the number of ended items by how they ended.
+        running_count: the number of running handlers.
     """
 
     def __init__(self, items_max: int, concurrency: int, lease_ms: int | None = None) -> None:
@@ -113,29 +114,29 @@ class InFlightSet:
         self._waiting_count = 0
         self._reserved_count = 0
         self._timers: list[tuple[float, int, bool, _LeaseGroup]] = []
-        """When a group is to be looked at: whether its leases are over, or are to be renewed."""
+        """(when, sequence, is it a lease end or else a renewal, group)."""
         self._timer_sequence = 0
 
     def __len__(self) -> int:
         return len(self._items)
 
-    # ------------------------------------------------------------------ coming
+    # ----------------------------------------------------------------- dequeues
 
     @property
     def room(self) -> int:
-        """How many more items may be asked for."""
+        """The number of further items that may be reserved."""
         return self.items_max - len(self._items) - self._reserved_count
 
     @property
     def waiting_count(self) -> int:
-        """Items that no handler has begun."""
+        """The number of items that no handler has started."""
         return self._waiting_count
 
     def should_dequeue(self, *, is_extra_call: bool = False) -> bool:
-        """It is worth a call: a quarter of the bound is free, or a handler has nothing to do.
+        """Return whether a dequeue is worthwhile: a quarter of the room is free, or a handler is idle.
 
         Args:
-            is_extra_call: others are under way: it has to be for a quarter, and for some number of items.
+            is_extra_call: other dequeues are in flight; an idle handler is then no reason.
         """
         room, quarter = self.room, max(1, self.items_max // 4)
         if is_extra_call:
@@ -145,41 +146,41 @@ class InFlightSet:
         )
 
     def reserve(self, count: int) -> None:
-        """A call for so many is made."""
+        """Reserve room for the items of a dequeue."""
         assert 0 < count <= self.room
         self._reserved_count += count
 
     def add(self, reserved_count: int, deliveries: Sequence[Delivery], now_s: float) -> Sequence[Delivery]:
-        """The call for so many ended and brought these. Returns what is beyond the bound, for whoever gives it back."""
+        """Add the items of a dequeue to the room reserved for it. Return the surplus, which the caller releases."""
         self._reserved_count -= reserved_count
         surplus = deliveries[reserved_count:]
         if surplus:
             deliveries = deliveries[:reserved_count]
-        taken = [InFlightItem(delivery, now_s, self._lease_ms) for delivery in deliveries]
-        self._items.update(dict.fromkeys(taken))
-        self._waiting.extend(taken)
-        self._waiting_count += len(taken)
-        self._schedule_renewals(taken, now_s)
+        items = [InFlightItem(delivery, now_s, self._lease_ms) for delivery in deliveries]
+        self._items.update(dict.fromkeys(items))
+        self._waiting.extend(items)
+        self._waiting_count += len(items)
+        self._schedule_renewals(items, now_s)
         return surplus
 
     # ----------------------------------------------------------------- handlers
 
     def start_next(self) -> InFlightItem | None:
-        """The item that is to be begun now; None where there is none, or enough handlers run."""
+        """Mark the next item as running and return it; None if no item waits or enough handlers run."""
         if self.running_count >= self.concurrency:
             return None
         waiting = self._waiting
         while waiting:
-            held = waiting.popleft()
-            if held.state is HandlingState.WAITING:
+            item = waiting.popleft()
+            if item.state is HandlingState.WAITING:
                 self._waiting_count -= 1
                 self.running_count += 1
-                held.state = HandlingState.RUNNING
-                return held
+                item.state = HandlingState.RUNNING
+                return item
         return None
 
     def finish(self, item: InFlightItem, outcome: HandlerOutcome) -> bool:
-        """Its handler has ended. False: it was lost before, and nothing is to be told."""
+        """Record the end of a handler. Return False if the item was lost and must not be settled."""
         assert item.state is HandlingState.RUNNING
         self.running_count -= 1
         if item.is_lost:
@@ -189,29 +190,29 @@ class InFlightSet:
         return True
 
     def running_items(self) -> list[InFlightItem]:
-        """Those whose handlers run."""
-        return [held for held in self._items if held.state is HandlingState.RUNNING]
+        """Return the items whose handlers run."""
+        return [item for item in self._items if item.state is HandlingState.RUNNING]
 
     def drain_waiting(self, outcome: HandlerOutcome) -> list[InFlightItem]:
-        """Those that nobody has begun, and nobody will: they are to be told with this verdict."""
-        found = [held for held in self._waiting if held.state is HandlingState.WAITING]
+        """Give all waiting items this outcome, and return them to be settled."""
+        found = [item for item in self._waiting if item.state is HandlingState.WAITING]
         self._waiting.clear()
         self._waiting_count = 0
-        for held in found:
-            self._start_settling(held, outcome)
+        for item in found:
+            self._start_settling(item, outcome)
         return found
 
     def mark_settled(self, items: Sequence[InFlightItem]) -> None:
-        """What was to be told of these is told: they end as that."""
-        for held in items:
-            assert held.state is HandlingState.SETTLING
-            assert held.outcome is not None
-            held.state = HandlingState.GONE
-            del self._items[held]
-            self.ended_counts[held.outcome.kind] += 1
+        """Remove items that were settled, and count them by their outcomes."""
+        for item in items:
+            assert item.state is HandlingState.SETTLING
+            assert item.outcome is not None
+            item.state = HandlingState.GONE
+            del self._items[item]
+            self.ended_counts[item.outcome.kind] += 1
 
     def mark_settle_failed(self, item: InFlightItem) -> None:
-        """What was to be told was told to no avail: it is lost."""
+        """Remove an item that could not be settled, and count it as lost."""
         assert item.state is HandlingState.SETTLING
         self._remove(item, OutcomeKind.LOST)
 
@@ -234,29 +235,29 @@ class InFlightSet:
 
     @property
     def next_timer_s(self) -> float | None:
-        """When `pop_due` has something to say, or may have."""
-        moments = self._timers
-        while moments and not moments[0][3].items:
-            heappop(moments)
-        return moments[0][0] if moments else None
+        """The moment at which to call `pop_due` next; None if there is no lease."""
+        timers = self._timers
+        while timers and not timers[0][3].items:
+            heappop(timers)
+        return timers[0][0] if timers else None
 
     def pop_due(self, now_s: float) -> tuple[list[InFlightItem], list[InFlightItem]]:
-        """Items whose leases are to be renewed now, and those that are lost from now on."""
+        """Return the items to renew now, and the items whose leases have ended, which it marks as lost."""
         renew: list[InFlightItem] = []
         lost: list[InFlightItem] = []
-        moments = self._timers
-        while moments and moments[0][0] <= now_s:
-            _, _, over, group = heappop(moments)
-            if not over:
+        timers = self._timers
+        while timers and timers[0][0] <= now_s:
+            _, _, is_lease_end, group = heappop(timers)
+            if not is_lease_end:
                 renew += group.items
                 continue
-            lost += [held for held in group.items if held.lease_end_s <= now_s]
-        for held in lost:
-            self.mark_lost(held)
-        return [held for held in renew if not held.is_lost and held.lease_end_s > now_s], lost
+            lost += [item for item in group.items if item.lease_end_s <= now_s]
+        for item in lost:
+            self.mark_lost(item)
+        return [item for item in renew if not item.is_lost and item.lease_end_s > now_s], lost
 
     def mark_lost(self, item: InFlightItem) -> None:
-        """Its lease is over."""
+        """Record that the item's lease has ended."""
         item.is_lost = True
         if item.job is not None:
             item.job.lost = True
@@ -268,56 +269,56 @@ class InFlightSet:
             item.group = None
 
     def on_renewal_sent(self, items: Sequence[InFlightItem], sent_s: float, lease_ms: int | None) -> None:
-        """Books a renewal that is sent now, as far as it shortens leases: its reply may be lost. Arguments as for `on_renewed`."""
+        """Shorten the leases that a renewal shortens, before its reply, which may be lost. Arguments as for `on_renewed`."""
         shortened: list[InFlightItem] = []
-        for one in items:
-            until_s = _lease_end_s(one, sent_s, lease_ms)
-            if until_s < one.lease_end_s and _is_live(one):
-                one.lease_end_s = until_s
-                shortened.append(one)
+        for item in items:
+            until_s = _lease_end_s(item, sent_s, lease_ms)
+            if until_s < item.lease_end_s and _is_live(item):
+                item.lease_end_s = until_s
+                shortened.append(item)
         self._schedule_renewals(shortened, sent_s)
 
     def on_renewed(self, items: Sequence[InFlightItem], sent_s: float, lease_ms: int | None) -> None:
-        """Books the leases that a renewal gave: as long as it asked for, from the moment at which it was sent.
+        """Set the ends of renewed leases, counted from the moment at which the renewal was sent.
 
         Args:
-            lease_ms: what that renewal asked for, whatever has been wished for since; None: the items' own durations.
+            lease_ms: the duration that this renewal asked for; None: the items' own.
         """
-        for one in items:
-            one.lease_end_s = _lease_end_s(one, sent_s, lease_ms)
-        self._schedule_renewals([one for one in items if _is_live(one)], sent_s)
+        for item in items:
+            item.lease_end_s = _lease_end_s(item, sent_s, lease_ms)
+        self._schedule_renewals([item for item in items if _is_live(item)], sent_s)
 
     def on_renewal_failed(self, items: Sequence[InFlightItem], now_s: float) -> None:
-        """It is not known, or not so, that these were renewed: again, in time before they end."""
-        live = [one for one in items if _is_live(one)]
+        """Schedule another renewal of these leases before they end, because one failed or its outcome is unknown."""
+        live = [item for item in items if _is_live(item)]
         if live:
             group = _LeaseGroup(live)
-            soonest_s = min(one.lease_end_s for one in live)
+            soonest_s = min(item.lease_end_s for item in live)
             self._schedule(
                 now_s + max(RENEW_RETRY_S_MIN, (soonest_s - now_s) * RENEW_FRACTION), group, is_lease_end=False
             )
             self._schedule_lease_ends(group)
 
     def _schedule_renewals(self, items: Sequence[InFlightItem], now_s: float) -> None:
-        """Has leases looked at in groups, those of about the same length together."""
+        """Schedule the timers of leases, in groups of about the same duration."""
         if not items:
             return
-        lengths = [held.lease_end_s - now_s for held in items]
+        lengths = [item.lease_end_s - now_s for item in items]
         if min(lengths) * 2 >= max(lengths):
             groups: Iterable[list[InFlightItem]] = (list(items),)
         else:
-            kinds: dict[int, list[InFlightItem]] = {}
-            for held, length_s in zip(items, lengths, strict=True):
-                kinds.setdefault(int(length_s * 1_000).bit_length(), []).append(held)
-            groups = kinds.values()
+            by_magnitude: dict[int, list[InFlightItem]] = {}
+            for item, length_s in zip(items, lengths, strict=True):
+                by_magnitude.setdefault(int(length_s * 1_000).bit_length(), []).append(item)
+            groups = by_magnitude.values()
         for members in groups:
             group = _LeaseGroup(members)
-            shortest_s = min(held.lease_end_s for held in members) - now_s
+            shortest_s = min(item.lease_end_s for item in members) - now_s
             self._schedule(now_s + shortest_s * RENEW_FRACTION, group, is_lease_end=False)
             self._schedule_lease_ends(group)
 
     def _schedule_lease_ends(self, group: _LeaseGroup) -> None:
-        for until_s in sorted({held.lease_end_s for held in group.items}):
+        for until_s in sorted({item.lease_end_s for item in group.items}):
             self._schedule(until_s, group, is_lease_end=True)
 
     def _schedule(self, at_s: float, group: _LeaseGroup, *, is_lease_end: bool) -> None:

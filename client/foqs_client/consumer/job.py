@@ -1,8 +1,7 @@
-"""What a handler gets, and how it says that it could not do it.
+"""The argument of a handler, and the exceptions that it can raise.
 
-Holds `Job` and the exceptions `Retry`, `Dead` and `Discard`. Always true: a
-handler that returns has done its item; one that raises has not. Knows nothing of
-how handlers are run.
+Holds `Job`, `Retry`, `Dead` and `Discard`. Always true: if a handler returns, its
+item is done; if it raises, it is not. Knows nothing of how handlers are run.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from foqs_client.types import Delivery
 
 
 class Retry(Exception):
-    """Not done: deliver the item again.
+    """A handler raises it to have its item delivered again.
 
     Args:
-        delay_ms: after this time; 0 means now. None: the namespace's backoff decides.
-        metadata: replaces the item's metadata.
+        delay_ms: the time until then; 0 means now. None: the namespace's backoff.
+        metadata: replaces the item's metadata; None keeps it.
     """
 
     def __init__(self, delay_ms: int | None = None, metadata: bytes | None = None) -> None:
@@ -27,10 +26,10 @@ class Retry(Exception):
 
 
 class Dead(Exception):
-    """Not done, and no more to be tried: the item is kept as dead, where it can be looked at and redriven.
+    """A handler raises it to give its item up. The item is kept as dead, and can be read and redriven.
 
     Args:
-        reason: one sentence, kept as the item's metadata.
+        reason: one sentence. It replaces the item's metadata.
     """
 
     def __init__(self, reason: str = "") -> None:
@@ -39,19 +38,19 @@ class Dead(Exception):
 
 
 class Discard(Exception):
-    """Not done, and not wanted any more: the item is deleted."""
+    """A handler raises it to delete its item without having done it."""
 
 
 class RemoteError(Exception):
-    """What a handler raised in a process of its own: a sentence."""
+    """The text of an exception that a handler raised in a worker process."""
 
 
 class Job:
-    """An item that a handler is to do.
+    """The item that a handler works on.
 
     Attributes:
-        lost: the lease is over and could not be renewed: the item is somebody else's
-            now, or will be, and what this handler comes to does not count.
+        lost: the lease has ended and could not be renewed. The item is delivered to another
+            consumer, and the result of this handler does not count.
     """
 
     __slots__ = ("_delivery", "_extend", "lost")
@@ -63,44 +62,49 @@ class Job:
 
     @property
     def id(self) -> str:
+        """The item's id."""
         return self._delivery.id
 
     @property
     def topic(self) -> str:
+        """The item's topic."""
         return self._delivery.topic
 
     @property
     def payload(self) -> bytes:
+        """The item's payload."""
         return self._delivery.payload
 
     @property
     def metadata(self) -> bytes:
+        """The item's metadata."""
         return self._delivery.metadata
 
     @property
     def priority(self) -> int:
+        """The item's priority. The lowest is delivered first."""
         return self._delivery.priority
 
     @property
     def attempt(self) -> int:
-        """1 with the first delivery."""
+        """The number of this delivery; 1 for the first."""
         return self._delivery.attempt
 
     @property
     def attempts_max(self) -> int:
-        """0 means without limit."""
+        """The number of deliveries after which the item is dead; 0 means no limit."""
         return self._delivery.attempts_max
 
     @property
     def age_ms(self) -> int:
-        """From the enqueue to the delivery."""
+        """The time from the enqueue to the delivery."""
         return self._delivery.age_ms
 
     def extend(self, lease_ms: int) -> None:
-        """From now on the lease is so long each time it is renewed, first at once; returns without waiting.
+        """Renew the lease now, and use this duration for all its renewals. Returns without waiting.
 
-        Leases are renewed without it. It is for what keeps the whole process from
-        running for longer than half a lease.
+        The consumer renews leases by itself. Call `extend` only before work that blocks the
+        whole process for longer than half a lease. Any thread may call it.
         """
         self._extend(self, lease_ms)
 

@@ -1,9 +1,9 @@
-"""Keeping the leases of the items in hand.
+"""Renews the leases of the items in flight.
 
-Holds `Renewal`. Always true: one timer serves all leases; a lease is renewed when
-half of it is over, and again and again until it ends; of one item one renewal is
-under way at a time; an item whose lease ended, or that a host says is not ours, is
-lost at once. `Hand` decides by what a host answers. Knows nothing of handlers.
+Holds `LeaseRenewal`. Always true: one timer serves all leases. A lease is renewed
+when half of it has passed, and retried until it ends. At most one renewal of an item
+is in flight. An item is lost at once if its lease ends or a host refuses it.
+`InFlightSet` keeps the times. Knows nothing of handlers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = logging.getLogger("foqs.consumer")
 
 
 class LeaseRenewal:
-    """Of one consumer.
+    """The lease renewals of one consumer.
 
     Args:
-        lease_ms: what the consumer asks for; None: the items' own lease durations.
-        on_lost: told of each item that is lost.
-        on_failure: told of an error that is no host's answer.
+        lease_ms: the duration of renewed leases; None: the items' own lease durations.
+        on_lost: gets each item that is lost.
+        on_failure: gets an internal error, one that is not a FoqsError.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LeaseRenewal:
         self._calls: dict[asyncio.Task[None], None] = {}
 
     def schedule(self) -> None:
-        """Items have come: has the timer ring when the first lease needs it."""
+        """Set the timer to the first moment at which a lease needs it."""
         next_s = self._in_flight.next_timer_s
         if next_s is None or (self._timer is not None and self._timer_at_s <= next_s):
             return
@@ -60,13 +60,13 @@ class LeaseRenewal:
         self._timer = asyncio.get_running_loop().call_at(next_s, self._on_timer)
 
     def renew(self, items: Sequence[InFlightItem]) -> None:
-        """Renews these now. An item whose renewal is under way is renewed when that ends, if it wants another length."""
-        by_length: dict[int | None, list[InFlightItem]] = {}
-        for held in items:
-            if not held.is_renewing:
-                held.is_renewing = True
-                by_length.setdefault(held.lease_ms, []).append(held)
-        for lease_ms, members in by_length.items():
+        """Renew leases now. If a renewal of an item is in flight and its duration differs, another follows it."""
+        by_lease_ms: dict[int | None, list[InFlightItem]] = {}
+        for item in items:
+            if not item.is_renewing:
+                item.is_renewing = True
+                by_lease_ms.setdefault(item.lease_ms, []).append(item)
+        for lease_ms, members in by_lease_ms.items():
             for start in range(0, len(members), LEASES_PER_CALL):
                 call = asyncio.ensure_future(self._run_renewal(members[start : start + LEASES_PER_CALL], lease_ms))
                 self._calls[call] = None
@@ -83,9 +83,9 @@ class LeaseRenewal:
         self._timer = None
         now_s = asyncio.get_running_loop().time()
         renew, lost = self._in_flight.pop_due(max(now_s, self._timer_at_s))
-        for held in lost:
-            log.warning("item %s was lost: its lease ended before it could be renewed", held.delivery.id)
-            self._on_lost(held)
+        for item in lost:
+            log.warning("item %s was lost: its lease ended before it could be renewed", item.delivery.id)
+            self._on_lost(item)
         self.renew(renew)
         self.schedule()
 
@@ -100,37 +100,37 @@ class LeaseRenewal:
         sent_s = now_s()
         self._in_flight.on_renewal_sent(items, sent_s, lease_ms)
         self.schedule()
-        left_ms = int((min(held.lease_end_s for held in items) - sent_s) * 500)
+        left_ms = int((min(item.lease_end_s for item in items) - sent_s) * 500)
         outcomes: Sequence[Outcome]
         try:
             outcomes = await self._client.extend(
-                [held.delivery for held in items],
+                [item.delivery for item in items],
                 lease_ms=lease_ms,
                 timeout_ms=max(1, min(left_ms, self._client.timeout_ms)),
             )
         except FoqsError as error:
             outcomes = [Outcome(error)] * len(items)
-        done: list[InFlightItem] = []
-        again: list[InFlightItem] = []
-        for held, outcome in zip(items, outcomes, strict=True):
+        renewed: list[InFlightItem] = []
+        failed: list[InFlightItem] = []
+        for item, outcome in zip(items, outcomes, strict=True):
             refusal = outcome.error
-            held.is_renewing = False
-            if held.is_lost or held.state not in (HandlingState.WAITING, HandlingState.RUNNING):
+            item.is_renewing = False
+            if item.is_lost or item.state not in (HandlingState.WAITING, HandlingState.RUNNING):
                 continue
             if refusal is None:
-                done.append(held)
+                renewed.append(item)
             elif isinstance(refusal, RETRYABLE):
-                again.append(held)
+                failed.append(item)
             elif isinstance(refusal, InvalidArgument | LimitExceeded) and lease_ms != self._lease_ms:
-                log.warning("item %s keeps its lease, as another was refused: %s", held.delivery.id, refusal)
-                if held.lease_ms == lease_ms:
-                    held.lease_ms = self._lease_ms
-                again.append(held)
+                log.warning("item %s keeps its lease duration; a host refused another: %s", item.delivery.id, refusal)
+                if item.lease_ms == lease_ms:
+                    item.lease_ms = self._lease_ms
+                failed.append(item)
             else:
-                log.warning("item %s was lost: %s", held.delivery.id, refusal)
-                self._in_flight.mark_lost(held)
-                self._on_lost(held)
-        self._in_flight.on_renewed(done, sent_s, lease_ms)
-        self._in_flight.on_renewal_failed(again, now_s())
-        self.renew([held for held in (*done, *again) if held.lease_ms != lease_ms])
+                log.warning("item %s was lost: %s", item.delivery.id, refusal)
+                self._in_flight.mark_lost(item)
+                self._on_lost(item)
+        self._in_flight.on_renewed(renewed, sent_s, lease_ms)
+        self._in_flight.on_renewal_failed(failed, now_s())
+        self.renew([item for item in (*renewed, *failed) if item.lease_ms != lease_ms])
         self.schedule()

@@ -1,9 +1,9 @@
-"""Running handlers in processes of their own, for work that keeps a processor busy.
+"""Runs handlers in worker processes, for work that keeps a processor busy.
 
-Holds `ProcessRunner`. Always true: a process does one item at a time; one that
-dies takes that item's attempt with it and nothing else, and another takes its
-place; none outlives this process. Handlers are found by name: a child imports
-the module of the function. Knows nothing of leases and hosts.
+Holds `ProcessRunner`. Always true: a process works on one item at a time. If it dies,
+only the attempt of that item is lost, and another process replaces it. No worker
+process outlives this process. A worker process finds the handler by name: it imports
+the function's module. Knows nothing of leases and hosts.
 """
 
 from __future__ import annotations
@@ -28,22 +28,26 @@ from foqs_client.consumer.job import Job
 from foqs_client.errors import InvalidArgument
 
 REPLACE_S: Final = 1.0
-"""A process that did not even start is tried again after so long."""
+"""The wait before another attempt to start a process."""
 EXIT_S_MAX: Final = 2.0
-"""An idle process that was told to leave is killed after so long."""
+"""A process that was asked to exit is killed after this time."""
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
 
 class ProcessDied(Exception):
-    """The worker process that did the item ended before it was done."""
+    """The worker process ended before its item was done."""
 
 
 class CannotStart(Exception):
-    """No worker process can be started: what is wrong."""
+    """No worker process can be started. The text says why."""
 
 
 def reference_of(handler: Handler) -> FunctionReference:
-    """Where a child finds a function. Raises InvalidArgument where it cannot."""
+    """Return the module and the name by which a worker process imports a function.
+
+    Raises:
+        InvalidArgument: the function cannot be imported by name.
+    """
     module, name = getattr(handler, "__module__", None), getattr(handler, "__qualname__", None)
     found: object = None
     if module and name and "<" not in name:
@@ -51,7 +55,7 @@ def reference_of(handler: Handler) -> FunctionReference:
             found = attrgetter(name)(sys.modules.get(module) or import_module(module))
     if found is not handler:
         raise InvalidArgument(
-            f"{name or handler!r} cannot be run in processes, which import it by name: "
+            f"{name or handler!r} cannot run in processes, because they import it by name; "
             "make it a plain function at the top of a module",
             field="processes",
         )
@@ -59,14 +63,15 @@ def reference_of(handler: Handler) -> FunctionReference:
 
 
 class ProcessRunner:
-    """Plain functions that can be imported.
+    """Runs plain functions that can be imported.
 
     Args:
-        processes: how many.
-        log: a sentence for the log.
+        handler: the function.
+        processes: the number of worker processes.
+        log: gets each sentence for the log.
 
     Raises:
-        InvalidArgument: the handler is a lambda, a method of an object, or within a function.
+        InvalidArgument: the handler is a lambda, a method of an object, or inside a function.
     """
 
     def __init__(self, handler: Handler, processes: int, log: Callable[[str], None]) -> None:
@@ -79,7 +84,7 @@ class ProcessRunner:
         self._loop: asyncio.AbstractEventLoop
 
     async def start(self) -> None:
-        """Raises CannotStart."""
+        """Wait until all processes are ready. Raises CannotStart."""
         self._loop = asyncio.get_running_loop()
         started: list[asyncio.Future[str | None]] = [self._loop.create_future() for _ in self._workers]
         for child, future in zip(self._workers, started, strict=True):
@@ -98,7 +103,7 @@ class ProcessRunner:
                 child.kill()
 
     def on_lost(self, job: Job, *, interrupt: bool) -> None:
-        """The handler sees it in `job.lost`."""
+        """Make the handler see `job.lost`."""
         for child in self._workers:
             if child.job is job:
                 child.send_lost(job)
@@ -117,20 +122,20 @@ class ProcessRunner:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that are there."""
+        """The ids of the running processes."""
         return [child.pid for child in self._workers if child.pid is not None]
 
     def _call_in_loop(self, call: Callable[..., object], *args: Any) -> None:
-        """From a thread to the loop, which may be closed by now."""
+        """Make a call in the event loop, from a thread. Does nothing if the loop is closed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call, *args)
 
 
 class _WorkerProcess:
-    """One place for a process, and the thread that waits for it.
+    """One worker process, which is replaced when it dies, and the thread that serves it.
 
     Attributes:
-        job: what its process does.
+        job: the current job of its process.
     """
 
     def __init__(
@@ -148,9 +153,9 @@ class _WorkerProcess:
         self._log = log
         self._is_stopping = False
         self._lock = threading.Lock()
-        """Of which process there is. Nothing that can block is done under it: the event loop takes it."""
+        """Protects `_process` and `_connection`. The event loop takes it, so no code may block while holding it."""
         self._send_lock = threading.Lock()
-        """Of what is sent. A process that does not read holds it up, so only threads take it."""
+        """Serializes sends. A process that does not read blocks a send, so only threads take it."""
         self._process: Any = None
         self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._serve, name=f"foqs-worker-process-{number}", daemon=True)
@@ -166,12 +171,12 @@ class _WorkerProcess:
         return None if process is None else process.pid
 
     def start(self, on_started: Callable[[str | None], None]) -> None:
-        """`on_started` is called by the thread: None, or why the process cannot work."""
+        """Start the thread, which calls `on_started` with None or with why the process cannot work."""
         self._on_started = on_started
         self._thread.start()
 
     def send_lost(self, job: Job) -> None:
-        """Has a thread of its own send it: the process may not read."""
+        # In a thread of its own, because a process that does not read blocks the send.
         message = ("lost", job._delivery.id, job._delivery.token)
         threading.Thread(target=self._send, args=(message,), daemon=True).start()
 
@@ -181,7 +186,7 @@ class _WorkerProcess:
                 self._process.kill()
 
     def stop_replacing(self) -> None:
-        """No process replaces the one that is there."""
+        """Do not replace the process when it ends."""
         self._is_stopping = True
 
     # --------------------------------------------------------------- the thread
@@ -193,43 +198,43 @@ class _WorkerProcess:
             return
         while (work := self._jobs.get()) is not None:
             if self._process is not None and not self._process.is_alive():
-                self._end_process()  # it died with nothing to do
+                self._end_process()  # it died while it was idle
             while self._connection is None and not self._is_stopping:
                 error = self._start_process()
                 if error is not None:
                     self._call_in_loop(self._log, f"a worker process cannot be started: {error}")
                     threading.Event().wait(REPLACE_S)
-            job, done = work
+            job, on_done = work
             self.job = job
             try:
                 raised = self._run_job(job)
             except Exception as unreadable:
                 self.kill()
                 self._end_process()
-                raised = ProcessDied(f"what the worker process sent cannot be read: {describe_error(unreadable)}")
+                raised = ProcessDied(f"the message of the worker process is unreadable: {describe_error(unreadable)}")
             self.job = None
-            self._call_in_loop(done, job, raised)
+            self._call_in_loop(on_done, job, raised)
             if self._connection is None and not self._is_stopping:
                 self._start_process()  # before it is needed
         self._end_process()
 
     def _run_job(self, job: Job) -> BaseException | None:
-        line = self._connection
-        if line is None:
-            return ProcessDied("the worker stopped before it was begun")
+        connection = self._connection
+        if connection is None:
+            return ProcessDied("the worker stopped before the item was started")
         try:
             with self._send_lock:
                 if job.lost:  # the process ignores a loss that arrives before its job
-                    return ProcessDied("its lease was lost before it was begun")
-                line.send(("job", job._delivery))
+                    return ProcessDied("the lease ended before the item was started")
+                connection.send(("job", job._delivery))
             while True:
-                what, value = line.recv()
-                if what == "extend":
+                kind, value = connection.recv()
+                if kind == "extend":
                     job.extend(value)
                 else:
                     return value  # type: ignore[no-any-return]
         except (OSError, EOFError):
-            return ProcessDied(f"the worker process {self._end_process()} while it did this item")
+            return ProcessDied(f"the worker process {self._end_process()} while it worked on this item")
 
     def _send(self, message: tuple[object, ...]) -> None:
         with suppress(OSError), self._send_lock:
@@ -237,36 +242,36 @@ class _WorkerProcess:
                 self._connection.send(message)
 
     def _start_process(self) -> str | None:
-        """Starts a process; returns why it cannot work."""
-        here, there = _SPAWN.Pipe()
-        process = _SPAWN.Process(target=main, args=(there, self._reference), daemon=True, name="foqs-worker-process")
+        """Start a process. Return why it cannot work, or None."""
+        ours, theirs = _SPAWN.Pipe()
+        process = _SPAWN.Process(target=main, args=(theirs, self._reference), daemon=True, name="foqs-worker-process")
         try:
-            # Ctrl-C at a terminal goes to every process of the group; ending them is this one's task.
+            # Ctrl-C at a terminal reaches every process of the group, but this process ends the others.
             blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-                there.close()
+                theirs.close()
             with self._lock:
-                self._process, self._connection = process, here
-            what, text = here.recv()
+                self._process, self._connection = process, ours
+            kind, text = ours.recv()
         except (OSError, EOFError):
             return f"it {self._end_process()} before it was ready"
-        if what == READY:
+        if kind == READY:
             return None
         self._end_process()
         return str(text)
 
     def _end_process(self) -> str:
-        """Ends the process, and says how it ended."""
-        process, line = self._process, self._connection
-        if line is not None:
+        """End the process. Return how it ended, as the end of a sentence."""
+        process, connection = self._process, self._connection
+        if connection is not None:
             with self._send_lock:
                 self._connection = None
-                line.close()
+                connection.close()
         if process is None:
-            return "was not there"
+            return "was not running"
         process.join(EXIT_S_MAX)
         if process.is_alive():
             process.kill()

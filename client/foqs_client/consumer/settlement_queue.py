@@ -1,11 +1,10 @@
-"""What the hosts are to be told of items, a call at a time.
+"""Queues of settlements, each with one call in flight.
 
-Holds `Outbox`, and `Outboxes`, of which each host has its own, so that one that
-does not answer holds up nothing that the others are told. Always true: of each,
-one call is under way, and what comes meanwhile goes with the next, so batches form
-without a delay; what may be told again is, in the order in which it came; nothing
-is told twice at a time; an error that is no host's answer costs the entries of its
-call, and none that wait behind them. Knows nothing of what is told.
+Holds `SettlementQueue`, and `SettlementQueues` with one queue for each host, so that
+a slow host delays no other. Always true: a queue has at most one call in flight;
+entries that arrive meanwhile form the next batch, without a delay. Retried entries
+keep their order. No entry is in two calls at a time. An internal error loses only
+the entries of its call. Knows nothing of the contents of entries.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ ENTRIES_PER_CALL: Final = 500
 
 
 class SettlementQueue(Generic[E]):
-    """Entries of one kind.
+    """The entries of one kind for one host.
 
     Args:
-        send: tells hosts of entries; an outcome for each, in order.
-        on_outcomes: takes entries and their outcomes; returns those that are to be told again.
-        on_failure: told of an error that is no host's answer; the entries of that call are nobody's any more.
+        send: sends entries; returns an outcome for each, in order.
+        on_outcomes: gets entries and their outcomes; returns the entries to send again.
+        on_failure: gets an error that is not a FoqsError. The entries of that call are dropped.
     """
 
     def __init__(
@@ -53,18 +52,18 @@ class SettlementQueue(Generic[E]):
         return len(self._entries) + self._in_flight_count
 
     def put(self, entry: E) -> None:
-        """To be told with the next call, which begins at once where none is under way."""
+        """Add an entry to the next call. It starts at once if no call is in flight."""
         self._entries.append(entry)
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
 
     async def wait_empty(self) -> None:
-        """Returns when everything is told."""
+        """Wait until all entries are sent."""
         while self._task is not None:
             await asyncio.wait((self._task,))
 
     async def close(self) -> None:
-        """Ends what is under way; it may or may not be told."""
+        """End the call in flight. Its outcome is unknown."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
@@ -76,13 +75,13 @@ class SettlementQueue(Generic[E]):
                 del self._entries[: len(batch)]
                 self._in_flight_count = len(batch)
                 try:
-                    again = await self._send_batch(batch)
+                    to_retry = await self._send_batch(batch)
                 except Exception as error:
                     self._on_failure(error)
-                    again = ()
+                    to_retry = ()
                 self._in_flight_count = 0
-                if again:
-                    self._entries[:0] = again
+                if to_retry:
+                    self._entries[:0] = to_retry
                     await asyncio.sleep(self._backoff.next_s())
                 else:
                     self._backoff.reset()
@@ -104,11 +103,11 @@ class SettlementQueue(Generic[E]):
 
 
 class SettlementQueues(Generic[E]):
-    """Entries of one kind, by where they go.
+    """The entries of one kind, in one queue for each host.
 
     Args:
-        make_queue: an outbox more.
-        host_of: an entry goes; it is asked once, when the entry is put.
+        make_queue: makes another queue.
+        host_of: returns the host of an entry; called once, when the entry is put.
     """
 
     def __init__(self, make_queue: Callable[[], SettlementQueue[E]], host_of: Callable[[E], Hashable]) -> None:
@@ -117,16 +116,16 @@ class SettlementQueues(Generic[E]):
         self._queues: dict[Hashable, SettlementQueue[E]] = {}
 
     def put(self, entry: E) -> None:
-        """See `Outbox.put`."""
-        where = self._host_of(entry)
-        box = self._queues.get(where)
-        if box is None:
-            # Hosts come and go: those that nothing goes to are forgotten.
-            self._queues = {place: other for place, other in self._queues.items() if other}
-            box = self._queues[where] = self._make_queue()
-        box.put(entry)
+        """See `SettlementQueue.put`."""
+        host = self._host_of(entry)
+        queue = self._queues.get(host)
+        if queue is None:
+            # Hosts come and go: drop the queues that are empty.
+            self._queues = {other: queue for other, queue in self._queues.items() if queue}
+            queue = self._queues[host] = self._make_queue()
+        queue.put(entry)
 
     async def close(self) -> None:
-        """See `Outbox.close`."""
-        for box in self._queues.values():
-            await box.close()
+        """See `SettlementQueue.close`."""
+        for queue in self._queues.values():
+            await queue.close()

@@ -1,10 +1,10 @@
-"""Telling the hosts what came of items.
+"""Settles items: sends their acks, nacks and releases.
 
-Holds `Settlement`. Always true: acks, nacks and releases each go in batches of
-their own, to each host its own, and none holds up another; what may be told again is, an ack until a
-host says what holds, the others until the lease ends, as the item comes back by
-itself then; every item that was told of, or needs not be any more, leaves the
-hand. Knows nothing of handlers.
+Holds `Settler`. Always true: each kind has batches of its own for each host, and no
+batch delays another. An ack is retried until a host replies with success or a
+refusal. A nack or a release is retried until the lease ends, because the item then
+comes back by itself. Every settled item leaves the in-flight set. Knows nothing of
+handlers.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ RETRYABLE: Final = (
     UnknownOutcome,
     Unreachable,
 )
-"""What a host, or none, may answer to be told again."""
+"""The errors after which a settlement is retried."""
 
 log = logging.getLogger("foqs.consumer")
 
 
 class Settler:
-    """Of one consumer.
+    """Settles the items of one consumer.
 
     Args:
-        on_changed: called when items have left the hand.
-        on_failure: told of an error that is no host's answer.
+        on_changed: called when items have left the in-flight set.
+        on_failure: gets an internal error, one that is not a FoqsError.
     """
 
     def __init__(
@@ -77,35 +77,35 @@ class Settler:
         )
 
     def settle(self, item: InFlightItem) -> None:
-        """It has a verdict."""
+        """Queue the item for the call that its outcome needs."""
         assert item.outcome is not None
-        fate = item.outcome.kind
-        if fate is OutcomeKind.DONE or fate is OutcomeKind.DISCARDED:
+        kind = item.outcome.kind
+        if kind is OutcomeKind.DONE or kind is OutcomeKind.DISCARDED:
             self._acks.put(item)
-        elif fate is OutcomeKind.RELEASED:
+        elif kind is OutcomeKind.RELEASED:
             self._releases.put(item)
         else:
             self._nacks.put(item)
 
     async def close(self) -> None:
-        """Ends the calls under way; they may or may not have been read."""
-        for outboxes in (self._acks, self._nacks, self._releases):
-            await outboxes.close()
+        """End the calls in flight. Their outcomes are unknown."""
+        for queues in (self._acks, self._nacks, self._releases):
+            await queues.close()
 
     def _owner_of(self, item: InFlightItem) -> Hashable:
         return self._client.owner(item.delivery.id)
 
     async def _ack(self, batch: Sequence[InFlightItem]) -> Sequence[Outcome]:
-        return await self._client.ack([held.delivery for held in batch], timeout_ms=COMMIT_TIMEOUT_MS)
+        return await self._client.ack([item.delivery for item in batch], timeout_ms=COMMIT_TIMEOUT_MS)
 
     async def _nack(self, batch: Sequence[InFlightItem]) -> Sequence[Outcome]:
-        return await self._client.nack([_nack_of(held) for held in batch], timeout_ms=COMMIT_TIMEOUT_MS)
+        return await self._client.nack([_nack_of(item) for item in batch], timeout_ms=COMMIT_TIMEOUT_MS)
 
     async def _release(self, batch: Sequence[InFlightItem]) -> Sequence[Outcome]:
-        return await self._client.release([held.delivery for held in batch], timeout_ms=COMMIT_TIMEOUT_MS)
+        return await self._client.release([item.delivery for item in batch], timeout_ms=COMMIT_TIMEOUT_MS)
 
     def _on_acked(self, batch: Sequence[InFlightItem], outcomes: Sequence[Outcome]) -> Sequence[InFlightItem]:
-        return self._apply_outcomes(batch, outcomes, lambda held, error: isinstance(error, RETRYABLE))
+        return self._apply_outcomes(batch, outcomes, lambda item, error: isinstance(error, RETRYABLE))
 
     def _on_nacked(self, batch: Sequence[InFlightItem], outcomes: Sequence[Outcome]) -> Sequence[InFlightItem]:
         return self._apply_outcomes(batch, outcomes, self._should_retry_nack)
@@ -116,44 +116,44 @@ class Settler:
         outcomes: Sequence[Outcome],
         should_retry: Callable[[InFlightItem, FoqsError], bool],
     ) -> Sequence[InFlightItem]:
-        """Those that were told leave the hand. Returns the others."""
+        """Remove settled and failed items from the in-flight set. Return the items to retry."""
         errors = [outcome.error for outcome in outcomes]
         if errors.count(None) == len(batch):
             self._in_flight.mark_settled(batch)
             self._on_changed()
             return ()
         settled: list[InFlightItem] = []
-        left: list[InFlightItem] = []
-        for held, error in zip(batch, errors, strict=True):
+        to_retry: list[InFlightItem] = []
+        for item, error in zip(batch, errors, strict=True):
             if error is None:
-                settled.append(held)
-            elif should_retry(held, error):
-                left.append(held)
+                settled.append(item)
+            elif should_retry(item, error):
+                to_retry.append(item)
             else:
-                assert held.outcome is not None
-                fate = held.outcome.kind.value
-                log.warning("item %s: the hosts were told %r to no avail: %s", held.delivery.id, fate, error)
-                self._in_flight.mark_settle_failed(held)
+                assert item.outcome is not None
+                kind = item.outcome.kind.value
+                log.warning("item %s could not be settled as %r: %s", item.delivery.id, kind, error)
+                self._in_flight.mark_settle_failed(item)
         self._in_flight.mark_settled(settled)
-        if len(left) < len(batch):
+        if len(to_retry) < len(batch):
             self._on_changed()
-        return left
+        return to_retry
 
     def _should_retry_nack(self, item: InFlightItem, error: FoqsError) -> bool:
-        verdict = item.outcome
-        assert verdict is not None
+        outcome = item.outcome
+        assert outcome is not None
         if isinstance(error, RETRYABLE):
             return asyncio.get_running_loop().time() < item.lease_end_s
-        if isinstance(error, InvalidArgument | LimitExceeded) and verdict.metadata is not None:
-            log.warning("item %s keeps its metadata, as the new one was refused: %s", item.delivery.id, error)
-            item.outcome = HandlerOutcome(verdict.kind, verdict.delay_ms, None, verdict.error)
+        if isinstance(error, InvalidArgument | LimitExceeded) and outcome.metadata is not None:
+            log.warning("item %s keeps its metadata; a host refused the new one: %s", item.delivery.id, error)
+            item.outcome = HandlerOutcome(outcome.kind, outcome.delay_ms, None, outcome.error)
             return True
         return False
 
 
 def _nack_of(item: InFlightItem) -> Nack:
-    verdict, delivery = item.outcome, item.delivery
-    assert verdict is not None
+    outcome, delivery = item.outcome, item.delivery
+    assert outcome is not None
     return Nack(
-        delivery.id, delivery.token, verdict.delay_ms, metadata=verdict.metadata, dead=verdict.kind is OutcomeKind.DEAD
+        delivery.id, delivery.token, outcome.delay_ms, metadata=outcome.metadata, dead=outcome.kind is OutcomeKind.DEAD
     )

@@ -1,9 +1,9 @@
-"""Finding topics with work, page by page.
+"""Finds topics with items, page by page.
 
-Holds `Discovery`. Always true: one call is under way; the first look at all pages
-goes as fast as they come, later ones rest for twice as long as each page took, so
-that many topics cost the hosts a part of their time and not all of it; a failure
-ends nothing. Knows nothing of items.
+Holds `TopicDiscovery`. Always true: at most one call is in flight. The first listing
+reads its pages without a pause. Later ones pause for twice the time that each page
+took, so that many topics do not keep the hosts busy. A failure is retried. Knows
+nothing of items.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ REST_RATIO: Final = 2.0
 
 
 class TopicDiscovery:
-    """The list of a namespace's active topics, read again and again.
+    """Lists a namespace's active topics again and again.
 
     Args:
-        prefixes: what is listed; none: nothing is.
-        on_topics_listed: told of each page.
-        interval_s: between two looks.
+        prefixes: the prefixes of the topics to list. Without one it lists nothing.
+        on_topics_listed: gets the topics of each page.
+        interval_s: the pause between two listings.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class TopicDiscovery:
         self._rng = rng
 
     async def run(self) -> None:
-        """Returns when it is cancelled, or at once where there is nothing to list."""
-        rest_share = 0.0
+        """List topics until it is cancelled. Returns at once if there is nothing to list."""
+        rest_ratio = 0.0
         while self._prefixes:
             for prefix in self._prefixes:
-                await self._list_topics(prefix, rest_share)
-            rest_share = REST_RATIO
+                await self._list_topics(prefix, rest_ratio)
+            rest_ratio = REST_RATIO
             await asyncio.sleep(self._interval_s * (0.75 + self._rng.random() / 2))
 
     async def _list_topics(self, prefix: str, rest_ratio: float) -> None:

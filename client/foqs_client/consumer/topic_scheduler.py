@@ -1,18 +1,22 @@
-"""Which topics to take items of next, and how many: the pure core of pulling.
+"""Chooses the topics of the next dequeue, and how many items of each: a pure fair scheduler.
 
-Holds `Turns`, what is known of each topic. Always true: whoever has had the least
-for its weight comes next, and who comes anew begins where the others are, so none
-starves; a quarter of what is asked for is the topic's with the best priority, and
-of those with the same the one's whose items have waited longest, on account of
-its own turns; what a call under way asks for counts until it is answered, so calls
-beside each other ask for different topics where there are enough; what is told
-changes one topic, and nothing ever looks at all of them. Knows nothing of calls; a
-topic's figures are hints, and only what calls bring decides.
+Holds `TopicScheduler`. Always true:
 
-    quiet ──listed with ready items, or brought some──▶ hot ──an empty call, or three in vain──▶ quiet
+- The topic with the fewest items for its weight is next. A topic that becomes hot
+  starts at the virtual time of the others, so no topic starves.
+- A quarter of each call is for the topic with the best priority; if several have it,
+  for the one whose oldest item waits longest. It is charged to that topic.
+- Items that a call in flight asks for count as delivered until its reply. So parallel
+  calls ask for different topics if there are enough.
+- Each event changes one topic. Nothing ever walks all of them.
+- The counts in listings are hints; only deliveries decide.
 
-A *quiet* topic is named in calls that wait; one that was named by the user also
-in those that do not, so that it needs nobody to list it.
+Knows nothing of calls.
+
+    quiet ──listed with ready items, or delivered some──▶ hot ──an empty call, or three misses──▶ quiet
+
+Long polls name *quiet* topics. Dequeues without a wait also name quiet topics that the
+user named, so that these need no listing.
 """
 
 from __future__ import annotations
@@ -26,25 +30,26 @@ from foqs_client.consumer.topic_selection import TopicSelection
 from foqs_client.types import Delivery, Topic
 
 TOPICS_PER_CALL: Final = 100
-"""What a host allows unless it is configured otherwise."""
+"""The default limit of a host."""
 TOPICS_MAX: Final = 100_000
-"""So many topics are known at a time; further ones are listed again when some of these are quiet."""
+"""The most topics that are remembered. Further ones are found again when some of these are quiet."""
 QUIET_LISTED_MAX: Final = 100
-"""So many quiet topics that were found by listing are still waited for."""
+"""The most quiet topics, of those found by listing, that long polls name."""
 URGENT_FRACTION: Final = 0.25
 MISSES_MAX: Final = 3
-"""A topic that brought nothing so often, while others did, is quiet: each host of a cluster was asked about once."""
+"""A topic is quiet after this number of calls that delivered none of its items, but items of others."""
 
 
 class _Topic:
-    """What is known of one topic.
+    """One topic.
 
     Attributes:
-        passed: items taken, divided by the weight; whoever has the least, with `asked`, is next.
-        asked: items that calls under way ask for, divided by the weight.
-        rank: `virtual_time` and `asked` together, as of its place among the turns.
-        order: of its place among the turns; 0: it has none.
-        urgency: of its place among the urgent; 0: it has none.
+        virtual_time: delivered items divided by the weight. The least sum of this and
+            `requested` is next.
+        requested: items that calls in flight ask for, divided by the weight.
+        rank: that sum, as in its current entry of the turns.
+        turn_number: the number of its current entry in the turns; 0: none.
+        urgent_number: the number of its current entry in the urgent heap; 0: none.
     """
 
     __slots__ = (
@@ -75,10 +80,10 @@ class _Topic:
 
 
 class TopicScheduler:
-    """The topics of a selection.
+    """Schedules the topics of a selection.
 
     Attributes:
-        topics_per_call: no call names more.
+        topics_per_call: the most topics that a call names.
     """
 
     def __init__(self, selection: TopicSelection) -> None:
@@ -90,40 +95,40 @@ class TopicScheduler:
         self._urgent: list[tuple[int, float, int, _Topic]] = []
         self._sequence = 0
         self._virtual_time = 0.0
-        """What the topic had passed whose turn it was last: who comes anew begins here."""
+        """That of the last topic that had a turn. A topic that becomes hot starts here."""
         self._urgent_credit = 0.0
-        """What the urgent are owed, in items."""
+        """The items that the most urgent topic may still get, with a fraction."""
         self._quiet_named: dict[str, _Topic] = {}
-        """The quiet ones that the user named, longest unasked first."""
+        """The quiet topics that the user named, in the order in which calls named them last."""
         self._quiet_listed: dict[str, _Topic] = {}
         for name in selection.exact_topics:
             self._quiet_named[name] = self._topics[name] = _Topic(name, selection.weight(name), is_named=True)
 
     @property
     def hot_count(self) -> int:
-        """How many topics are thought to have items."""
+        """The number of topics that seem to have items."""
         return self._hot_count
 
-    # ---------------------------------------------------------- what is asked for
+    # ----------------------------------------------------------------- requests
 
     def fetch_wants(self, items: int) -> dict[str, int]:
-        """What to ask for at once, first comes first: at most so many of each topic. Empty where none is hot.
+        """Return the wants of a dequeue without a wait, the first topic first. Empty if no topic is hot.
 
-        Together they may be more than `items`, which the call is to be limited to.
+        Their sum may be more than `items`, so the call needs this limit too.
         """
         if not self._hot_count:
             return {}
-        glanced = self._next_quiet_named()
+        quiet = self._next_quiet_named()
         first = self._most_urgent() if min(self._hot_count, self.topics_per_call) > 1 else None
-        places = max(1, self.topics_per_call - len(glanced) - (first is not None))
-        turns = self._pop_turns(min(self._hot_count, 2 * items, places))
-        every = len(turns) == self._hot_count
+        turns_max = max(1, self.topics_per_call - len(quiet) - (first is not None))
+        turns = self._pop_turns(min(self._hot_count, 2 * items, turns_max))
+        has_all = len(turns) == self._hot_count
         weights = sum([topic.weight for topic in turns])
-        counts = [max(1, ceil(2 * items * topic.weight / weights if every else topic.weight)) for topic in turns]
+        counts = [max(1, ceil(2 * items * topic.weight / weights if has_all else topic.weight)) for topic in turns]
         wants: dict[str, int] = {}
         if first is not None and (urgent := self._urgent_item_count(min(items, sum(counts) / (1 - URGENT_FRACTION)))):
             wants[first.name] = urgent
-        for name in glanced:
+        for name in quiet:
             wants[name] = 1
         for topic, count in zip(turns, counts, strict=True):
             if topic.name not in wants:
@@ -136,7 +141,7 @@ class TopicScheduler:
         return wants
 
     def poll_wants(self, items: int) -> dict[str, int]:
-        """What to wait for while no topic is hot: those that were named, and those that had items lately."""
+        """Return the wants of a long poll, while no topic is hot: named topics, and those that had items lately."""
         names = self._rotate(self._quiet_named, self.topics_per_call)
         names += list(self._quiet_listed)[::-1][: self.topics_per_call - len(names)]
         wants = dict.fromkeys(names, items)
@@ -145,13 +150,13 @@ class TopicScheduler:
 
     @property
     def can_poll_all(self) -> bool:
-        """There is no topic but those that `poll_wants` names."""
+        """Whether `poll_wants` names all topics of the selection."""
         return not self._selection.prefixes and len(self._quiet_named) <= self.topics_per_call
 
-    # ------------------------------------------------------------- what is told
+    # ------------------------------------------------------------------- events
 
     def on_topics_listed(self, rows: Iterable[Topic], now_s: float) -> None:
-        """A page of the hosts' list."""
+        """Record a page of the listing."""
         for row in rows:
             topic = self._topics.get(row.topic)
             if row.paused or not (row.ready > 0 or row.counts_lag):
@@ -169,21 +174,21 @@ class TopicScheduler:
     def on_deliveries(
         self, wants: Mapping[str, int], deliveries: Sequence[Delivery], items_max: int, now_s: float
     ) -> None:
-        """What a call brought that `fetch_wants` or `poll_wants` had asked for, in the order of its topics."""
+        """Record the reply to a call whose wants came from `fetch_wants` or `poll_wants`, in the order of its topics."""
         counts: dict[str, int] = {}
         last: dict[str, Delivery] = {}
         for delivery in deliveries:
             counts[delivery.topic] = counts.get(delivery.topic, 0) + 1
             last[delivery.topic] = delivery
-        # Beyond the last topic that brought something, a full call says nothing.
-        unknown = deliveries[-1].topic if len(deliveries) >= items_max else None
-        judged = True
+        # A full call did not reach the topics after the last one that delivered.
+        last_reached = deliveries[-1].topic if len(deliveries) >= items_max else None
+        was_reached = True
         for name, count in wants.items():
             topic = self._topics.get(name)
             if topic is None:
                 continue
             topic.requested = max(0.0, topic.requested - count / topic.weight)
-            if not judged:
+            if not was_reached:
                 pass
             elif name in counts:
                 topic.miss_count = 0
@@ -198,10 +203,10 @@ class TopicScheduler:
                     self._mark_quiet(topic)
             if topic.is_hot:
                 self._queue_turn(topic)
-            judged = judged and name != unknown
+            was_reached = was_reached and name != last_reached
 
     def on_call_failed(self, wants: Mapping[str, int]) -> None:
-        """The call for these came to nothing: they have their turns as if it had not been made."""
+        """Give the topics of a failed call their turns back."""
         for name, count in wants.items():
             topic = self._topics.get(name)
             if topic is not None:
@@ -212,7 +217,7 @@ class TopicScheduler:
     # ---------------------------------------------------------------- the turns
 
     def _add_requested(self, wants: Mapping[str, int]) -> None:
-        """A call for these is made, until it is told of by `on_deliveries` or `on_call_failed`."""
+        """Count what a call asks for, until `on_deliveries` or `on_call_failed`."""
         for name, count in wants.items():
             topic = self._topics[name]
             topic.requested += count / topic.weight
@@ -241,7 +246,7 @@ class TopicScheduler:
             del self._quiet_listed[name], self._topics[name]
 
     def _queue_turn(self, topic: _Topic) -> None:
-        """Gives it its place among the turns; the one that it had counts no more."""
+        """Add the topic's entry to the turns. It replaces the earlier entry."""
         rank = topic.virtual_time + topic.requested
         if topic.turn_number and rank == topic.rank:
             return
@@ -259,11 +264,11 @@ class TopicScheduler:
             self._urgent = sorted(entry for entry in self._urgent if entry[2] == entry[3].urgent_number)
 
     def _pop_turns(self, count: int) -> list[_Topic]:
-        """The next so many; they have no turn until they are queued again."""
+        """Remove and return the next `count` topics. They have no turn until they are queued again."""
         found: list[_Topic] = []
         while self._turns and len(found) < count:
-            _, order, topic = heappop(self._turns)
-            if order == topic.turn_number:
+            _, turn_number, topic = heappop(self._turns)
+            if turn_number == topic.turn_number:
                 topic.turn_number = 0
                 self._virtual_time = max(self._virtual_time, topic.virtual_time)
                 found.append(topic)
@@ -271,25 +276,25 @@ class TopicScheduler:
 
     def _most_urgent(self) -> _Topic | None:
         while self._urgent:
-            _, _, urgency, topic = self._urgent[0]
-            if urgency == topic.urgent_number:
+            _, _, urgent_number, topic = self._urgent[0]
+            if urgent_number == topic.urgent_number:
                 return topic
             heappop(self._urgent)
         return None
 
     def _urgent_item_count(self, items: float) -> int:
-        """How many of a call for so many are the most urgent topic's."""
+        """Return how many items of a call for `items` the most urgent topic gets."""
         self._urgent_credit += items * URGENT_FRACTION
-        whole = int(self._urgent_credit)
-        self._urgent_credit -= whole
-        return whole
+        count = int(self._urgent_credit)
+        self._urgent_credit -= count
+        return count
 
     def _next_quiet_named(self) -> list[str]:
         return self._rotate(self._quiet_named, self.topics_per_call // 2)
 
     @staticmethod
     def _rotate(topics: dict[str, _Topic], count: int) -> list[str]:
-        """The first so many, which are the last from now on."""
+        """Return the first `count` names, and move them to the end."""
         names = (
             list(topics)[:count]
             if len(topics) <= count

@@ -1,8 +1,8 @@
-"""Which topics a consumer takes items of.
+"""The topics of a consumer.
 
-Holds `Selection`. Always true: a name without `*`, `?` and `[` is one topic, any
-other is a pattern, and upper and lower case differ; of several patterns that
-cover a topic the first counts for its weight. Knows nothing of what topics hold.
+Holds `TopicSelection`. Always true: a name without `*`, `?` and `[` is one topic; any
+other name is a pattern. Case matters. The first pattern that matches a topic decides
+its weight. Knows nothing of the items of topics.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ class TopicSelection:
 
     Args:
         names: topics, and patterns such as `email.*`; `*` is all topics.
-        weights: by topic or pattern, above 0; 1 where none fits.
-        excluded: patterns whose topics are left out, though `names` covers them.
+        weights: by topic or pattern, above 0; 1 if none matches.
+        excluded: topics and patterns to leave out, even if `names` matches them.
 
     Attributes:
-        exact: the topics that are named.
-        prefixes: every other topic that is covered begins with one of them; none of them begins with another.
+        exact_topics: the topics without a pattern.
+        prefixes: every topic that a pattern matches begins with one of them. None of them
+            begins with another.
 
     Raises:
         InvalidArgument: there is no name, or a weight is not above 0.
@@ -51,19 +52,19 @@ class TopicSelection:
         named = dict.fromkeys(name for name in names if not _WILD.search(name))
         self.exact_topics: Sequence[str] = tuple(name for name in named if not self._is_excluded(name))
         self._exact = frozenset(self.exact_topics)
-        heads = sorted({_WILD.split(name, maxsplit=1)[0] for name in names if _WILD.search(name)})
+        prefixes = sorted({_WILD.split(name, maxsplit=1)[0] for name in names if _WILD.search(name)})
         self.prefixes: Sequence[str] = tuple(
-            head for head in heads if not any(head != other and head.startswith(other) for other in heads)
+            prefix for prefix in prefixes if not any(prefix != other and prefix.startswith(other) for other in prefixes)
         )
 
     def covers(self, topic: str) -> bool:
-        """Items of the topic are taken."""
+        """Return whether the topic is selected."""
         if topic in self._exact:
             return True
         return any(pattern.match(topic) for pattern in self._patterns) and not self._is_excluded(topic)
 
     def weight(self, topic: str) -> float:
-        """How many items of it are taken for one of a topic of weight 1, while both have enough."""
+        """Return how many of its items are dequeued for one item of a topic of weight 1, while both have enough."""
         return next((weight for pattern, weight in self._weights if pattern.match(topic)), 1.0)
 
     def _is_excluded(self, topic: str) -> bool:
@@ -71,7 +72,7 @@ class TopicSelection:
 
 
 def prefix_pattern(prefix: str) -> str:
-    """The pattern of all topics that begin so, whatever characters that are."""
+    """Return the pattern of all topics that begin with `prefix`, with its special characters escaped."""
     return re.sub(r"([*?\[])", r"[\1]", prefix) + "*"
 
 

@@ -1,8 +1,8 @@
-"""Handlers for topics, and running them all: what `foqs worker module:app` runs.
+"""A registry of handlers by topic, which `foqs worker module:app` runs.
 
-Holds `Worker`. Always true: a topic is one handler's, the first that was
-registered for it; SIGTERM and Ctrl-C stop it in order, a second one at once.
-Knows nothing of how items are taken.
+Holds `Worker`. Always true: a topic belongs to the first handler that was
+registered for it. SIGTERM and Ctrl-C stop the worker in order; a second signal
+stops it at once. Knows nothing of how items are dequeued.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from foqs_client.client import Client
 from foqs_client.consumer.consumer import Consumer
-from foqs_client.consumer.consumer_counts import Counts
+from foqs_client.consumer.handler_outcome import Counts
 from foqs_client.consumer.handler_runners import Handler
 from foqs_client.errors import InvalidArgument
 
@@ -27,7 +27,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(slots=True, frozen=True)
 class Task:
-    """A handler, its topics, and the other arguments of its `Consumer`."""
+    """A handler, its topics, and the options of its `Consumer`."""
 
     handler: Handler
     topics: Sequence[str]
@@ -35,10 +35,15 @@ class Task:
 
 
 class Worker:
-    """A registry of handlers.
+    """A registry of handlers by topic.
+
+    Example: `@worker.task("mail.*", concurrency=20)` above `async def send(job: Job) -> None:`
 
     Args:
-        options: of every `Consumer`, as far as a task does not say otherwise.
+        options: the options of every `Consumer`, unless a task sets its own.
+
+    Attributes:
+        tasks: the registered handlers, with their topics and options.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -46,7 +51,15 @@ class Worker:
         self.tasks: list[Task] = []
 
     def task(self, *topics: str, **options: Any) -> Callable[[H], H]:
-        """Decorates the handler of some topics and patterns; `options` are those of `Consumer`. The function stays as it is."""
+        """Return a decorator that registers a handler and returns it unchanged.
+
+        Args:
+            topics: topics and patterns, such as `mail.*`.
+            options: options of the task's `Consumer`.
+
+        Raises:
+            InvalidArgument: there is no topic.
+        """
 
         def register(handler: H) -> H:
             self.add(handler, *topics, **options)
@@ -55,54 +68,66 @@ class Worker:
         return register
 
     def add(self, handler: Handler, *topics: str, **options: Any) -> None:
-        """Registers the handler of some topics and patterns. Raises InvalidArgument where there is none."""
+        """Register a handler. Arguments and errors are those of `task`."""
         if not topics or not all(isinstance(topic, str) for topic in topics):
             raise InvalidArgument('name the topics: @worker.task("mail", "sms.*"); "*" is all', field="topics")
         self.tasks.append(Task(handler, topics, options))
 
     def consumers(self, client: Client, **options: Any) -> list[Consumer]:
-        """One for each task; `options` come before those of the tasks. Raises InvalidArgument."""
+        """Return one `Consumer` for each task; `options` override the options of the tasks.
+
+        Raises:
+            InvalidArgument: there is no task, or an option is wrong.
+        """
         if not self.tasks:
             raise InvalidArgument("this worker has no task; decorate a function with @worker.task(...)", field="tasks")
-        made: list[Consumer] = []
-        before: list[str] = []
+        consumers: list[Consumer] = []
+        earlier_topics: list[str] = []
         for task in self.tasks:
-            chosen = {**self._options, **task.options, **options}
-            made.append(Consumer(client, task.handler, task.topics, others=before, **chosen))
-            before += task.topics
-        return made
+            merged = {**self._options, **task.options, **options}
+            consumers.append(Consumer(client, task.handler, task.topics, others=earlier_topics, **merged))
+            earlier_topics += task.topics
+        return consumers
 
     def run(
         self, url: str = "foqs://127.0.0.1:7411", *, options: Mapping[str, Any] | None = None, **client: Any
     ) -> Counts:
-        """Works until SIGTERM or Ctrl-C, and blocks; of the main thread only.
+        """Run all handlers until SIGTERM or Ctrl-C, and return the counts. Call it from the main thread; it blocks.
 
         Args:
-            options: of every `Consumer`, before those of the tasks.
-            client: the other arguments of `Client`: `namespace`, `token_file` and so on.
+            url: the addresses of the hosts.
+            options: options of every `Consumer`. They override the options of the tasks.
+            client: the other arguments of `Client`, such as `namespace` and `token_file`.
         """
 
-        async def whole() -> Counts:
+        async def main() -> Counts:
             async with Client(url, **client) as opened:
                 return await run_all(self.consumers(opened, **(options or {})))
 
-        return asyncio.run(whole())
+        return asyncio.run(main())
 
 
 async def run_all(consumers: Sequence[Consumer], *, signals: bool = True) -> Counts:
-    """Runs consumers until they are stopped, by SIGTERM or Ctrl-C where `signals` says so. Raises what one of them does."""
-    loop = asyncio.get_running_loop()
-    asked = False
+    """Run consumers until they are stopped, and return the sum of their counts.
 
-    def told() -> None:
-        nonlocal asked
+    If one fails, the others are stopped in order, and its error is raised.
+
+    Args:
+        consumers: the consumers to run.
+        signals: SIGTERM and Ctrl-C stop them. A second signal aborts them.
+    """
+    loop = asyncio.get_running_loop()
+    is_stopping = False
+
+    def on_signal() -> None:
+        nonlocal is_stopping
         for consumer in consumers:
-            (consumer.abort if asked else consumer.stop)()
-        asked = True
+            (consumer.abort if is_stopping else consumer.stop)()
+        is_stopping = True
 
     if signals:
         for number in SIGNALS:
-            loop.add_signal_handler(number, told)
+            loop.add_signal_handler(number, on_signal)
     try:
         counts = await _run_until_one_fails([consumer.run() for consumer in consumers], consumers)
     finally:
@@ -113,7 +138,7 @@ async def run_all(consumers: Sequence[Consumer], *, signals: bool = True) -> Cou
 
 
 async def _run_until_one_fails(runs: Sequence[Awaitable[Counts]], consumers: Sequence[Consumer]) -> list[Counts]:
-    """One that fails stops the others; they end in order before it is told."""
+    """Wait for all runs. If one fails, stop the others in order before its error is raised."""
     tasks = [asyncio.ensure_future(run) for run in runs]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("foqs.worker")
 
 
+def _refuse_drain_timeout(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError("The option --drain-timeout is now called --stop-timeout.")
+
+
 @click.command(
     epilog="\b\nExamples:\n  foqs worker shop.jobs:worker\n  foqs worker shop.jobs:send --topic mail --topic 'sms.*' --concurrency 50\n"
     "  foqs worker shop.jobs:resize --prefix images. --processes 4"
@@ -50,11 +55,12 @@ log: Final = logging.getLogger("foqs.worker")
 )
 @click.option("--lease", type=DURATION, default=None, help="Overrides the items' own lease durations.")
 @click.option(
-    "--drain-timeout",
+    "--stop-timeout",
     type=DURATION,
     default=None,
-    help="How long a stop waits for handlers that run.  [default: 30s]",
+    help="How long a stop waits for running handlers.  [default: 30s]",
 )
+@click.option("--drain-timeout", hidden=True, expose_value=False, callback=_refuse_drain_timeout)
 @click.option(
     "--progress", type=DURATION, default="10s", show_default=True, help="How often counts are logged; 0: never."
 )
@@ -83,8 +89,8 @@ def worker(
     chosen = {name: value for name, value in options.items() if value is not None}
     if "lease" in chosen:
         chosen["lease_ms"] = chosen.pop("lease")
-    if "drain_timeout" in chosen:
-        chosen["drain_timeout_s"] = chosen.pop("drain_timeout") / 1_000
+    if "stop_timeout" in chosen:
+        chosen["stop_timeout_s"] = chosen.pop("stop_timeout") / 1_000
 
     async def work(client: Client) -> Counts:
         # What is wrong for good is told before anything is taken.

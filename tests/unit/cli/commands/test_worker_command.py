@@ -59,6 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("shop_jobs:worker --topic mail", 2, "topics of their own"),
         ("shop_jobs:mail --topic mail --processes 2", 2, "make it a plain function"),
         ("shop_jobs:plain --topic mail --concurrency 5 --in-flight 3", 2, "in_flight"),
+        ("shop_jobs:worker --drain-timeout 5s", 2, "The option --drain-timeout is now called --stop-timeout."),
     ],
 )
 def test_what_cannot_be_run_is_told(

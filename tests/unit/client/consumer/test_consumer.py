@@ -308,7 +308,7 @@ def test_a_stop_gives_back_what_was_not_begun_and_waits_for_what_was() -> None:
 
         await client.enqueue([Item("t", b"%d" % n) for n in range(10)])
         counts = await worked(
-            client, handle, ["t"], lambda: len(begun) == 3, concurrency=3, in_flight=8, drain_timeout_s=90.0
+            client, handle, ["t"], lambda: len(begun) == 3, concurrency=3, in_flight=8, stop_timeout_s=90.0
         )
         assert counts == Counts(done=3, released=5)
         left = await fake.items("t")
@@ -329,7 +329,7 @@ def test_a_handler_that_does_not_end_in_time_is_cancelled_and_its_item_released(
                 told.append(job.lost)
 
         await client.enqueue([Item("t")])
-        consumer = Consumer(client, handle, ["t"], drain_timeout_s=5.0, rng=Random(1))
+        consumer = Consumer(client, handle, ["t"], stop_timeout_s=5.0, rng=Random(1))
         running = asyncio.ensure_future(consumer.run())
         await until(lambda: consumer.counts.running == 1)
         begun = loop.time()
@@ -583,7 +583,7 @@ def test_a_thread_that_does_not_end_keeps_no_stop_from_ending() -> None:
                 lost.append(job.lost)
 
             await client.enqueue([Item("t")])
-            consumer = Consumer(client, handle, ["t"], drain_timeout_s=0.05)
+            consumer = Consumer(client, handle, ["t"], stop_timeout_s=0.05)
             running = asyncio.ensure_future(consumer.run())
             await until(lambda: consumer.counts.running == 1)
             consumer.stop()
