@@ -1,6 +1,6 @@
-"""The options of `[auth]`: who may call; and what must hold between them and those of the listener.
+"""The options of `[auth]`, and the rules between them and `[server]`.
 
-Knows nothing of files' content.
+Knows nothing of the content of files.
 """
 
 from __future__ import annotations
@@ -21,43 +21,45 @@ class PrincipalOptions(Options):
     token_file: str = option(
         "",
         "path",
-        "Its secrets, one a line, each of them valid, in a file that only its owner may read. Empty: it is known by a client "
-        "certificate with its name as common name.",
+        "A file with the principal's secrets, one a line, which only its owner may read. Each of them is "
+        "valid. Empty: the principal shows a client certificate with its name as common name.",
     )
-    admin: bool = option(False, "true or false", "It may do everything, in every namespace and to the cluster.")
+    admin: bool = option(
+        False, "true or false", "The principal may do everything in every namespace and in the cluster."
+    )
 
 
 class AuthOptions(Options):
-    """Who may call. Secrets are in files; SIGHUP has them read again."""
+    """Authentication. Secrets are in files; SIGHUP reads them again."""
 
     enabled: bool = option(
         False,
         "true or false",
-        "Every call needs a principal, known by a token or a client certificate, and a grant on its namespace; what is not "
-        "granted is refused.",
+        "Every call needs a principal, shown by a token or a client certificate, and a grant on its namespace.",
     )
     timeout_ms: int = option(
-        10_000, MS, "A connection that has shown no principal by then is closed, so that it takes nobody's place.", 100,
+        10_000, MS, "A connection without a principal is closed after this time, so that it occupies no place.", 100,
         10 * 60_000,
     )  # fmt: skip
     failure_delay_ms: int = option(
-        500, MS, "A wrong token is answered after this time, so that trying many takes long.", 0, 60_000
+        500, MS, "A wrong token is refused after this delay, so that guessing takes long.", 0, 60_000
     )
-    failures_max: int = option(3, "failures", "A connection with so many wrong tokens is closed.", 1, 1_000)
+    failures_max: int = option(3, "failures", "A connection is closed after this number of wrong tokens.", 1, 1_000)
     principals: dict[str, PrincipalOptions] = option(
         {},
         "tables",
-        "Each [auth.principals.NAME] has token_file (a path; one secret a line, all of them valid, in a file that only its "
-        "owner may read) and admin (true: it may do everything, in every namespace and to the cluster). A client certificate "
-        "of server.tls_client_ca_file needs no table: its common name is its principal.",
+        "Each [auth.principals.NAME] has token_file (a path to a file that only its owner may read, with one "
+        "secret a line, each of them valid) and admin (true: the principal may do everything in every "
+        "namespace and in the cluster). A client certificate of server.tls_client_ca_file needs no table: its "
+        "common name is its principal.",
     )
 
     @model_validator(mode="after")
     def _check_principal_names(self) -> Self:
         if len(self.principals) > PRINCIPALS_MAX:
             raise InvalidOption(
-                f"{len(self.principals)} are more than {PRINCIPALS_MAX}",
-                "know them by client certificates, which need no table",
+                f"{len(self.principals)} principals are more than {PRINCIPALS_MAX}",
+                "use client certificates, which need no table",
                 "principals",
             )
         for name in self.principals:
@@ -71,7 +73,7 @@ class AuthOptions(Options):
 
 
 def check_listen_addresses(server: ServerOptions, auth: AuthOptions) -> None:
-    """Refuses to be reached by other machines without knowing who they are. Raises Invalid."""
+    """Refuse to listen beyond loopback without TLS and authentication. Raises InvalidOption."""
     if server.insecure_listen:
         return
     if not is_loopback(server.host):
@@ -93,13 +95,13 @@ def check_listen_addresses(server: ServerOptions, auth: AuthOptions) -> None:
 
 
 def check_authentication(server: ServerOptions, auth: AuthOptions) -> None:
-    """Refuses TLS and authentication that are there by half, or let nobody in. Raises Invalid."""
+    """Refuse TLS or authentication that is half configured, or lets nobody in. Raises InvalidOption."""
     if bool(server.tls_cert_file) != bool(server.tls_key_file):
         absent = "tls_key_file" if server.tls_cert_file else "tls_cert_file"
         raise InvalidOption("a certificate and its key go together", "set both, or neither", f"server.{absent}")
     if server.tls_client_ca_file and not (server.tls_cert_file and auth.enabled):
         raise InvalidOption(
-            "nobody would look at clients' certificates",
+            "client certificates would not be checked",
             "set auth.enabled and server.tls_cert_file too, or leave it empty",
             "server.tls_client_ca_file",
         )
@@ -107,14 +109,14 @@ def check_authentication(server: ServerOptions, auth: AuthOptions) -> None:
         return
     if not auth.principals:
         raise InvalidOption(
-            "there is no principal, so that nobody could call",
+            "there is no principal, so nobody could call",
             "add [auth.principals.NAME] with a token_file, or set server.tls_client_ca_file",
             "auth.principals",
         )
     for name, options in auth.principals.items():
         if not options.token_file:
             raise InvalidOption(
-                f"nobody could show to be {name}",
+                f"{name} has no way to authenticate",
                 "name a file with its secrets, or set server.tls_client_ca_file",
                 f"auth.principals.{name}.token_file",
             )

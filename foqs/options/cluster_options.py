@@ -1,6 +1,6 @@
-"""The options of a host in a cluster: `[cluster]` and `[databases.DATABASE_NAME_PATTERN]`; and what must hold between them and the others.
+"""The options of a host in a cluster, `[cluster]` and `[databases.NAME]`, and the rules between them and others.
 
-Knows nothing of files' content, of ZooKeeper or of databases.
+Knows nothing of the content of files, of ZooKeeper or of databases.
 """
 
 from __future__ import annotations
@@ -27,48 +27,51 @@ if TYPE_CHECKING:
 
 DATABASES_MAX: Final = 1_000
 DATABASE_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,126}", re.ASCII)
-"""Of a database: it stands in commands, documents and metrics."""
+"""A database's name appears in commands, documents and metrics."""
 _ROOT_PATTERN: Final = re.compile(r"(/[A-Za-z0-9_.-]{1,100}){1,10}", re.ASCII)
 
 
 class ClusterOptions(Options):
-    """Several hosts that share shards. Which shards there are is told with: foqs cluster init, foqs shard."""
+    """Several hosts that share shards. `foqs cluster init` and `foqs shard` say which shards there are."""
 
     zookeeper: str = option(
         "",
         "addresses",
-        "The servers of the ensemble, HOST:PORT,HOST:PORT. Empty: this host is alone and owns every shard of its store; "
-        "otherwise it owns what is planned for it, in the databases below, and [store] is not used.",
+        "The ZooKeeper servers, HOST:PORT,HOST:PORT. Empty: this host is alone and owns every shard of its "
+        "store. Otherwise it owns the shards that the plan assigns to it, in the databases below, and [store] "
+        "is not used.",
     )
-    root: str = option("/foqs", "path", "Where in ZooKeeper this cluster keeps all it has; another for each cluster.")
+    root: str = option("/foqs", "path", "The path of this cluster's data in ZooKeeper. Each cluster needs its own.")
     session_timeout_ms: int = option(
         6_000,
         MS,
-        "A host that was not heard of for so long has lost its shards to others. Short means soon served again after a "
-        "crash, and shards that move at every hiccup of the network.",
+        "A host that ZooKeeper does not hear from for this time loses its shards to other hosts. A short "
+        "timeout restores service soon after a crash, but moves shards at every hiccup of the network.",
         1_000,
         120_000,
     )
     credentials_file: str = option(
         "",
         "path",
-        "USER:PASSWORD, alone in a file that only its owner may read; what is kept in ZooKeeper is then this user's only. "
-        "The same for all hosts. Empty: open to whoever reaches ZooKeeper.",
+        "A file with USER:PASSWORD in one line, which only its owner may read. Only this user can then read "
+        "and write the data in ZooKeeper. It is the same for all hosts. Empty: anybody who reaches ZooKeeper "
+        "can.",
     )
     token_file: str = option(
         "",
         "path",
-        "Where hosts ask who calls ([auth]): the secret that this host shows to the others, of a principal with admin = true "
-        "in their configurations; alone in a file that only its owner may read. Empty: it shows its own certificate, "
-        "server.tls_cert_file.",
+        "With [auth]: a file with the secret that this host shows to other hosts, which only its owner may "
+        "read. The secret belongs to a principal with admin = true in their configuration. Empty: the host "
+        "shows its certificate, server.tls_cert_file.",
     )
     ca_file: str = option(
-        "", "path", "With server.tls_cert_file: the CA of the hosts' certificates, PEM. Empty: the system's CAs."
+        "", "path", "With server.tls_cert_file: the CA of the hosts' certificates, PEM. Empty: the CAs of the system."
     )
     handover_timeout_ms: int = option(
         10_000,
         MS,
-        "An owner that is to hand a shard over has so long to write what waits; then the next one takes it all the same.",
+        "An owner that hands a shard over has this time to write the waiting operations. Then the next host "
+        "takes the shard over.",
         100,
         10 * 60_000,
     )
@@ -76,8 +79,9 @@ class ClusterOptions(Options):
     session_margin_ms: int = option(
         500,
         MS,
-        "So long before its session can be over a host that ZooKeeper does not answer stops serving. Longer than the clocks "
-        "of two machines can differ in a session, and than the longest pause of a host.",
+        "A host that gets no reply from ZooKeeper stops serving this long before its session can end. Longer "
+        "than the clocks of two machines drift apart in one session, and longer than the longest pause of a "
+        "host.",
         10,
         30_000,
     )
@@ -85,8 +89,9 @@ class ClusterOptions(Options):
     zookeeper_tick_ms: int = option(
         2_000,
         MS,
-        "tickTime of the ZooKeeper servers, or more. A server passes on to the one that leads at most a tick late that a host "
-        "is alive, and a host reckons its session by so much shorter. More than half of a session counts as that half.",
+        "tickTime of the ZooKeeper servers, or more. A server reports to its leader up to one tick late that "
+        "a host is alive, so a host counts its session as shorter by one tick. At most half of the session is "
+        "subtracted.",
         10,
         60_000,
     )
@@ -94,33 +99,34 @@ class ClusterOptions(Options):
     gossip_interval_ms: int = option(
         1_000,
         MS,
-        "How often a host asks each other one what it has: the topics that have changed, and what is asked of it. For about "
-        "so long a list of the tier's topics is behind what other hosts hold, and longer where more topics change in that "
-        "time than one answer holds: 10,000 of them make it some two seconds.",
+        "How often a host asks each other host for the topics that changed and for the demand there. A list "
+        "of the tier's topics is behind the other hosts by about this time; by about two seconds when 10,000 "
+        "topics change at once.",
         50,
         60_000,
     )
     gossip_page_topics_max: int = option(
         250,
         "topics",
-        "Told in one answer; more of them follow, with pauses between. An answer is made and read in one go, a few "
-        "milliseconds for the default.",
+        "The topics in one gossip reply. More follow in further replies, with pauses. A reply is built and "
+        "read in one step, which takes a few milliseconds for the default.",
         10,
         5_000,
     )
     peer_topics_max: int = option(
         1_000_000,
         "topics",
-        "Of all other hosts together that this one remembers, about 250 bytes each; one topic at two hosts counts twice. Those "
-        "beyond are not listed by this host, and items of theirs are found by asking their own host only.",
+        "The topics of all other hosts that this host remembers, about 250 bytes each. One topic at two hosts "
+        "counts twice. Further topics are not listed by this host, and only their own host delivers their "
+        "items.",
         1_000,
         100_000_000,
     )
     topic_tombstones_max: int = option(
         100_000,
         "topics",
-        "That hold nothing here any more and are remembered, so that others can be told. A host that has not heard of one "
-        "beyond them is told all topics anew.",
+        "The empty topics that this host remembers, so that other hosts learn that they are empty. A host "
+        "that missed a forgotten one receives all topics again.",
         100,
         10_000_000,
     )
@@ -147,7 +153,7 @@ class DatabaseOptions(Options):
     url: str = option(
         "",
         "URL",
-        "As store.url: mysql://user@host:port/database; sqlite:ELECTION_FOLDER where all hosts are on one machine.",
+        "As store.url: mysql://user@host:port/database, or sqlite:FOLDER if all hosts are on one machine.",
     )
     password_file: str = option("", "path", "As store.password_file.")
 
@@ -160,17 +166,18 @@ Databases = dict[str, DatabaseOptions]
 DATABASES_OPTION: Final = option(
     {},
     "tables",
-    "Each [databases.DATABASE_NAME_PATTERN] has url (mysql://user@host:port/database) and password_file (a path). The name is what the shards "
-    "of a cluster are told by; every host needs all of them, and each may reach them in its own way.",
+    "Each [databases.NAME] has url (mysql://user@host:port/database) and password_file (a path). The "
+    "layout of a cluster refers to a database by its name. Every host needs all of them, and each host "
+    "may have its own URL for them.",
 )
 
 
 def check_cluster_options(
     cluster: ClusterOptions, databases: Mapping[str, DatabaseOptions], server: ServerOptions
 ) -> None:
-    """Refuses a cluster without databases, and databases or hosts that others could not reach. Raises Invalid."""
+    """Refuse a cluster without databases, and databases or hosts that others cannot reach. Raises InvalidOption."""
     if len(databases) > DATABASES_MAX:
-        raise InvalidOption(f"{len(databases)} are more than {DATABASES_MAX}", "name fewer", "databases")
+        raise InvalidOption(f"{len(databases)} databases are more than {DATABASES_MAX}", "name fewer", "databases")
     for name, options in databases.items():
         key = f"databases.{name}"
         if not DATABASE_NAME_PATTERN.fullmatch(name):
@@ -185,13 +192,13 @@ def check_cluster_options(
             raise InvalidOption(str(error.problem), error.remedy, f"{key}.url") from None
         if kind == "memory":
             raise InvalidOption(
-                "other hosts cannot reach this memory", "write mysql://user@host:port/database", f"{key}.url"
+                "other hosts cannot reach the memory of this one", "write mysql://user@host:port/database", f"{key}.url"
             )
     tick_ms = min(cluster.zookeeper_tick_ms, cluster.session_timeout_ms // 2)
     if cluster.session_margin_ms > (cluster.session_timeout_ms - tick_ms) // 3:
         raise InvalidOption(
             "a host would stop serving at every hiccup of ZooKeeper",
-            "set at most a third of cluster.session_timeout_ms without a tick (cluster.zookeeper_tick_ms)",
+            "set at most a third of cluster.session_timeout_ms minus one tick (cluster.zookeeper_tick_ms)",
             "cluster.session_margin_ms",
         )
     if not cluster.zookeeper:
@@ -200,17 +207,17 @@ def check_cluster_options(
         raise InvalidOption("a cluster needs a database", 'add [databases.main] with url = "mysql://…"', "databases")
     if not server.advertise and server.host in ("", "0.0.0.0", "::"):  # noqa: S104
         raise InvalidOption(
-            f"nobody could be told to call {server.host or 'every address'}",
-            "set the HOST:PORT that others reach this host at",
+            f"others cannot call {server.host or 'every address'}",
+            "set the HOST:PORT at which others reach this host",
             "server.advertise",
         )
 
 
 def check_hosts_can_authenticate(cluster: ClusterOptions, server: ServerOptions, auth: AuthOptions) -> None:
-    """Refuses hosts that ask who calls and would not know each other. Raises Invalid."""
+    """Refuse hosts that require authentication and cannot authenticate to each other. Raises InvalidOption."""
     if cluster.zookeeper and auth.enabled and not (cluster.token_file or server.tls_client_ca_file):
         raise InvalidOption(
-            "the other hosts would not know this one, and hosts pass calls on to each other",
-            "name the file of an administrator's secret, or have hosts show certificates: server.tls_client_ca_file",
+            "this host could not authenticate to the other hosts, to which it forwards calls",
+            "name the file of an administrator's secret, or let hosts show certificates: server.tls_client_ca_file",
             "cluster.token_file",
         )

@@ -1,9 +1,9 @@
 """The configuration of a host: read once from file, environment and command line, then frozen.
 
-Always true: a `Config` in hand is valid as a whole. Whatever is wrong ends as
-one `ConfigError` of one line: where, which key, what, and the remedy. Later
-sources win: defaults, file, environment, command line. Knows nothing of what
-the options do.
+Always true: a `Config` is valid as a whole. Anything wrong ends as one
+`ConfigError` of one line: source, key, problem and remedy. Later sources win:
+defaults, file, environment, command line. A renamed option is refused with its
+new name. Knows nothing of what the options do.
 """
 
 from __future__ import annotations
@@ -47,15 +47,45 @@ CLI_VARIABLES: Final = frozenset(
     f"FOQS_{name}"
     for name in ("CONFIG", "ADDRESS", "NAMESPACE", "CLIENT_REGION", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE")
 )
-"""Variables of the command line, which are no options of a host."""
+"""Variables of the command line. They are no options of a host."""
 
 FILE_BYTES_MAX: Final = 1 << 20
 ITEM_OVERHEAD_BYTES: Final = 4_096
-"""What a frame with one item holds besides its payload and metadata, at most."""
+"""The bytes of a frame with one item, without its payload and metadata, at most."""
+
+RENAMED: Final = {
+    "[wire]": "[rpc]",
+    "[buffer]": "[row_cache]",
+    "server.drain_timeout_ms": "server.stop_timeout_ms",
+    "wire.silence_timeout_ms": "rpc.stall_timeout_ms",
+    "wire.connections_refused_max": "rpc.refusals_in_flight_max",
+    "calls.handout_wait_ms_max": "calls.delivery_wait_ms_max",
+    "calls.handout_bytes_max": "calls.delivery_bytes_max",
+    "calls.recall_items_max": "calls.replay_lookup_items_max",
+    "cluster.drain_timeout_ms": "cluster.handover_timeout_ms",
+    "cluster.stop_margin_ms": "cluster.session_margin_ms",
+    "cluster.exchange_ms": "cluster.gossip_interval_ms",
+    "cluster.exchange_topics_max": "cluster.gossip_page_topics_max",
+    "cluster.gone_topics_max": "cluster.topic_tombstones_max",
+    "shard.flush_shared_ms_target": "shard.flush_contended_ms_target",
+    "shard.flush_express_items": "shard.small_flush_items_max",
+    "shard.ready_keys_max": "shard.ready_index_items_max",
+    "shard.clock_sample_ms": "shard.clock_sample_interval_ms",
+    "shard.topic_linger_ms": "shard.empty_topic_linger_ms",
+    "buffer.loaded_bytes_max": "row_cache.prefetched_bytes_max",
+    "buffer.loaded_items_max": "row_cache.prefetched_items_max",
+    "buffer.topic_items_max": "row_cache.prefetch_topic_items_max",
+    "buffer.horizon_ms": "row_cache.prefetch_horizon_ms",
+    "buffer.quiet_ms": "row_cache.prefetch_idle_ms",
+    "buffer.memory_ms": "row_cache.demand_decay_ms",
+    "buffer.topics_max": "row_cache.demand_topics_max",
+    "catalog.poll_ms": "catalog.poll_interval_ms",
+}
+"""Old names of sections and options, with their present names."""
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used. One line; the fields say it in parts."""
+    """The configuration cannot be used. The text is one line; the fields hold its parts."""
 
     def __init__(self, source: str, key: str, problem: str, remedy: str) -> None:
         super().__init__(": ".join(part for part in (source, key, f"{problem}; {remedy}") if part))
@@ -66,7 +96,7 @@ class ConfigError(Exception):
 
 
 class Config(Options):
-    """Everything a host is told at its start."""
+    """All options of a host."""
 
     server: ServerOptions = ServerOptions()
     auth: AuthOptions = AuthOptions()
@@ -97,13 +127,13 @@ class Config(Options):
             raise InvalidOption(f"an item can take {least} bytes", "raise it", "rpc.frame_bytes_max")
         if namespace.key_window_ms <= self.calls.timeout_ms_max:
             raise InvalidOption(
-                "a call may last longer than its keys are kept: tried again, it could enqueue twice",
+                "a call may last longer than its idempotency keys are remembered, so that a retry could enqueue twice",
                 "raise it above calls.timeout_ms_max",
                 "namespace.key_window_ms",
             )
         if self.calls.items_per_call_max > min(self.rpc.container_items_max, self.shard.queue_items_max):
             raise InvalidOption(
-                "it is more than wire.container_items_max or shard.queue_items_max",
+                "it is more than rpc.container_items_max or shard.queue_items_max",
                 "lower it or raise those",
                 "calls.items_per_call_max",
             )
@@ -111,42 +141,42 @@ class Config(Options):
 
     @property
     def data_dir(self) -> Path:
-        """Where this host keeps files: the SQLite folder, else ./foqs-data."""
+        """The folder of this host's files: the SQLite folder, else ./foqs-data."""
         url = self.store.parsed_url
         return Path(url.path) if url.kind == "sqlite" else Path("foqs-data")
 
     @property
     def coordinator_file(self) -> Path | None:
-        """Where the local coordinator keeps its epochs; None when nothing outlives the process."""
+        """The file of the local coordinator's epochs; None when nothing outlives the process."""
         if self.coordinator.file:
             return Path(self.coordinator.file)
         return None if self.store.parsed_url.kind == "memory" else self.data_dir / "coordinator.json"
 
     @property
     def catalog_file(self) -> Path | None:
-        """Where namespaces, grants and pauses are kept; None when nothing outlives the process."""
+        """The file of namespaces, grants and pauses; None when nothing outlives the process."""
         if self.catalog.file:
             return Path(self.catalog.file)
         beside = self.coordinator_file
         return None if beside is None else beside.with_name("catalog.json")
 
     def password(self) -> str | None:
-        """The database password from its file, without its line end; None when there is none.
+        """Return the database password from its file, without its line end; None if no file is set.
 
         Raises:
-            ConfigError: the file cannot be read, or others than its owner may read it.
+            ConfigError: the file cannot be read, or other users may read it.
         """
         return _read_secret(self.store.password_file, "store.password_file")
 
     def database_password(self, name: str) -> str | None:
-        """The same of a database of the cluster."""
+        """Return the password of a database of the cluster, as `password` does."""
         return _read_secret(self.databases[name].password_file, f"databases.{name}.password_file")
 
     def cluster_credentials(self) -> tuple[str, str] | None:
-        """(user, password) for ZooKeeper from their file; None when there are none.
+        """Return (user, password) for ZooKeeper from their file; None if no file is set.
 
         Raises:
-            ConfigError: the file cannot be read, others may read it, or it is no USER:PASSWORD.
+            ConfigError: the file cannot be read, other users may read it, or it is not USER:PASSWORD.
         """
         file, key = self.cluster.credentials_file, "cluster.credentials_file"
         text = _read_secret(file, key)
@@ -154,11 +184,11 @@ class Config(Options):
             return None
         user, colon, password = text.partition(":")
         if not (user and colon and password):
-            raise ConfigError(file, key, "it is not USER:PASSWORD", "write both into it, in one line")
+            raise ConfigError(file, key, "it is not USER:PASSWORD", "write both in one line")
         return user, password
 
     def keyring(self) -> Keyring:
-        """What peers are recognised by: tokens and certificates from their files; empty where they are not used.
+        """Return the tokens and certificates from their files; empty if they are not used.
 
         Raises:
             ConfigError: a file cannot be used.
@@ -173,7 +203,7 @@ class Config(Options):
             raise ConfigError(error.cause.file, error.option, error.cause.problem, error.cause.remedy) from None
 
     def to_toml(self) -> str:
-        """The configuration as a file, each option with its reason, unit, range and default."""
+        """Return the configuration as a file, each option with its reason, unit, range and default."""
         return "\n".join(_render(self)) + "\n"
 
 
@@ -185,12 +215,12 @@ def load(
     environment: Mapping[str, str] | None = None,
     overrides: Mapping[str, object] | None = None,
 ) -> Config:
-    """The configuration from its three sources over the defaults.
+    """Read the configuration from its three sources over the defaults.
 
-    `overrides` are the command line's, by dotted key: {"server.port": 7411}.
+    `overrides` come from the command line, by dotted key: {"server.port": 7411}.
 
     Raises:
-        ConfigError: any source holds something that cannot be used.
+        ConfigError: a source holds something that cannot be used.
     """
     raw: dict[str, Any] = _read_file(file) if file is not None else {}
     origin: dict[str, str] = {}
@@ -198,7 +228,11 @@ def load(
         _set_value(raw, key, value, variable)
         origin[".".join(key)] = variable
     for dotted, value in (overrides or {}).items():
-        _set_value(raw, tuple(dotted.split(".")), value, "command line")
+        key = tuple(dotted.split("."))
+        renamed = present_name(key)
+        if renamed is not None:
+            raise ConfigError("command line", dotted, "this option was renamed", f"write {renamed}")
+        _set_value(raw, key, value, "command line")
         origin[dotted] = "command line"
     try:
         config = Config.model_validate(raw)
@@ -215,7 +249,7 @@ def load(
 
 
 def _read_secret(file: str, key: str) -> str | None:
-    """The line in a file of `key`; None where no file is named. Raises ConfigError."""
+    """Return the line in the file of option `key`; None if no file is set. Raises ConfigError."""
     try:
         return read_password(file) if file else None
     except UnusableFile as error:
@@ -241,7 +275,7 @@ def _read_file(file: Path) -> dict[str, Any]:
         raise ConfigError(str(file), "", "it is not UTF-8 text", "save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         problem = f"it is not TOML ({_one_line(str(error))})"
-        raise ConfigError(str(file), "", problem, "mend that line; foqs config default shows the form") from None
+        raise ConfigError(str(file), "", problem, "correct that line; foqs config default shows the form") from None
 
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], object, str]]:
@@ -250,6 +284,10 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[tuple[st
             continue
         key = tuple(variable[len(ENVIRONMENT_PREFIX) :].lower().split("__"))
         field = _find_field(key)
+        renamed = None if field is not None else present_name(key)
+        if renamed is not None:
+            name = _as_variable(renamed) if len(key) > 1 else f"{_as_variable(renamed)}__OPTION"
+            raise ConfigError("environment", variable, "this option was renamed", f"set {name}")
         if field is None:
             raise ConfigError("environment", variable, "there is no such option", _suggest_key(key, variable=True))
         yield key, (_parse_value(text) if field.annotation in (int, bool) else text), variable
@@ -263,7 +301,7 @@ def _parse_value(text: str) -> object:
 
 
 def _find_field(key: tuple[str, ...]) -> FieldInfo | None:
-    """The option that a key names, None when there is none."""
+    """Return the option that a key names; None if there is none."""
     if len(key) == 4 and key[:2] == ("auth", "principals") and key[2]:
         return PrincipalOptions.model_fields.get(key[3])
     if len(key) == 3 and key[0] == "databases" and key[1]:
@@ -273,6 +311,27 @@ def _find_field(key: tuple[str, ...]) -> FieldInfo | None:
     if len(key) == 2 and isinstance(model, type) and issubclass(model, Options):
         return model.model_fields.get(key[1])
     return None
+
+
+def present_name(key: Sequence[str]) -> str | None:
+    """Return the name that replaced an old section or option, without brackets; None if it has none.
+
+    An old option is also found in the section's new name: rpc.silence_timeout_ms.
+    """
+    section, *names = key
+    new_section = RENAMED.get(f"[{section}]", "").strip("[]")
+    if not names:
+        return new_section or None
+    old_sections = [old.strip("[]") for old, new in RENAMED.items() if new == f"[{section}]"]
+    for old_section in (section, *old_sections):
+        renamed = RENAMED.get(".".join((old_section, *names)))
+        if renamed is not None:
+            return renamed
+    return ".".join((new_section, *names)) if new_section else None
+
+
+def _as_variable(key: str) -> str:
+    return ENVIRONMENT_PREFIX + key.upper().replace(".", "__")
 
 
 def _set_value(raw: dict[str, Any], key: tuple[str, ...], value: object, source: str) -> None:
@@ -297,8 +356,12 @@ def _to_config_error(detail: ErrorDetails, file: str, origin: Mapping[str, str])
     source = origin.get(key, file)
     kind = detail["type"]
     if key.partition(".")[0] == "namespaces":
-        remedy = "remove it, and make the namespace with: foqs namespace create NAME"
-        return ConfigError(source, key, "namespaces are not configured here any more", remedy)
+        remedy = "remove it, and create the namespace with: foqs namespace create NAME"
+        return ConfigError(source, key, "namespaces are no longer configured here", remedy)
+    renamed = present_name(parts) if kind == "extra_forbidden" else None
+    if renamed is not None:
+        remedy = f"write [{renamed}]" if len(parts) == 1 else f"write {renamed}"
+        return ConfigError(source, key, f"this {_kind_of_key(parts)} was renamed", remedy)
     if kind == "extra_forbidden":
         return ConfigError(source, key, f"there is no such {_kind_of_key(parts)}", _suggest_key(parts))
     if kind in ("model_type", "dict_type"):
@@ -314,7 +377,7 @@ def _to_config_error(detail: ErrorDetails, file: str, origin: Mapping[str, str])
 
 
 def _suggest_key(key: Sequence[str], *, variable: bool = False) -> str:
-    """The remedy for a key that is unknown: the known one that it resembles."""
+    """Return the remedy for an unknown key: the known key that resembles it most."""
     known = {f"{section}.{name}" for section, names in _options_by_section().items() for name in names} | set(
         _options_by_section()
     )
@@ -333,11 +396,11 @@ def _suggest_key(key: Sequence[str], *, variable: bool = False) -> str:
             "unset it, or name one as FOQS_SECTION__OPTION" if variable else "see foqs config default for all of them"
         )
     name = prefix + found[0]
-    return f"did you mean {ENVIRONMENT_PREFIX + name.upper().replace('.', '__') if variable else name}?"
+    return f"did you mean {_as_variable(name) if variable else name}?"
 
 
 def _options_by_section() -> dict[str, list[str]]:
-    """The names of every section's options."""
+    """Return the names of the options of each section."""
     models = {section: field.annotation for section, field in Config.model_fields.items()}
     return {
         section: list(model.model_fields) if isinstance(model, type) and issubclass(model, Options) else []
@@ -356,9 +419,9 @@ def _one_line(text: str) -> str:
 # ---------------------------------------------------------------- rendering
 
 _FILE_HEADER = """\
-FOQS: every option of a host with its default. Each can be set in this file, by environment as
-FOQS_SECTION__OPTION (FOQS_SERVER__PORT=7411), or, where there is one, by an option of the command line;
-the later of these wins. Unknown keys are refused. Check a file with: foqs config check FILE"""
+FOQS: every option of a host with its default. An option can be set in this file, by an environment variable
+FOQS_SECTION__OPTION (FOQS_SERVER__PORT=7411), and, for some, by an option of the command line; the later of
+these wins. Unknown keys are refused. Check a file with: foqs config check FILE"""
 
 
 def _render(config: Config) -> Iterator[str]:

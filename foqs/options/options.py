@@ -1,8 +1,8 @@
-"""The options of a host: one frozen model a section, every option with its unit, default and reason.
+"""The options of a host: one frozen model for each section, each option with its unit, default and reason.
 
-Always true: a value that stands here is of its type and within its range, and
-options that depend on each other agree. Knows nothing of files, environment or
-command line; `config` reads those.
+Always true: a value has its type and is within its range, and options that
+depend on each other agree. Knows nothing of files, environment or command line;
+`config` reads those.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ADDRESS_PATTERN: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0
 
 
 def option(default: Any, unit: str, why: str, low: int | None = None, high: int | None = None) -> Any:
-    """An option: its default, its unit, one or two sentences why, and the range it must lie in."""
+    """Return an option with its default, its unit, its reason in one or two sentences, and its range."""
     return Field(default, description=why, ge=low, le=high, json_schema_extra={"unit": unit})
 
 
@@ -35,26 +35,27 @@ class Options(BaseModel):
 
 
 class ServerOptions(Options):
-    """Where the host listens, and how it leaves."""
+    """Where the host listens, and how it stops."""
 
     host: str = option(
         "127.0.0.1",
         "address",
-        "The address calls arrive at. Beyond loopback only with TLS and authentication (tls_cert_file, auth.enabled), or with "
-        "insecure_listen.",
+        "The address that the host listens on for calls. Beyond loopback it needs TLS and authentication "
+        "(tls_cert_file, auth.enabled), or insecure_listen.",
     )
-    port: int = option(7411, "port", "Thrift calls arrive here; 0 takes any free port.", 0, 65_535)
+    port: int = option(7411, "port", "The port for Thrift calls. 0 takes any free port.", 0, 65_535)
     http_port: int = option(
         7412,
         "port",
-        "/livez, /readyz and /metrics are served here, apart from the calls; 0 takes any free port.",
+        "The port for /livez, /readyz and /metrics, apart from the calls. 0 takes any free port.",
         0,
         65_535,
     )
     http_host: str = option(
         "127.0.0.1",
         "address",
-        "The address of http_port. It speaks plain HTTP and asks nobody who he is, so beyond loopback only with insecure_listen.",
+        "The address of http_port. It speaks plain HTTP without authentication, so beyond loopback it needs "
+        "insecure_listen.",
     )
     insecure_listen: bool = option(
         False,
@@ -64,8 +65,8 @@ class ServerOptions(Options):
     tls_cert_file: str = option(
         "",
         "path",
-        "The certificate of the port for calls and its chain, PEM; with it that port speaks TLS (1.2 or later) and nothing "
-        "else. Empty: no TLS. SIGHUP has it and the next two read again.",
+        "The certificate and its chain for the port of calls, PEM. With it the port accepts only TLS 1.2 or "
+        "later. Empty: no TLS. SIGHUP reads this file and the next two again.",
     )
     tls_key_file: str = option(
         "", "path", "The certificate's key, PEM, without a passphrase, in a file that only its owner may read."
@@ -73,32 +74,38 @@ class ServerOptions(Options):
     tls_client_ca_file: str = option(
         "",
         "path",
-        "The CA of clients' certificates, PEM. A client that shows one of them is the principal that its subject's common "
-        "name says. Empty: certificates are not asked for.",
+        "The CA of client certificates, PEM. A client with such a certificate is the principal that its "
+        "subject's common name says. Empty: the host does not ask for certificates.",
     )
     stop_timeout_ms: int = option(
         10_000,
         MS,
-        "A stopping host finishes the calls it has begun within this time; what is left ends as an error. Longer than "
-        "a slow flush, shorter than the patience of whatever stops the process.",
+        "A stopping host finishes the calls in flight within this time; the rest end with an error. Longer "
+        "than a slow flush, shorter than the time that the process supervisor waits.",
         0,
         10 * 60_000,
     )
-    region: str = option("local", "name", "The region the host tells clients, so that they prefer a near one.")
-    tier: str = option("default", "name", "The set of hosts and shards this host belongs to.")
+    region: str = option(
+        "local", "name", "The region that the host reports to clients. Clients prefer a host in their own region."
+    )
+    tier: str = option(
+        "default",
+        "name",
+        "The tier that this host belongs to: a set of hosts and shards that serve the same namespaces.",
+    )
     name: str = option(
         "",
         "name",
-        "What the host is called in commands and in the plan of a cluster, over restarts; no two hosts have the same. Empty: its "
-        "address.",
+        "The name of the host in commands and in the plan of a cluster. It stays the same over restarts, and "
+        "no two hosts share it. Empty: the address of the host.",
     )
     advertise: str = option(
         "",
         "address",
-        "HOST:PORT where clients and other hosts reach this one, where that is not server.host and server.port.",
+        "HOST:PORT where clients and other hosts reach this host. Empty: server.host and server.port.",
     )
     capacity: int = option(
-        1, "shares", "How much of a cluster's work it gets, against other hosts' capacities.", 1, 1_000_000
+        1, "weight", "The host's part of a cluster's work, relative to the capacity of other hosts.", 1, 1_000_000
     )
 
     @field_validator("name")
@@ -124,27 +131,33 @@ class StoreOptions(Options):
     url: str = option(
         "sqlite:./foqs-data",
         "URL",
-        "sqlite:ELECTION_FOLDER (relative to the working directory), mysql://user@host:port/database (for the server of this machine also "
-        "mysql://user@localhost/database?socket=/path), or memory: "
-        "(nothing outlives the process).",
+        "sqlite:FOLDER (relative to the working directory), mysql://user@host:port/database (for a server on "
+        "this machine also mysql://user@localhost/database?socket=/path), or memory: (nothing outlives the "
+        "process).",
     )
     shards: int = option(
-        4, "shards", "Shards 0 to n-1 are this host's. More spread the writes over more transactions.", 1, 1_024
+        4,
+        "shards",
+        "The host owns the shards 0 to n-1. More shards spread the writes over more transactions.",
+        1,
+        1_024,
     )
     password_file: str = option(
-        "", "path", "The database password, alone in a file that only its owner may read. Empty: no password."
+        "", "path", "A file with the database password in one line, which only its owner may read. Empty: no password."
     )
     unsafe_durability: bool = option(
         False,
         "true or false",
-        "Accept database settings with which an acknowledged item can be lost in a power failure.",
+        "Accept database settings with which a power failure can lose acknowledged items.",
     )
-    connect_timeout_ms: int = option(5_000, MS, "A database that has not answered by then counts as away.", 100, 60_000)
+    connect_timeout_ms: int = option(
+        5_000, MS, "A database that does not accept a connection within this time counts as down.", 100, 60_000
+    )
     statement_timeout_ms: int = option(
         30_000,
         MS,
-        "A statement without a result by then, or a flush's last ones with their COMMIT, means a lost connection; above any "
-        "lock wait.",
+        "If a statement, or the last statements of a flush with their COMMIT, has no result within this time, "
+        "the connection counts as lost. Longer than any lock wait.",
         1_000,
         600_000,
     )
@@ -161,74 +174,80 @@ class StoreOptions(Options):
 
 
 NAMESPACE_ORDERED_PAIRS: Final = (("lease_ms_default", "lease_ms_max"), ("backoff_ms_min", "backoff_ms_max"))
-"""Options of a namespace of which the first must not be above the second."""
+"""Pairs of options of a namespace: the first must not be above the second."""
 
 
 class NamespaceOptions(Options):
-    """What holds for the items of a namespace, where the namespace does not set it itself (foqs namespace update)."""
+    """The defaults for namespaces. A namespace can set its own values (foqs namespace update)."""
 
     payload_bytes_max: int = option(
-        10_240, "bytes", "A larger payload is refused: put the bulk elsewhere and its address into the item.", 0, MIB
+        10_240,
+        "bytes",
+        "A larger payload is refused. Store large data elsewhere and put its address into the item.",
+        0,
+        MIB,
     )
-    metadata_bytes_max: int = option(
-        1_024, "bytes", "Larger metadata is refused; it is rewritten with each nack.", 0, 1_024
-    )
+    metadata_bytes_max: int = option(1_024, "bytes", "Larger metadata is refused. A nack may rewrite it.", 0, 1_024)
     lease_ms_default: int = option(
-        30_000, MS, "The time to ack of items that name none; a consumer that dies delays its items by this.", 1, DAY_MS
+        30_000,
+        MS,
+        "The lease of an item that names none. The items of a consumer that dies are delayed by this time.",
+        1,
+        DAY_MS,
     )
     lease_ms_max: int = option(
-        12 * HOUR_MS, MS, "A longer lease is refused: extend it while the work goes on.", 1, 30 * DAY_MS
+        12 * HOUR_MS, MS, "A longer lease is refused. Extend the lease while the work goes on.", 1, 30 * DAY_MS
     )
     attempts_max_default: int = option(
-        0, "attempts", "An item is dead after so many deliveries without an ack; 0: it is tried for ever.", 0, 1_000_000
+        0, "attempts", "An item is dead after this number of deliveries without an ack. 0: no limit.", 0, 1_000_000
     )
     backoff_ms_min: int = option(
-        1_000, MS, "The wait after a first nack without a delay; it doubles with each attempt.", 1, DAY_MS
+        1_000, MS, "The backoff after the first nack that names no delay. It doubles with each attempt.", 1, DAY_MS
     )
-    backoff_ms_max: int = option(10 * 60_000, MS, "The longest wait after a nack without a delay.", 1, 30 * DAY_MS)
+    backoff_ms_max: int = option(10 * 60_000, MS, "The longest backoff.", 1, 30 * DAY_MS)
     dead_retention_ms: int = option(
         14 * DAY_MS,
         MS,
-        "Dead items are deleted after this time; until then they can be looked at and redriven.",
+        "Dead items are deleted after this time. Until then they can be inspected and redriven.",
         1_000,
         3_650 * DAY_MS,
     )
     key_window_ms: int = option(
         10 * 60_000,
         MS,
-        "For so long an idempotency key names its first item. Longer than any caller tries again, a crash and a restart "
-        "between; and each key is a row of about 100 bytes until then.",
+        "The time for which an idempotency key is remembered. Longer than any caller retries, with a crash "
+        "and a restart in between. Each key is a row of about 100 bytes.",
         2 * 60_000,
         30 * DAY_MS,
     )
     enqueues_per_minute: int = option(
-        0, "items a minute", "Items that may be enqueued, over all hosts; 0: as many as come.", 0, 1_000_000_000
+        0, "items a minute", "The items that may be enqueued, over all hosts. 0: no limit.", 0, 1_000_000_000
     )
     backlog_items_max: int = option(
         0,
         "items",
-        "Further enqueues are refused while it holds so many, on all hosts; 0: without limit.",
+        "Enqueues are refused while the namespace holds this number of items, over all hosts. 0: no limit.",
         0,
         1_000_000_000_000,
     )
     backlog_bytes_max: int = option(
         0,
         "bytes",
-        "Further enqueues are refused while its payloads take so much, on all hosts; 0: without limit.",
+        "Enqueues are refused while the payloads of the namespace take this many bytes, over all hosts. 0: no limit.",
         0,
         1 << 60,
     )
     topics_max: int = option(
         0,
         "topics",
-        "Items of further topics are refused while it has so many on a host; 0: without limit.",
+        "Items of a new topic are refused while the namespace has this number of topics on a host. 0: no limit.",
         0,
         100_000_000,
     )
     weight: int = option(
         1,
-        "shares",
-        "Its part of writes, reads and memory when they are short, against other namespaces' weights.",
+        "weight",
+        "The namespace's part of writes, reads and memory when they are short, relative to other namespaces.",
         1,
         1_000,
     )
@@ -241,47 +260,48 @@ class NamespaceOptions(Options):
 
 
 class CoordinatorOptions(Options):
-    """Who says which shards are this host's."""
+    """Assigns the shards to this host when it is not in a cluster."""
 
     kind: Literal["local"] = option("local", "local", "local: this host owns every shard of its store.")
     file: str = option(
         "",
         "path",
-        "Keeps the last epoch issued, so that none serves twice even on a restored database. Empty: coordinator.json "
-        "in the SQLite folder, and in ./foqs-data with MySQL.",
+        "The file with the last epoch of each shard, so that no epoch is used twice, even with a restored "
+        "database. Empty: coordinator.json in the SQLite folder, or in ./foqs-data with MySQL.",
     )
 
 
 class CatalogOptions(Options):
-    """Where namespaces, grants and pauses are kept, which are made by calls."""
+    """The file of namespaces, grants and pauses, which calls create and change."""
 
-    file: str = option("", "path", "Empty: catalog.json beside the coordinator's file.")
+    file: str = option("", "path", "The file of the catalog. Empty: catalog.json beside the coordinator's file.")
     bytes_max: int = option(
         1_000_000,
         "bytes",
-        "The whole of it. It is read and written as one; holds some thousands of namespaces or pauses.",
+        "The size of the catalog. It is read and written as one document and holds some thousands of "
+        "namespaces or pauses.",
         10_000,
         16 * MIB,
     )
     poll_interval_ms: int = option(
-        500, MS, "How often the file is looked at for what others have changed in it.", 10, 60_000
+        500, MS, "How often the host reads the file for changes by other processes.", 10, 60_000
     )
 
 
 class LogOptions(Options):
-    """What is logged, to standard error."""
+    """The log, on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = option(
-        "info", "debug, info, warning or error", "Below this nothing is written."
+        "info", "debug, info, warning or error", "Lines below this level are not written."
     )
     format: Literal["auto", "text", "json"] = option(
-        "auto", "auto, text or json", "auto: lines for people on a terminal, JSON otherwise."
+        "auto", "auto, text or json", "auto: text on a terminal, JSON otherwise."
     )
 
 
 @dataclass(slots=True, frozen=True)
 class StoreUrl:
-    """A store URL, taken apart. `path` with sqlite; with mysql the others, where `socket` may stand for host and port."""
+    """The parts of a store URL: `path` with sqlite, the others with mysql. `socket` replaces host and port."""
 
     kind: Literal["memory", "sqlite", "mysql"]
     path: str = ""
@@ -293,7 +313,7 @@ class StoreUrl:
 
 
 class InvalidOption(ValueError):
-    """A value of the right type that means nothing here. `key` is set where the model cannot know it."""
+    """A value of the right type that cannot be used. `key` is set where the model cannot know it."""
 
     def __init__(self, problem: str, remedy: str, key: str | None = None) -> None:
         super().__init__(problem)
@@ -303,12 +323,14 @@ class InvalidOption(ValueError):
 
 
 def parse_store_url(url: str) -> StoreUrl:
-    """Takes a store URL apart.
+    """Parse a store URL.
 
     Raises:
-        Invalid: it is of no known kind, incomplete, or carries a password.
+        InvalidOption: it is of no known kind, is incomplete, or holds a password.
     """
-    forms = "use sqlite:ELECTION_FOLDER, mysql://user@host:port/database, mysql://user@localhost/database?socket=/path or memory:"
+    forms = (
+        "use sqlite:FOLDER, mysql://user@host:port/database, mysql://user@localhost/database?socket=/path or memory:"
+    )
     if url == "memory:":
         return StoreUrl("memory")
     if url.startswith("sqlite:"):
@@ -333,18 +355,18 @@ def parse_store_url(url: str) -> StoreUrl:
         raise InvalidOption("the mysql URL lacks a user, host or database", forms)
     socket = unquote(parts.query.removeprefix("socket=")) if parts.query.startswith("socket=") else None
     if parts.fragment or (parts.query and (not socket or not socket.startswith("/") or "&" in parts.query)):
-        raise InvalidOption("the mysql URL has something after the database that is no ?socket=/path", forms)
+        raise InvalidOption("the mysql URL has something after the database that is not ?socket=/path", forms)
     return StoreUrl("mysql", "", parts.hostname, port, unquote(parts.username), database, socket)
 
 
 def is_address(text: str) -> bool:
-    """Whether it is HOST:PORT; an IPv6 host stands in brackets."""
+    """Return whether the text is HOST:PORT; an IPv6 host stands in brackets."""
     match = _ADDRESS_PATTERN.fullmatch(text)
     return match is not None and 0 < int(match[1]) < 65_536
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a listener on `host`."""
+    """Return whether only this machine can reach a listener on `host`."""
     if host == "localhost":
         return True
     try:
@@ -354,7 +376,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_not_above(options: Options, low: str, high: str) -> None:
-    """Refuses a section whose option `low` is greater than its option `high`."""
+    """Refuse a section whose option `low` is greater than its option `high`. Raises InvalidOption."""
     if getattr(options, low) > getattr(options, high):
         raise InvalidOption(
             f"{getattr(options, low)} is more than {high}, which is {getattr(options, high)}",

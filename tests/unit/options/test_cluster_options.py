@@ -1,4 +1,4 @@
-"""The configuration of a host in a cluster: what is read, and what is refused in one line with file and key."""
+"""Tests of the configuration of a host in a cluster: its values, and one-line errors with file and key."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def secret(folder: Path, name: str, text: str) -> Path:
     return file
 
 
-def test_a_host_of_a_cluster_is_told_its_name_ensemble_and_databases(tmp_path: Path) -> None:
+def test_configuration_of_a_cluster_host_has_name_ensemble_and_databases(tmp_path: Path) -> None:
     password = secret(tmp_path, "password", "hunter2\n")
     credentials = secret(tmp_path, "credentials", "foqs:hun:ter2\n")
     text = f"""
@@ -60,7 +60,7 @@ def test_databases_and_cluster_can_be_set_by_environment() -> None:
         load(None, {"FOQS_DATABASES__MAIN__PORT": "1"})
 
 
-def test_a_host_alone_needs_none_of_it() -> None:
+def test_single_host_needs_no_cluster_options() -> None:
     assert Config().cluster.zookeeper == ""
     assert Config().cluster_credentials() is None
 
@@ -100,10 +100,10 @@ def test_a_host_alone_needs_none_of_it() -> None:
         ('[server]\nname = "a b"', "server.name", "letters"),
         ('[server]\nadvertise = "host1"', "server.advertise", "HOST:PORT"),
         ("[server]\ncapacity = 0", "server.capacity", "1"),
-        (f'[server]\nhost = "0.0.0.0"\ninsecure_listen = true\n{CLUSTER}{MAIN}', "server.advertise", "nobody could"),
+        (f'[server]\nhost = "0.0.0.0"\ninsecure_listen = true\n{CLUSTER}{MAIN}', "server.advertise", "cannot call"),
     ],
 )
-def test_a_wrong_option_is_one_line_with_file_and_key(tmp_path: Path, text: str, key: str, words: str) -> None:
+def test_wrong_option_is_one_line_with_file_and_key(tmp_path: Path, text: str, key: str, words: str) -> None:
     file = write(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         load(file)
@@ -115,7 +115,7 @@ def test_a_wrong_option_is_one_line_with_file_and_key(tmp_path: Path, text: str,
     assert line.startswith((f"{file}: ", "no-such-file: "))
 
 
-def test_credentials_without_a_user_are_refused_without_being_shown(tmp_path: Path) -> None:
+def test_credentials_without_a_user_are_refused_and_not_shown(tmp_path: Path) -> None:
     file = secret(tmp_path, "credentials", "hunter2\n")
     with pytest.raises(ConfigError, match="USER:PASSWORD") as caught:
         load(write(tmp_path, f'{CLUSTER}credentials_file = "{file}"\n{MAIN}'))

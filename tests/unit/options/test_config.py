@@ -1,4 +1,4 @@
-"""The configuration: its file, its sources, and what it refuses, each in one line."""
+"""Tests of the configuration: its file, its sources, and its one-line errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pydantic.fields import FieldInfo
 
 import foqs
-from foqs.options.config import Config, ConfigError, load
+from foqs.options.config import RENAMED, Config, ConfigError, load
 from foqs.options.options import Options, StoreUrl, parse_store_url
 from tests.support.certificates import Authority, secret_file
 
@@ -28,15 +28,15 @@ def every_option() -> Iterator[tuple[str, FieldInfo]]:
                 yield f"{section}.{key}", field
 
 
-def test_the_shipped_file_is_what_the_code_says() -> None:
+def test_shipped_file_is_generated_from_the_code() -> None:
     assert DEFAULT_FILE.read_text() == Config().to_toml()
 
 
-def test_the_shipped_file_means_the_defaults() -> None:
+def test_shipped_file_holds_the_defaults() -> None:
     assert load(DEFAULT_FILE) == Config() == load()
 
 
-def test_the_shipped_file_sets_every_option() -> None:
+def test_shipped_file_sets_every_option() -> None:
     raw = tomllib.loads(DEFAULT_FILE.read_text())
     assert {f"{section}.{key}" for section in raw for key in raw[section]} == {name for name, _ in every_option()}
 
@@ -61,7 +61,7 @@ def test_every_option_is_read_somewhere_in_the_host() -> None:
     assert {name.split(".")[1] for name, _ in every_option()} - read == set()
 
 
-def test_a_configuration_survives_being_written_and_read(tmp_path: Path) -> None:
+def test_configuration_survives_writing_and_reading(tmp_path: Path) -> None:
     text = """
 [server]
 port = 7500
@@ -81,7 +81,7 @@ admin = true
     assert config.auth.principals["odd name"].admin
 
 
-def test_the_configuration_cannot_be_changed() -> None:
+def test_configuration_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Config().server.port = 1
 
@@ -89,14 +89,14 @@ def test_the_configuration_cannot_be_changed() -> None:
 # ------------------------------------------------------------------- sources
 
 
-def test_environment_overrides_the_file_and_the_command_line_both(tmp_path: Path) -> None:
+def test_environment_overrides_the_file_and_the_command_line_overrides_both(tmp_path: Path) -> None:
     file = write(tmp_path, "[server]\nport = 1\nhttp_port = 2\nstop_timeout_ms = 3\n")
     environment = {"FOQS_SERVER__PORT": "10", "foqs_server__http_port": "20", "PATH": "/bin"}
     server = load(file, environment, {"server.port": 100}).server
     assert (server.port, server.http_port, server.stop_timeout_ms) == (100, 20, 3)
 
 
-def test_environment_holds_text_numbers_and_booleans() -> None:
+def test_environment_variables_hold_text_numbers_and_booleans() -> None:
     environment = {
         "FOQS_STORE__URL": "sqlite:/tmp/1",
         "FOQS_STORE__UNSAFE_DURABILITY": "true",
@@ -137,7 +137,7 @@ def test_environment_holds_text_numbers_and_booleans() -> None:
         ("FOQS_STORE__UNSAFE_DURABILITY", "1"),
     ],
 )
-def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
+def test_wrong_variable_is_named(variable: str, value: str) -> None:
     error = refused(environment={variable: value})
     assert variable in str(error)
 
@@ -196,7 +196,7 @@ def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
         ),
         (f'[server]\ntls_client_ca_file = "a"\n{AUTH}', "server.tls_client_ca_file", "server.tls_cert_file"),
         ("[auth]\nenabled = true", "auth.principals", "nobody could call"),
-        ("[auth]\nenabled = true\n[auth.principals.a]", "auth.principals.a.token_file", "nobody could show"),
+        ("[auth]\nenabled = true\n[auth.principals.a]", "auth.principals.a.token_file", "a has no way to authenticate"),
         ("[auth.principals.a]\ntoken = 1", "auth.principals.a.token", "no such option"),
         ("[auth.principals.a]\nadmin = 1", "auth.principals.a.admin", "boolean"),
         ("[auth]\nprincipals = 1", "auth.principals", "section"),
@@ -220,7 +220,7 @@ def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
         ('[store]\npassword_file = "no-such-file"', "store.password_file", "cannot be read"),
     ],
 )
-def test_a_wrong_option_is_named_with_its_remedy(tmp_path: Path, text: str, key: str, words: str) -> None:
+def test_wrong_option_is_named_with_its_remedy(tmp_path: Path, text: str, key: str, words: str) -> None:
     file = write(tmp_path, text)
     error = refused(file)
     assert error.key == key
@@ -239,12 +239,12 @@ def test_a_wrong_option_is_named_with_its_remedy(tmp_path: Path, text: str, key:
         ("[auth.principals.a]\ntoken_fil = 'x'", "auth.principals.a.token_file"),
     ],
 )
-def test_an_unknown_key_is_told_with_the_one_it_resembles(tmp_path: Path, text: str, nearest: str) -> None:
+def test_unknown_key_is_refused_with_the_key_that_it_resembles(tmp_path: Path, text: str, nearest: str) -> None:
     assert refused(write(tmp_path, text)).remedy == f"did you mean {nearest}?"
     assert refused(write(tmp_path, "[zzz]\nqqq = 1")).remedy == "see foqs config default for all of them"
 
 
-def test_an_unknown_variable_is_told_with_the_one_it_resembles() -> None:
+def test_unknown_variable_is_refused_with_the_variable_that_it_resembles() -> None:
     assert refused(environment={"FOQS_SERVER__PROT": "1"}).remedy == "did you mean FOQS_SERVER__PORT?"
     assert "FOQS_SECTION__OPTION" in refused(environment={"FOQS_X": "1"}).remedy
 
@@ -258,7 +258,7 @@ def test_an_unknown_variable_is_told_with_the_one_it_resembles() -> None:
         (b"#" * ((1 << 20) + 1), "longer than"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, content: bytes, words: str) -> None:
+def test_file_that_is_not_a_configuration_is_named(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "foqs.toml"
     file.write_bytes(content)
     error = refused(file)
@@ -266,24 +266,24 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, content: bytes
     assert words in str(error)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert "no such file" in str(refused(tmp_path / "absent.toml"))
     assert "cannot be read" in str(refused(tmp_path))
 
 
-def test_an_option_that_is_both_value_and_section_is_refused(tmp_path: Path) -> None:
+def test_section_with_a_plain_value_is_refused(tmp_path: Path) -> None:
     error = refused(write(tmp_path, "server = 1"), {"FOQS_SERVER__PORT": "1"})
     assert "section" in str(error)
 
 
-def test_a_host_may_listen_beyond_loopback_when_told_so() -> None:
+def test_host_listens_beyond_loopback_with_insecure_listen() -> None:
     config = load(None, {}, {"server.host": "0.0.0.0", "server.insecure_listen": True})
     assert config.server.host == "0.0.0.0"
     for host in ("localhost", "127.0.0.2", "::1"):
         assert load(None, {}, {"server.host": host}).server.host == host
 
 
-def test_a_host_may_listen_beyond_loopback_with_tls_and_authentication(tmp_path: Path) -> None:
+def test_host_listens_beyond_loopback_with_tls_and_authentication(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     host = authority.sign("host")
     tokens = secret_file(tmp_path / "tokens", b"a-secret-of-orders")
@@ -308,7 +308,7 @@ def test_token_files_are_not_read_while_authentication_is_off(tmp_path: Path) ->
     assert load(write(tmp_path, AUTH.replace("true", "false"))).keyring().principal_by_digest == {}
 
 
-def test_a_wrong_token_file_is_one_line_with_file_and_key(tmp_path: Path) -> None:
+def test_wrong_token_file_is_one_line_with_file_and_key(tmp_path: Path) -> None:
     tokens = secret_file(tmp_path / "tokens", b"a-secret-of-orders", 0o644)
     error = refused(write(tmp_path, AUTH.replace("no-such-file", str(tokens))))
     assert str(error) == (
@@ -316,11 +316,53 @@ def test_a_wrong_token_file_is_one_line_with_file_and_key(tmp_path: Path) -> Non
     )
 
 
+# ------------------------------------------------------------- renamed options
+
+
+def test_renamed_options_are_gone_and_their_new_names_exist() -> None:
+    options = {name for name, _ in every_option()}
+    for old, new in RENAMED.items():
+        if old.startswith("["):
+            assert old.strip("[]") not in Config.model_fields
+            assert new.strip("[]") in Config.model_fields
+        else:
+            assert old not in options
+            assert new in options
+
+
+@pytest.mark.parametrize(("old", "new"), [(old, new) for old, new in RENAMED.items() if "." in old])
+def test_renamed_option_is_refused_with_its_new_name(tmp_path: Path, old: str, new: str) -> None:
+    section, _, name = old.partition(".")
+    new_section = new.partition(".")[0]
+    error = refused(write(tmp_path, f"[{new_section}]\n{name} = 1"))
+    assert error.problem == "this option was renamed"
+    assert error.remedy == f"write {new}"
+    variable = f"FOQS_{section}__{name}".upper()
+    error = refused(environment={variable: "1"})
+    assert str(error) == (
+        f"environment: {variable}: this option was renamed; set FOQS_{new.upper().replace('.', '__')}"
+    )
+    error = refused(overrides={old: 1})
+    assert str(error) == f"command line: {old}: this option was renamed; write {new}"
+
+
+@pytest.mark.parametrize(("old", "new"), [("wire", "rpc"), ("buffer", "row_cache")])
+def test_renamed_section_is_refused_with_its_new_name(tmp_path: Path, old: str, new: str) -> None:
+    file = write(tmp_path, f"[{old}]\nany = 1")
+    assert str(refused(file)) == f"{file}: {old}: this section was renamed; write [{new}]"
+    assert f"set FOQS_{new.upper()}__OPTION" in str(refused(environment={f"FOQS_{old.upper()}": "1"}))
+
+
+def test_unrenamed_option_of_a_renamed_section_is_named_in_its_new_section() -> None:
+    error = refused(environment={"FOQS_WIRE__CONNECTIONS_MAX": "1"})
+    assert error.remedy == "set FOQS_RPC__CONNECTIONS_MAX"
+
+
 # ------------------------------------------------------- password, URLs, paths
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o610])
-def test_a_password_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+def test_password_file_that_other_users_may_access_is_refused(tmp_path: Path, mode: int) -> None:
     file = password_file(tmp_path, b"hunter2\n", mode)
     error = refused(overrides={"store.password_file": str(file)})
     assert "chmod 600" in error.remedy
@@ -328,11 +370,11 @@ def test_a_password_file_that_others_may_use_is_refused(tmp_path: Path, mode: in
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"a\nb\n", b"\xff", b"x" * 1_025])
-def test_a_password_file_without_one_line_of_text_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_password_file_without_one_line_of_text_is_refused(tmp_path: Path, content: bytes) -> None:
     refused(overrides={"store.password_file": str(password_file(tmp_path, content, 0o600))})
 
 
-def test_the_password_is_the_line_in_its_file(tmp_path: Path) -> None:
+def test_password_is_the_line_in_its_file(tmp_path: Path) -> None:
     file = password_file(tmp_path, b" hunter2 \r\n", 0o400)
     config = load(None, {}, {"store.password_file": str(file)})
     assert config.password() == " hunter2 "
@@ -340,7 +382,7 @@ def test_the_password_is_the_line_in_its_file(tmp_path: Path) -> None:
     assert Config().password() is None
 
 
-def test_store_urls_are_taken_apart() -> None:
+def test_store_urls_are_parsed() -> None:
     assert parse_store_url("memory:") == StoreUrl("memory")
     assert parse_store_url("sqlite:./x y") == StoreUrl("sqlite", path="./x y")
     assert parse_store_url("sqlite:/x") == StoreUrl("sqlite", path="/x")
@@ -351,7 +393,7 @@ def test_store_urls_are_taken_apart() -> None:
     assert parse_store_url("mysql://a%40b@[::1]:3307/q%2Db") == StoreUrl("mysql", "", "::1", 3307, "a@b", "q-b")
 
 
-def test_the_coordinator_keeps_its_file_beside_the_items() -> None:
+def test_coordinator_file_is_beside_the_items() -> None:
     def file(**overrides: object) -> Path | None:
         return load(None, {}, {key.replace("__", "."): value for key, value in overrides.items()}).coordinator_file
 

@@ -1,4 +1,4 @@
-"""The examples in configs/: files that a host takes, and commands that exist with the options they are given."""
+"""Tests of the examples in configs/: their files are valid, and their commands and options exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def environment(file: Path) -> dict[str, str]:
 
 
 def assert_exists(arguments: Sequence[str]) -> None:
-    """There is such a command of foqs, and it has the options that stand there."""
+    """Assert that foqs has this command, with these options."""
     context = click.Context(root, info_name="foqs")
     command: click.Command = root
     rest = list(arguments)
@@ -40,7 +40,7 @@ def assert_exists(arguments: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_each_host_of_the_example_has_a_valid_configuration_of_its_own(number: int, tmp_path: Path) -> None:
+def test_each_host_of_the_example_has_its_own_valid_configuration(number: int, tmp_path: Path) -> None:
     signed = Authority(tmp_path).sign("host1.example")
     text = (CONFIGS / "cluster" / "foqs.toml").read_text()
     text = text.replace("/etc/foqs/tls/host.crt", str(signed.cert)).replace("/etc/foqs/tls/host.key", str(signed.key))
@@ -55,7 +55,7 @@ def test_each_host_of_the_example_has_a_valid_configuration_of_its_own(number: i
     assert config.cluster.handover_timeout_ms < config.server.stop_timeout_ms
 
 
-def test_each_host_of_the_compose_file_has_a_valid_configuration_of_its_own() -> None:
+def test_each_host_of_the_compose_file_has_its_own_valid_configuration() -> None:
     found = re.findall(r"environment: \{FOQS_SERVER__NAME: (\w+), FOQS_SERVER__ADVERTISE: \"([\w:]+)\"\}", COMPOSE)
     assert [name for name, _ in found] == ["host1", "host2", "host3"]
     for name, address in found:
@@ -65,7 +65,7 @@ def test_each_host_of_the_compose_file_has_a_valid_configuration_of_its_own() ->
     assert {options.parsed_url.host for options in config.databases.values()} | {"zookeeper"} <= services
 
 
-def test_the_unit_starts_commands_that_exist_and_gives_a_host_time_to_stop() -> None:
+def test_unit_file_starts_existing_commands_and_gives_a_host_time_to_stop() -> None:
     started = re.findall(r"^Exec\w+=(?!/bin/kill)(.*)$", UNIT, re.M)
     assert len(started) == 2
     for line in started:
@@ -78,14 +78,14 @@ def test_the_unit_starts_commands_that_exist_and_gives_a_host_time_to_stop() -> 
     assert "KillSignal=SIGTERM" in UNIT
 
 
-def test_the_containers_run_commands_that_exist() -> None:
+def test_containers_run_existing_commands() -> None:
     started = [json.loads(text) for text in re.findall(r"(?:command: |^CMD )(\[.*\])$", COMPOSE + DOCKERFILE, re.M)]
     assert len(started) == 3
     for arguments in started:
         assert_exists(arguments)
 
 
-def test_the_commands_in_the_comments_exist() -> None:
+def test_commands_in_the_comments_exist() -> None:
     texts = [path.read_text() for path in sorted(CONFIGS.rglob("*")) if path.is_file() and path.suffix != ".yml"]
     lines = [line for text in [*texts, COMPOSE] for line in re.findall(r"^#  +(foqs .*?)(?:  +#.*)?$", text, re.M)]
     assert len(lines) >= 3
@@ -93,6 +93,6 @@ def test_the_commands_in_the_comments_exist() -> None:
         assert_exists(shlex.split(line)[1:])
 
 
-def test_what_was_not_run_says_so() -> None:
+def test_examples_that_were_never_run_say_so() -> None:
     for text in (UNIT, COMPOSE, DOCKERFILE):
         assert "not run" in text

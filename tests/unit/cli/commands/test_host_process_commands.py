@@ -118,7 +118,7 @@ def test_an_address_of_another_machine_is_named() -> None:
         ("[server]\nport = {a = 1}", "server.port: should be a valid integer"),
         ("[[server]]\nport = 1", "server: this is a section, not a value"),
         ("server = 1", "server: this is a section, not a value"),
-        ("[namespaces]\na = 1", "namespaces: namespaces are not configured here any more"),
+        ("[namespaces]\na = 1", "namespaces: namespaces are no longer configured here"),
         ("[server\n", "it is not TOML (Expected ']' at the end of a table declaration (at line 1, column 8))"),
         ("[store]\npassword_file = 'absent'", "store.password_file: it cannot be read (No such file"),
         (
