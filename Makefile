@@ -19,7 +19,7 @@ ARGS ?=
 SEEDS ?= 1000
 SEED_BASE ?= 0
 JOBS ?= 2
-ELECTION_FOLDER = $(if $(DIR),--dir '$(DIR)')
+FOLDER = $(if $(DIR),--dir '$(DIR)')
 
 .PHONY: help
 help: ## this list
@@ -63,11 +63,11 @@ constraints: ## renew constraints.txt (needs uv)
 
 .PHONY: run
 run: $(RUN) ## start a queue, drive real work through it, keep serving (DIR=folder of files)
-	@$(BIN)/python -m foqs.demo --serve $(ELECTION_FOLDER) $(ARGS)
+	@$(BIN)/python -m foqs.demo --serve $(FOLDER) $(ARGS)
 
 .PHONY: demo
 demo: $(RUN) ## the same, and exit 0 when every item is accounted for
-	@$(BIN)/python -m foqs.demo $(ELECTION_FOLDER) $(ARGS)
+	@$(BIN)/python -m foqs.demo $(FOLDER) $(ARGS)
 
 # -------------------------------------------------------- check, test, measure
 

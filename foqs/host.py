@@ -46,11 +46,10 @@ from foqs.runtime.clock import Clock, SystemClock
 from foqs.runtime.garbage_collection import GarbageCollection
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.port import StoreUnusable
-from foqs.telemetry.cluster_samples import cluster_samples
+from foqs.telemetry.cluster_samples import cluster_samples, gossip_samples
 from foqs.telemetry.http_server import HttpServer
 from foqs.telemetry.metrics import Metrics, Samples
 from foqs.telemetry.samples import host_samples
-from foqs.telemetry.tier_samples import tier_samples
 from shardmgr.local_coordinator import EpochBook, FileEpochBook, LocalCoordinator
 from shardmgr.registry.port import RegistryError
 
@@ -280,7 +279,7 @@ class Host:
         return {
             **own,
             **cluster_samples(membership, self._config.server.tier),
-            **tier_samples(self._tier_member.gossip),
+            **gossip_samples(self._tier_member.gossip),
         }
 
     def _new_connection(self) -> asyncio.BaseProtocol:

@@ -45,7 +45,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--data",
         type=Path,
-        metavar="ELECTION_FOLDER",
+        metavar="FOLDER",
         help="keeps the items (default: ./foqs-data with --serve, else a folder that is removed)",
     )
     parser.add_argument("--port", type=_port, help="for calls (default: 7411 with --serve, else any free one)")

@@ -151,7 +151,7 @@ class Engine:
         self.queue.placement.shard_of_slot = self._key_slot_sync.shard_of_slot
         written = WrittenRowsBudget(buffer.written_bytes_max, buffer.written_items_max)
         loaded = PrefetchBudget(buffer.prefetched_bytes_max, buffer.prefetched_items_max)
-        self.budgets: Mapping[str, Budget] = {"written": written, "loaded": loaded}
+        self.budgets: Mapping[str, Budget] = {"written": written, "prefetched": loaded}
         """Of rows in memory, by pool."""
 
         count_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by database

@@ -39,7 +39,7 @@ _TOPICS_PER_STEP: Final = 1_000
 """Topics taken in, or looked at, in one go: a millisecond or two."""
 _CACHE_HORIZON_MS: Final = 60_000
 """A row that nobody can want for so long is not remembered."""
-_DUE_KIND_IF_KEPT: Final = {State.DEFERRED: "delay", State.LEASED: "lease"}
+_DUE_KIND_IF_KEPT: Final = {State.DEFERRED: "deliver_after", State.LEASED: "lease"}
 _DUE_KIND_IF_DELETED: Final = {
     State.DEFERRED: "ttl",
     State.READY: "ttl",

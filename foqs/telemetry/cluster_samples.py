@@ -1,7 +1,7 @@
-"""What a host shows of its cluster at a scrape: the readings of `metric_table.CLUSTER`.
+"""A host's metrics of its cluster: the samples of `CLUSTER_METRICS` and `TIER_METRICS`.
 
-Always true: a scrape asks nobody; it reads what the agent read last. Knows
-nothing of the format.
+Always true: a scrape sends no request; it shows the agent's last view and the
+gossip view. Knows nothing of the format.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.membership import Membership
 from foqs.telemetry.metrics import Samples
 from foqs.telemetry.samples import SHARD_STATES
@@ -18,26 +19,37 @@ from shardmgr.session_state import SessionState
 
 
 def cluster_samples(membership: Membership, tier: str) -> Samples:
-    """Every reading, as things are now; of hosts and shards none before the plan was read."""
+    """Return the samples of `CLUSTER_METRICS`; none of hosts and shards before the plan was read."""
     agent, planner, view = membership.agent, membership.planner, membership.agent.view
-    troubled = agent.problem is not None or (planner.is_elected and planner.problem is not None)
-    found: dict[str, Sequence[tuple[tuple[str, ...], float]]] = {
-        "foqs_cluster_standing": [((each.value,), float(each is agent.session_state)) for each in SessionState],
-        "foqs_cluster_serve_seconds": [((), agent.serve_left_ms / 1_000)],
+    is_failing = agent.problem is not None or (planner.is_elected and planner.problem is not None)
+    samples: dict[str, Sequence[tuple[tuple[str, ...], float]]] = {
+        "foqs_cluster_session_state": [((state.value,), float(state is agent.session_state)) for state in SessionState],
+        "foqs_cluster_serving_left_seconds": [((), agent.serve_left_ms / 1_000)],
         "foqs_cluster_sessions": [((), float(membership.registry.session_number))],
         "foqs_plan_version": [((), float(-1 if agent.plan_version is None else agent.plan_version))],
-        "foqs_plan_trouble": [((), float(troubled))],
+        "foqs_plan_failing": [((), float(is_failing))],
         "foqs_planner_elected": [((), float(planner.is_elected))],
     }
     if view is not None:
         states = _count_states(view, tier)
-        found["foqs_cluster_hosts"] = [((), float(len(view.members)))]
-        found["foqs_cluster_shards"] = [((state,), float(states[state])) for state in SHARD_STATES]
-    return found
+        samples["foqs_cluster_hosts"] = [((), float(len(view.members)))]
+        samples["foqs_cluster_shards"] = [((state,), float(states[state])) for state in SHARD_STATES]
+    return samples
+
+
+def gossip_samples(gossip: Gossip) -> Samples:
+    """Return the samples of `TIER_METRICS`."""
+    exchange = gossip.exchange
+    return {
+        "foqs_gossip_replies": [((), float(exchange.reply_count))],
+        "foqs_gossip_failures": [((), float(exchange.failure_count))],
+        "foqs_gossip_age_seconds": [((), exchange.oldest_view_age_s)],
+        "foqs_gossip_topics": [((), float(len(gossip.view)))],
+    }
 
 
 def _count_states(view: ClusterView, tier: str) -> Counter[str]:
-    """How many shards of the tier are in each state."""
+    """Count the tier's shards by state."""
     members = {member.nonce: member for member in view.members}
     states: Counter[str] = Counter()
     for number, spec in view.layout.shards.items():

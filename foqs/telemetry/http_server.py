@@ -1,8 +1,8 @@
-"""The host's HTTP port: is it alive, is it ready, what does it count.
+"""The host's HTTP port: liveness, readiness and metrics.
 
-Always true: /livez answers as long as the event loop turns; /readyz is 200
-only while every shard serves; nothing here changes anything. Knows nothing of
-shards; it is given functions to ask.
+Always true: /livez answers as long as the event loop runs; /readyz is 200 only
+while every shard is served; no request changes anything. Knows nothing of shards;
+it calls the functions that it was given.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class HttpServer:
     """Serves /livez, /readyz and /metrics.
 
     Args:
-        metrics: what /metrics shows.
-        unready_reasons: why the host is not ready, by shard or part; empty means ready.
+        metrics: the metrics for /metrics.
+        unready_reasons: returns why the host is not ready, by shard or part; empty means ready.
     """
 
     def __init__(self, metrics: Metrics, unready_reasons: Callable[[], Mapping[str, str]]) -> None:
@@ -32,10 +32,10 @@ class HttpServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listens, and returns the port (of interest when `port` is 0).
+        """Listen and return the port (of interest if `port` is 0).
 
         Raises:
-            OSError: the address cannot be had.
+            OSError: the address cannot be bound.
         """
         app = web.Application(client_max_size=HEADER_BYTES_MAX)
         app.router.add_get("/livez", self._livez)
@@ -54,7 +54,7 @@ class HttpServer:
         return int(runner.addresses[0][1])
 
     async def stop(self) -> None:
-        """Closes the port and its connections; may be called twice."""
+        """Close the port and its connections. May be called twice."""
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
@@ -71,5 +71,5 @@ class HttpServer:
         parts = []
         for part in self._metrics.render():
             parts.append(part)
-            await asyncio.sleep(0)  # a call that has come meanwhile need not wait for all of them
+            await asyncio.sleep(0)  # lets waiting calls run
         return web.Response(body=b"".join(parts), headers={"Content-Type": CONTENT_TYPE})

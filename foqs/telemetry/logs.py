@@ -1,7 +1,7 @@
-"""How a host writes its log: one line an event, for a person or for a program.
+"""The format of a host's log: one line per event, for people or for programs.
 
-Always true: an event is one line; a field whose name says it is a secret, and a
-password inside a URL, are never written. Knows nothing of what is logged.
+Always true: an event is one line; fields with the name of a secret, and passwords
+in URLs, are never written. Knows nothing of the events.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message
 
 
 def setup_logging(level: str, style: Literal["auto", "text", "json"], stream: TextIO) -> None:
-    """Sends the log of the whole process to `stream`, from `level` (debug, info, warning, error) on.
+    """Send the log of the process to `stream`, from `level` (debug, info, warning, error) on.
 
-    `auto` writes lines for people when `stream` is a terminal, JSON otherwise.
+    `auto` writes text if `stream` is a terminal, JSON otherwise.
     """
-    people = style == "text" or (style == "auto" and stream.isatty())
+    is_text = style == "text" or (style == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(TextFormatter() if people else JsonFormatter())
+    handler.setFormatter(TextFormatter() if is_text else JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
 def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What the caller gave as `extra`, secrets hidden, in the order given."""
+    """Return the caller's `extra` fields in their order, with secrets hidden."""
     return {
         name: HIDDEN_VALUE if name.lower() in SECRET_FIELDS else _plain_value(value)
         for name, value in vars(record).items()
@@ -40,7 +40,7 @@ def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextFormatter(logging.Formatter):
-    """`2025-01-31T10:00:00.000Z INFO foqs.shard message key=value`, without colours."""
+    """Writes `2025-01-31T10:00:00.000Z INFO foqs.shard message key=value`, without colours."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_format_time(record)} {record.levelname} {record.name} {_hide_passwords(record.getMessage())}"
@@ -52,7 +52,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, then the event's own fields."""
+    """Writes one JSON object per line: time, level, logger, message, then the fields of the event."""
 
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, Any] = {
@@ -81,5 +81,5 @@ def _hide_passwords(text: str) -> str:
 
 
 def _escape_control_characters(text: str) -> str:
-    """Control characters as escapes, so that nothing logged can forge a line or move a cursor."""
+    """Escape control characters, so that a logged text cannot forge a line or move the cursor."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -1,9 +1,9 @@
-"""What a host counts, under the names that operators see.
+"""The metrics of one host, under the names that operators see.
 
-Holds one registry of its own, so that two hosts in one process do not mix.
-Always true: counters are fed by the domain's facts, a batch at a time; gauges
-are asked for when somebody scrapes, never kept. Knows nothing of what the facts
-mean; their names are in the table of metrics.
+Holds its own registry, so that two hosts in one process do not mix. Always true:
+counters are fed by events of the domain, a batch at a time; gauges are sampled
+at each scrape and not stored. Knows nothing of what the events mean; the names
+are in the table of metrics.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from foqs.telemetry.metric_table import CLUSTER_METRICS, METRICS, SAMPLED_METRIC
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 PRINCIPALS_MAX: Final = 100
-"""Further principals are counted together, as `other`."""
+"""Further principals are counted together as `other`."""
 
 _SECONDS_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _ITEMS_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 
-# The library's *_created series double the page and nobody reads them; it knows only a switch for all.
+# The library's *_created series double the page, and nobody reads them. They can only be disabled for the process.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 Samples: TypeAlias = Mapping[str, Sequence[tuple[tuple[str, ...], float]]]
-"""By name, as in the table of metrics: the values of each label, and the value."""
+"""By metric name: (label values, value) pairs."""
 
-_DESCRIPTIONS: Final = {each.name: each for each in METRICS}
+_DESCRIPTIONS: Final = {metric.name: metric for metric in METRICS}
 
 
 class Metrics:
     """The counters of one host.
 
-    Each method states a fact; none fails, none waits. Counts are items, times
+    Each method records an event. None fails, none waits. Counts are items, times
     are seconds.
     """
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._items: defaultdict[str, int] = defaultdict(int)
-        """By metric."""
+        """Counts of items by metric."""
         self._flushes: dict[int, tuple[_PlainHistogram, _PlainHistogram]] = {}
-        """By shard, the seconds and the items of each."""
+        """By shard: the seconds and the items of its flushes."""
         self._flush_retries = self._counter("foqs_flush_retries")
-        self._unknown_commits = self._counter("foqs_unknown_commits")
-        self._fenced = self._counter("foqs_fenced_shards")
+        self._unknown_outcomes = self._counter("foqs_unknown_commit_outcomes")
+        self._fenced = self._counter("foqs_fenced_ownerships")
         self._breaker_changes = self._counter("foqs_shard_breaker_changes")
-        self._acquire_seconds = self._histogram("foqs_takeover_duration_seconds", _SECONDS_BUCKETS)
+        self._acquire_seconds = self._histogram("foqs_acquire_duration_seconds", _SECONDS_BUCKETS)
         self._handover_seconds = self._histogram("foqs_handover_duration_seconds", _SECONDS_BUCKETS)
         self._authentications = self._counter("foqs_authentications")
         self._principals: set[str] = set()
@@ -77,35 +77,35 @@ class Metrics:
         ProcessCollector(registry=self._registry)
 
     def items_enqueued(self, item_count: int) -> None:
-        """So many items are committed."""
+        """Record that items were committed."""
         self._items["foqs_enqueued_items"] += item_count
 
     def items_delivered(self, item_count: int) -> None:
-        """The leases of so many items are committed."""
-        self._items["foqs_dequeued_items"] += item_count
+        """Record that the leases of items were committed."""
+        self._items["foqs_delivered_items"] += item_count
 
     def items_acked(self, item_count: int) -> None:
-        """So many items are done and gone."""
+        """Record that items were acked and deleted."""
         self._items["foqs_acked_items"] += item_count
 
     def items_nacked(self, item_count: int) -> None:
-        """So many items came back as not done."""
+        """Record that items were nacked."""
         self._items["foqs_nacked_items"] += item_count
 
     def items_released(self, item_count: int) -> None:
-        """So many items came back untried."""
+        """Record that items were released."""
         self._items["foqs_released_items"] += item_count
 
     def items_timed_out(self, item_count: int) -> None:
-        """The lease, TTL or retention of so many items ended by itself."""
-        self._items["foqs_expired_items"] += item_count
+        """Record that the lease, TTL or retention of items ended."""
+        self._items["foqs_timed_out_items"] += item_count
 
     def items_dead_lettered(self, item_count: int) -> None:
-        """So many items were given up."""
+        """Record that items became dead."""
         self._items["foqs_dead_lettered_items"] += item_count
 
     def flush_committed(self, shard: int, entry_count: int, seconds: float) -> None:
-        """A transaction of `entry_count` operations was committed."""
+        """Record that a flush of `entry_count` operations was committed."""
         flushes = self._flushes.get(shard)
         if flushes is None:
             flushes = self._flushes[shard] = _PlainHistogram(_SECONDS_BUCKETS), _PlainHistogram(_ITEMS_BUCKETS)
@@ -113,57 +113,57 @@ class Metrics:
         flushes[1].add(entry_count)
 
     def flush_retried(self, shard: int) -> None:
-        """A transaction was rolled back and is run again."""
+        """Record that a flush was rolled back and is run again."""
         self._flush_retries.labels(str(shard)).inc()
 
     def commit_outcome_unknown(self, shard: int) -> None:
-        """The connection was lost around a COMMIT."""
-        self._unknown_commits.labels(str(shard)).inc()
+        """Record that the connection was lost around a COMMIT."""
+        self._unknown_outcomes.labels(str(shard)).inc()
 
     def shard_fenced(self, shard: int) -> None:
-        """Another owner has the shard."""
+        """Record that another owner has the shard."""
         self._fenced.labels(str(shard)).inc()
 
     def breaker_changed(self, shard: int, state: str) -> None:
-        """The shard's breaker is closed, open or half-open from now on."""
+        """Record that the shard's circuit breaker is closed, open or half-open now."""
         self._breaker_changes.labels(str(shard), state).inc()
 
     def shard_acquired(self, shard: int, seconds: float) -> None:
-        """The shard is served, so long after it was to be."""
+        """Record that the shard is served, `seconds` after its assignment or loss."""
         self._acquire_seconds.observe(seconds)
 
     def shard_handed_over(self, shard: int, seconds: float) -> None:
-        """What waited is written and the shard given back, so long after that was asked."""
+        """Record that the shard was handed over, `seconds` after the request."""
         self._handover_seconds.observe(seconds)
 
     def call(self, method: str, code: str, seconds: float) -> None:
-        """A call was answered; `method` is one of the service's own names, `code` OK or an error code."""
+        """Record that a call was answered; `method` is a name of the service, `code` is OK or an error code."""
         self._calls[method, code] += 1
         durations = self._call_seconds.get(method)
         if durations is not None:
             durations.add(seconds)
 
     def authenticated(self, principal: str) -> None:
-        """A connection has this principal from now on."""
+        """Record that a connection authenticated as this principal."""
         if principal not in self._principals and len(self._principals) >= PRINCIPALS_MAX:
             principal = "other"
         self._principals.add(principal)
         self._authentications.labels(principal).inc()
 
     def authentication_failed(self) -> None:
-        """A wrong token, or none, was shown."""
+        """Record that a client showed a wrong token or none."""
         self._authentication_failures.inc()
 
     def handshake_failed(self) -> None:
-        """A TLS handshake was refused, broken off or not done in time."""
+        """Record that a TLS handshake was refused, broken off or too slow."""
         self._handshake_failures.inc()
 
     def add_sampler(self, sample: Callable[[], Samples]) -> None:
-        """Asks `sample` at every scrape from now on; call it once."""
+        """Call `sample` at every scrape from now on. Call this method once."""
         self._registry.register(_SampleCollector(sample))
 
     def render(self) -> Iterator[bytes]:
-        """Everything in Prometheus' text format, a metric at a time: the whole takes so long that calls notice."""
+        """Yield the metrics in Prometheus' text format one by one, since all at once would delay calls."""
         for metric in self._registry.collect():
             yield generate_latest(_CollectedMetric(metric))
 
@@ -177,7 +177,7 @@ class Metrics:
 
 
 class _CollectedMetric(Collector):
-    """One metric, as it was collected."""
+    """One metric, already collected."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric
@@ -187,7 +187,7 @@ class _CollectedMetric(Collector):
 
 
 class _PlainHistogram:
-    """How often which value came. Counted for every call and flush, so without the library's labels and locks."""
+    """A histogram without the library's labels and locks, as it is used for every call and flush."""
 
     __slots__ = ("_bounds", "_counts", "total")
 
@@ -201,24 +201,24 @@ class _PlainHistogram:
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """(upper bound, how many were no larger)."""
+        """Return (upper bound, number of values up to it) pairs."""
         names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
         return list(zip(names, map(float, accumulate(self._counts)), strict=True))
 
 
 _ITEM_COUNTERS: Final = (
     "foqs_enqueued_items",
-    "foqs_dequeued_items",
+    "foqs_delivered_items",
     "foqs_acked_items",
     "foqs_nacked_items",
     "foqs_released_items",
-    "foqs_expired_items",
+    "foqs_timed_out_items",
     "foqs_dead_lettered_items",
 )
 
 
 class _FlushCollector(Collector):
-    """What is counted with every flush."""
+    """The counters that every flush changes."""
 
     def __init__(
         self, items: Mapping[str, int], flushes: Mapping[int, tuple[_PlainHistogram, _PlainHistogram]]
@@ -232,8 +232,8 @@ class _FlushCollector(Collector):
         for place, name in enumerate(("foqs_flush_duration_seconds", "foqs_flush_items")):
             described = _DESCRIPTIONS[name]
             family = HistogramMetricFamily(name, described.text, labels=described.labels)
-            for shard, spreads in sorted(self._flushes.items()):
-                family.add_metric([str(shard)], spreads[place].buckets(), spreads[place].total)
+            for shard, histograms in sorted(self._flushes.items()):
+                family.add_metric([str(shard)], histograms[place].buckets(), histograms[place].total)
             yield family
 
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pyt
 ACTIVATE: Final = "source .venv/bin/activate"
 START: Final = "foqs dev --cluster 3"
 EXPORT: Final = f"export FOQS_ADDRESS={ADDRESSES}"
-BACK: Final = "foqs host --config ELECTION_FOLDER/host1/foqs.toml 2> host1.log &"
+BACK: Final = "foqs host --config FOLDER/host1/foqs.toml 2> host1.log &"
 LETTERS: Final = 4_000
 SOON_S: Final = 120.0
 
@@ -55,7 +55,7 @@ class Started:
         assert first.ended is None, first.shown
         patterns = {
             "PID": r"^host1 .* pid (\d+)$",
-            "ELECTION_FOLDER": r"are in (\S+);",
+            "FOLDER": r"are in (\S+);",
             "ADDRESSES": r"export FOQS_ADDRESS=(\S+)",
         }
         self.names: Mapping[str, str] = {
@@ -64,7 +64,7 @@ class Started:
 
     def filled(self, line: str) -> str:
         line = line.replace(ADDRESSES, self.names["ADDRESSES"])
-        return re.sub(r"\b(PID|ELECTION_FOLDER)\b", lambda found: self.names[found[0]], line)
+        return re.sub(r"\b(PID|FOLDER)\b", lambda found: self.names[found[0]], line)
 
 
 @pytest.fixture

@@ -26,17 +26,17 @@ from pathlib import Path
 from foqs_client.consumer import Job, Worker
 
 worker = Worker()
-ELECTION_FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 def note(*words):
-    with (ELECTION_FOLDER / "notes").open("a") as notes:
+    with (FOLDER / "notes").open("a") as notes:
         notes.write(" ".join(map(str, words)) + "\\n")
 
 
 def work(job: Job) -> None:
     note("begun", job.payload.decode(), job.attempt, os.getpid(), job.metadata.decode() or "-")
-    while not (ELECTION_FOLDER / "go").exists():
+    while not (FOLDER / "go").exists():
         time.sleep(0.01)
     note("done", job.payload.decode(), job.attempt)
 

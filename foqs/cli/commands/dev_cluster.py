@@ -89,7 +89,7 @@ def cluster_banner(cluster: LocalCluster) -> list[str]:
     ]
     lines.append(f"{'ZooKeeper':<11}{cluster.zookeeper.address}   pid {cluster.zookeeper.pid}")
     kept = (
-        "they go when this stops; --data ELECTION_FOLDER keeps them"
+        "they go when this stops; --data FOLDER keeps them"
         if cluster.is_temporary
         else "delete that folder to start afresh"
     )

@@ -132,13 +132,13 @@ def test_a_host_shows_its_cluster_and_what_moved() -> None:
         await world.pass_s(1)
         for host in hosts:
             found = shown(host)
-            assert found["foqs_cluster_standing", "serving"] == 1
-            assert found["foqs_cluster_standing", "cut off"] == 0
+            assert found["foqs_cluster_session_state", "serving"] == 1
+            assert found["foqs_cluster_session_state", "cut off"] == 0
             assert found["foqs_cluster_hosts",] == 3
             assert found["foqs_cluster_shards", "owned"] == 8
             assert found["foqs_cluster_sessions",] == 1
-            assert found["foqs_plan_trouble",] == 0
-            assert 0 < found["foqs_cluster_serve_seconds",] < SESSION_MS / 1_000
+            assert found["foqs_plan_failing",] == 0
+            assert 0 < found["foqs_cluster_serving_left_seconds",] < SESSION_MS / 1_000
         assert len({shown(host)["foqs_plan_version",] for host in hosts}) == 1
         assert sum(shown(host)["foqs_planner_elected",] for host in hosts) == 1
         before, version = len(one.facts.taken), shown(one)["foqs_plan_version",]
@@ -153,8 +153,8 @@ def test_a_host_shows_its_cluster_and_what_moved() -> None:
         assert shown(one)["foqs_cluster_hosts",] == 2
         one.disconnect()
         await world.until(lambda: not one.is_serving())
-        assert shown(one)["foqs_cluster_standing", "cut off"] == 1
-        assert shown(one)["foqs_cluster_serve_seconds",] == 0
+        assert shown(one)["foqs_cluster_session_state", "cut off"] == 1
+        assert shown(one)["foqs_cluster_serving_left_seconds",] == 0
 
     run_in_cluster(story)
 

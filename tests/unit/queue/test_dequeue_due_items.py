@@ -103,7 +103,7 @@ def test_a_deferred_item_that_is_wanted_is_leased_by_the_one_flush_that_finds_it
         assert [states_of(each) for each in written] == [[State.READY] * 2 + [State.LEASED] * 6]
         assert loads == ([] if kept else [(0, 6)])
         assert [(seen.row.payload, seen.row.attempt) for seen in handed.items] == [(b"whole", 1)] * 6
-        assert (told.out, told.over, engine.shards[1].memory.due_counts) == (6, 0, {"delay": 8})
+        assert (told.out, told.over, engine.shards[1].memory.due_counts) == (6, 0, {"deliver_after": 8})
         assert await caller.do(EventKind.ACK, handed.items) == [None] * 6
         await wait_until_idle(world, engine)
 

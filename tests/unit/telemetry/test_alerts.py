@@ -1,4 +1,4 @@
-"""The alert rules: each on metrics that exist, each with its section in the runbook, and the reverse."""
+"""Tests of the alert rules: their metrics exist, and each rule has a section in the runbook, and the reverse."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_there_are_alerts() -> None:
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_is_on_metrics_and_labels_that_exist(name: str) -> None:
-    shown = {each.name + end: each for each in METRICS for end in SUFFIXES[each.kind]}
+def test_alert_uses_metrics_and_labels_that_exist(name: str) -> None:
+    shown = {metric.name + suffix: metric for metric in METRICS for suffix in SUFFIXES[metric.kind]}
     expression = re.search(r"expr: (.*?)\n        \w+:", ALERTS[name], re.DOTALL)
     assert expression
     metrics = re.findall(r"\b(foqs_\w+)(?:\{(\w+)[=!])?", expression[1])
@@ -38,15 +38,15 @@ def test_an_alert_is_on_metrics_and_labels_that_exist(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_leads_to_its_section_of_the_runbook(name: str) -> None:
+def test_alert_links_to_its_section_of_the_runbook(name: str) -> None:
     assert f"runbook: docs/runbook.md#{name.lower()}\n" in ALERTS[name] + "\n"
     assert len(section(name)) > 100
 
 
-def test_the_runbook_has_no_section_for_an_alert_that_is_not_there() -> None:
+def test_runbook_has_sections_for_existing_alerts_only() -> None:
     assert re.findall(r"^### (Foqs\w+)$", RUNBOOK.read_text(), re.MULTILINE) == list(ALERTS)
 
 
-def test_the_runbook_names_metrics_that_exist() -> None:
-    shown = {each.exposed_name for each in METRICS}
+def test_runbook_names_metrics_that_exist() -> None:
+    shown = {metric.exposed_name for metric in METRICS}
     assert set(re.findall(r"\bfoqs_(?!schema\b|backup\b|\d)\w+", RUNBOOK.read_text())) <= shown

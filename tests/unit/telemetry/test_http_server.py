@@ -1,4 +1,4 @@
-"""The HTTP port: alive, ready, metrics."""
+"""Tests of the HTTP port: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def serve(
     asyncio.run(whole())
 
 
-def test_livez_answers_whatever_the_shards_do() -> None:
+def test_livez_answers_while_shards_are_not_served() -> None:
     async def talk(get: Callable[[str], Awaitable[Answer]]) -> None:
         assert (await get("/livez"))[0] == 200
         assert (await get("/nothing"))[0] == 404
@@ -47,13 +47,13 @@ def test_livez_answers_whatever_the_shards_do() -> None:
 
 
 def test_readyz_follows_the_shards_and_gives_reasons() -> None:
-    reasons = {"shard 1": "its database is away"}
+    reasons = {"shard 1": "its database is down"}
 
     async def talk(get: Callable[[str], Awaitable[Answer]]) -> None:
         assert await get("/readyz") == (
             503,
             "application/json; charset=utf-8",
-            b'{"ready": false, "reasons": {"shard 1": "its database is away"}}\n',
+            b'{"ready": false, "reasons": {"shard 1": "its database is down"}}\n',
         )
         reasons.clear()
         assert await get("/readyz") == (
@@ -79,7 +79,7 @@ def test_metrics_are_served_in_prometheus_format() -> None:
     serve(HttpServer(metrics, dict), talk)
 
 
-def test_who_scrapes_does_not_stop_the_loop_for_the_whole_page() -> None:
+def test_scrape_lets_the_event_loop_run_between_metrics() -> None:
     metrics = Metrics()
     parts = len(list(metrics.render()))
 
@@ -101,7 +101,7 @@ def test_who_scrapes_does_not_stop_the_loop_for_the_whole_page() -> None:
     serve(HttpServer(metrics, dict), talk)
 
 
-def test_a_taken_port_is_an_error_and_leaves_nothing_behind() -> None:
+def test_port_in_use_is_an_error_and_leaves_nothing_open() -> None:
     async def whole() -> None:
         server = HttpServer(Metrics(), dict)
         with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
@@ -122,7 +122,7 @@ def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], f
     }
 
 
-def test_every_fact_is_counted() -> None:
+def test_every_event_is_counted() -> None:
     metrics = Metrics()
     listener: ShardObserver = metrics
     listener.items_enqueued(2)
@@ -142,17 +142,17 @@ def test_every_fact_is_counted() -> None:
     shard = (("shard", "1"),)
     for name, labels, value in [
         ("foqs_enqueued_items_total", (), 2),
-        ("foqs_dequeued_items_total", (), 3),
+        ("foqs_delivered_items_total", (), 3),
         ("foqs_acked_items_total", (), 4),
         ("foqs_nacked_items_total", (), 5),
         ("foqs_released_items_total", (), 6),
-        ("foqs_expired_items_total", (), 7),
+        ("foqs_timed_out_items_total", (), 7),
         ("foqs_dead_lettered_items_total", (), 8),
         ("foqs_flush_duration_seconds_sum", shard, 0.5),
         ("foqs_flush_items_sum", shard, 10),
         ("foqs_flush_retries_total", shard, 1),
-        ("foqs_unknown_commits_total", shard, 1),
-        ("foqs_fenced_shards_total", shard, 1),
+        ("foqs_unknown_commit_outcomes_total", shard, 1),
+        ("foqs_fenced_ownerships_total", shard, 1),
         ("foqs_enqueue_duration_seconds_sum", (), 0.25),
         ("foqs_dequeue_duration_seconds_count", (), 0),
         ("foqs_calls_total", (("code", "OK"), ("method", "enqueue")), 1),
@@ -161,12 +161,13 @@ def test_every_fact_is_counted() -> None:
         assert found[name, labels] == value, name
 
 
-def test_readings_are_asked_at_each_scrape() -> None:
+def test_samplers_are_called_at_each_scrape() -> None:
     metrics = Metrics()
     now: defaultdict[str, list[tuple[tuple[str, ...], float]]] = defaultdict(list)
     now["foqs_connections"] = [((), 7)]
-    readings: Samples = now
-    metrics.add_sampler(lambda: readings)
+    sampled: Samples = now
+
+    metrics.add_sampler(lambda: sampled)
     assert samples(metrics)["foqs_connections", ()] == 7
     now["foqs_connections"] = [((), 8)]
     now["foqs_shard_state"] = [(("2", "owned"), 1), (("3", "lost"), 0)]
@@ -178,7 +179,7 @@ def test_readings_are_asked_at_each_scrape() -> None:
     assert found["foqs_refused_writes_total", (("shard", "2"),)] == 5
 
 
-def test_two_hosts_in_one_process_count_apart() -> None:
+def test_two_hosts_in_one_process_count_separately() -> None:
     one, other = Metrics(), Metrics()
     one.items_acked(1)
     assert samples(other)["foqs_acked_items_total", ()] == 0

@@ -1,4 +1,4 @@
-"""The log: one line an event, in the form its reader wants, without secrets."""
+"""Tests of the log: one line per event, as text or JSON, without secrets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def written(style: str, stream: io.StringIO | None = None, level: str = "info") 
     return stream
 
 
-def test_a_program_reads_one_json_object_a_line() -> None:
+def test_log_for_programs_is_one_json_object_per_line() -> None:
     stream = written("auto")
     LOGGER.info("shard %d is owned", 3, extra={"shard": 3, "epoch": None, "path": "a\nb"})
     [line] = stream.getvalue().splitlines()
@@ -52,16 +52,16 @@ def test_a_program_reads_one_json_object_a_line() -> None:
     }
 
 
-def test_a_person_reads_one_plain_line() -> None:
+def test_log_on_a_terminal_is_one_plain_line_per_event() -> None:
     stream = written("auto", Terminal())
-    LOGGER.warning("database is away", extra={"retry_ms": 50})
+    LOGGER.warning("database is down", extra={"retry_ms": 50})
     [line] = stream.getvalue().splitlines()
-    assert line.endswith("Z WARNING foqs.test database is away retry_ms=50")
+    assert line.endswith("Z WARNING foqs.test database is down retry_ms=50")
     assert "\x1b" not in line
 
 
 @pytest.mark.parametrize(("style", "stream"), [("json", Terminal()), ("text", io.StringIO())])
-def test_a_style_asked_for_wins_over_the_terminal(style: str, stream: io.StringIO) -> None:
+def test_chosen_style_wins_over_the_terminal(style: str, stream: io.StringIO) -> None:
     written(style, stream)
     LOGGER.info("x")
     assert stream.getvalue().startswith("{") is (style == "json")
@@ -80,7 +80,7 @@ def test_secrets_are_never_written(style: str) -> None:
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_an_exception_stays_within_its_line(style: str) -> None:
+def test_exception_stays_within_its_line(style: str) -> None:
     stream = written(style)
     LOGGER.error("failed", exc_info=ValueError("first\nsecond"), extra={"shard": 1})
     [line] = stream.getvalue().splitlines()
@@ -96,7 +96,7 @@ def test_control_characters_cannot_forge_a_line_or_move_the_cursor() -> None:
     assert "\x1b" not in stream.getvalue()
 
 
-def test_an_event_cannot_overwrite_its_own_head() -> None:
+def test_event_cannot_overwrite_time_and_level() -> None:
     stream = written("json")
     LOGGER.info("true", extra={"time": "never", "level": "none"})
     event = json.loads(stream.getvalue())
@@ -104,7 +104,7 @@ def test_an_event_cannot_overwrite_its_own_head() -> None:
     assert event["time"] != "never"
 
 
-def test_what_is_below_the_level_is_not_written() -> None:
+def test_events_below_the_level_are_not_written() -> None:
     stream = written("text", level="error")
     LOGGER.warning("x")
     assert stream.getvalue() == ""

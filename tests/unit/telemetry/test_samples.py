@@ -1,4 +1,4 @@
-"""What a host shows of itself: every metric of the table of metrics, with the value that it says it is."""
+"""Tests of a host's samples: each metric of the table has the value that its text promises."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 ONE = engine_settings(1)
 
 
-def wire_of(engine: Engine) -> RpcServer:
+def rpc_server_of(engine: Engine) -> RpcServer:
     identity = HostIdentity("127.0.0.1", 1, 1, "local", "default", "0")
     limits = rpc_options(connections_max=3, calls_in_flight_max=20, in_flight_bytes_max=1_000_000)
     return RpcServer(asyncio.get_running_loop(), QueueHandlers(engine.queue, identity, Random(1)), limits)
 
 
 def shown(engine: Engine) -> dict[tuple[Any, ...], float]:
-    """Every sample by (name, value of each label, by the labels' names)."""
-    wire, metrics = wire_of(engine), Metrics()
+    """Return all samples by (metric, label values in the order of the labels' names)."""
+    wire, metrics = rpc_server_of(engine), Metrics()
     metrics.add_sampler(lambda: samples.host_samples(engine, wire))
     page = b"".join(metrics.render()).decode()
     return {
@@ -44,14 +44,14 @@ def shown(engine: Engine) -> dict[tuple[Any, ...], float]:
     }
 
 
-def test_the_document_says_what_the_code_says() -> None:
+def test_metrics_page_is_generated_from_the_table() -> None:
     assert DOCUMENT.read_text() == metric_table.render_page()
 
 
-def test_a_host_shows_the_whole_table_and_nothing_else() -> None:
+def test_host_shows_all_metrics_of_the_table_and_no_others() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
-        wire, metrics = wire_of(engine), Metrics()
+        wire, metrics = rpc_server_of(engine), Metrics()
         metrics.add_sampler(lambda: samples.host_samples(engine, wire))
         await Caller(world, engine).put(count=2)
         families = list(text_string_to_metric_families(b"".join(metrics.render()).decode()))
@@ -76,34 +76,34 @@ def test_a_host_shows_the_whole_table_and_nothing_else() -> None:
     run_in_world(story)
 
 
-def test_every_reading_of_a_serving_host_has_a_value() -> None:
+def test_every_sampled_metric_of_a_serving_host_has_a_value() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         await Caller(world, engine).put()
         await world.pass_s(2)
-        found = {name for name, samples in samples.host_samples(engine, wire_of(engine)).items() if samples}
+        found = {name for name, samples in samples.host_samples(engine, rpc_server_of(engine)).items() if samples}
         assert found == {each.name for each in metric_table.SAMPLED_METRICS}
 
     run_in_world(story)
 
 
-def test_what_is_shown_is_what_is_there() -> None:
+def test_samples_match_the_state_of_the_host() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         caller = Caller(world, engine)
         await caller.put("t", 5)
         await caller.put("t", 2, delay_ms=60_000)
-        handed = await caller.get("t", 2)
-        await caller.do(EventKind.ACK, handed.items[:1])
+        delivered = await caller.get("t", 2)
+        await caller.do(EventKind.ACK, delivered.items[:1])
         await world.pass_s(3)
         found = shown(engine)
         for sample, value in {
             ("foqs_ready_items", "1"): 3,
             ("foqs_deferred_items", "1"): 2,
             ("foqs_leased_items", "1"): 1,
-            ("foqs_ready_index_keys", "1"): 3,
+            ("foqs_ready_index_items", "1"): 3,
             ("foqs_ready_index_bytes", "1"): 3 * samples.ORDER_KEY_BYTES,
-            ("foqs_ready_index_reserved_keys", "1"): 0,
+            ("foqs_ready_index_reserved_items", "1"): 0,
             ("foqs_ready_index_topics", "1"): 1,
             ("foqs_shard_epoch", "1"): 1,
             ("foqs_shard_state", "1", "owned"): 1,
@@ -132,15 +132,15 @@ def test_what_is_shown_is_what_is_there() -> None:
     run_in_world(story)
 
 
-def test_a_shard_that_is_not_served_has_no_breaker_to_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unserved_shard_has_no_breaker_state(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lost(self: MemoryStore, epoch: int, nonce: str) -> Any:
-        raise StoreLost("the database is away")
+        raise StoreLost("the database is down")
 
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         assert shown(engine)["foqs_shard_breaker_state", "1", "closed"] == 1
         monkeypatch.setattr(MemoryStore, "take_over", lost)
-        engine.shards[1]._writer.give_up("it is to be taken over anew")
+        engine.shards[1]._writer.give_up("it must be taken over again")
         await world.until(lambda: 1 not in engine.shards)
         found = shown(engine)
         assert found["foqs_shard_state", "1", "owned"] == 0
@@ -150,7 +150,7 @@ def test_a_shard_that_is_not_served_has_no_breaker_to_tell_of(monkeypatch: pytes
     run_in_world(story)
 
 
-def test_what_waits_for_a_database_that_does_not_answer_is_shown() -> None:
+def test_operations_that_wait_for_an_unresponsive_database_are_shown() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         caller = Caller(world, engine)
@@ -166,16 +166,16 @@ def test_what_waits_for_a_database_that_does_not_answer_is_shown() -> None:
         assert found["foqs_writer_queue_items", "insert", "1"] == 4
         assert found["foqs_writer_queue_bytes", "insert", "1"] >= 400
         assert found["foqs_writer_queue_items", "ack", "1"] == 1
-        assert found["foqs_writer_held_items", "1"] == 1
+        assert found["foqs_writer_blocked_items", "1"] == 1
         assert found["foqs_waiting_dequeues",] == 1
         world.resume()
         await asyncio.gather(*begun, *acks)
-        assert shown(engine)["foqs_writer_held_items", "1"] == 0
+        assert shown(engine)["foqs_writer_blocked_items", "1"] == 0
 
     run_in_world(story)
 
 
-def test_items_whose_moment_came_are_counted_by_what_ended() -> None:
+def test_due_items_are_counted_by_what_ended() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         caller = Caller(world, engine)
@@ -189,13 +189,13 @@ def test_items_whose_moment_came_are_counted_by_what_ended() -> None:
         await world.pass_s(NAMESPACE.dead_retention_ms / 1_000 + 400)
         found = shown(engine)
         counts = {kind: found["foqs_due_items_total", kind, "1"] for kind in samples.DUE_KINDS}
-        assert counts == {"delay": 3, "lease": 1, "ttl": 2, "retention": 1}
+        assert counts == {"deliver_after": 3, "lease": 1, "ttl": 2, "retention": 1}
         assert seen.row.attempt == 1
 
     run_in_world(story, until_s=1e7)
 
 
-def test_keys_that_were_there_are_counted() -> None:
+def test_repeats_and_conflicts_of_keys_are_counted() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         caller = Caller(world, engine)
@@ -203,11 +203,11 @@ def test_keys_that_were_there_are_counted() -> None:
         await caller.enqueue([keyed_item("a")])
         await caller.enqueue([keyed_item("a"), keyed_item("b", payload=b"another")])
         found = shown(engine)
-        assert found["foqs_repeated_keys_total", "1"] == 2
-        assert found["foqs_conflicting_keys_total", "1"] == 1
-        assert found["foqs_key_reruns_total", "1"] == 1
+        assert found["foqs_repeated_enqueues_total", "1"] == 2
+        assert found["foqs_key_conflicts_total", "1"] == 1
+        assert found["foqs_key_flush_retries_total", "1"] == 1
         await world.pass_s(NAMESPACE.key_window_ms / 1_000 + 400)
-        assert shown(engine)["foqs_key_clearings_total", "1"] >= 1
+        assert shown(engine)["foqs_key_expiry_flushes_total", "1"] >= 1
 
     run_in_world(story)
 
@@ -228,14 +228,14 @@ def test_labels_are_capped_and_the_rest_is_other(monkeypatch: pytest.MonkeyPatch
             ("default", "t4"): 5,
             ("other", "other"): 10,
         }
-        named_so = engine.shards[1].memory.counts
-        named_so.add(("other", "other"), State.READY, 7)
+        counts_of_shard = engine.shards[1].memory.counts
+        counts_of_shard.add(("other", "other"), State.READY, 7)
         found = shown(engine)
         assert found["foqs_topic_ready_items", "other", "other"] == 10 + 7
         assert found["foqs_namespace_items", "other", "ready"] == 7
-        page = [name for name, _ in samples.host_samples(engine, wire_of(engine))["foqs_namespace_items"]]
+        page = [name for name, _ in samples.host_samples(engine, rpc_server_of(engine))["foqs_namespace_items"]]
         assert len(page) == len(set(page))
-        named_so.add(("other", "other"), State.READY, -7)
+        counts_of_shard.add(("other", "other"), State.READY, -7)
         monkeypatch.setattr(samples, "NAMESPACES_MAX", 0)
         found = shown(engine)
         assert {key[1] for key in found if key[0] == "foqs_namespace_items"} == {"other"}

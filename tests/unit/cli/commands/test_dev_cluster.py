@@ -261,7 +261,7 @@ def test_a_process_that_died_is_said_once(started: Sequence[Started]) -> None:
     result = run("dev", "--cluster", "3", "--port", "0")
     assert result.stderr.count("host1 (pid 1001) was killed (SIGKILL)") == 1
     assert "Stopped." in result.stderr
-    assert "--data ELECTION_FOLDER keeps them" in result.stdout
+    assert "--data FOLDER keeps them" in result.stdout
 
 
 def test_a_host_that_its_user_started_is_named_when_it_outlives_the_cluster(

@@ -11,8 +11,8 @@ from foqs.core.items.item import State, TopicName
 from foqs.core.items.life import EventKind
 from foqs.queue.port import TopicStats
 from foqs.store.in_memory.memory_store import MemoryReads
+from foqs.telemetry.cluster_samples import gossip_samples
 from foqs.telemetry.metric_table import TIER_METRICS
-from foqs.telemetry.tier_samples import tier_samples
 from shardmgr import layout_changes
 from tests.support.builders import changed, new_item
 from tests.support.engines import ok
@@ -239,9 +239,9 @@ def test_a_host_that_does_not_answer_keeps_its_last_word() -> None:
         world.parted.clear()
         await world.pass_s(3 + BOUND_S)
         assert counts((await one.listed())["a"]) == (7, 0, 0, 0)
-        found = tier_samples(one.gossip)
+        found = gossip_samples(one.gossip)
         assert set(found) == {each.name for each in TIER_METRICS}
-        [(_, age_s)] = found["foqs_peer_summaries_age_seconds"]
+        [(_, age_s)] = found["foqs_gossip_age_seconds"]
         assert age_s < BOUND_S
 
     run_gossip_world(story)
