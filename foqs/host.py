@@ -1,8 +1,7 @@
-"""One host process: where everything meets.
+"""One host process, built from its parts.
 
-Builds the engine, the wire and the HTTP port from a `Config`, starts them in
-one order and stops them in another, each with its reason. Holds no logic of
-the queue.
+Builds the engine, the RPC server and the HTTP server from a `Config`, and
+starts and stops them in a fixed order. Holds no logic of the queue.
 """
 
 from __future__ import annotations
@@ -56,45 +55,45 @@ from shardmgr.registry.port import RegistryError
 log = logging.getLogger(__name__)
 
 _PLAN_WAIT_S: Final = 2.0
-"""A host of a cluster listens after so long though it has not read the plan."""
+"""A host of a cluster starts to listen after this time even if it has not read the plan."""
 
 STOP_STEPS: Final = (
-    ("listener", "no new connections; TLS handshakes are aborted"),
-    ("long polls", "they are answered empty at once, and their clients go elsewhere"),
-    ("plan", "in a cluster other hosts take over the shards, one by one, while calls are still answered"),
+    ("listener", "no new connections are accepted; TLS handshakes are cancelled"),
+    ("long polls", "they get an empty reply at once, and their clients use other hosts"),
+    ("plan", "in a cluster, other hosts take over the shards over one by one while calls are still answered"),
     ("calls in flight", "they still need the shards"),
-    ("shards", "they write what waits, and give up their ownership"),
-    ("session", "in a cluster the shards that no host has taken over yet are free at once"),
-    ("HTTP port", "/livez and /metrics are useful until the last moment"),
+    ("shards", "they write their queued items and give up their ownership"),
+    ("session", "in a cluster, shards that no host has taken over are written by now, and are free at once"),
+    ("HTTP port", "/livez and /metrics are useful until the end"),
 )
-"""What is ended when a host stops, in this order, and why there."""
+"""The parts of a host in the order in which they stop, each with the reason for its place."""
 
 
 def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:
-    """Runs one host until SIGTERM or SIGINT; returns its exit code.
+    """Run one host until SIGTERM or SIGINT, and return its exit code.
 
     Args:
-        on_ready: told, once every shard is served, the configuration with the
-            ports as they are (0 was replaced by the one that was had).
+        on_ready: called once, when every shard is served, with the configuration
+            and its actual ports (a port 0 is replaced).
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(config, on_ready))
 
 
 async def serve(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:
-    """The same in the running event loop."""
+    """Run one host in the current event loop; see `run_host`."""
     return await Host(config).run(on_ready)
 
 
 class _StopRequested(Exception):
-    """The host shall stop, and serves nothing yet."""
+    """The host was asked to stop before it served anything."""
 
 
 class Host:
-    """A host process in the making, running, or stopping.
+    """A host process from its start to its stop.
 
     Args:
-        clock: the machine's unless given.
+        clock: the machine's clock by default.
     """
 
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
@@ -134,21 +133,21 @@ class Host:
         self._tls_acceptor: TlsAcceptor | None = None
 
     def _own_load(self) -> float:
-        """What waits to be written, in items."""
+        """Return how many items wait to be written."""
         return float(sum(shard.queued_items for shard in self._engine.shards.values()))
 
     def _host_loads(self) -> Mapping[str, float]:
-        """The loads of this host and its peers by nonce, as they told last."""
+        """Return the loads of this host and its peers by nonce, as last reported."""
         others = {} if self._tier_member is None else self._tier_member.peers.by_nonce
         return {self._nonce: self._own_load(), **{nonce: peer.load for nonce, peer in others.items()}}
 
     @property
     def is_ready(self) -> bool:
-        """Every shard is served, its store answers, and it has its slots."""
+        """Whether every shard is served, has its key slots, and its store answers."""
         return self._engine.is_ready
 
     async def run(self, on_ready: Callable[[Config], None] | None) -> int:
-        """Serves until it is told to stop (0), or must stop by itself (1)."""
+        """Serve until a signal (returns 0) or a failure (returns 1) stops the host."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_requested.set)
@@ -159,9 +158,9 @@ class Host:
             if self._membership is not None:
                 await self._membership.close()
             if isinstance(error, _StopRequested):
-                log.info("stopped before anything was served")
+                log.info("stopped before any shard was served")
                 return 0
-            log.error("%s", error)  # noqa: TRY400 - the text says all
+            log.error("%s", error)  # noqa: TRY400 - the text is enough
             return 1
         garbage = GarbageCollection(loop)
         garbage.start()
@@ -182,10 +181,11 @@ class Host:
                 loop.remove_signal_handler(number)
 
     async def start(self) -> Config:
-        """Takes its port first, so that a taken one is found before a shard is touched.
+        """Start the host; return the configuration with its actual ports.
 
-        A host of a cluster lets clients connect when it has read the plan, or was long kept from it: until then another
-        host can tell them more. Calls that come before shards are served are UNAVAILABLE.
+        Binds the port first: a port that is in use is then found before a shard is touched.
+        A host of a cluster starts to listen when it has read the plan, or after a limited time: until then other hosts
+        know more. Calls that arrive before shards are served fail as UNAVAILABLE.
         """
         loop = asyncio.get_running_loop()
         server = self._config.server
@@ -199,15 +199,15 @@ class Host:
             tier=server.tier,
             program_version=version("foqs"),
         )
-        more = dict(admin_handlers(self._engine.admin, server.tier))
+        extra_handlers = dict(admin_handlers(self._engine.admin, server.tier))
         cluster: RegistryCluster | None = None
         if self._membership is not None:
             cluster = self._membership.cluster_service(
                 self._engine.queue.shard_statuses, lambda: self._engine.slot_assignment
             )
-            more.update(cluster_handlers(cluster))
-        handlers = QueueHandlers(self._engine.queue, identity, self._rng, more)
-        calls: RpcService = handlers
+            extra_handlers.update(cluster_handlers(cluster))
+        handlers = QueueHandlers(self._engine.queue, identity, self._rng, extra_handlers)
+        service: RpcService = handlers
         if cluster is not None and self._membership is not None:
             pools = peer_pool_opener(self._config)
             self._tier_member = TierMember(
@@ -222,14 +222,14 @@ class Host:
                 self._rng,
             )
             cluster.live_loads = self._host_loads
-            calls = self._tier_member.service
+            service = self._tier_member.service
         keyring = self._config.keyring()
         if self._config.auth.enabled:
             self._authenticator = _make_authenticator(
                 self._config, keyring, self._engine.namespaces.permissions_of, self._metrics
             )
         self._rpc_server = RpcServer(
-            loop, calls, self._config.rpc, self._metrics.call, self._authenticator, self._clock.stopwatch_s
+            loop, service, self._config.rpc, self._metrics.call, self._authenticator, self._clock.stopwatch_s
         )
         self._engine.queue.write_replies = self._rpc_server.write_replies
         if keyring.tls_context is not None:
@@ -254,7 +254,7 @@ class Host:
         return self._config.model_copy(update={"server": ports})
 
     async def _run_unless_stopped(self, opening: Coroutine[Any, Any, None]) -> None:
-        """Waits for what may never come. Raises _StopRequested."""
+        """Run a part of the start that may never end. Raises _StopRequested when the host shall stop."""
         work, stop = asyncio.ensure_future(opening), asyncio.ensure_future(self._stop_requested.wait())
         try:
             await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -267,7 +267,7 @@ class Host:
             await asyncio.gather(work, stop, return_exceptions=True)
 
     def _on_view_changed(self) -> None:
-        assert self._membership is not None, "only a member has a view"
+        assert self._membership is not None, "only a host of a cluster has a view"
         self._plan_read.set()
         self._engine.on_view_changed(*self._membership.closed_shards())
 
@@ -283,19 +283,19 @@ class Host:
         }
 
     def _new_connection(self) -> asyncio.BaseProtocol:
-        """A protocol for one connection that was accepted."""
+        """Return a protocol for one accepted connection."""
         return self._rpc_server.connection() if self._tls_acceptor is None else self._tls_acceptor.connection()
 
     def _reload_keyring(self) -> None:
-        """Takes up tokens and certificates as they are in their files now; the old ones stay where one cannot be used.
+        """Read the files of tokens and certificates again; if one is unusable, keep the old ones.
 
-        Connections whose token, or whose clients' CA, is not there any more are
-        closed. What else the configuration says is read at the start only.
+        Closes connections whose token, or whose clients' CA, was removed. Other
+        settings are read only at the start.
         """
         try:
             keyring = self._config.keyring()
         except ConfigError as error:
-            log.error("the tokens and certificates stay as they were: %s", error)  # noqa: TRY400 - it says what to do
+            log.error("the tokens and certificates are unchanged: %s", error)  # noqa: TRY400 - it says what to do
             return
         if self._tls_acceptor is not None and keyring.tls_context is not None:
             self._tls_acceptor.context = keyring.tls_context
@@ -311,9 +311,9 @@ class Host:
             on_ready(listening)
 
     async def stop(self) -> None:
-        """Ends what `STOP_STEPS` lists, within the drain timeout; what is not done by then is cut off."""
+        """Stop the parts in the order of `STOP_STEPS`; parts that exceed the stop timeout are aborted."""
         loop = asyncio.get_running_loop()
-        serving = self._engine_task
+        engine_task = self._engine_task
         deadline = loop.time() + self._config.server.stop_timeout_ms / 1000
 
         async def listener() -> None:
@@ -326,9 +326,9 @@ class Host:
 
         async def shards() -> None:
             self._engine.on_release_requested()
-            await asyncio.wait((serving,), timeout=max(deadline - loop.time(), 1.0))
+            await asyncio.wait((engine_task,), timeout=max(deadline - loop.time(), 1.0))
             await self._engine.abort()
-            await asyncio.gather(serving, return_exceptions=True)
+            await asyncio.gather(engine_task, return_exceptions=True)
 
         async def plan() -> None:
             if self._membership is not None:
@@ -352,9 +352,9 @@ class Host:
             "session": session,
             "HTTP port": self._http.stop,
         }
-        for what, why in STOP_STEPS:
-            log.info("stopping the %s: %s", what, why)
-            await steps[what]()
+        for step, reason in STOP_STEPS:
+            log.info("stopping the %s: %s", step, reason)
+            await steps[step]()
         log.info("stopped")
 
     def _exit_code(self, ended_task: asyncio.Future[None]) -> int:
@@ -394,7 +394,7 @@ def _make_authenticator(config: Config, keyring: Keyring, grants: PermissionLook
 
 
 class _MemoryEpochBook:
-    """Epochs of a database that is forgotten with the process."""
+    """Epochs of a database that lives only as long as the process."""
 
     def load(self) -> dict[int, int]:
         return {}
@@ -406,7 +406,7 @@ class _MemoryEpochBook:
 def _make_membership(
     config: Config, nonce: str, clock: Clock, rng: random.Random, load: Callable[[], float]
 ) -> Membership | None:
-    """None for a host that is alone."""
+    """Return None for a host without a cluster."""
     if not config.cluster.zookeeper:
         return None
     return Membership(config, registry_from_config(config, clock), nonce, clock, rng, load)

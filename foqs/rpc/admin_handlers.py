@@ -1,8 +1,8 @@
-"""The calls that configure: from a decoded request to the administration, and back to a reply.
+"""The administrative calls about namespaces: from a decoded request to a reply.
 
-Holds one function for each call. Always true: the administration sees validated
-names only; a page of a list continues after the name that its cursor is. Knows
-nothing of connections or of how changes are stored.
+Holds one function for each call. Always true: the administration gets validated
+names only; the cursor of a list is the last name of the page before. Knows nothing
+of connections or of how changes are stored.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.errors import InvalidArgument
 from foqs.core.items import validation
 from foqs.rpc.codec import with_path
+from foqs.rpc.filters import page_by_name, requested_shards
 from foqs.rpc.methods import MethodHandler, task_handler
-from foqs.rpc.pages import page_by_name, requested_shards
 from foqs_client.idl import ttypes
 
 _T = TypeVar("_T")
 
 USAGE_TOPIC_NAMES_MAX: Final = 10_000
-"""Other hosts are told the names of so many topics of a namespace."""
+"""Other hosts get the names of a namespace's topics only up to this number."""
 
 
 def admin_handlers(admin: Administration, tier: str) -> Mapping[str, MethodHandler]:
-    """The calls by name. `tier` is the host's, the only one whose namespaces it serves."""
+    """Return the handlers by method name; `tier` is the host's own, the only one that it serves."""
     handlers = _AdminHandlers(admin, tier)
     served: Mapping[str, Callable[[Any, float], Coroutine[Any, Any, Any]]] = {
         "createNamespace": handlers.create_namespace,
@@ -74,13 +74,13 @@ class _AdminHandlers:
 
     async def get_usage(self, request: Any, deadline: float) -> Any:
         usage = self._admin.usage(_namespace_name(request), requested_shards(request))
-        told = request.forwarded and len(usage.topics) <= USAGE_TOPIC_NAMES_MAX
+        with_names = request.forwarded and len(usage.topics) <= USAGE_TOPIC_NAMES_MAX
         return ttypes.UsageReply(
             items=usage.items,
             bytes=usage.payload_bytes,
             topics=len(usage.topics),
             enqueues_last_minute=usage.enqueues_last_minute,
-            topic_names=sorted(usage.topics) if told else None,
+            topic_names=sorted(usage.topics) if with_names else None,
         )
 
     async def set_grant(self, request: Any, deadline: float) -> Any:
@@ -88,8 +88,8 @@ class _AdminHandlers:
         try:
             name = validation.decode_name(grant.namespace_name, "namespace_name")
             principal = validation.decode_name(grant.principal, "principal")
-            given = enumerate(_required(grant.permissions, "permissions"))
-            permissions = frozenset(_parse_permission(value, f"permissions[{place}]") for place, value in given)
+            values = enumerate(_required(grant.permissions, "permissions"))
+            permissions = frozenset(_parse_permission(value, f"permissions[{place}]") for place, value in values)
         except InvalidArgument as error:
             raise with_path("grant", error) from None
         await self._admin.grant(name, principal, permissions, deadline)
@@ -99,7 +99,7 @@ class _AdminHandlers:
         name = _namespace_name(request)
         grants = self._admin.namespace(name).grants
         return ttypes.GrantsReply(
-            [ttypes.Grant(who, name, sorted(map(int, grants[who]))) for who in sorted(grants)], None
+            [ttypes.Grant(principal, name, sorted(map(int, grants[principal]))) for principal in sorted(grants)], None
         )
 
     async def pause_topic(self, request: Any, deadline: float) -> Any:
@@ -124,7 +124,7 @@ class _AdminHandlers:
     # ----------------------------------------------------------------- structs
 
     def _parse_settings(self, request: Any) -> tuple[str, str | None, dict[str, int]]:
-        """(name, tier, what is set)."""
+        """Return (name, tier, settings that the request has)."""
         raw = _required(request.settings, "settings")
         name = validation.decode_name(raw.name, "settings.name")
         tier = None

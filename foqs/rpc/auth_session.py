@@ -1,10 +1,9 @@
-"""Who is at the other end of a connection, and what he may call.
+"""The auth session of a connection: its principal, and what the principal may call.
 
-Holds one connection's principal. Always true: without a principal nothing but
-`authenticate` is called; a permission is judged when its call begins, by the
-grants of that moment; a wrong token costs the connection its principal, is
-answered late, and one at a time; a token is never told to anybody. Knows
-nothing of bytes.
+Always true: without a principal only `authenticate` may be called; permissions
+are checked when a call starts, by the grants of that moment; a wrong token
+removes the principal, and its reply is delayed, one at a time; tokens are never
+logged or returned. Knows nothing of bytes.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
     from foqs.rpc.methods import Caller, ServerMethod
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 8_192
-"""Of a frame of a peer without a principal, no more is kept than this: it has nothing to say but its token."""
+"""Longer frames of a peer without a principal are shed: all that it needs to send is its token."""
 
 
 class SessionConnection(Protocol):
-    """What a visitor asks of its connection."""
+    """The connection, as its auth session needs it."""
 
     def set_principal(self, name: str | None) -> None:
-        """The peer is this principal from now on, or nobody."""
+        """Set the peer's principal, or remove it (None)."""
         ...
 
     def log_warning(self, text: str) -> None: ...
@@ -40,7 +39,7 @@ class SessionConnection(Protocol):
 
 
 class AuthSession:
-    """The peer of one connection of a host that wants to know its peers."""
+    """The authentication of one connection's peer."""
 
     __slots__ = (
         "_authenticated",
@@ -62,68 +61,70 @@ class AuthSession:
         self._is_failure_reply_pending = False
 
     def on_connected(self, certificate: Mapping[str, object] | None) -> None:
-        """The connection begins; `certificate` is what TLS has verified, if anything."""
-        known = self._authenticator.authenticate_certificate(certificate)
-        if known is not None:
-            self._on_authenticated(known)
+        """Start the session; `certificate` is the peer's verified certificate, if there is one."""
+        authenticated = self._authenticator.authenticate_certificate(certificate)
+        if authenticated is not None:
+            self._on_authenticated(authenticated)
             return
         self._connection.set_principal(None)
         if certificate:
-            self._connection.log_warning("its certificate has not one printable common name, and so no principal")
+            self._connection.log_warning(
+                "its certificate names no principal: it needs exactly one printable common name"
+            )
 
     @property
     def is_revoked(self) -> bool:
-        """Whether what it was known by is not valid any more."""
+        """Whether the peer's token or certificate is no longer valid."""
         return self._authenticated is not None and not self._authenticator.keyring.is_valid_credential(
             self._authenticated.credential_digest
         )
 
     @property
     def is_administrator(self) -> bool:
-        """Whether it may do everything, as other hosts of the tier may."""
+        """Whether the peer is an administrator, as other hosts of the tier are."""
         return self._authenticated is not None and self._authenticated.principal.is_admin
 
     def require_principal(self, method: ServerMethod) -> None:
-        """Before the call is read. Raises Unauthenticated."""
+        """Check, before the request is decoded, that the peer is authenticated. Raises Unauthenticated."""
         if self._authenticated is None and method.requirement.scope is not Scope.PUBLIC:
             raise Unauthenticated(
-                "this host wants to know who calls; authenticate with a token or a client certificate first"
+                "this host requires authentication; authenticate with a token or a client certificate first"
             )
 
     def authorize(self, method: ServerMethod, request: Any) -> None:
-        """After the call was read. Raises PermissionDenied, and InvalidArgument where it names no namespace."""
-        known = self._authenticated
-        if known is None or known.principal.is_admin:
+        """Check the decoded request. Raises PermissionDenied, or InvalidArgument if it names no namespace."""
+        authenticated = self._authenticated
+        if authenticated is None or authenticated.principal.is_admin:
             return
-        need = method.requirement
+        requirement = method.requirement
         granted: Collection[int] = ()
-        if need.scope is Scope.NAMESPACE:
-            namespace = codec.parse_name(method.namespace_of(request), need.namespace_field)
-            granted = self._authenticator.permissions_of(known.principal.name, namespace)
-        refusal = need.refusal(known.principal, granted)
+        if requirement.scope is Scope.NAMESPACE:
+            namespace = codec.parse_name(method.namespace_of(request), requirement.namespace_field)
+            granted = self._authenticator.permissions_of(authenticated.principal.name, namespace)
+        refusal = requirement.refusal(authenticated.principal, granted)
         if refusal is not None:
             raise refusal
 
     def authenticate(self, token: bytes | None, caller: Caller) -> PendingCall | None:
-        """Answers with the principal that the token belongs to; without a token, with the one there is.
+        """Reply with the token's principal; without a token, with the current principal.
 
         Raises:
-            Unauthenticated: the answer to a wrong token is still to come.
+            Unauthenticated: the reply to a wrong token is still pending.
         """
         if self._is_failure_reply_pending:
-            raise Unauthenticated("the answer to a wrong token is still to come; wait for it")
-        known = self._authenticated
+            raise Unauthenticated("the reply to a wrong token is still pending; wait for it")
+        authenticated = self._authenticated
         if token is not None:
-            known = self._authenticator.authenticate_token(token)
-            if known is not None:
-                self._on_authenticated(known)
-        if known is None:
+            authenticated = self._authenticator.authenticate_token(token)
+            if authenticated is not None:
+                self._on_authenticated(authenticated)
+        if authenticated is None:
             self._on_authentication_failed("no token" if token is None else "a wrong token")
             self._loop.call_later(
                 self._authenticator.limits.failure_delay_s, self._reply_failure, token is None, caller
             )
             return _DELAYED_REPLY
-        caller.reply(ttypes.AuthenticateReply, known.principal.name)
+        caller.reply(ttypes.AuthenticateReply, authenticated.principal.name)
         return None
 
     def _on_authenticated(self, authenticated: AuthenticatedPrincipal) -> None:
@@ -138,15 +139,15 @@ class AuthSession:
         self._authenticator.observer.authentication_failed()
         self._connection.set_principal(None)
         self._connection.log_warning(
-            f"showed {credential} ({self._failure_count} of {self._authenticator.limits.failures_max})"
+            f"sent {credential} ({self._failure_count} of {self._authenticator.limits.failures_max})"
         )
 
     def _reply_failure(self, without_token: bool, caller: Caller) -> None:
         caller.fail(
-            Unauthenticated("there is neither a token nor a client certificate that names a principal; show one")
+            Unauthenticated("there is no token, and no client certificate that names a principal; send one")
             if without_token
             else Unauthenticated(
-                "this token is no principal's; see that client and host have files with the same secret"
+                "this token belongs to no principal; check that client and host have files with the same secret"
             )
         )
         self._is_failure_reply_pending = False
@@ -155,19 +156,19 @@ class AuthSession:
 
 
 class _DelayedReply:
-    """A call that is answered a little later, whatever becomes of its caller."""
+    """A call whose failure is sent later."""
 
     def abandon(self) -> None:
-        """Nothing was leased."""
+        """Do nothing: the failure is still counted."""
 
 
 _DELAYED_REPLY: Final = _DelayedReply()
 
 
 def authenticate(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-    """Serves the call. A host that asks nobody who he is answers without a principal."""
-    visitor = caller.session
-    if visitor is None:
+    """Serve `authenticate`. A host without authentication replies without a principal."""
+    session = caller.session
+    if session is None:
         caller.reply(ttypes.AuthenticateReply, None)
         return None
-    return visitor.authenticate(request.token, caller)
+    return session.authenticate(request.token, caller)

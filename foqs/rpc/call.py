@@ -1,9 +1,9 @@
 """One call: from its start to its one reply.
 
-Always true: a call is answered at most once; an answer that cannot be written
-is given back; the queue's answer goes to the line without an await; a call
-that is lost, or is not done at its deadline and a grace, is ended and abandoned,
-whatever serves it. Knows nothing of frames.
+Always true: a call is answered at most once; `on_unsent` is called for a reply
+that cannot be written; the queue's reply is sent without an await; a call whose
+connection is lost, or that is not done at its deadline and a grace period, is
+ended and abandoned. Knows nothing of frames.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from foqs_client.idl import ttypes
 
 
 class CallConnection(Protocol):
-    """What a call needs of its connection."""
+    """The connection, as a call needs it."""
 
     backstop: DeadlineSweeper
     reply_bytes_max: int
     session: AuthSession | None
 
     def send(self, frame: bytes, on_unsent: Callable[[], None] | None = None) -> None:
-        """Writes a frame, now or soon, in the order of calls; calls `on_unsent` when it cannot be written."""
+        """Write a frame, now or soon, in the order of these calls; call `on_unsent` if it cannot be written."""
         ...
 
     def log_warning(self, text: str) -> None: ...
 
     def on_call_ended(self, call: RpcCall, code: str | None) -> None:
-        """The call holds nothing any more; it was answered OK or with this error's code, or (None) not at all."""
+        """Release what the call holds. `code` is OK, the error's code, or None if the call was not answered."""
         ...
 
 
@@ -48,8 +48,8 @@ class RpcCall:
     """A call in flight: the `Caller` of its method.
 
     Args:
-        cost_bytes: what it holds of the host's room.
-        started_at_s: on the stop watch of whoever observes.
+        cost_bytes: its part of the host's `ByteBudget`.
+        started_at_s: on the server's stopwatch.
     """
 
     __slots__ = (
@@ -85,11 +85,11 @@ class RpcCall:
 
     @property
     def session(self) -> AuthSession | None:
-        """The peer; None where the host asks nobody who he is."""
+        """The peer's auth session; None if the host does not authenticate."""
         return self._connection.session
 
     def start(self, request: Any, deadline: float, grace_s: float) -> None:
-        """Serves the request; the answer may be given before this returns."""
+        """Serve the request; the reply may be given before this returns."""
         self.expires_at = expires_at = deadline + grace_s
         try:
             pending = self.method.handle(request, deadline, self)
@@ -105,7 +105,7 @@ class RpcCall:
     # ------------------------------------------------------- what ends the call
 
     def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
-        """Writes the reply `shape(value)`, or gives it back."""
+        """Send the reply `to_struct(value)`; call `on_unsent` if it cannot be sent."""
         if self._is_open:
             try:
                 head, method = self._head, self.method
@@ -114,20 +114,20 @@ class RpcCall:
                 log.exception("the reply of %s cannot be encoded", self.method.name)
                 self._reply_failure(internal_error(self.method))
             else:
-                line = self._connection
-                if len(body) > line.reply_bytes_max:
-                    self._reply_failure(reply_too_long(len(body), line.reply_bytes_max))
+                connection = self._connection
+                if len(body) > connection.reply_bytes_max:
+                    self._reply_failure(reply_too_long(len(body), connection.reply_bytes_max))
                 else:
                     self._finish("OK")
-                    line.send(frame_reply(head, self._seqid, body), on_unsent)
+                    connection.send(frame_reply(head, self._seqid, body), on_unsent)
                     return
         if on_unsent is not None:
             on_unsent()
 
     def fail(self, error: Exception) -> None:
-        """The call failed as a whole."""
+        """Fail the whole call."""
         if not isinstance(error, FoqsError):
-            log.error("%s failed in a way that nobody foresaw", self.method.name, exc_info=error)
+            log.error("%s failed with an unexpected error", self.method.name, exc_info=error)
             error = internal_error(self.method)
         elif isinstance(error, MalformedRequest):
             self._connection.log_warning(f"{self.method.name} was refused: {error}")
@@ -135,18 +135,18 @@ class RpcCall:
             self._reply_failure(error)
 
     def log_malformed(self, text: str) -> None:
-        """The client sent bytes that no correct client sends, and is told so in the answer."""
+        """Log that the client sent bytes that no correct client sends; the reply reports it, too."""
         self._connection.log_warning(f"{self.method.name} was answered INVALID_ARGUMENT: {text}")
 
     def expire(self) -> None:
-        """Ends the call as unfinished: by its deadline, or because the host stops."""
+        """Fail the call as unfinished, because of its deadline or because the host stops."""
         if self._is_open:
             pending = self._pending
             self._reply_failure(deadline_error(self.method))
             self._abandon_pending(pending)
 
     def abandon(self) -> None:
-        """Nobody waits for the reply any more."""
+        """End the call without a reply, because its connection is lost."""
         if self._is_open:
             pending = self._pending
             self._finish(None)
@@ -160,7 +160,7 @@ class RpcCall:
 
     def _finish(self, code: str | None) -> None:
         self._is_open = False
-        self._pending = None  # it holds on to this call
+        self._pending = None  # breaks a reference cycle
         self._connection.on_call_ended(self, code)
 
     def _abandon_pending(self, pending: PendingCall | None) -> None:
@@ -172,13 +172,13 @@ class RpcCall:
 
 
 def frame_failure(head: MessageHead, seqid: bytes, method: ServerMethod, error: FoqsError) -> bytes:
-    """A whole frame that answers with CallFailed."""
+    """Return a frame that answers with CallFailed."""
     reply = method.result_class(failed=ttypes.CallFailed(codec.error_struct(error)))
     return frame_reply(head, seqid, encode_struct(head.is_compact, reply, method.result_spec))
 
 
 def reply_too_long(reply_bytes: int, reply_bytes_max: int) -> FoqsError:
-    return LimitExceeded(f"the reply would have {reply_bytes} bytes, over {reply_bytes_max}; ask for fewer items")
+    return LimitExceeded(f"the reply would have {reply_bytes} bytes, more than {reply_bytes_max}; ask for fewer items")
 
 
 def deadline_error(method: ServerMethod) -> FoqsError:
@@ -189,5 +189,5 @@ def deadline_error(method: ServerMethod) -> FoqsError:
 
 def internal_error(method: ServerMethod) -> FoqsError:
     if method.writes:
-        return UnknownOutcome("the host failed while it worked on this; it may have taken effect, see the host's log")
-    return Unavailable("the host failed while it worked on this, see the host's log", retry_after_ms=1_000)
+        return UnknownOutcome("the host failed during the call; it may have taken effect, see the host's log")
+    return Unavailable("the host failed during the call; see the host's log", retry_after_ms=1_000)

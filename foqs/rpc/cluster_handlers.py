@@ -1,7 +1,7 @@
-"""The calls about hosts and shards: from a decoded request to the cluster, and back to a reply.
+"""The administrative calls about hosts and shards: from a decoded request to a reply.
 
-Holds one function for each call. Always true: the cluster sees validated values
-only. Knows nothing of connections, of who plans, or of what a shard holds.
+Holds one function for each call. Always true: the cluster gets validated values
+only. Knows nothing of connections, of planning, or of what a shard holds.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from foqs.core.errors import InvalidArgument
 from foqs.core.items import validation
 from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
 from foqs.core.items.item import SHARD_MAX
+from foqs.rpc.filters import page_by_name, parse_page
 from foqs.rpc.methods import MethodHandler, task_handler
-from foqs.rpc.pages import page_by_name, parse_page
 from foqs_client.idl import ttypes
 from shardmgr.model import WEIGHT_MAX, ShardSpec
 
@@ -23,7 +23,7 @@ _PORT_MAX: Final = 65_535
 
 
 def cluster_handlers(cluster: ClusterService) -> Mapping[str, MethodHandler]:
-    """The calls by name."""
+    """Return the handlers by method name."""
     handlers = _ClusterHandlers(cluster)
     served: Mapping[str, Callable[[Any, float], Coroutine[Any, Any, Any]]] = {
         "getRouting": handlers.get_routing,
@@ -44,7 +44,7 @@ class _ClusterHandlers:
     def __init__(self, cluster: ClusterService) -> None:
         self._cluster = cluster
 
-    # -------------------------------------------------------------------- looking
+    # -------------------------------------------------------------------- reading
 
     async def get_routing(self, request: Any, deadline: float) -> Any:
         cluster = self._cluster
@@ -129,12 +129,12 @@ def _shard_number(request: Any) -> int:
 def _required_host(request: Any) -> HostRef:
     host = _host_ref(request.host, request.host_name, "host")
     if host is None:
-        raise InvalidArgument("neither host nor host_name is there; give one of them", field="host")
+        raise InvalidArgument("host and host_name are both missing; give one of them", field="host")
     return host
 
 
 def _host_ref(address: Any, raw_name: bytes | None, field: str) -> HostRef | None:
-    """A host by address or name; None where neither is given."""
+    """Parse a host's address or name; return None if neither is given."""
     if raw_name is not None:
         if address is not None:
             raise InvalidArgument(f"give either {field} or {field}_name, not both", field=field)
@@ -180,7 +180,7 @@ def _shard_info(shard: ShardView) -> Any:
 
 
 def _shard_infos(shards: Sequence[ShardView]) -> list[Any]:
-    """With their slots, as getRouting alone tells them."""
+    """Return the structs with key slots, which only getRouting reports."""
     infos = [_shard_info(shard) for shard in shards]
     for info, shard in zip(infos, shards, strict=True):
         info.slots = _slot_bits(shard.key_slots)
@@ -188,7 +188,7 @@ def _shard_infos(shards: Sequence[ShardView]) -> list[Any]:
 
 
 def _slot_bits(slots: Collection[int]) -> bytes | None:
-    """One bit for each slot; the first is the lowest of the first byte."""
+    """Encode slots as one bit each; slot 0 is the lowest bit of the first byte."""
     if not slots:
         return None
     return sum([1 << slot for slot in slots]).to_bytes(KEY_SLOT_COUNT // 8, "little")

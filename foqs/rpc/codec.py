@@ -1,9 +1,9 @@
-"""Thrift structs to the core's types and back.
+"""Converts Thrift structs to the core's types and back.
 
-Holds one function for each struct that is served, and the table of errors.
-Always true: what comes out of here was validated; an error's field is relative
-to the struct, and `at` puts the path before it; strings of requests arrive as
-bytes (`message.decode`). Knows nothing of calls, connections or the queue.
+Holds one function for each struct, and the conversion of errors. Always true:
+results are validated; an error's field is relative to the struct, and
+`with_path` adds the path before it; strings of requests are bytes (see
+`foqs.rpc.messages`). Knows nothing of calls, connections or the queue.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ ID_BYTES_MAX: Final = 64
 NUMBER_MIN: Final = 1 << SEQUENCE_BITS
 _ZERO: Final = ord("0")
 _SHARD_BY_TEXT: Final = {str(shard).encode(): shard for shard in range(SHARD_MAX + 1)}
-"""Every spelling of a shard's number."""
+"""All valid spellings of a shard's number."""
 
 parse_name: Final = lru_cache(maxsize=16_384)(validation.decode_name)
-"""Names come again and again: read once, and one object for equal ones."""
+"""Cached, because names repeat; equal names are one object."""
 
 
 def with_path(path: str, error: FoqsError) -> FoqsError:
-    """`error` with `path` before its field."""
+    """Add `path` before the error's field; return the error."""
     error.field = f"{path}.{error.field}" if error.field else path
     return error
 
@@ -67,7 +67,7 @@ def with_path(path: str, error: FoqsError) -> FoqsError:
 def parse_new_items(
     raws: Sequence[Any], namespace: str, settings: NamespaceSettings
 ) -> tuple[list[NewItem], dict[int, FoqsError]]:
-    """The good ones of `NewItem` structs in their order, and the errors of the others by place."""
+    """Parse `NewItem` structs; return the good items in order, and the errors of the others by place."""
     items: list[NewItem] = []
     errors: dict[int, FoqsError] = {}
     payload_bytes_max, metadata_bytes_max = settings.payload_bytes_max, settings.metadata_bytes_max
@@ -126,7 +126,7 @@ def parse_new_items(
 
 
 def parse_new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSettings) -> NewItem:
-    """A `NewItem` struct with any fields; its topic was read. Raises FoqsError."""
+    """Parse a `NewItem` struct with any fields; `topic` was parsed before. Raises FoqsError."""
     payload = raw.payload or b""
     if len(payload) > settings.payload_bytes_max:
         validation.check_size(payload, settings.payload_bytes_max, "payload")
@@ -157,15 +157,15 @@ def parse_new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSett
         if raw.attempts_max is None
         else validation.check_number(raw.attempts_max, 0, ATTEMPTS_MAX, "attempts_max"),
     )
-    dated = deliver_after_ms is not None and ttl_ms is not None
+    is_absolute = deliver_after_ms is not None and ttl_ms is not None
     if raw.idempotency_key is None:
-        return (AbsoluteTimeItem if dated else NewItem)(*values)
+        return (AbsoluteTimeItem if is_absolute else NewItem)(*values)
     key = validation.check_idempotency_key(raw.idempotency_key)
-    # As it was given: a default that changes makes no other item of it.
+    # The digest has the values as requested: a changed default must not make a repeat another item.
     numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.policy, raw.attempts_max)
-    given = None if numbers.count(None) == len(numbers) else numbers
-    digest = item_digest(raw.topic, raw.priority or 0, payload, metadata, given, settings.incarnation)
-    return (KeyedAbsoluteTimeItem if dated else KeyedItem)(*values, key, digest)
+    requested = None if numbers.count(None) == len(numbers) else numbers
+    digest = item_digest(raw.topic, raw.priority or 0, payload, metadata, requested, settings.incarnation)
+    return (KeyedAbsoluteTimeItem if is_absolute else KeyedItem)(*values, key, digest)
 
 
 def _parse_policy(value: int) -> DeliveryPolicy:
@@ -176,15 +176,15 @@ def _parse_policy(value: int) -> DeliveryPolicy:
 
 
 def parse_state(value: int, field: str) -> State:
-    """An `ItemState`. Raises InvalidArgument."""
+    """Parse an `ItemState`. Raises InvalidArgument."""
     try:
         return State(value)
     except ValueError:
-        raise InvalidArgument(f"{value} is not an item's state", field=field) from None
+        raise InvalidArgument(f"{value} is not a state of items", field=field) from None
 
 
 def parse_states(values: Sequence[int] | None, field: str) -> list[State] | None:
-    """A filter's states; None where it has none. Raises InvalidArgument."""
+    """Parse a filter's states; return None if it has none. Raises InvalidArgument."""
     if values is None:
         return None
     if not values:
@@ -193,7 +193,7 @@ def parse_states(values: Sequence[int] | None, field: str) -> list[State] | None
 
 
 def parse_item_id(raw: bytes | None, field: str = "id") -> tuple[int, int]:
-    """(shard, number) of an id. Raises InvalidArgument."""
+    """Parse an item id into (shard, number). Raises InvalidArgument."""
     if raw is None:
         raise InvalidArgument("this is missing; give the id that enqueue or dequeue returned", field=field)
     return parse_id(validation.decode_text(raw, ID_BYTES_MAX, field), field)
@@ -206,28 +206,28 @@ def _parse_token(value: int | None) -> int:
 
 
 def parse_topic_counts(raws: Sequence[Any], items_max: int) -> dict[str, int]:
-    """How many items of each topic `TopicCount` structs ask for. Raises FoqsError of the first that is not well-formed."""
+    """Parse `TopicCount` structs into counts by topic. Raises FoqsError for the first bad one."""
     try:
-        found = {parse_name(raw.topic, "topic"): raw.count for raw in raws}
-        if len(found) == len(raws) and min(found.values()) > 0 and max(found.values()) <= items_max:
-            return found
+        counts = {parse_name(raw.topic, "topic"): raw.count for raw in raws}
+        if len(counts) == len(raws) and min(counts.values()) > 0 and max(counts.values()) <= items_max:
+            return counts
     except (FoqsError, TypeError):
         pass  # a name is wrong, or a count is missing
-    found = {}
+    counts = {}
     for place, raw in enumerate(raws):
         try:
             topic = parse_name(raw.topic, "topic")
             count = validation.check_number(raw.count, 1, items_max, "count")
-            if topic in found:
-                raise InvalidArgument("this topic stands in the call twice; name it once", field="topic")
+            if topic in counts:
+                raise InvalidArgument("this topic occurs twice in the call; name it once", field="topic")
         except FoqsError as error:
             raise with_path(f"topics[{place}]", error) from None
-        found[topic] = count
-    return found
+        counts[topic] = count
+    return counts
 
 
 def parse_lease_columns(raws: Sequence[Any]) -> tuple[list[tuple[int, int]], list[int]] | None:
-    """(shard, number) and token of each of many `Lease` structs; None when `lease` would refuse one, or an id is twice."""
+    """Parse many `Lease` structs into (shard, number) pairs and tokens; return None if one is bad or an id is repeated."""
     texts = [raw.id for raw in raws]
     tokens = [raw.token for raw in raws]
     if None in tokens or len(set(texts)) < len(texts):
@@ -237,14 +237,14 @@ def parse_lease_columns(raws: Sequence[Any]) -> tuple[list[tuple[int, int]], lis
 
 
 def parse_ids(texts: Sequence[bytes | None]) -> list[tuple[int, int]] | None:
-    """What `parse_id` makes of each; None when it would refuse one."""
+    """Parse many ids as `parse_id` does; return None if it would refuse one."""
     ids = []
     for text in texts:
         if text is None or len(text) > ID_BYTES_MAX:
             return None
         head, _, tail = text.partition(b"-")
         shard = _SHARD_BY_TEXT.get(head)
-        # Digits only and no zero before them: the one spelling.
+        # Only digits, without leading zeros: each id has one spelling.
         if shard is None or not tail.isdigit() or tail[0] == _ZERO:
             return None
         number = int(tail)
@@ -255,12 +255,12 @@ def parse_ids(texts: Sequence[bytes | None]) -> list[tuple[int, int]] | None:
 
 
 def parse_lease(raw: Any) -> tuple[tuple[int, int], int]:
-    """A `Lease` struct: ((shard, number), token). Raises InvalidArgument."""
+    """Parse a `Lease` struct into ((shard, number), token). Raises InvalidArgument."""
     return parse_item_id(raw.id), _parse_token(raw.token)
 
 
 def lease_event_parser(kind: EventKind, namespace: str) -> Callable[[Any], tuple[int, Event]]:
-    """Reads `Lease` structs into (shard, event) of this kind."""
+    """Return a parser of `Lease` structs into (shard, event) with events of this kind."""
 
     def read(raw: Any) -> tuple[int, Event]:
         (shard, number), token = parse_lease(raw)
@@ -270,7 +270,7 @@ def lease_event_parser(kind: EventKind, namespace: str) -> Callable[[Any], tuple
 
 
 def extension_event_parser(namespace: str, settings: NamespaceSettings) -> Callable[[Any], tuple[int, Event]]:
-    """Reads `Extension` structs."""
+    """Return a parser of `Extension` structs into (shard, event)."""
 
     def read(raw: Any) -> tuple[int, Event]:
         shard, number = parse_item_id(raw.id)
@@ -285,14 +285,16 @@ def extension_event_parser(namespace: str, settings: NamespaceSettings) -> Calla
 def nack_event_parser(
     namespace: str, settings: NamespaceSettings, jitter: Callable[[], float]
 ) -> Callable[[Any], tuple[int, Event]]:
-    """Reads `Nack` structs; `jitter` draws a number in [0, 1) for each."""
+    """Return a parser of `Nack` structs into (shard, event); `jitter` returns a random number in [0, 1)."""
 
     def read(raw: Any) -> tuple[int, Event]:
         shard, number = parse_item_id(raw.id)
         token = _parse_token(raw.token)
         validation.check_delivery_time(raw.delay_ms, raw.deliver_after_ms)
         if raw.dead and (raw.delay_ms is not None or raw.deliver_after_ms is not None):
-            raise InvalidArgument("a dead item is not delivered again; give no time with dead", field="dead")
+            raise InvalidArgument(
+                "a dead item is not delivered again; leave out delay_ms and deliver_after_ms", field="dead"
+            )
         if raw.metadata is not None:
             validation.check_size(raw.metadata, settings.metadata_bytes_max, "metadata")
         event = Event(
@@ -312,7 +314,7 @@ def nack_event_parser(
 
 
 def id_event_parser(event: Event) -> Callable[[Any], tuple[int, Event]]:
-    """Reads bare ids into events like this one."""
+    """Return a parser of ids into (shard, event) with copies of this event."""
 
     def read(raw: Any) -> tuple[int, Event]:
         shard, number = parse_item_id(raw, "")
@@ -325,7 +327,7 @@ def id_event_parser(event: Event) -> Callable[[Any], tuple[int, Event]]:
 
 
 def error_struct(error: FoqsError) -> Any:
-    """The `Error` struct: the one table from the core's errors to the wire."""
+    """Return the `Error` struct of an error of the core."""
     owner = error.owner
     return ttypes.Error(
         code=ttypes.ErrorCode(int(error.code)),
@@ -337,33 +339,33 @@ def error_struct(error: FoqsError) -> Any:
 
 
 def _escape_surrogates(text: str) -> str:
-    """The text, with escapes where it is none: it may quote what a caller sent, and the answer must be given."""
+    """Escape what is not valid text: an error may quote a caller's bytes, and must be sent nevertheless."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def enqueue_reply(results: Sequence[EnqueueOutcome]) -> Any:
-    """The reply of ids and errors, in their order."""
+    """Return the reply with these ids and errors."""
     make = ttypes.EnqueueResult
     if set(map(type, results)) == {str}:
         return ttypes.EnqueueReply([make(result) for result in results])
-    told = [
+    structs = [
         make(result) if type(result) is str else _enqueue_result(place, result) for place, result in enumerate(results)
     ]
-    return ttypes.EnqueueReply(told)
+    return ttypes.EnqueueReply(structs)
 
 
 def _enqueue_result(place: int, result: Any) -> Any:
     if type(result) is Repeated:
         return ttypes.EnqueueResult(result.id, repeated=True)
-    told = error_struct(result)
-    if told.field and not told.field.startswith("items"):
-        # The queue names the item's own field: it does not know which entries of the call never came to it.
-        told.field = f"items[{place}].{told.field}"
-    return ttypes.EnqueueResult(None, told)
+    error = error_struct(result)
+    if error.field and not error.field.startswith("items"):
+        # The queue names only the item's field: it does not know the item's place in the call.
+        error.field = f"items[{place}].{error.field}"
+    return ttypes.EnqueueResult(None, error)
 
 
 def outcomes_reply(results: Sequence[Outcome]) -> Any:
-    """The reply of outcomes, in their order."""
+    """Return the reply with these outcomes."""
     if results.count(None) == len(results):
         return _all_done_reply(len(results))
     return ttypes.OutcomesReply([_outcome_struct(result) for result in results])
@@ -387,8 +389,8 @@ _ALREADY_GONE: Final = ttypes.Outcome(already_gone=True)
 
 
 def dequeue_reply(items: Sequence[ItemView]) -> Any:
-    """The reply of deliveries, in their order."""
-    return ttypes.DequeueReply([delivery_struct(seen) for seen in items])
+    """Return the reply with these deliveries."""
+    return ttypes.DequeueReply([delivery_struct(item) for item in items])
 
 
 def delivery_struct(item: ItemView) -> Any:
@@ -438,9 +440,9 @@ def item_view(item: ItemView, with_payload: bool) -> Any:
 
 
 def explain_reply(explanation: ItemExplanation, with_payload: bool) -> Any:
-    seen = explanation.item
+    item = explanation.item
     return ttypes.ExplainReply(
-        item=None if seen is None else item_view(seen, with_payload),
+        item=None if item is None else item_view(item, with_payload),
         reasons=list(explanation.reasons),
         remedies=list(explanation.remedies),
         better_items=explanation.better_items,

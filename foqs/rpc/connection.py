@@ -1,9 +1,9 @@
-"""One connection: its bytes, its calls, its silence.
+"""One connection: its frames, its calls and its timeouts.
 
-Always true: what one peer does touches no other connection; the replies of one
-turn of the loop leave in one write, in the order in which they were given, or in
-two where somebody does not wait for the turn's end; what was given and cannot be
-written any more is given back. Knows nothing of what a call does.
+Always true: a peer affects no other connection; the replies of one turn of the
+loop are sent in order and in one write, or in a few if they are large or
+`RpcServer.write_replies` is called earlier; `on_unsent` is called for each reply
+that can no longer be written. Knows nothing of what a call does.
 
 A transport must offer write, close, abort, is_closing, pause_reading,
 resume_reading, get_write_buffer_size, set_write_buffer_limits and
@@ -31,29 +31,29 @@ from foqs.runtime.deadlines import DeadlineSweeper
 if TYPE_CHECKING:
     from foqs.rpc.server import RpcServer
 
-_NO_ROOM: Final = "the host holds as many bytes of calls as it may; retry"
+_NO_ROOM: Final = "the calls in flight use all the memory that they may; retry"
 
 ENTRY_COST_BYTES: Final = 1_000
-"""What one entry of a decoded request costs in memory, besides its bytes."""
+"""The memory that one entry of a decoded request costs, besides its bytes."""
 
 CACHED_REQUEST_BYTES_MAX: Final = 1_024
-"""A consumer asks for the same again and again: its last dequeue is kept decoded, when it is no longer than this."""
+"""A consumer often repeats the same dequeue: up to this size, its last one is kept decoded."""
 
 PENDING_REPLIES_BYTES_MAX: Final = 64 * 1024
-"""Replies of one turn are gathered up to this, then written at once: copying more costs more than a write."""
+"""Replies of one turn are collected up to this, then written at once: copying more costs more than a write."""
 
 SURPLUS_CONNECTION_S: Final = 1.0
-"""A connection that is one too many may stay so long, to hear so; and as long again to read it."""
+"""A surplus connection stays open at most this long while its calls are refused, and as long again to read the replies."""
 
 SILENCE_BEFORE_CLOSE_S: Final = 0.05
-"""What is to be closed is closed when its peer has sent nothing for this long, for a call that crosses a close gets no answer; below the default of retry_after_ms."""
+"""A connection is closed when its peer has sent nothing for this long: a call that arrives during a close gets no reply. Below the default of retry_after_ms."""
 
 READ_TURN_BYTES: Final = 32_768
-"""A connection that had so much to read at once lets the others have their turn."""
+"""After one read of this size a connection waits until the others had their turn."""
 
 
 class Connection(asyncio.Protocol):
-    """The protocol of one connection, and the `Line` of its calls."""
+    """The protocol of one connection, and the `CallConnection` of its calls."""
 
     def __init__(self, server: RpcServer) -> None:
         self._server = server
@@ -79,10 +79,10 @@ class Connection(asyncio.Protocol):
         self._frame_awaited_since_s: float | None = None
         self._write_blocked_since_s: float | None = None
         self._is_reading = False
-        """What was received is being read, and may be answered at once."""
+        """Received bytes are being processed; their calls may be answered at once."""
         self._is_closing = False
         self._surplus_until_s: float | None = None
-        """When it is closed at the latest, as there are too many."""
+        """The latest moment of the close; None unless this is a surplus connection."""
 
     # ------------------------------------------------------ asyncio's callbacks
 
@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
             self.session.on_connected(transport.get_extra_info("peercert"))
 
     def _refuse_surplus(self) -> None:
-        """There are too many: its calls are told so for a moment, and nothing of them is kept."""
+        """Refuse the calls of this connection for a moment, because there are too many connections."""
         server = self._server
         server.refused_connection_count += 1
         self.log_warning(f"refused: there are {self._limits.connections_max} connections already")
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
             return
         server.surplus_connections[self] = None
         self.session = None
-        self._frame_reader.shed_above_bytes = 0  # of its calls, enough is kept to answer them
+        self._frame_reader.shed_above_bytes = 0  # keeps enough of each call to answer it
         self._surplus_until_s = self.last_received_at_s + SURPLUS_CONNECTION_S
         self._check_timeouts_within(SILENCE_BEFORE_CLOSE_S)
 
@@ -139,12 +139,11 @@ class Connection(asyncio.Protocol):
         elif self._frame_awaited_since_s is None:
             self._frame_awaited_since_s = now
         if len(data) >= READ_TURN_BYTES and self._write_blocked_since_s is None and self._transport is not None:
-            # The event loop would read on for as long as there is more, and all others would wait.
+            # Otherwise the event loop reads on while there is more, and all other connections wait.
             self._transport.pause_reading()
             self._loop.call_soon(self._resume_reading)
 
     def _resume_reading(self) -> None:
-        """It is this connection's turn again."""
         if self._transport is not None and not self._is_closing and self._write_blocked_since_s is None:
             self._transport.resume_reading()
 
@@ -160,7 +159,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._frame_reader.is_mid_frame and not self._is_closing:
-            self.log_warning("its peer closed it in the middle of a frame")
+            self.log_warning("the peer closed the connection in the middle of a frame")
         self._is_closing = True
         self._transport = None
         if self._timeout_timer is not None:
@@ -177,10 +176,10 @@ class Connection(asyncio.Protocol):
     # ---------------------------------------------------------------- messages
 
     def _on_message(self, message: bytes, is_shed: bool) -> None:
-        """Starts one call, or answers why not. The message's bytes are counted in the room unless it was shed."""
+        """Start one call, or refuse it. The message's bytes are reserved already unless it was shed."""
         server, limits = self._server, self._limits
-        room = server.byte_budget
-        held = 0 if is_shed else len(message)
+        budget = server.byte_budget
+        held_bytes = 0 if is_shed else len(message)
         known = server.methods_by_prefix.get(message[: 8 + message[7]]) if len(message) > HEAD_BYTES_MIN else None
         if known is not None and known[0].body_start <= len(message):
             head, method = known
@@ -189,19 +188,19 @@ class Connection(asyncio.Protocol):
             try:
                 head, seqid = read_head(message)
             except BadMessage as error:
-                room.release_reservation(held)
+                budget.release_reservation(held_bytes)
                 self._close_with_warning(str(error))
                 return
             found = server.service.methods.get(head.name)
             if found is None or head.message_type != CALL:
-                room.release_reservation(held)
+                budget.release_reservation(held_bytes)
                 self._reply_exception(head, seqid)
                 return
             method = found
-        visitor = self.session
+        session = self.session
         try:
-            if visitor is not None:
-                visitor.require_principal(method)
+            if session is not None:
+                session.require_principal(method)
             if (
                 is_shed
                 or server.is_stopping
@@ -214,26 +213,26 @@ class Connection(asyncio.Protocol):
                 request = self._decode_cached(message, head, method)
             else:
                 request = self._decode(message, head, method)
-            if visitor is not None:
-                visitor.authorize(method, request)
+            if session is not None:
+                session.authorize(method, request)
             deadline = self.last_received_at_s + server.service.timeout_s(request)
-            cost = held
+            cost_bytes = held_bytes
             for name in method.list_fields:
-                cost += ENTRY_COST_BYTES * len(getattr(request, name) or ())
-            if not room.reserve(cost - held):
+                cost_bytes += ENTRY_COST_BYTES * len(getattr(request, name) or ())
+            if not budget.reserve(cost_bytes - held_bytes):
                 raise Overloaded(_NO_ROOM, retry_after_ms=limits.retry_after_ms)
         except FoqsError as error:
-            room.release_reservation(held)
+            budget.release_reservation(held_bytes)
             server.on_call_replied(method.name, error.code.name, 0.0)
             self.send(frame_failure(head, seqid, method, error))
             return
-        call = RpcCall(self, head, seqid, method, cost, self._last_received_stopwatch_s)
+        call = RpcCall(self, head, seqid, method, cost_bytes, self._last_received_stopwatch_s)
         self._calls[call] = None
         server.calls_in_flight += 1
         call.start(request, deadline, server.reply_grace_s)
 
     def _decode_cached(self, message: bytes, head: MessageHead, method: ServerMethod) -> Any:
-        """The request of a call that may be the same as the last one. Raises FoqsError."""
+        """Decode a request, or return the last one if it is the same. Raises FoqsError."""
         body = message[head.body_start :]
         if body != self._cached_body or head.is_compact != self._cached_is_compact:
             self._cached_request = self._decode(message, head, method)
@@ -258,26 +257,27 @@ class Connection(asyncio.Protocol):
         return arguments.request
 
     def _rejection(self, is_shed: bool) -> FoqsError:
-        """Why no further call is taken now."""
-        retry = self._limits.retry_after_ms
+        """Return the reason why no further call is accepted now."""
+        retry_after_ms = self._limits.retry_after_ms
         if self._surplus_until_s is not None:
             return Overloaded(
-                f"this host has {self._limits.connections_max} connections, and this is one too many: it is closed; "
+                f"this host has {self._limits.connections_max} connections already, so this one is closed; "
                 "use fewer, or another host",
-                retry_after_ms=retry,
+                retry_after_ms=retry_after_ms,
             )
         if self._server.is_stopping:
-            return Unavailable("this host is stopping; use another", retry_after_ms=retry)
+            return Unavailable("this host is stopping; use another", retry_after_ms=retry_after_ms)
         if is_shed:
-            return Overloaded(_NO_ROOM, retry_after_ms=retry)
+            return Overloaded(_NO_ROOM, retry_after_ms=retry_after_ms)
         if len(self._calls) >= self._limits.calls_in_flight_per_connection_max:
-            return Overloaded("this connection has too many calls in flight; wait for replies", retry_after_ms=retry)
-        return Overloaded("the host has too many calls in flight; retry", retry_after_ms=retry)
+            return Overloaded(
+                "this connection has too many calls in flight; wait for replies", retry_after_ms=retry_after_ms
+            )
+        return Overloaded("the host has too many calls in flight; retry", retry_after_ms=retry_after_ms)
 
-    # ------------------------------------------------------- what a call asks for
+    # ---------------------------------------------------------- for `RpcCall`
 
     def on_call_ended(self, call: RpcCall, code: str | None) -> None:
-        """The call holds nothing any more; it was answered OK or with this error's code, or (None) not at all."""
         del self._calls[call]
         server = self._server
         server.calls_in_flight -= 1
@@ -291,44 +291,44 @@ class Connection(asyncio.Protocol):
             server.on_call_or_connection_ended()
 
     def send(self, frame: bytes, on_unsent: Callable[[], None] | None = None) -> None:
-        """Writes a frame together with the others of this turn; calls `on_unsent` when it cannot be written.
+        """Write a frame together with the others of this turn; call `on_unsent` if it cannot be written.
 
-        Where no other can come, because nothing else is under way, it is written now.
+        If no other reply can follow, because no call is in flight, the frame is written now.
         """
         replies = self._pending_replies
-        alone = not self._calls and not self._is_reading
-        if not replies and not alone:
+        is_alone = not self._calls and not self._is_reading
+        if not replies and not is_alone:
             self._server.schedule_write(self)
         replies.append(frame)
         if on_unsent is not None:
             self._on_unsent_callbacks.append(on_unsent)
         self._pending_replies_bytes += len(frame)
-        if alone or self._pending_replies_bytes > PENDING_REPLIES_BYTES_MAX:
+        if is_alone or self._pending_replies_bytes > PENDING_REPLIES_BYTES_MAX:
             self.write_replies()
 
     def write_replies(self) -> None:
-        """Gives what was gathered to the transport, or back. Never raises: its callers answer other connections, too."""
+        """Write the pending replies, or call their `on_unsent`. Never raises: its callers serve other connections, too."""
         replies = self._pending_replies
         if not replies:
             return
-        give_backs = self._on_unsent_callbacks
+        callbacks = self._on_unsent_callbacks
         self._pending_replies, self._pending_replies_bytes, self._on_unsent_callbacks = [], 0, []
         try:
             transport = self._writable_transport()
             if transport is not None:
-                give_backs = []  # it may hold a part of them even where it fails
+                callbacks = []  # if `write` fails, it may have sent some of them
                 transport.write(b"".join(replies))
         except Exception:
-            log.exception("the replies to %s cannot be written; its connection is cut", self._peer_name)
+            log.exception("replies to %s cannot be written; its connection is aborted", self._peer_name)
             self.abort()
-        for give_back in give_backs:
+        for on_unsent in callbacks:
             try:
-                give_back()
+                on_unsent()
             except Exception:
-                log.exception("what was not written to %s cannot be given back", self._peer_name)
+                log.exception("a reply that was not written to %s cannot be undone", self._peer_name)
 
     def _writable_transport(self) -> asyncio.Transport | None:
-        """The transport; None where it takes nothing more."""
+        """Return the transport, or None if nothing more can be written to it."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return None
@@ -339,7 +339,7 @@ class Connection(asyncio.Protocol):
         return None
 
     def set_principal(self, name: str | None) -> None:
-        """The peer is this principal from now on, or nobody: then it has little time and room until it is somebody."""
+        """Set the peer's principal. Without one, the peer has little time to authenticate and may send only small frames."""
         if name is not None:
             self._peer_name = f"{self._address} ({name})"
             self._unauthenticated_since_s = None
@@ -363,19 +363,19 @@ class Connection(asyncio.Protocol):
         self.send(frame_exception(head, seqid, reason, text))
 
     def _close_with_warning(self, text: str) -> None:
-        """The stream cannot be followed: one line, and the end."""
+        """Log a warning and close, because the stream cannot be read any further."""
         self.log_warning(f"closed: {text}")
         self.close()
 
     # ------------------------------------------------------------------ the end
 
     def end_calls(self) -> None:
-        """Answers every call in flight as unfinished."""
+        """Fail every call in flight as unfinished."""
         for call in list(self._calls):
             call.expire()
 
     def close(self) -> None:
-        """Closes after what is gathered and written has left."""
+        """Close after all replies have been sent."""
         if not self._is_closing and self._transport is not None:
             self.write_replies()
             self._is_closing = True
@@ -386,44 +386,44 @@ class Connection(asyncio.Protocol):
             )
 
     def abort(self) -> None:
-        """Closes now."""
+        """Close now; unsent replies are lost."""
         self._is_closing = True
         if self._transport is not None:
             self._transport.abort()
 
     def _check_timeouts(self) -> None:
-        """Ends a connection that has been silent too long; otherwise looks again when it could be."""
+        """Close the connection if a timeout has passed; otherwise check again when one could."""
         now = self._loop.time()
         server = self._server
         if self._is_closing:
             self.abort()
             return
         if self._surplus_until_s is not None:
-            left = self._surplus_until_s - now
+            left_s = self._surplus_until_s - now
             if self._frame_awaited_since_s is None:
-                left = min(left, self.last_received_at_s + SILENCE_BEFORE_CLOSE_S - now)
-            if left > 0:
-                self._check_timeouts_within(min(left, SILENCE_BEFORE_CLOSE_S))
+                left_s = min(left_s, self.last_received_at_s + SILENCE_BEFORE_CLOSE_S - now)
+            if left_s > 0:
+                self._check_timeouts_within(min(left_s, SILENCE_BEFORE_CLOSE_S))
             else:
                 self.close()
             return
         if self._unauthenticated_since_s is not None and server.authenticator is not None:
-            left = self._unauthenticated_since_s + server.authenticator.limits.timeout_s - now
-            reason = "closed: it showed no principal in time"
+            left_s = self._unauthenticated_since_s + server.authenticator.limits.timeout_s - now
+            reason = "closed: it did not authenticate in time"
         elif self._write_blocked_since_s is not None:
-            left = self._write_blocked_since_s + server.stall_timeout_s - now
+            left_s = self._write_blocked_since_s + server.stall_timeout_s - now
             reason = "closed: it does not read its replies"
         elif self._frame_awaited_since_s is not None:
-            left = self._frame_awaited_since_s + server.stall_timeout_s - now
-            what = "a frame it began" if self._frame_reader.is_mid_frame else "a first frame"
-            reason = f"closed: {what} was not whole after {server.stall_timeout_s:g} s"
+            left_s = self._frame_awaited_since_s + server.stall_timeout_s - now
+            frame = "a frame" if self._frame_reader.is_mid_frame else "its first frame"
+            reason = f"closed: {frame} was not complete after {server.stall_timeout_s:g} s"
         else:
-            left = self.last_received_at_s + server.idle_timeout_s - now
+            left_s = self.last_received_at_s + server.idle_timeout_s - now
             reason = ""
-            if left <= 0 and self._calls:
-                left = server.stall_timeout_s
-        if left > 0:
-            self._check_timeouts_within(min(left, server.stall_timeout_s))
+            if left_s <= 0 and self._calls:
+                left_s = server.stall_timeout_s
+        if left_s > 0:
+            self._check_timeouts_within(min(left_s, server.stall_timeout_s))
         elif reason:
             self.log_warning(reason)
             self.abort()

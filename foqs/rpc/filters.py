@@ -1,13 +1,14 @@
-"""Which items a request means and what is to become of them: filters and changes to the core's types.
+"""Parses the filters, changes and pages of requests into the core's types.
 
-Always true: what comes out of here was validated, and errors name the field by
-its path in the request. Knows nothing of calls or the queue.
+Always true: results are validated, and errors name the field by its path in the
+request. Knows nothing of calls or the queue.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from foqs.core.errors import FoqsError, InvalidArgument
 from foqs.core.items import validation
@@ -18,6 +19,10 @@ from foqs.options.options import NamespaceOptions
 from foqs.rpc import codec
 from foqs_client.idl import ttypes
 
+PAGE_LIMIT_DEFAULT: Final = 100
+PAGE_LIMIT_MAX: Final = 1_000
+
+_T = TypeVar("_T")
 _KINDS: Final = {
     ttypes.BulkAction.CANCEL: EventKind.CANCEL,
     ttypes.BulkAction.UPDATE: EventKind.UPDATE,
@@ -26,7 +31,7 @@ _KINDS: Final = {
 
 
 def parse_change(raw: Any, settings: NamespaceOptions) -> Event:
-    """A `Change` struct as an UPDATE of no item yet. Raises FoqsError."""
+    """Parse a `Change` struct into an UPDATE event that names no item yet. Raises FoqsError."""
     if raw is None or (raw.priority is raw.delay_ms is raw.deliver_after_ms is raw.metadata is None):
         raise InvalidArgument(
             "this changes nothing; give priority, delay_ms, deliver_after_ms or metadata", field="change"
@@ -48,11 +53,11 @@ def parse_change(raw: Any, settings: NamespaceOptions) -> Event:
 
 
 def parse_filter(raw: Any) -> ItemFilter:
-    """An `ItemFilter` struct. Raises FoqsError."""
+    """Parse an `ItemFilter` struct. Raises FoqsError."""
     if raw is None:
         raise InvalidArgument("this is missing; an empty filter matches every item", field="filter")
     states = codec.parse_states(raw.states, "filter.states")
-    only = ItemFilter(
+    item_filter = ItemFilter(
         topic=None if raw.topic is None else validation.decode_name(raw.topic, "filter.topic"),
         states=ALL_STATES if states is None else tuple(sorted(set(states))),
         priority_min=PRIORITY_MIN if raw.priority_min is None else raw.priority_min,
@@ -60,28 +65,53 @@ def parse_filter(raw: Any) -> ItemFilter:
         age_min_ms=0 if raw.age_min_ms is None else raw.age_min_ms,
         age_max_ms=TIME_MS_MAX if raw.age_max_ms is None else raw.age_max_ms,
     )
-    if only.priority_min > only.priority_max:
-        raise InvalidArgument("no priority is as high as this and as low as priority_max", field="filter.priority_min")
-    for field, age_ms in (("age_min_ms", only.age_min_ms), ("age_max_ms", only.age_max_ms)):
+    if item_filter.priority_min > item_filter.priority_max:
+        raise InvalidArgument("this is greater than priority_max", field="filter.priority_min")
+    for field, age_ms in (("age_min_ms", item_filter.age_min_ms), ("age_max_ms", item_filter.age_max_ms)):
         if not 0 <= age_ms <= TIME_MS_MAX:
             raise InvalidArgument(f"{age_ms} ms is outside 0 to {TIME_MS_MAX}", field=f"filter.{field}")
-    if only.age_min_ms > only.age_max_ms:
-        raise InvalidArgument("no age is as high as this and as low as age_max_ms", field="filter.age_min_ms")
-    return only
+    if item_filter.age_min_ms > item_filter.age_max_ms:
+        raise InvalidArgument("this is greater than age_max_ms", field="filter.age_min_ms")
+    return item_filter
 
 
 def parse_bulk(request: Any, namespace: str, settings: NamespaceOptions) -> tuple[Event, ItemFilter]:
-    """What a `BulkRequest` is to do, and with which items. Raises FoqsError."""
-    only = parse_filter(request.filter)
+    """Parse a `BulkRequest` into its event and its filter. Raises FoqsError."""
+    item_filter = parse_filter(request.filter)
     kind = _KINDS.get(request.action)
     if kind is None:
         raise InvalidArgument("give CANCEL, UPDATE or REDRIVE", field="action")
     if kind is EventKind.UPDATE:
-        return replace(parse_change(request.change, settings), namespace=namespace), only
+        return replace(parse_change(request.change, settings), namespace=namespace), item_filter
     if request.change is not None:
         raise InvalidArgument("only UPDATE changes items; leave this out", field="change")
     if kind is EventKind.REDRIVE:
-        if request.filter.states is not None and only.states != (State.DEAD,):
+        if request.filter.states is not None and item_filter.states != (State.DEAD,):
             raise InvalidArgument("only dead items can be redriven; leave the states out", field="filter.states")
-        only = replace(only, states=(State.DEAD,))
-    return Event(kind, 0, namespace), only
+        item_filter = replace(item_filter, states=(State.DEAD,))
+    return Event(kind, 0, namespace), item_filter
+
+
+def parse_page(page: Any, limit_min: int = 1) -> tuple[int, str | None]:
+    """Parse a page, which may be missing, into (limit, cursor). Raises FoqsError."""
+    if page is None:
+        return PAGE_LIMIT_DEFAULT, None
+    limit = PAGE_LIMIT_DEFAULT
+    if page.limit is not None:
+        limit = validation.check_number(page.limit, limit_min, PAGE_LIMIT_MAX, "page.limit")
+    if page.cursor is None:
+        return limit, None
+    return limit, validation.decode_text(page.cursor, validation.CURSOR_BYTES_MAX, "page.cursor")
+
+
+def requested_shards(request: Any) -> Collection[int] | None:
+    """Return the shards that another host asks for; None: all shards of this host."""
+    shards: Collection[int] | None = request.shards
+    return shards if request.forwarded else None
+
+
+def page_by_name(rows: Sequence[_T], name: Callable[[_T], str], page: Any) -> tuple[Sequence[_T], str | None]:
+    """Return a page of rows that are sorted by name, and the next cursor: the last row's name."""
+    limit, cursor = parse_page(page)
+    rest = rows if cursor is None else [row for row in rows if name(row) > cursor]
+    return rest[:limit], name(rest[limit - 1]) if len(rest) > limit else None

@@ -1,11 +1,11 @@
 """Frames: bytes in, messages out.
 
-Holds the bytes of a frame that is not whole yet. Always true: memory follows
-the bytes that were received, never the length that was claimed; every byte
-held, here or by a call in flight, is counted in one `Room` for the whole host.
-When the room is full a frame is *shed*: only its first bytes are kept, enough
-to answer the call, and the rest is dropped as it comes. Knows nothing of
-Thrift beyond how an unframed or foreign client's first bytes look.
+Holds the bytes of incomplete frames. Always true: memory grows with the bytes
+received, not with the length that a frame announces; every byte held, here or
+by a call in flight, is counted in one `ByteBudget` for the whole host. When the
+budget is used up, a frame is *shed*: only its first bytes are kept, enough to
+answer the call, and the rest is dropped on arrival. Of Thrift it knows only the
+first bytes of unframed clients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 LENGTH_BYTES: Final = 4
 _LENGTH: Final = struct.Struct(">i")
 SHED_HEAD_BYTES: Final = 300
-"""What is kept of a shed frame: the message's name and sequence id lie within."""
+"""The bytes kept of a shed frame: they contain the method name and the sequence id."""
 
 _FOREIGN_PROTOCOLS: Final = (
     (b"\x80\x01", "an unframed Thrift client; use the framed transport"),
@@ -29,11 +29,11 @@ _HTTP_METHODS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"
 
 
 class BadFrame(Exception):
-    """The stream cannot be followed any further: the connection must be closed."""
+    """The stream cannot be read any further: the connection must be closed."""
 
 
 class ByteBudget:
-    """Bytes held for all connections of a host, against one limit."""
+    """The limit of the bytes that all connections of a host hold together."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -53,15 +53,15 @@ class FrameReader:
     """The frames of one connection.
 
     Args:
-        frame_bytes_max: a frame that claims more ends the connection.
-        byte_budget: where held bytes are counted. A whole frame's bytes stay counted
-            until its receiver gives them back.
+        frame_bytes_max: a longer frame ends the connection.
+        byte_budget: counts the held bytes. The receiver of a complete frame releases
+            the frame's bytes.
     """
 
     def __init__(self, frame_bytes_max: int, byte_budget: ByteBudget) -> None:
         self._frame_bytes_max = frame_bytes_max
         self.shed_above_bytes = frame_bytes_max
-        """A longer frame is shed."""
+        """Longer frames are shed."""
         self._byte_budget = byte_budget
         self._length_prefix = bytearray()
         self._parts: list[bytes] = []
@@ -69,25 +69,25 @@ class FrameReader:
         self._held_bytes = 0
         self._is_shed = False
         self.is_mid_frame = False
-        """Whether a frame has begun and is not whole."""
+        """Whether the last bytes belong to an incomplete frame."""
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Yields (message, shed) for each frame that `data` completes.
+        """Yield (message, is_shed) for each frame that `data` completes.
 
         Raises:
-            BadFrame: a length is negative, zero or too large; the text says what the
-                client seems to be.
+            BadFrame: a length is negative, zero or too large; the text guesses the kind
+                of client.
         """
         position, end = 0, len(data)
-        room = self._byte_budget
+        budget = self._byte_budget
         while position < end:
             start = position + LENGTH_BYTES
             if start <= end and not self.is_mid_frame:
                 [length] = _LENGTH.unpack_from(data, position)
                 stop = start + length
-                fits = room.reserved_bytes + length <= room.bytes_max
+                fits = budget.reserved_bytes + length <= budget.bytes_max
                 if fits and stop <= end and 0 < length <= self.shed_above_bytes:
-                    room.reserved_bytes += length
+                    budget.reserved_bytes += length
                     yield data[start:stop], False
                     position = stop
                     continue
@@ -103,7 +103,7 @@ class FrameReader:
                 yield self._complete_frame()
 
     def discard(self) -> None:
-        """Drops what is held; for a connection that ends."""
+        """Drop the held bytes, because the connection ends."""
         self._byte_budget.release_reservation(self._held_bytes)
         self._held_bytes = 0
         self._parts.clear()
@@ -112,7 +112,7 @@ class FrameReader:
         self.is_mid_frame = False
 
     def _read_length(self, data: bytes, position: int) -> int:
-        """Reads a length, or as much of it as there is; returns the position after it."""
+        """Read the available bytes of a length; return the position after them."""
         self.is_mid_frame = True
         stop = min(len(data), position + LENGTH_BYTES - len(self._length_prefix))
         self._length_prefix += data[position:stop]
@@ -140,10 +140,10 @@ class FrameReader:
             self._append_head(head + part[:SHED_HEAD_BYTES])
 
     def _append_head(self, part: bytes) -> None:
-        """A shed frame's few first bytes are not worth counting: connections are limited."""
-        have = sum(map(len, self._parts))
-        if have < SHED_HEAD_BYTES:
-            self._parts.append(part[: SHED_HEAD_BYTES - have])
+        """Keep the first bytes of a shed frame. They are too few to count: connections are limited."""
+        kept_bytes = sum(map(len, self._parts))
+        if kept_bytes < SHED_HEAD_BYTES:
+            self._parts.append(part[: SHED_HEAD_BYTES - kept_bytes])
 
     def _complete_frame(self) -> tuple[bytes, bool]:
         message = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
@@ -157,9 +157,9 @@ class FrameReader:
         first = bytes(self._length_prefix)
         if first in _HTTP_METHODS:
             return "this looks like an HTTP client; speak framed Thrift to this port"
-        for start, who in _FOREIGN_PROTOCOLS:
-            if first.startswith(start):
-                return f"this looks like {who}"
+        for prefix, client in _FOREIGN_PROTOCOLS:
+            if first.startswith(prefix):
+                return f"this looks like {client}"
         if length <= 0:
-            return f"a frame of {length} bytes is impossible"
+            return f"a frame cannot have {length} bytes"
         return f"a frame of {length} bytes is larger than the limit of {self._frame_bytes_max}"

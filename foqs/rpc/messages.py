@@ -1,9 +1,9 @@
-"""A Thrift message: its head, and structs to and from bytes.
+"""Thrift messages: their heads, and structs to and from bytes.
 
-Holds the two protocols, binary and compact; a reply leaves in the protocol of
-its call. Always true: strings arrive as bytes, so that text is decoded
-strictly by whoever knows the field; nothing is decoded beyond the limits given;
-a message is read to its last byte or refused. Knows nothing of what a call does.
+Holds the two protocols, binary and compact; a reply uses the protocol of its
+call. Always true: strings are decoded as bytes, because only the code that
+knows a field can check its text; nothing beyond the limits is decoded; a
+message is read to its last byte or refused. Knows nothing of what a call does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EXCEPTION: Final[int] = TMessageType.EXCEPTION
 
 NAME_BYTES_MAX: Final = 64
 HEAD_BYTES_MIN: Final = 12
-"""In the binary protocol."""
+"""The shortest head in the binary protocol."""
 _BINARY_VERSION: Final = 0x8001
 _COMPACT_ID: Final = 0x82
 _COMPACT_VERSION: Final = 1
@@ -37,7 +37,7 @@ _VARINT_BYTES_MAX: Final = 5
 class BadMessage(Exception):
     """The message cannot be read; the text says why.
 
-    `too_large`: it claims more than the limits allow.
+    `too_large`: its size exceeds a limit.
     """
 
     def __init__(self, text: str, *, too_large: bool = False) -> None:
@@ -47,23 +47,23 @@ class BadMessage(Exception):
 
 @dataclass(slots=True, frozen=True)
 class MessageHead:
-    """The first part of a message, without its sequence id; `body_start` is where the struct begins."""
+    """The head of a message, without its sequence id; the struct begins at `body_start`."""
 
     is_compact: bool
     message_type: int
     name: bytes
     body_start: int
     reply_prefix: bytes
-    """How the head of a reply begins; in the binary protocol all of it but the sequence id."""
+    """The first bytes of a reply's head; in the binary protocol all but the sequence id."""
 
 
 def call_prefix(name: bytes) -> bytes:
-    """How a call of this method begins in the binary protocol: all before its sequence id."""
+    """Return the bytes of a call before its sequence id, in the binary protocol."""
     return _WORDS.pack(_BINARY_VERSION << 16 | CALL, len(name)) + name
 
 
 def call_head(name: bytes) -> MessageHead:
-    """The head of a message that begins with `call_start(name)`."""
+    """Return the head of a message that begins with `call_prefix(name)`."""
     return _binary_head(CALL, name)
 
 
@@ -74,22 +74,22 @@ def _binary_head(kind: int, name: bytes) -> MessageHead:
 
 @dataclass(slots=True, frozen=True)
 class DecodeLimits:
-    """What one message may hold."""
+    """The limits of one message."""
 
     string_bytes_max: int
     container_items_max: int
 
 
 def read_head(message: bytes) -> tuple[MessageHead, bytes]:
-    """The head of a message, and its sequence id as the bytes that came.
+    """Return the head of a message, and its sequence id as bytes.
 
     Raises:
-        BadMessage: it is not a head, so that the call cannot be answered.
+        BadMessage: there is no valid head, so the call cannot be answered.
     """
     if message[0] == _COMPACT_ID:
         return _read_compact_head(message)
     if len(message) < HEAD_BYTES_MIN:
-        raise BadMessage(f"a message of {len(message)} bytes has no room for its head")
+        raise BadMessage(f"a message of {len(message)} bytes is too short for its head")
     word, length = _WORDS.unpack_from(message)
     if word >> 16 != _BINARY_VERSION:
         raise BadMessage("this is not a Thrift message; use the binary or the compact protocol")
@@ -122,7 +122,7 @@ def _varint_end(message: bytes, start: int) -> int:
 
 
 def bytes_spec(kind: Any) -> list[Any]:
-    """[class, spec] to decode `kind` with, where every string stays bytes."""
+    """Return the [class, spec] that decodes `kind` and keeps every string as bytes."""
     fields = [
         field and (field[0], field[1], field[2], _bytes_args(field[1], field[3]), None) for field in kind.thrift_spec
     ]
@@ -140,10 +140,10 @@ def _bytes_args(ttype: int, args: Any) -> Any:
 
 
 class _UniqueFieldNumber:
-    """The number of a field that a message may hold once.
+    """The number of a field that a message may hold only once.
 
-    The decoder asks for the number whenever the field begins. The second time it is
-    refused there, before the value is decoded.
+    The decoder reads the number whenever the field begins. The second read raises,
+    before the value is decoded.
     """
 
     __slots__ = ("_name", "_number")
@@ -160,14 +160,14 @@ class _UniqueFieldNumber:
 
 
 _decoded_fields: Final[set[_UniqueFieldNumber]] = set()
-"""Of the message that is being decoded; one is at a time."""
+"""The unique fields seen so far in the message that is being decoded."""
 
 
 def unique_field_spec(spec: list[Any]) -> list[Any]:
-    """`spec` of `raw_spec`, to decode with only: a list or a struct outside of lists may come once in a message.
+    """Return a decoding spec that refuses repeated fields; `spec` is from `bytes_spec`.
 
-    So one message makes no more objects than its lists may have entries, however
-    often it repeats them.
+    A list, or a struct outside of lists, may occur once in a message. This bounds
+    the objects that a message can create.
     """
     return [spec[0], tuple(field and _unique_field(*field) for field in spec[1])]
 
@@ -179,17 +179,17 @@ def _unique_field(number: int, ttype: int, name: str, args: Any, default: Any) -
 
 
 class Decoder:
-    """Reads the structs of messages, within bounds; strings come as bytes."""
+    """Decodes the structs of messages within limits; strings stay bytes."""
 
     def __init__(self, limits: DecodeLimits) -> None:
         self._source = _DecodeSource(limits)
 
     def decode(self, message: bytes, head: MessageHead, spec: list[Any]) -> Any:
-        """The struct after the head; `spec` is of `raw_spec` or of `once_spec`.
+        """Return the struct after the head; `spec` is from `bytes_spec` or `unique_field_spec`.
 
         Raises:
-            BadMessage: it is truncated, nested too deeply, beyond the bounds, wrong in
-                an element's type, repeats what may come once, or is followed by more bytes.
+            BadMessage: it is truncated, nested too deeply, beyond the limits, has an
+                element of a wrong type, repeats a unique field, or is followed by more bytes.
         """
         buffer = BytesIO(message)
         buffer.seek(head.body_start)
@@ -212,7 +212,7 @@ class Decoder:
 
 
 class _DecodeSource:
-    """What Thrift's C decoder asks of a protocol and of its transport, in one object that is used again and again."""
+    """Serves Thrift's C decoder as protocol and as transport; reused for all messages."""
 
     __slots__ = ("container_length_limit", "cstringio_buf", "string_length_limit", "trans")
 
@@ -223,7 +223,7 @@ class _DecodeSource:
         self.trans = self
 
     def cstringio_refill(self, partial: bytes, wanted: int) -> BytesIO:
-        """There are no more bytes than the message's."""
+        """Raise EOFError: there are no bytes after the message."""
         raise EOFError
 
 
@@ -236,12 +236,12 @@ _encode_compact: Final = _compact._fast_encode
 
 
 def encode_struct(is_compact: bool, value: Any, spec: list[Any]) -> bytes:
-    """A struct's bytes in the given protocol."""
+    """Return a struct's bytes in the given protocol."""
     return (_encode_compact if is_compact else _encode_binary)(value, spec)  # type: ignore[no-any-return]
 
 
 def frame_reply(head: MessageHead, seqid: bytes, body: bytes) -> bytes:
-    """A whole frame that answers a call."""
+    """Return a frame that answers a call."""
     start = head.reply_prefix
     if head.is_compact:
         name = head.name
@@ -251,7 +251,7 @@ def frame_reply(head: MessageHead, seqid: bytes, body: bytes) -> bytes:
 
 
 def frame_exception(head: MessageHead, seqid: bytes, reason: int, text: str) -> bytes:
-    """A whole frame that answers a call with a TApplicationException."""
+    """Return a frame that answers a call with a TApplicationException."""
     buffer = TMemoryBuffer()
     kind = TCompactProtocolAccelerated if head.is_compact else TBinaryProtocolAccelerated
     TApplicationException(reason, text).write(kind(buffer, fallback=False))

@@ -1,8 +1,8 @@
-"""The methods of the contract, and what serves them.
+"""The methods of the Thrift contract and their handlers.
 
-Holds the shape of one method, and what it is given to answer by. Always true:
-every method of service Foqs has an entry; one that nothing serves answers
-NOT_IMPLEMENTED. Knows nothing of connections.
+Holds the description of a method, and the `Caller` by which a handler replies.
+Always true: every method of service Foqs has an entry; a method without a
+handler fails as NOT_IMPLEMENTED. Knows nothing of connections.
 """
 
 from __future__ import annotations
@@ -43,43 +43,43 @@ READ_ONLY_METHODS: Final = frozenset(
         "exchange",
     )
 )
-"""What cannot have written when it ends unanswered."""
+"""Methods that never write: a call that ends without a reply had no effect."""
 
 
 _T = TypeVar("_T")
 
 
 class Caller(Protocol):
-    """Who waits for the answer of one call. Only the first answer, or failure, is told."""
+    """The receiver of one call's reply. Only the first reply or failure is sent."""
 
     @property
     def session(self) -> AuthSession | None:
-        """The peer; None where the host asks nobody who he is."""
+        """The peer's auth session; None if the host does not authenticate."""
         ...
 
     def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
-        """The call is done: `shape(value)` is its reply struct.
+        """Reply to the call with the struct `to_struct(value)`.
 
-        `on_unsent` is called when the reply cannot be written at all, and not otherwise.
+        `on_unsent` is called if, and only if, no part of the reply can be written.
         """
         ...
 
     def fail(self, error: Exception) -> None:
-        """The call failed as a whole; what is no FoqsError was foreseen by nobody."""
+        """Fail the whole call; an error that is no FoqsError is a bug."""
         ...
 
     def log_malformed(self, text: str) -> None:
-        """A line for the log: the client sent bytes that no correct client sends."""
+        """Log that the client sent bytes that no correct client sends."""
         ...
 
 
 MethodHandler: TypeAlias = Callable[[Any, float, Caller], PendingCall | None]
-"""(request, deadline on the loop's clock, caller): answers the caller, now or later, or raises FoqsError."""
+"""(request, deadline on the loop's clock, caller): replies to the caller now or later, or raises FoqsError."""
 
 
 @dataclass(slots=True, frozen=True)
 class ServerMethod:
-    """One method: its structs and its server."""
+    """One method: its structs and its handler."""
 
     name: str
     writes: bool
@@ -87,31 +87,30 @@ class ServerMethod:
     args_spec: list[Any]
     type_check: TypeCheck
     request_fields: frozenset[str]
-    """The request's fields."""
     list_fields: tuple[str, ...]
     """The request's fields that are lists."""
     result_spec: list[Any]
     result_class: Any
     requirement: Requirement
     namespace_of: Callable[[Any], bytes | None]
-    """What the request names as its namespace, whatever the call."""
+    """Reads the namespace that a request names."""
     is_cacheable: bool
-    """Whether a client sends the same request many times. Whoever serves it must not change it."""
+    """Whether clients often repeat the same request. The handler must not change it."""
 
 
 class RpcService(Protocol):
-    """What the server needs of whoever serves the calls."""
+    """The handlers of all methods, as the server needs them."""
 
     @property
     def methods(self) -> Mapping[bytes, ServerMethod]: ...
 
     def timeout_s(self, request: Any) -> float:
-        """How long the call may take. Raises FoqsError."""
+        """Return how long the call may take. Raises FoqsError."""
         ...
 
 
 def contract_methods(handlers: Mapping[str, MethodHandler]) -> dict[bytes, ServerMethod]:
-    """Every method of the contract by name; `handlers` are those that something serves."""
+    """Return every method of the contract by name; a method without one of these handlers fails."""
     names = [name for name in vars(Foqs.Iface) if not name.startswith("_")]
     unknown = set(handlers) - set(names)
     if unknown:
@@ -120,7 +119,7 @@ def contract_methods(handlers: Mapping[str, MethodHandler]) -> dict[bytes, Serve
 
 
 def task_handler(handle: Callable[[Any, float], Coroutine[Any, Any, Any]]) -> MethodHandler:
-    """Serves by a coroutine function of (request, deadline) that returns the reply struct: a task for each call."""
+    """Return a handler that runs a task per call; `handle(request, deadline)` returns the reply struct."""
 
     async def run(request: Any, deadline: float, caller: Caller) -> None:
         try:
@@ -138,7 +137,7 @@ def task_handler(handle: Callable[[Any, float], Coroutine[Any, Any, Any]]) -> Me
 
 @dataclass(slots=True, frozen=True)
 class _PendingTask:
-    """A call that a task serves."""
+    """A pending call that is served by a task."""
 
     task: asyncio.Task[None]
 
@@ -147,7 +146,7 @@ class _PendingTask:
 
 
 def unchanged(reply: Any) -> Any:
-    """The shape of what is a reply struct already."""
+    """Return the argument: a `to_struct` for values that are reply structs already."""
     return reply
 
 
@@ -173,7 +172,7 @@ def _server_method(name: str, handler: MethodHandler) -> ServerMethod:
 
 
 def _field_getter(path: str) -> Callable[[Any], bytes | None]:
-    """Reads the field at a dotted path of a request; None where it, or what it is in, is missing."""
+    """Return a function that reads the field at a dotted path of a request; None if it, or its parent, is missing."""
     read: Callable[[Any], bytes | None] = attrgetter(path)
     if "." not in path:
         return read

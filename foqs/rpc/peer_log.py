@@ -1,8 +1,8 @@
-"""What the wire says to the log about its peers.
+"""The log of problems with peers.
 
-Always true: a line says who, what is wrong and what happened to the
-connection; a flood of the same kind writes at most a few lines a second and
-then how many were left out. Knows nothing of what is complained about.
+Always true: a line names the peer, the problem and what happened to the
+connection; at most a few lines a second are written, and the next line says how
+many were suppressed. Knows nothing of the problems themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger("foqs.wire")
 
 
 def peer_name(peer: object) -> str:
-    """A peer by its socket's address."""
+    """Return a peer's address as text."""
     return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unknown")
 
 
@@ -36,7 +36,7 @@ class PeerLog:
         self.suppressed_count = 0
 
     def warn(self, peer: str, text: str) -> None:
-        """One line, or one more that was left out."""
+        """Write a line, or count it as suppressed."""
         second = int(self._now())
         if second != self._second:
             self._second, self._line_count = second, 0
@@ -45,6 +45,6 @@ class PeerLog:
             return
         self._line_count += 1
         if self.suppressed_count:
-            text = f"{text} ({self.suppressed_count} such lines were left out before this one)"
+            text = f"{text} ({self.suppressed_count} lines were suppressed before this one)"
             self.suppressed_count = 0
         log.warning("%s: %s", peer, text)

@@ -1,9 +1,8 @@
-"""The calls: from a decoded request to the queue, and back to a reply.
+"""The calls about items and topics: from a decoded request to the queue, and back to a reply.
 
-Holds one method for each call that is served. Always true: the queue sees
-validated values only; an item's error is its own and its neighbours go on; an
-answer has one entry for each entry of its request. Knows nothing of
-connections, frames or how the queue works.
+Holds one method for each call. Always true: the queue gets validated values
+only; a bad entry fails alone; a reply has one entry for each entry of its
+request. Knows nothing of connections, frames or how the queue works.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from foqs.queue.port import Deliveries, ListTopics, PendingCall, Queue
 from foqs.rpc import codec, filters
 from foqs.rpc.auth_session import authenticate
 from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.rpc.filters import parse_page, requested_shards
 from foqs.rpc.methods import Caller, MethodHandler, contract_methods, task_handler
-from foqs.rpc.pages import parse_page, requested_shards
 from foqs_client.idl import ttypes
 
 _T = TypeVar("_T")
@@ -42,8 +41,8 @@ class QueueHandlers:
 
     Args:
         rng: draws the jitter of backoffs.
-        identity: of a host that is alone; in a cluster, `extra_handlers` has the calls about hosts and shards.
-        extra_handlers: calls that are served elsewhere, by name.
+        identity: describes a host without a cluster; in a cluster, `extra_handlers` has the calls about hosts and shards.
+        extra_handlers: handlers of other calls by name.
     """
 
     def __init__(
@@ -81,18 +80,18 @@ class QueueHandlers:
         )
 
     def timeout_s(self, request: Any) -> float:
-        """The call's time: what the caller asked for, cut to the host's limit."""
+        """Return the call's timeout: the requested one, at most the host's limit."""
         limits = self._queue.limits
         timeout_ms = request.timeout_ms
         if timeout_ms is None:
             timeout_ms = limits.timeout_ms_default
         elif timeout_ms < 1:
-            raise InvalidArgument(f"{timeout_ms} ms is no time at all; give at least 1", field="timeout_ms")
+            raise InvalidArgument(f"{timeout_ms} ms is too short; give at least 1", field="timeout_ms")
         elif timeout_ms > limits.timeout_ms_max:
             timeout_ms = limits.timeout_ms_max
         return timeout_ms / 1_000  # type: ignore[no-any-return]
 
-    # ---------------------------------------------------------- the way of items
+    # ------------------------------------------------------- the life of an item
 
     def enqueue(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
         namespace, settings = self._namespace(request)
@@ -115,12 +114,12 @@ class QueueHandlers:
             validation.check_number(items_max, 1, limits.items_per_call_max, "items_max")
         wait_ms = request.wait_ms or 0
         if wait_ms < 0:
-            raise InvalidArgument(f"{wait_ms} ms cannot be waited; give 0 or more", field="wait_ms")
+            raise InvalidArgument(f"{wait_ms} ms is negative; give 0 or more", field="wait_ms")
         if wait_ms:
             wait_ms = min(wait_ms, limits.wait_ms_max, int(self.timeout_s(request) * 1_000))
 
-        def done(hand_out: Deliveries) -> None:
-            caller.reply(codec.dequeue_reply, hand_out.items, hand_out.release)
+        def done(deliveries: Deliveries) -> None:
+            caller.reply(codec.dequeue_reply, deliveries.items, deliveries.release)
 
         return self._queue.dequeue(namespace, list(wants.items()), wait_ms, lease_ms, deadline, done, items_max)
 
@@ -161,7 +160,7 @@ class QueueHandlers:
         return self._apply_by_ids(request, filters.parse_change(request.change, settings), deadline, caller)
 
     def _apply_by_ids(self, request: Any, event: Event, deadline: float, caller: Caller) -> PendingCall | None:
-        """Runs an event on each id of a request."""
+        """Apply an event to each id of a request."""
         namespace, _ = self._namespace(request)
         read = codec.id_event_parser(replace(event, namespace=namespace))
         return self._apply(namespace, request.ids, "ids", read, deadline, caller)
@@ -175,25 +174,25 @@ class QueueHandlers:
         deadline: float,
         caller: Caller,
     ) -> PendingCall | None:
-        """Runs one event for each entry of a request."""
+        """Apply one event for each entry of a request."""
         events, errors = _parse_entries(self._checked_entries(raws, field), field, parse)
         done = _on_done(codec.outcomes_reply, errors, caller)
         return self._queue.apply(namespace, events, deadline, done) if events else done([])
 
     def _checked_entries(self, raws: Sequence[Any] | None, field: str) -> Sequence[Any]:
-        """A request's list. Raises FoqsError for a missing, an empty and a long one."""
-        most = self._queue.limits.items_per_call_max
-        if not raws or len(raws) > most:
-            validation.check_entry_count(None if raws is None else len(raws), most, field)
+        """Return a request's list. Raises FoqsError if it is missing, empty or too long."""
+        items_max = self._queue.limits.items_per_call_max
+        if not raws or len(raws) > items_max:
+            validation.check_entry_count(None if raws is None else len(raws), items_max, field)
         return raws or ()
 
-    # -------------------------------------------------------------------- looking
+    # -------------------------------------------------------------------- reading
 
     async def get_active_topics(self, request: Any, deadline: float) -> Any:
         return await self.list_topics(request, self._queue.list_topics)
 
     async def list_topics(self, request: Any, list_topics: ListTopics) -> Any:
-        """Answers getActiveTopics by `list_topics`."""
+        """Serve getActiveTopics by `list_topics`."""
         namespace, _ = self._namespace(request)
         prefix, states = "", None
         if request.filter is not None:
@@ -214,20 +213,20 @@ class QueueHandlers:
         items, next_cursor = await self._queue.peek(
             namespace, topic, state, cursor, limit, with_payload, deadline, shards
         )
-        cursors = [format_cursor(seen.row.order_key, seen.shard) for seen in items] if request.forwarded else None
-        return ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor, cursors)
+        cursors = [format_cursor(item.row.order_key, item.shard) for item in items] if request.forwarded else None
+        return ttypes.ItemsReply([codec.item_view(item, with_payload) for item in items], next_cursor, cursors)
 
     async def get_item(self, request: Any, deadline: float) -> Any:
         namespace, _ = self._namespace(request)
         shard, number = codec.parse_item_id(request.id)
-        seen = await self._queue.get_item(namespace, shard, number, deadline)
-        return codec.item_view(seen, bool(request.with_payload))
+        item = await self._queue.get_item(namespace, shard, number, deadline)
+        return codec.item_view(item, bool(request.with_payload))
 
     async def explain(self, request: Any, deadline: float) -> Any:
         namespace, _ = self._namespace(request)
         shard, number = codec.parse_item_id(request.id)
-        explained = await self._queue.explain(namespace, shard, number, deadline)
-        return codec.explain_reply(explained, bool(request.with_payload))
+        explanation = await self._queue.explain(namespace, shard, number, deadline)
+        return codec.explain_reply(explanation, bool(request.with_payload))
 
     # ------------------------------------------------------------------ by filter
 
@@ -236,26 +235,26 @@ class QueueHandlers:
         topic = None if request.topic is None else validation.decode_name(request.topic, "topic")
         limit, cursor = parse_page(request.page)
         with_payload = bool(request.with_payload)
-        only = ItemFilter(topic, (State.DEAD,))
+        item_filter = ItemFilter(topic, (State.DEAD,))
         shards = requested_shards(request)
         items, next_cursor = await self._queue.list_matching(
-            namespace, only, cursor, limit, with_payload, deadline, shards
+            namespace, item_filter, cursor, limit, with_payload, deadline, shards
         )
-        cursors = [cursor_after(seen) for seen in items] if request.forwarded else None
-        return ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor, cursors)
+        cursors = [cursor_after(item) for item in items] if request.forwarded else None
+        return ttypes.ItemsReply([codec.item_view(item, with_payload) for item in items], next_cursor, cursors)
 
     async def count_items(self, request: Any, deadline: float) -> Any:
         namespace, _ = self._namespace(request)
-        only = filters.parse_filter(request.filter)
-        count = await self._queue.count_matching(namespace, only, deadline, requested_shards(request))
+        item_filter = filters.parse_filter(request.filter)
+        count = await self._queue.count_matching(namespace, item_filter, deadline, requested_shards(request))
         return ttypes.CountItemsReply(count.items, count.payload_bytes)
 
     async def bulk(self, request: Any, deadline: float) -> Any:
         namespace, settings = self._namespace(request)
-        change, only = filters.parse_bulk(request, namespace, settings)
+        change, item_filter = filters.parse_bulk(request, namespace, settings)
         limit, cursor = parse_page(request.page, limit_min=0 if request.forwarded else 1)
         page = await self._queue.change_matching(
-            namespace, change, only, cursor, limit, deadline, requested_shards(request)
+            namespace, change, item_filter, cursor, limit, deadline, requested_shards(request)
         )
         refusal = None if page.refusal is None else codec.error_struct(page.refusal)
         return ttypes.BulkReply(page.changed, page.next_cursor, page.refused, refusal)
@@ -273,7 +272,7 @@ class QueueHandlers:
 def _parse_entries(
     raws: Sequence[Any], field: str, parse: Callable[[Any], _T]
 ) -> tuple[list[_T], dict[int, FoqsError]]:
-    """What `parse` makes of a request's entries, and the errors of the others by place; an id stands in it once."""
+    """Parse a request's entries; return the good ones, and the errors of the others by place. An id may occur once."""
     good: list[_T] = []
     errors: dict[int, FoqsError] = {}
     seen: set[bytes] = set()
@@ -283,7 +282,7 @@ def _parse_entries(
             identity = raw if field == "ids" else raw.id
             if identity in seen:
                 inner = "" if field == "ids" else "id"
-                raise InvalidArgument("this id stands in the call twice; name it once", field=inner)
+                raise InvalidArgument("this id occurs twice in the call; name it once", field=inner)
             seen.add(identity)
             good.append(value)
         except FoqsError as error:
@@ -294,7 +293,7 @@ def _parse_entries(
 def _on_done(
     to_struct: Callable[[Sequence[_R | FoqsError]], Any], errors: Mapping[int, FoqsError], caller: Caller
 ) -> Callable[[list[_R | FoqsError]], None]:
-    """What answers the caller with the queue's answers, each error put in its place among them."""
+    """Return a callback that replies with the queue's results and inserts each error at its place."""
     if not errors:
         return partial(caller.reply, to_struct)
     for error in errors.values():
@@ -302,10 +301,10 @@ def _on_done(
             caller.log_malformed(f"{error.field}: {error.message}")
             break
 
-    def whole(answers: list[_R | FoqsError]) -> Any:
-        results = list(answers)
+    def with_errors(good_results: list[_R | FoqsError]) -> Any:
+        results = list(good_results)
         for place, error in errors.items():
             results.insert(place, error)
         return to_struct(results)
 
-    return partial(caller.reply, whole)
+    return partial(caller.reply, with_errors)

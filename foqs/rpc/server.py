@@ -1,9 +1,9 @@
-"""The framed server: all connections of a host, and the host's stop.
+"""The RPC server: all connections of a host, and their orderly end.
 
-Holds the connections that are open and counts the calls in flight. Always true:
-the limits of `RpcOptions` hold at any moment; time is the loop's, order is that
-of arrival, so that a simulation that drives `connection` by hand sees the same
-run for the same input. Knows nothing of what a call does.
+Holds the open connections and counts the calls in flight. Always true: the
+limits of `RpcOptions` hold at any moment; the only clock is the loop's, and
+calls are started in order of arrival, so a simulation that drives `connection`
+by hand repeats a run exactly. Knows nothing of what a call does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from foqs.rpc.methods import RpcService
 from foqs.rpc.peer_log import PeerLog
 
 OnCallReplied: TypeAlias = Callable[[str, str, float], None]
-"""(method, OK or the error's code, seconds) of each call that was answered."""
+"""Called for each answered call with (method, OK or the error's code, seconds)."""
 
 
 class RpcServer:
@@ -31,9 +31,9 @@ class RpcServer:
     simulation's transports.
 
     Args:
-        on_call_replied: told (method, OK or the error's code, seconds) of every call answered.
-        authenticator: who may call; anybody if None.
-        stopwatch_s: the stop watch for that; the loop's clock if None.
+        on_call_replied: see `OnCallReplied`.
+        authenticator: authenticates callers; None: anybody may call.
+        stopwatch_s: measures the calls; None: the loop's clock.
     """
 
     def __init__(
@@ -62,46 +62,46 @@ class RpcServer:
         self.peer_log = PeerLog(loop.time)
         self.connections: dict[Connection, None] = {}
         self.surplus_connections: dict[Connection, None] = {}
-        """Open, and one too many each: they are told so, and closed."""
+        """Open connections above `connections_max`: their calls are refused, then they are closed."""
         self.refused_connection_count = 0
-        """There were too many."""
+        """Connections refused because there were too many."""
         self.calls_in_flight = 0
         self.is_stopping = False
         self.idle_waiter: asyncio.Future[None] | None = None
         self._pending_writes: list[Connection] = []
-        """Those with replies of this turn of the loop."""
+        """Connections with replies of this turn of the loop."""
 
     def connection(self) -> Connection:
-        """A protocol for one new connection."""
+        """Return a protocol for one new connection."""
         return Connection(self)
 
     def schedule_write(self, connection: Connection) -> None:
-        """It has replies, which leave at the end of this turn of the loop, or with `send`."""
+        """Write the connection's replies at the end of this turn of the loop, or with `write_replies` before that."""
         if not self._pending_writes:
             self.loop.call_soon(self.write_replies)
         self._pending_writes.append(connection)
 
     def write_replies(self) -> None:
-        """Writes the replies that were gathered."""
-        gathering, self._pending_writes = self._pending_writes, []
-        for connection in gathering:
+        """Write the replies of this turn of the loop."""
+        connections, self._pending_writes = self._pending_writes, []
+        for connection in connections:
             connection.write_replies()
 
     def close_revoked(self) -> None:
-        """Closes the connections whose token or certificate is not valid any more; their calls end as unfinished."""
+        """Close the connections whose token or certificate is no longer valid; their calls end as unfinished."""
         for connection in list(self.connections):
             if connection.session is not None and connection.session.is_revoked:
-                connection.log_warning("closed: what it was known by is not valid any more")
+                connection.log_warning("closed: its token or certificate is no longer valid")
                 connection.end_calls()
                 connection.close()
 
     async def stop(self, deadline: float) -> None:
-        """Ends all connections; calls in flight have until `deadline`, on the loop's clock.
+        """End all connections; calls in flight have until `deadline`, on the loop's clock.
 
-        The caller has stopped listening. Calls that arrive meanwhile are answered
-        UNAVAILABLE. What is unfinished at the deadline is answered UNKNOWN_OUTCOME
-        (reads: DEADLINE_EXCEEDED), and replies that a peer does not read within the
-        grace after it are dropped.
+        The caller must have stopped listening. Calls that arrive meanwhile fail as
+        UNAVAILABLE. Calls that are unfinished at the deadline fail as UNKNOWN_OUTCOME
+        (reads: DEADLINE_EXCEEDED). Replies that a peer does not read within the grace
+        period after it are dropped.
         """
         self.is_stopping = True
         await self._wait_until_idle(deadline)
@@ -119,29 +119,28 @@ class RpcServer:
 
     async def _wait_until_idle(self, deadline: float, *, with_connections: bool = False) -> None:
         while self.calls_in_flight or (with_connections and self.connections):
-            left = deadline - self.loop.time()
-            if left <= 0:
+            left_s = deadline - self.loop.time()
+            if left_s <= 0:
                 return
-            quiet = self.idle_waiter = self.loop.create_future()
-            timer = self.loop.call_later(left, _set_done, quiet)
+            idle = self.idle_waiter = self.loop.create_future()
+            timer = self.loop.call_later(left_s, _set_done, idle)
             try:
-                await quiet
+                await idle
             finally:
                 timer.cancel()
                 self.idle_waiter = None
 
     async def _wait_until_silent(self, deadline: float) -> None:
-        """Answers on until the peers, told to go away, send no more: a call that crosses a close gets no answer."""
-        begun = self.loop.time()
+        """Refuse calls until the peers send no more: a call that arrives while its connection is closed gets no reply."""
+        started_at = self.loop.time()
         while self.connections:
-            heard = max(connection.last_received_at_s for connection in self.connections)
-            silent_at = min(max(begun, heard) + SILENCE_BEFORE_CLOSE_S, deadline)
+            last_received_at = max(connection.last_received_at_s for connection in self.connections)
+            silent_at = min(max(started_at, last_received_at) + SILENCE_BEFORE_CLOSE_S, deadline)
             if silent_at <= self.loop.time():
                 return
             await asyncio.sleep(silent_at - self.loop.time())
 
     def on_call_or_connection_ended(self) -> None:
-        """A call or a connection ended."""
         if self.idle_waiter is not None:
             _set_done(self.idle_waiter)
 

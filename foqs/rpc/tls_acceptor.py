@@ -1,13 +1,12 @@
-"""Where connections arrive that must speak TLS first.
+"""Accepts connections that must start with a TLS handshake.
 
-Holds the handshakes under way. Always true: there is a limited number of them,
-and none lasts longer than its timeout; one that fails costs one line of the log
-at most. The certificate may be
-replaced at any time; connections that are open keep theirs. Knows nothing of
-what is said behind the door.
+Holds the handshakes in progress. Always true: their number is limited, and none
+lasts longer than its timeout; a failed handshake writes at most one line of the
+log. The certificate may be replaced at any time; open connections keep the old
+one. Knows nothing of the calls.
 
-Handshakes are made on accepted sockets rather than by the listener, because
-that one tells nobody of those that fail, and counts none.
+The handshakes run on accepted sockets and not in asyncio's listener, because the
+listener neither limits handshakes nor reports their failures.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from foqs.rpc.server import RpcServer
 
 _NOT_TLS: Final = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"))
 _ALERT: Final = bytes((21, 3, 1, 0, 2, 2, 70))
-"""Fatal: protocol version. It tells a client of ours that began without TLS what is spoken here."""
+"""A fatal alert, protocol version: our client that began without TLS then reports that the port speaks TLS."""
 
 
 class TlsAcceptor:
-    """The arrivals of one listener. `connection` is its protocol factory.
+    """The TLS handshakes of one listener. `connection` is its protocol factory.
 
     Args:
-        server: gets the connections whose handshake is done.
-        on_handshake_failed: told of every handshake that came to nothing.
+        server: serves the connections whose handshake is done.
+        on_handshake_failed: called once per failed handshake.
 
     Attributes:
-        context: of the handshakes to come.
+        context: used by future handshakes.
     """
 
     def __init__(self, server: RpcServer, context: ssl.SSLContext, on_handshake_failed: Callable[[], None]) -> None:
@@ -45,31 +44,30 @@ class TlsAcceptor:
         self._handshakes: set[asyncio.Task[None]] = set()
 
     def connection(self) -> asyncio.BaseProtocol:
-        """A protocol for one connection that was accepted."""
+        """Return a protocol for one accepted connection."""
         return _AcceptedConnection(self)
 
     def close(self) -> None:
-        """Breaks off the handshakes under way."""
+        """Cancel the handshakes in progress."""
         for handshake in self._handshakes:
             handshake.cancel()
 
     def on_accepted(self, transport: asyncio.BaseTransport) -> None:
-        """A connection has come; nothing of it was read."""
+        """Start the handshake of a connection from which nothing was read."""
         accepted: asyncio.Transport = transport  # type: ignore[assignment]
         peer = peer_name(accepted.get_extra_info("peername"))
         if len(self._handshakes) >= self._server.limits.handshakes_max:
             self._on_handshake_failed()
             self._server.peer_log.warn(peer, f"closed: there are {len(self._handshakes)} TLS handshakes already")
         elif not self._server.is_stopping:
-            # The transport has read nothing yet, and gives the socket up before it does.
-            shaking = self._handshake(accepted.get_extra_info("socket").dup(), peer)
-            handshake = self._server.loop.create_task(shaking)
+            # The transport has read nothing yet; it is aborted below, and the handshake uses a copy of the socket.
+            handshake = self._server.loop.create_task(self._handshake(accepted.get_extra_info("socket").dup(), peer))
             self._handshakes.add(handshake)
             handshake.add_done_callback(self._handshakes.discard)
         accepted.abort()
 
     async def _handshake(self, accepted: socket.socket, peer: str) -> None:
-        with accepted.dup() as answer:
+        with accepted.dup() as alert_socket:
             try:
                 await self._server.loop.connect_accepted_socket(
                     self._server.connection,
@@ -82,7 +80,7 @@ class TlsAcceptor:
                 self._on_handshake_failed()
                 self._server.peer_log.warn(peer, f"closed: {_failure_text(error, self._handshake_timeout_s)}")
                 if getattr(error, "reason", None) in _NOT_TLS:
-                    _try_send(answer, _ALERT)
+                    _try_send(alert_socket, _ALERT)
 
 
 class _AcceptedConnection(asyncio.Protocol):
@@ -95,24 +93,26 @@ class _AcceptedConnection(asyncio.Protocol):
         self._acceptor.on_accepted(transport)
 
 
-def _try_send(answer: socket.socket, data: bytes) -> None:
+def _try_send(sock: socket.socket, data: bytes) -> None:
     try:
-        answer.setblocking(False)
-        answer.send(data)
+        sock.setblocking(False)
+        sock.send(data)
     except OSError:
-        return  # it is gone, or does not read
+        return  # the peer is gone, or does not read
 
 
 def _failure_text(error: OSError, timeout_s: float) -> str:
-    """Why a handshake came to nothing, for the log."""
+    """Return why a handshake failed, for the log."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted ({error.verify_message})"
     reason = getattr(error, "reason", None) or ""
     if reason in _NOT_TLS:
-        return "it does not speak TLS, and this port does; its address must begin with foqss://"
+        return "it does not speak TLS, but this port does; its URL must begin with foqss://"
     words = reason.replace("_", " ").lower()
     if isinstance(error, ssl.SSLError) and "ALERT" not in reason:
         return f"the TLS handshake failed ({words or error})"
     if isinstance(error, ConnectionAbortedError):
         return f"the TLS handshake was not done after {timeout_s:g} s"
-    return f"it left during the TLS handshake{words and f' ({words})'}; it may not trust this host's certificate"
+    return (
+        f"it disconnected during the TLS handshake{words and f' ({words})'}; it may not trust this host's certificate"
+    )

@@ -1,9 +1,9 @@
-"""Fields of the wrong type, which Thrift's decoder skips in silence or gives up without naming.
+"""Detects fields of the wrong type, which Thrift's decoder skips silently or refuses without their name.
 
-Always true: a message whose known fields all had their type and came once
-costs one comparison of lengths; only another one (or one that is not spelled in
-the shortest way) is walked, field by field and up to a bound. Unknown fields are left alone: a newer client may send them.
-Knows nothing of what fields mean.
+Always true: a message whose known fields have the right types and occur once
+costs one comparison of lengths. Any other message, and one that is not encoded in
+the shortest way, is walked field by field, up to a limit. Unknown fields are
+ignored: a newer client may send them. Knows nothing of what fields mean.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from thrift.transport.TTransport import TMemoryBuffer
 from foqs.rpc.messages import MessageHead, encode_struct
 
 VALUES_MAX: Final = 20_000
-"""How many values are walked before the message is refused; each costs a few microseconds."""
+"""A message with more values is refused by the walk; each value costs a few microseconds."""
 
 _LONG_MESSAGE_BYTES: Final = 1_024
 _SHORT_FIELD_DELTA_MAX: Final = 16
-"""In the compact protocol, fields that are less than this apart have a head of one byte."""
+"""In the compact protocol, a field has a head of one byte if its number exceeds the previous one by less than this."""
 
 _TYPE_NAMES: Final[dict[int, str]] = {
     TType.BOOL: "a bool",
@@ -41,7 +41,7 @@ _TYPE_NAMES: Final[dict[int, str]] = {
 
 
 class WrongType(Exception):
-    """A known field has another type than the contract says, or came twice. `field` is its path."""
+    """A known field has a wrong type, or came twice. `field` is its path."""
 
     def __init__(self, text: str, field: str) -> None:
         super().__init__(text)
@@ -49,14 +49,14 @@ class WrongType(Exception):
 
 
 class TypeCheck:
-    """Refuses messages of one method in which a known field was skipped for its type, or came twice.
+    """Refuses messages of one method in which a known field has a wrong type or comes twice.
 
-    What Thrift skipped is missing when the struct is encoded again. In a long
-    message payloads are left out of that and their lengths are added: the encoder
-    goes byte by byte.
+    A field that Thrift skipped is missing when the struct is encoded again, so the
+    lengths differ. For a long message, the payloads are not encoded and their lengths
+    are added: the encoder copies byte by byte.
 
     Args:
-        spec: of `raw_spec`, of the method's arguments: one field, the request.
+        spec: the `bytes_spec` of the method's arguments: one field, the request.
     """
 
     def __init__(self, spec: list[Any]) -> None:
@@ -67,10 +67,10 @@ class TypeCheck:
         for field in fields:
             if field and field[1] == TType.LIST and field[3][0] == TType.STRUCT:
                 element, inner = field[3][1]
-                rest = tuple(None if each and each[2] == "payload" else each for each in inner)
+                rest = tuple(None if entry and entry[2] == "payload" else entry for entry in inner)
                 if rest != inner:
                     assert len(inner) <= _SHORT_FIELD_DELTA_MAX, (
-                        "else the next field's head in the compact protocol is longer"
+                        "otherwise the next field's head is longer in the compact protocol"
                     )
                     self._payload_lists += (field[2],)
                     field = (*field[:3], (TType.STRUCT, [element, rest], field[3][2]), field[4])
@@ -78,10 +78,10 @@ class TypeCheck:
         self._spec_without_payloads = [spec[0], (None, (*spec[1][1][:3], [kind, tuple(lean)], None))]
 
     def check(self, message: bytes, head: MessageHead, decoded: Any) -> None:
-        """`decoded` is what the decoder made of the message.
+        """Check a message against its decoded struct.
 
         Raises:
-            WrongType: it says which field, and what it should be.
+            WrongType: names the field and its type in the contract.
         """
         if len(message) < _LONG_MESSAGE_BYTES or decoded.request is None:
             length = len(encode_struct(head.is_compact, decoded, self._spec))
@@ -98,7 +98,7 @@ class TypeCheck:
                 raise WrongType(f"the message cannot be read: {error}", "request") from None
 
     def find_fault(self, message: bytes, head: MessageHead) -> WrongType | None:
-        """What is wrong with a message that the decoder gave up; None where no field is known to be."""
+        """Return the error of a message that the decoder refused; None if no known field is wrong."""
         try:
             _TypeWalker(message, head).walk_struct(self._spec[1], "")
         except WrongType as wrong:
@@ -109,7 +109,7 @@ class TypeCheck:
 
 
 def _payload_bytes(is_compact: bool, entries: Sequence[Any]) -> int:
-    """What the payloads take in a message, with the heads of their fields."""
+    """Return the bytes of the payloads in a message, with the heads of their fields."""
     sizes = [len(entry.payload) for entry in entries if entry.payload is not None]
     if is_compact:  # a byte for the field's type, and a varint of seven bits a byte
         return sum([size + 1 + max(1, (size.bit_length() + 6) // 7) for size in sizes])
@@ -137,7 +137,7 @@ class _TypeWalker:
                 name = f"{path}.{field[2]}" if path else field[2]
                 if ttype != field[1]:
                     raise WrongType(
-                        f"this is {_TYPE_NAMES.get(ttype, 'of no type')}, not {_TYPE_NAMES[field[1]]}", name
+                        f"this is {_TYPE_NAMES.get(ttype, 'of an unknown type')}, not {_TYPE_NAMES[field[1]]}", name
                     )
                 if number in seen:
                     raise WrongType("this field came twice", name)
@@ -159,7 +159,7 @@ class _TypeWalker:
             kind, size = protocol.readListBegin()
             if args and kind != args[0]:
                 raise WrongType(
-                    f"this holds {_TYPE_NAMES.get(kind, 'what has no type')}, not {_TYPE_NAMES[args[0]]}", path
+                    f"this holds {_TYPE_NAMES.get(kind, 'an unknown type')}, not {_TYPE_NAMES[args[0]]}", path
                 )
             for place in range(size):
                 self.walk_value(kind, args[1] if args else None, f"{path}[{place}]" if args else path)

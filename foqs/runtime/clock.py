@@ -1,8 +1,8 @@
-"""Time as an argument: the two clocks a host may read.
+"""The clocks that a host reads, passed as an argument.
 
-The event loop's own clock (`loop.time()`) serves deadlines and waits; these
-serve what is stored or outlives a suspend, and what is measured: under uvloop
-the loop counts whole milliseconds.
+Deadlines and waits use the event loop's own clock (`loop.time()`). These clocks
+are for stored times, for times that include a suspend, and for measurements:
+under uvloop the loop counts whole milliseconds.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks in integer milliseconds, and a stop watch."""
+    """Two clocks in integer milliseconds, and a stopwatch."""
 
     def monotonic_ms(self) -> int:
-        """Since boot, suspended time included; never goes back, never jumps."""
+        """Return the time since boot, including suspends; never goes back, never jumps."""
         ...
 
     def wall_ms(self) -> int:
-        """Since 1970-01-01 UTC; may jump."""
+        """Return the time since 1970-01-01 UTC; may jump."""
         ...
 
     def stopwatch_s(self) -> float:
-        """For measuring how long something took, as finely as can be had."""
+        """Return a time for measuring durations, in the finest resolution available."""
         ...
 
 

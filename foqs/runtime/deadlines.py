@@ -1,11 +1,11 @@
-"""Deadlines of calls, without a timer of the loop for each.
+"""Deadlines of calls, without one timer of the loop for each.
 
-Holds two ways: `Deadlines` for what often expires, one timer for all that fall
-into the same hundredth of a second, at the cost of an entry in a dict;
-`Backstop` for what hardly ever does, one timer for a whole collection, at the
-cost of a comparison, and of a look at all of it when the timer rings. Always
-true: nothing expires before its moment, nor much more than `TICK_S` after it;
-what was removed does not expire.
+`Deadlines` is for things that often expire: one timer for all that fall into
+the same hundredth of a second. Each costs an entry in a dict.
+`DeadlineSweeper` is for things that hardly ever expire: one timer for a whole
+collection. Each costs a comparison; the timer scans the collection.
+Always true: nothing expires before its deadline, nor much more than `TICK_S`
+after it; a removed thing does not expire.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ TICK_S: Final = 0.01
 
 
 class Expirable(Protocol):
-    """Something with a deadline."""
+    """A thing with a deadline."""
 
     def expire(self) -> None:
-        """The deadline has come. Must not raise."""
+        """End the thing, because its deadline has passed. Must not raise."""
         ...
 
 
 class Deadlines:
-    """What is still to expire on one event loop."""
+    """The pending deadlines of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._buckets: dict[int, dict[Expirable, None]] = {}
 
     def add(self, deadline: float, thing: Expirable) -> int:
-        """`thing` expires at `deadline` on the loop's clock. Returns its slot, for `remove`."""
-        slot = int(deadline / TICK_S) + 1
-        things = self._buckets.get(slot)
+        """Expire `thing` at `deadline` on the loop's clock. Returns its bucket, for `remove`."""
+        bucket = int(deadline / TICK_S) + 1
+        things = self._buckets.get(bucket)
         if things is None:
-            things = self._buckets[slot] = {}
-            self._loop.call_at(slot * TICK_S, self._expire_bucket, slot)
+            things = self._buckets[bucket] = {}
+            self._loop.call_at(bucket * TICK_S, self._expire_bucket, bucket)
         things[thing] = None
-        return slot
+        return bucket
 
     def remove(self, bucket: int, thing: Expirable) -> None:
-        """It expires no more; safe to repeat, and after it has expired."""
+        """Cancel the deadline of `thing`. Safe to repeat, and after the thing has expired."""
         things = self._buckets.get(bucket)
         if things is not None:
             things.pop(thing, None)
@@ -57,27 +57,27 @@ class Deadlines:
                 del things[thing]
                 thing.expire()
         finally:
-            if things:  # one of them failed, against the rule; it must not keep the others
+            if things:  # `expire` raised, against its contract: the others must still expire
                 self._loop.call_soon(self._expire_bucket, bucket)
             else:
                 del self._buckets[bucket]
 
 
 class HasDeadline(Expirable, Protocol):
-    """Something that knows its deadline."""
+    """A thing that knows its deadline."""
 
     @property
     def expires_at(self) -> float:
-        """On the loop's clock."""
+        """The deadline, on the loop's clock."""
         ...
 
 
 class DeadlineSweeper:
-    """Ends what is still among `things` at its deadline.
+    """Expires each of `things` that is still in the collection at its deadline.
 
-    Whoever puts a thing in calls `sweep_by` when its deadline is before `next_sweep_at`;
-    a thing that expires leaves by itself. With deadlines that lie alike far ahead
-    the timer rings once in that time, and finds nothing.
+    The code that adds a thing calls `sweep_by` if the deadline is before
+    `next_sweep_at`. A thing that expires removes itself. If all deadlines are about
+    equally far ahead, the timer fires once per that time and finds nothing.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, things: Collection[HasDeadline]) -> None:
@@ -87,13 +87,13 @@ class DeadlineSweeper:
         self.next_sweep_at = inf
 
     def sweep_by(self, deadline: float) -> None:
-        """Looks at everything at `deadline`, on the loop's clock, and not at `next_sweep_at`."""
+        """Scan all things at `deadline` on the loop's clock, instead of at `next_sweep_at`."""
         self.stop()
         self.next_sweep_at = deadline
         self._timer = self._loop.call_at(deadline + TICK_S, self._sweep)
 
     def stop(self) -> None:
-        """Nothing expires any more, unless `sweep_by` is called again."""
+        """Expire nothing until `sweep_by` is called again."""
         self.next_sweep_at = inf
         if self._timer is not None:
             self._timer.cancel()

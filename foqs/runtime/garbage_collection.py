@@ -1,10 +1,10 @@
-"""Python's collector of cycles, kept from stopping the host.
+"""Settings of Python's garbage collector that avoid long pauses.
 
-What a queue throws away is freed by counting references; what it keeps, items
-that wait and rows that are remembered, is hundreds of thousands of objects. A full
-collection looks at each of them and serves nobody meanwhile. So new objects are
-collected as ever, in small portions, and old ones once in a long while, in
-case that something of the long-lived was a cycle after all.
+Reference counts free almost everything that a host drops. The items and rows in
+memory are hundreds of thousands of objects; a full collection scans each of
+them, and the host serves no calls meanwhile. So new objects are collected
+often, in small portions, and old objects rarely, in case that there are cycles
+among them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import gc
 from typing import Final
 
 GENERATION_0_THRESHOLD: Final = 10_000
-"""More objects than this, since the last time, and the new ones are looked at: about a millisecond."""
+"""New objects since the last collection that start the next one: about a millisecond of work."""
 GENERATION_1_THRESHOLD: Final = 20
-"""So many such rounds, and what they left is looked at again."""
+"""Collections of new objects after which their survivors are scanned again."""
 GENERATION_2_THRESHOLD: Final = 1 << 30
 FULL_COLLECTION_INTERVAL_S: Final = 600.0
 
 
 class GarbageCollection:
-    """Sets the collector of this process while it is started."""
+    """Tunes the garbage collector of this process between `start` and `stop`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -30,14 +30,14 @@ class GarbageCollection:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """What is there now is taken to live for ever."""
+        """Tune the collector; exclude all current objects from collections."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(GENERATION_0_THRESHOLD, GENERATION_1_THRESHOLD, GENERATION_2_THRESHOLD)
         self._schedule_full_collection()
 
     def stop(self) -> None:
-        """As it was before; safe to repeat, and without a start."""
+        """Restore the previous settings. Safe to repeat, and without a start."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -134,7 +134,7 @@ def test_a_secret_is_changed_without_a_gap_and_its_end_is_the_end_of_its_connect
             assert "not valid any more" not in host.log
             secret_file(host.boss, f"{LATER}\n".encode())
             host.read_again("were read again")
-            until(lambda: "(boss): closed: what it was known by is not valid any more" in host.log, "it is closed")
+            until(lambda: "(boss): closed: its token or certificate is no longer valid" in host.log, "it is closed")
             await client.enqueue([Item("mail")])
 
     with Guarded(tmp_path / "a") as host:

@@ -30,9 +30,9 @@ from foqs.core.errors import (
 )
 from foqs.queue.filter_walk import start_of_shard
 from foqs.queue.port import PendingCall
+from foqs.rpc.filters import parse_page
 from foqs.rpc.methods import Caller, MethodHandler, task_handler
 from foqs.rpc.methods import ServerMethod as Served
-from foqs.rpc.pages import parse_page
 from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
 

@@ -131,7 +131,7 @@ def test_who_stays_nobody_is_closed(caplog: pytest.LogCaptureFixture) -> None:
 
     with caplog.at_level(logging.WARNING):
         with_gate(gate(timeout_s=5.0), main)
-    assert "showed no principal in time" in caplog.text
+    assert "did not authenticate in time" in caplog.text
 
 
 # ---------------------------------------------------------------- authentication

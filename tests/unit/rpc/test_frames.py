@@ -34,8 +34,8 @@ def test_messages_come_out_whole_however_their_bytes_are_split(messages: list[by
     [
         (b"\x7f\xff\xff\xff", "larger than the limit"),
         (b"\x00\x00\x00\x65", "larger than the limit of 100"),
-        (b"\x00\x00\x00\x00", "a frame of 0 bytes"),
-        (b"\xff\xff\xff\xff", "a frame of -1 bytes"),
+        (b"\x00\x00\x00\x00", "cannot have 0 bytes"),
+        (b"\xff\xff\xff\xff", "cannot have -1 bytes"),
         (b"\x80\x01\x00\x01", "unframed Thrift"),
         (b"\x82\x21\x01\x07", "unframed Thrift client (compact)"),
         (b"GET ", "HTTP"),

@@ -539,4 +539,4 @@ def test_a_flood_of_complaints_writes_few_lines_and_says_how_many_it_left_out(
     now[0] = 1.0
     complaints.warn("peer", "bad")
     assert len(caplog.records) == 4
-    assert "7 such lines" in caplog.text
+    assert "7 lines were suppressed" in caplog.text
