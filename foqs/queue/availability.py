@@ -1,7 +1,7 @@
-"""What a host can hand out of a topic, and who waits for it: for whoever chooses between hosts.
+"""What a host could deliver of a topic now, and which dequeues wait for it.
 
-Holds `Stock`. Always true: it looks at what the shards remember anyway, and
-changes nothing. Knows nothing of other hosts.
+Used to choose between hosts. Always true: it reads only the memory of shards,
+and changes nothing. Knows nothing of other hosts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from foqs.shard.shard import Shard
 
 
 class Availability:
-    """Of one host.
+    """The availability of one host.
 
     Args:
-        is_suspended: nothing is handed out now.
+        is_suspended: returns whether nothing is delivered now.
     """
 
     def __init__(
@@ -36,15 +36,18 @@ class Availability:
 
     @property
     def is_suspended(self) -> bool:
-        """Nothing is handed out now, whatever there is."""
+        """Whether nothing is delivered now, even if there are items."""
         return self._is_suspended()
 
     def best_priority(self, topic: TopicName) -> int | None:
-        """The priority of the best READY item, or the least that it can have where rows must be read first; None: there is none."""
+        """Return the priority of the best READY item; None if there is none.
+
+        If rows must be read first, returns the best priority that they may have.
+        """
         return self.best_priorities((topic,)).get(topic)
 
     def best_priorities(self, topics: Collection[TopicName]) -> dict[TopicName, int]:
-        """`best` of each of these topics that has one."""
+        """Return `best_priority` of each of these topics that has one."""
         best: dict[TopicName, OrderKey] = {}
         for shard in self._shards.values():
             if shard.can_deliver:
@@ -55,7 +58,7 @@ class Availability:
         return {topic: unpack_order_key(key)[0] for topic, key in best.items()}
 
     def ready_count(self, topic: TopicName) -> int:
-        """How many items are READY, as far as they are counted."""
+        """Return the number of READY items, as far as they are counted."""
         return max(
             0, sum([shard.counts.count(topic, State.READY) for shard in self._shards.values() if shard.can_deliver])
         )
@@ -64,9 +67,9 @@ class Availability:
         return topic in self._namespaces.paused_topics
 
     def has_waiters(self, topic: TopicName) -> bool:
-        """Somebody waits for it."""
+        """Return whether a dequeue waits for the topic."""
         return self._waiters.first(topic) is not None
 
     def waiters_of(self, topic: TopicName) -> Sequence[Dequeue]:
-        """Who waits for it, the longest first."""
+        """Return the dequeues that wait for the topic, oldest first."""
         return self._waiters.for_topic(topic)

@@ -1,11 +1,11 @@
-"""What is done with the items that a filter matches: looked at, counted, and changed, a page a call.
+"""Calls on all items that match a filter: list, count and change, one page per call.
 
-A page is found by reads beside the flushes (`walk`), and each of its items gets
-an ordinary event that carries the filter: the flush that judges it asks the
-filter again, so what does not match any more is not touched. Always true: a
-change is made absolute when its walk begins, so that an item is changed once,
-wherever its change puts it, and a page that is repeated does no harm; the
-events of a page are of one shard, so they are queued all or none.
+A page is read outside of the flushes (`filter_walk`). A change submits an
+ordinary event per item, which carries the filter: the flush checks the filter
+again, so an item that no longer matches is not changed. Always true: times in a
+change are absolute from the start of the walk, so that an item is changed once,
+wherever the change moves it, and a page can be repeated safely; the events of a
+page belong to one shard, so all or none are queued.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from foqs.queue.port import BulkPage, ItemCount, ItemView, Outcome, PendingCall
 from foqs.shard.shard import Shard
 
 READS_MAX: Final = 20
-"""A page ends after so many reads, whatever they brought: few match, or many topics have few."""
+"""A page ends after this many reads, because they may find few matches."""
 
 COUNT_ROWS_PER_READ: Final = 1_000
-"""Rows looked at by one read of a count: so long may it hold up the shard's other reads."""
+"""Rows that one read of a count looks at. A longer read would delay the shard's other reads."""
 COUNT_TOPICS_PER_STEP: Final = 1_000
-"""Topics whose counts are added up in one go: a millisecond."""
+"""Topics whose counts are added in one turn of the event loop: about a millisecond."""
 
 ApplyEvents: TypeAlias = Callable[
     [str, Sequence[tuple[int, Event]], float, Callable[[list[Outcome]], None]],
     PendingCall,
 ]
-"""As `Queue.apply`."""
+"""See `Queue.apply`."""
 
 
 async def list_matching(
@@ -49,7 +49,7 @@ async def list_matching(
     bytes_max: int | None,
     deadline: float,
 ) -> tuple[list[ItemView], str | None]:
-    """As `Queue.list_matching`; with payloads of so many bytes at most, or without any where that is None."""
+    """See `Queue.list_matching`. `bytes_max` limits a page with payloads; None reads no payloads."""
     walk = Walk(shards, namespace, item_filter, _parse_cursor(cursor))
     found: list[ItemView] = []
     async with _read_deadline(deadline):
@@ -70,7 +70,7 @@ async def list_matching(
 async def count_matching(
     shards: Sequence[Shard], namespace: str, item_filter: ItemFilter, deadline: float
 ) -> ItemCount:
-    """As `Queue.count_matching`."""
+    """See `Queue.count_matching`."""
     if item_filter.is_by_topic_and_state and not any(shard.counts.is_lagging for shard in shards):
         async with _read_deadline(deadline):
             return ItemCount(sum([await _sum_counts(shard, namespace, item_filter) for shard in shards]), None)
@@ -79,7 +79,7 @@ async def count_matching(
     async with _read_deadline(deadline):
         await walk.start()
         while walk.cursor is not None:
-            rows = [seen.row for seen in await walk.read(COUNT_ROWS_PER_READ)]
+            rows = [item.row for item in await walk.read(COUNT_ROWS_PER_READ)]
             items += len(rows)
             payload_bytes += sum(row.payload_bytes for row in rows)
     return ItemCount(items, payload_bytes)
@@ -95,7 +95,7 @@ async def change_matching(
     limit: int,
     deadline: float,
 ) -> BulkPage:
-    """As `Queue.change_matching`."""
+    """See `Queue.change_matching`."""
     walk = Walk(shards, namespace, item_filter, _parse_cursor(cursor))
     event = _with_absolute_time(change, walk.item_filter)
     found: list[ItemView] = []
@@ -106,41 +106,41 @@ async def change_matching(
             if walk.shard_number is None or walk.shard_number != shard or len(found) == limit:
                 break
             found += await walk.read(limit - len(found))
-    # One that changed its state while the page was read may have been met twice.
-    found = [seen for seen in {seen.row.id: seen for seen in found}.values() if not _is_already_updated(seen, event)]
+    # An item that changed its state while the page was read may have been found twice.
+    found = [item for item in {item.row.id: item for item in found}.values() if not _is_already_updated(item, event)]
     if not found:
         return BulkPage(0, 0, None, _format_cursor(walk.cursor))
-    told: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+    all_outcomes: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
 
-    def done(outcomes: list[Outcome]) -> None:
-        if not told.done():
-            told.set_result(outcomes)
+    def on_done(outcomes: list[Outcome]) -> None:
+        if not all_outcomes.done():
+            all_outcomes.set_result(outcomes)
 
-    apply(namespace, [(seen.shard, replace(event, id=seen.row.id)) for seen in found], deadline, done)
-    return _bulk_page(change, found, await told, walk)
+    apply(namespace, [(item.shard, replace(event, id=item.row.id)) for item in found], deadline, on_done)
+    return _bulk_page(change, found, await all_outcomes, walk)
 
 
 def _bulk_page(change: Event, items: Sequence[ItemView], outcomes: Sequence[Outcome], walk: Walk) -> BulkPage:
-    """What the caller is told. Raises what happened to all of it, or `UnknownOutcome`."""
-    changed, refusals, undone, place = 0, [], None, walk.cursor
-    for seen, outcome in zip(items, outcomes, strict=True):
+    """Return the result of a page. Raises `UnknownOutcome`, or the error if nothing was changed."""
+    changed, refusals, failure, next_cursor = 0, [], None, walk.cursor
+    for item, outcome in zip(items, outcomes, strict=True):
         if isinstance(outcome, UnknownOutcome):
             raise UnknownOutcome("some of this page may be changed; call again with the same cursor")
         if outcome is None:
             changed += 1
         elif isinstance(outcome, InvalidArgument):
             refusals.append(outcome)
-        elif isinstance(outcome, Exception) and not isinstance(outcome, NotFound) and undone is None:
-            undone, place = outcome, walk.cursor_before(seen)
-    if undone is not None and not changed:
-        raise undone
+        elif isinstance(outcome, Exception) and not isinstance(outcome, NotFound) and failure is None:
+            failure, next_cursor = outcome, walk.cursor_before(item)
+    if failure is not None and not changed:
+        raise failure
     for refusal in refusals[:1]:
         refusal.field = "change.deliver_after_ms" if change.delay_ms is None else "change.delay_ms"
-    return BulkPage(changed, len(refusals), refusals[0] if refusals else None, _format_cursor(place))
+    return BulkPage(changed, len(refusals), refusals[0] if refusals else None, _format_cursor(next_cursor))
 
 
 def _with_absolute_time(change: Event, item_filter: ItemFilter) -> Event:
-    """The change with the filter, its delay counted from the beginning of the walk."""
+    """Return the change with the filter; a delay counts from the start of the walk."""
     if change.delay_ms is None:
         return replace(change, item_filter=item_filter)
     after = min(item_filter.at_ms + change.delay_ms, TIME_MS_MAX)
@@ -148,7 +148,7 @@ def _with_absolute_time(change: Event, item_filter: ItemFilter) -> Event:
 
 
 def _is_already_updated(item: ItemView, event: Event) -> bool:
-    """The item is as an UPDATE would leave it."""
+    """Return whether an UPDATE would not change the item."""
     if event.kind is not EventKind.UPDATE:
         return False
     row: Row = item.row
@@ -165,7 +165,7 @@ def _is_already_updated(item: ItemView, event: Event) -> bool:
 
 
 async def _sum_counts(shard: Shard, namespace: str, item_filter: ItemFilter) -> int:
-    """As the counts say; others run between many topics."""
+    """Add up the counts. Yields to the event loop between many topics."""
     if item_filter.topic is not None:
         return sum(shard.counts.count((namespace, item_filter.topic), state) for state in item_filter.states)
     topics = shard.memory.topics(namespace)
@@ -188,11 +188,11 @@ def _format_cursor(cursor: WalkCursor | None) -> str | None:
 
 @asynccontextmanager
 async def _read_deadline(deadline: float) -> AsyncIterator[None]:
-    """Reads that must be done by a deadline. Raises DeadlineExceeded."""
+    """Limit the time of reads. Raises `DeadlineExceeded`."""
     try:
         async with asyncio.timeout_at(deadline):
             yield
     except TimeoutError:
         raise DeadlineExceeded(
-            "the time ran out while items were read, and nothing was changed; narrow the filter or give the call more time"
+            "the time ran out while items were read; nothing was changed; narrow the filter or give the call more time"
         ) from None

@@ -1,11 +1,11 @@
-"""One dequeue, from its call to its answer.
+"""One dequeue, from its call to its reply.
 
-It looks for keys, has their shards lease them, and answers with what committed;
-where there is nothing it waits in the queues of its topics until it is served,
-claimed for items about to be inserted, or out of time. Always true: between
-looking and reserving, and between finding nothing and standing in the queues,
-lies nothing; it is in one of four states, and `done` is called once at most;
-whatever is leased for it after it has ended is released.
+A dequeue reserves keys, has their shards lease them, and replies with the items
+that committed. If there are no items, it waits in the queues of its topics
+until it is served, gets a direct delivery, or runs out of time. Always true:
+looking and reserving are one step of the event loop, as are finding nothing and
+joining the queues; the dequeue is in one of four phases; `on_done` is called at
+most once; items that are leased for it after its end are released.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KeysByTopic = list[tuple[TopicName, list[OrderKey]]]
 
 
 class ItemSource(Protocol):
-    """What a dequeue needs of its host."""
+    """The host, as a dequeue uses it."""
 
     delivery_wait_s_max: float
     """How long a dequeue waits for shards that read, and, once some items are committed, for shards that still lease."""
@@ -34,20 +34,21 @@ class ItemSource(Protocol):
     def deadlines(self) -> Deadlines: ...
 
     def loop_time(self) -> float:
-        """The loop's clock."""
+        """Return the time of the event loop's clock."""
         ...
 
     def reserve_best(
         self, topics: Mapping[TopicName, int], items_max: int, *, skip_refilling: bool, excluded: Collection[Shard] = ()
     ) -> list[tuple[Shard, KeysByTopic]]:
-        """Reserves the best keys that are certain; if it is late, without those shards that still read.
+        """Reserve the best keys that are certain.
 
-        If there are shards `excluded` which it looks, it takes only from others that commit quickly.
+        `skip_refilling` skips shards that are still reading. If shards are `excluded`, only other shards that commit
+        quickly are used.
         """
         ...
 
     def start_refills(self, topics: Collection[TopicName]) -> bool:
-        """Some shard is reading for one of these topics, which it begins here where it must, or has too much to lease."""
+        """Start the refills that these topics need. Returns whether items may come: from a refill, or once a shard has room."""
         ...
 
     def add_waiter(self, dequeue: Dequeue) -> None: ...
@@ -65,10 +66,10 @@ class _Phase(enum.Enum):
 
 
 class Dequeue:
-    """One call.
+    """One dequeue call.
 
     Args:
-        topics: each with how many items are wanted.
+        topics: the number of items wanted of each.
         wait_deadline: when it stops waiting for items; at most `deadline`.
     """
 
@@ -107,51 +108,51 @@ class Dequeue:
         self.items_max = items_max
         self._wait_deadline = wait_deadline
         self._refill_deadline = inf
-        """Until when it waits for a read that is under way; infinite when there is none."""
+        """When it stops waiting for refills; infinite if none is running."""
         self._wakes_at = 0.0
         self._deadline = deadline
         self._on_done: Callable[[Deliveries], None] | None = on_done
         self._phase = _Phase.SEARCHING
         self._works: list[tuple[Shard, HandOutWork]] = []
         self._has_switched_shards = False
-        """It has given up leases for those of a quicker shard, which it does once."""
+        """Whether it gave up leases for items of a faster shard. It does so once."""
         self._deadline_bucket = 0
 
-    # ------------------------------------------------------------------ looking
+    # ---------------------------------------------------------------- searching
 
     def try_deliver(self) -> bool:
-        """Takes what there is; else stands in the queues of its topics, where it keeps its place, and returns False.
+        """Lease items if there are any. Else join the queues of the topics, or keep the place there, and return False.
 
-        While something is being read for it, it waits for that even if it has
-        no other time to wait, but not for ever: shards that are late are left out.
+        A refill that is running is waited for even by a dequeue that does not
+        wait, but not without limit: shards that are late are skipped.
         """
         return self._try_deliver_at(self._source.loop_time())
 
     def _try_deliver_at(self, now: float) -> bool:
-        counter = self._source
-        taken = counter.reserve_best(self.topics, self.items_max, skip_refilling=self._refill_deadline <= now)
-        if taken:
+        source = self._source
+        reserved = source.reserve_best(self.topics, self.items_max, skip_refilling=self._refill_deadline <= now)
+        if reserved:
             self._stop_waiting()
-            self._submit_leases(taken)
+            self._submit_leases(reserved)
             return True
-        if not counter.start_refills(self.topics):
+        if not source.start_refills(self.topics):
             self._refill_deadline = inf
         elif self._refill_deadline == inf:
             self._refill_deadline = min(self._deadline, now + self._source.delivery_wait_s_max)
         wake = self._refill_deadline if now < self._refill_deadline < inf else self._wait_deadline
-        if counter.is_draining or wake <= now:
+        if source.is_draining or wake <= now:
             self._stop_waiting()
             self._complete([])
             return True
         if self._phase is not _Phase.WAITING:
             self._phase = _Phase.WAITING
-            counter.add_waiter(self)
+            source.add_waiter(self)
         elif wake == self._wakes_at:
             return False
         else:
-            counter.deadlines.remove(self._deadline_bucket, self)
+            source.deadlines.remove(self._deadline_bucket, self)
         self._wakes_at = wake
-        self._deadline_bucket = counter.deadlines.add(wake, self)
+        self._deadline_bucket = source.deadlines.add(wake, self)
         return False
 
     def _stop_waiting(self) -> None:
@@ -176,7 +177,7 @@ class Dequeue:
             )
 
     def assign(self, shard: Shard, topic: TopicName, order_keys: Sequence[OrderKey]) -> HandOutWork:
-        """It gets these, which the shard is about to insert, or finds due; it must be waiting."""
+        """Make a direct delivery of items that the shard is about to insert or found due. The dequeue must be waiting."""
         self._stop_waiting()
         self._phase = _Phase.LEASING
         self._set_lease_timer(self._source.loop_time())
@@ -190,27 +191,29 @@ class Dequeue:
         self._deadline_bucket = self._source.deadlines.add(self._wakes_at, self)
 
     def _on_work_finished(self) -> None:
-        """One of the works has all its results, or one that was given up had them just before."""
+        """Reply once all works have their results."""
         if self._phase is _Phase.LEASING and not any(work.is_open for _, work in self._works):
             self._reply_with_leased()
 
     def _reply_with_leased(self, *, is_expired: bool = False) -> None:
-        """Answers with what committed; what commits later is given back by its shard."""
+        """Reply with the items that committed. Items that commit later are released by their shards."""
         found: list[ItemView] = []
         for shard, work in self._works:
             if shard.is_dropped:
                 continue
-            now_ms, number, lasts = shard.now_ms(), shard.number, shard.real_ms_until_function()
-            found += [ItemView(number, row, now_ms, real_wait_ms=lasts) for row in work.results if type(row) is Row]
+            now_ms, number, real_wait_ms = shard.now_ms(), shard.number, shard.real_ms_until_function()
+            found += [
+                ItemView(number, row, now_ms, real_wait_ms=real_wait_ms) for row in work.results if type(row) is Row
+            ]
         if not found and not is_expired:
             self._source.deadlines.remove(self._deadline_bucket, self)
             self.try_deliver()
             return
-        # What one shard hands out is in order.
+        # The items of one shard are already in order.
         if len(self._works) > 1:
             if len(self.topics) > 1:
-                order = {topic: place for place, topic in enumerate(self.topics)}
-                found.sort(key=lambda seen: (order[seen.row.namespace, seen.row.topic], seen.row.order_key))
+                position = {topic: i for i, topic in enumerate(self.topics)}
+                found.sort(key=lambda item: (position[item.row.namespace, item.row.topic], item.row.order_key))
             else:
                 found.sort(key=_order_key)
         self._complete(found)
@@ -218,8 +221,8 @@ class Dequeue:
     # ------------------------------------------------------------------ the end
 
     def expire(self) -> None:
-        """It is time to look for the last time, or to leave out the shards that are late."""
-        # The loop may ring a hair's breadth too early, by its own clock.
+        """Search a last time, or reply without the shards that are late."""
+        # The loop's timer may fire slightly early by the loop's own clock.
         now = max(self._source.loop_time(), self._wakes_at)
         if self._phase is _Phase.WAITING:
             self._try_deliver_at(now)
@@ -231,28 +234,27 @@ class Dequeue:
                 self._reply_with_leased(is_expired=True)
 
     def _has_leased_items(self) -> bool:
-        """Some item is committed."""
         return any(type(row) is Row for shard, work in self._works if not shard.is_dropped for row in work.results)
 
     def _switch_shards(self, now: float) -> None:
-        """Nothing is committed yet: gives up its leases for items of a quicker shard, once, or waits on.
+        """Give up the leases, none of which is committed, for items of a faster shard; else wait on.
 
-        What commits after it was given up is released. If a dequeue gave up again and
-        again, or for nothing, slow databases would never deliver anything.
+        Leases that commit after they were given up are released. A dequeue switches
+        once, and only to items that it reserved: else slow databases would never deliver.
         """
-        taken: Sequence[tuple[Shard, KeysByTopic]] = ()
+        reserved: Sequence[tuple[Shard, KeysByTopic]] = ()
         late = [shard for shard, work in self._works if work.is_open]
         if late and not self._has_switched_shards:
-            taken = self._source.reserve_best(self.topics, self.items_max, skip_refilling=True, excluded=late)
-        if taken:
+            reserved = self._source.reserve_best(self.topics, self.items_max, skip_refilling=True, excluded=late)
+        if reserved:
             self._has_switched_shards = True
             self._cancel_open_leases()
-            self._submit_leases(taken)
+            self._submit_leases(reserved)
         else:
             self._set_lease_timer(now)
 
     def abandon(self) -> None:
-        """Nobody waits any more: gives everything back."""
+        """End without a reply, and release all items."""
         self._on_done = None
         self._source.deadlines.remove(self._deadline_bucket, self)
         if self._phase is _Phase.WAITING:
@@ -263,7 +265,7 @@ class Dequeue:
         self._phase = _Phase.ENDED
 
     def _cancel_open_leases(self) -> None:
-        """The hand-outs that are not committed: their shards give them back, now or when they are."""
+        """Cancel the leases that are not committed. Their shards release the items, now or after the commit."""
         self._phase = _Phase.ENDED
         for shard, work in self._works:
             if work.is_open:
@@ -276,10 +278,10 @@ class Dequeue:
     def _complete(self, items: list[ItemView]) -> None:
         self._phase = _Phase.ENDED
         self._source.deadlines.remove(self._deadline_bucket, self)
-        done, self._on_done = self._on_done, None
-        if done is not None:
-            done(Deliveries(items, self._release_leased))
+        on_done, self._on_done = self._on_done, None
+        if on_done is not None:
+            on_done(Deliveries(items, self._release_leased))
 
 
-def _order_key(seen: ItemView) -> OrderKey:
-    return seen.row.order_key
+def _order_key(item: ItemView) -> OrderKey:
+    return item.row.order_key

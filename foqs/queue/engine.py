@@ -1,10 +1,9 @@
-"""A host without its sockets: the keepers of its shards and the queue over them.
+"""A host without its sockets: the supervisors of its shards, and the queue over them.
 
-Everything it depends on is passed in, so that the same engine runs on real
-databases and clocks or in a simulation. Which shards it keeps, and for how
-long, it is told (`shardmgr.port.AssignmentListener`); one that is alone keeps those it was
-started with, and ends by itself when one is taken by another host or its store
-must not be used.
+All dependencies are passed in, so that the same engine runs on real databases
+and clocks and in a simulation. In a cluster, its shards are assigned to it
+(`shardmgr.port.AssignmentListener`). A standalone engine has fixed shards; it
+ends if another host takes one over or a store must not be used.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from shardmgr.port import Coordinator, CoordinatorFailed
 log = logging.getLogger(__name__)
 
 _RESTART_S: Final = 1.0
-"""What failed beside the shards begins anew after so long."""
+"""The wait before a failed background task is restarted."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -76,16 +75,18 @@ class ShardPlan(Protocol):
 
 
 class Engine:
-    """The shards of one host and the queue that serves them; what a `shardmgr.port.AssignmentListener` is.
+    """The shards of one host and the queue that serves them; implements `shardmgr.port.AssignmentListener`.
 
-    In a cluster it hands nothing out before the first `resumed`.
+    In a cluster it delivers nothing before the first `on_resumed`.
 
     Args:
-        open_store: a fresh, unopened store of a shard, in the database of that name; empty where the host is alone.
-            Raises `StoreUnusable` where it knows of no such database.
-        catalog: keeps namespaces, grants and pauses.
-        nonce: of this incarnation of the host; no two incarnations share one.
-        plan: which shards there are, here or elsewhere; None where there are no other hosts.
+        open_store: makes an unopened store of a shard in the named database; the name is empty on a standalone
+            host. Raises `StoreUnusable` if there is no such database.
+        catalog: stores namespaces, grants and pauses.
+        nonce: identifies this run of the host; no two runs share one.
+        plan: returns all shards there are, here or elsewhere, and none while they are not known; None on
+            a standalone host.
+        all_shards: the same for all tiers; None if there is one tier.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Engine:
         nonce: str,
         plan: ShardPlan | None = None,
     ) -> None:
-        buffer = settings.row_cache
+        cache_settings = settings.row_cache
         shards = HostShards()
         self.shards = shards.served
         self.statuses = shards.statuses
@@ -111,11 +112,11 @@ class Engine:
             settings.calls,
             Demand(
                 DemandSettings(
-                    tau_s=buffer.demand_decay_ms / 1000,
-                    horizon_s=buffer.prefetch_horizon_ms / 1000,
-                    idle_s=buffer.prefetch_idle_ms / 1000,
-                    items_max=buffer.prefetch_topic_items_max,
-                    topics_max=buffer.demand_topics_max,
+                    tau_s=cache_settings.demand_decay_ms / 1000,
+                    horizon_s=cache_settings.prefetch_horizon_ms / 1000,
+                    idle_s=cache_settings.prefetch_idle_ms / 1000,
+                    items_max=cache_settings.prefetch_topic_items_max,
+                    topics_max=cache_settings.demand_topics_max,
                 )
             ),
             clock.stopwatch_s,
@@ -138,7 +139,7 @@ class Engine:
             (lambda: settings.standalone_shards or ()) if plan is None else plan.tier_shards
         )
         self._last_tier_shards: frozenset[int] | None = None
-        """What `sharing` said when the view changed last."""
+        """The shards of the tier when the view changed last."""
         self._key_slot_sync = KeySlotSync(
             self.admin,
             self.namespaces,
@@ -149,17 +150,19 @@ class Engine:
             self._update_readiness,
         )
         self.queue.placement.shard_of_slot = self._key_slot_sync.shard_of_slot
-        written = WrittenRowsBudget(buffer.written_bytes_max, buffer.written_items_max)
-        loaded = PrefetchBudget(buffer.prefetched_bytes_max, buffer.prefetched_items_max)
-        self.budgets: Mapping[str, Budget] = {"written": written, "prefetched": loaded}
-        """Of rows in memory, by pool."""
+        written_budget = WrittenRowsBudget(cache_settings.written_bytes_max, cache_settings.written_items_max)
+        prefetch_budget = PrefetchBudget(cache_settings.prefetched_bytes_max, cache_settings.prefetched_items_max)
+        self.budgets: Mapping[str, Budget] = {"written": written_budget, "prefetched": prefetch_budget}
+        """The limits of rows in memory, by pool."""
 
-        count_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by database
+        count_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by database
 
-        backoff = Backoff(settings.shard.retry_ms_min, settings.shard.retry_ms_max, rng)
+        backoff = Backoff(written_budget, prefetch_budget, self.namespaces.longest_payloads)
+            policies, weight = self.namespaces.retry_policies, self.shard.weight_of
+            lock = count_locks[database]
+            return Shard(number, store, settings.shard.retry_ms_max, lock)
 
-        def make_shard(number: int, database: str) -> Shard:
-            cache = RowCache(written, loaded, self.namespaces.longest_payloads)
+        backoff = RowCache(written, loaded, self.namespaces.longest_payloads)
             return Shard(
                 number,
                 open_store(number, database),
@@ -173,50 +176,52 @@ class Engine:
                 count_turns[database],
             )
 
-        def make_keeper(number: int, database: str) -> ShardSupervisor:
+        def make_supervisor(number: int, database: str) -> ShardSupervisor:
             return ShardSupervisor(
                 number,
                 nonce,
                 coordinator,
                 lambda: make_shard(number, database),
                 shards,
+                self.statuses,
                 backoff,
+                rng,
                 observer,
                 self,
                 is_standalone=settings.standalone_shards is not None,
             )
 
         self._standalone_shards = settings.standalone_shards
-        self._make_supervisor = make_keeper
+        self._make_supervisor = make_supervisor
         self._supervisors: dict[int, ShardSupervisor] = {}
         self._supervisor_tasks: dict[asyncio.Task[None], ShardSupervisor] = {}
-        """Of all keepers, also of those that were dropped and have not ended yet."""
+        """The tasks of all supervisors, also of dropped ones that have not ended yet."""
         self._is_closing = False
         self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.became_ready = asyncio.Event()
-        """Set once it may hand out, and every shard that it has is served and has its slots."""
+        """Set once the host may deliver, serves all its shards, and these have their key slots."""
         self._background_tasks: list[asyncio.Task[None]] = []
         if self._standalone_shards is None:
             self.queue.suspend()
         else:
             for number in self._standalone_shards:
-                self._supervisors[number] = make_keeper(number, "")
+                self._supervisors[number] = make_supervisor(number, "")
 
     async def open(self) -> None:
-        """Reads the catalog, before anything is served. Raises `CatalogError`."""
+        """Read the catalog before anything is served. Raises `CatalogError`."""
         await self.admin.open()
 
     def start(self) -> None:
-        """Begins to acquire the shards of a host alone; from now on others may be assigned."""
-        for keeper in self._supervisors.values():
-            self._start_supervisor(keeper)
-        works: list[Callable[[], Coroutine[Any, Any, None]]] = [self.admin.watch, self._key_slot_sync.run]
+        """Start the background tasks and, on a standalone host, acquire the shards."""
+        for supervisor in self._supervisors.values():
+            self._start_supervisor(supervisor)
+        loops: list[Callable[[], Coroutine[Any, Any, None]]] = [self.admin.watch, self._key_slot_sync.run]
         if self._namespace_deletions is not None:
-            works.append(self._namespace_deletions.run)
-        self._background_tasks = [asyncio.ensure_future(_run_forever(work)) for work in works]
+            loops.append(self._namespace_deletions.run)
+        self._background_tasks = [asyncio.ensure_future(_run_forever(loop)) for loop in loops]
 
     async def run(self) -> None:
-        """Returns when `release` was asked and every shard was released.
+        """Wait until the release of all shards was requested and has ended.
 
         Raises:
             ShardTakenOver, StoreUnusable: the host must stop, for this reason.
@@ -227,51 +232,54 @@ class Engine:
             for task in self._background_tasks:
                 task.cancel()
 
-    # ------------------------------------------------------------ what is ours
+    # ------------------------------------------------------- assignment of shards
 
     def on_assigned(self, shard: int, database: str) -> None:
-        """Begins to acquire it, to serve it until it is released or dropped."""
+        """Acquire a shard, and serve it until it is released or dropped."""
         if not self._is_closing:
             self.on_dropped(shard)
-            self._supervisors[shard] = keeper = self._make_supervisor(shard, database)
-            self._start_supervisor(keeper)
+            self._supervisors[shard] = supervisor = self._make_supervisor(shard, database)
+            self._start_supervisor(supervisor)
 
     def on_release_requested(self, shard: int | None = None) -> None:
-        """Takes in nothing more for the shard, or for all and for good: then `run` returns when what waits is written."""
+        """Accept no more work for a shard, write what is queued, and release it.
+
+        None releases all shards and stops the engine: `run` returns after the last one.
+        """
         if shard is None:
             self._is_closing = True
-        for number, keeper in self._supervisors.items():
+        for number, supervisor in self._supervisors.items():
             if shard in (None, number):
-                keeper.release()
+                supervisor.release()
         self._update_readiness()
 
     def on_dropped(self, shard: int) -> None:
-        """Serves it no more, at once: what is being written ends as unknown, the rest as not ours."""
-        keeper = self._supervisors.pop(shard, None)
-        if keeper is not None:
+        """Stop to serve a shard at once. Flushes in flight have an unknown outcome; queued calls get `NotOwner`."""
+        supervisor = self._supervisors.pop(shard, None)
+        if supervisor is not None:
             try:
-                keeper.drop()
+                supervisor.drop()
             finally:
-                for task, its in self._supervisor_tasks.items():
-                    if its is keeper:
+                for task, owner in self._supervisor_tasks.items():
+                    if owner is supervisor:
                         task.cancel()
             self._update_readiness()
 
     def on_suspended(self) -> None:
-        """Hands nothing out."""
+        """Deliver nothing."""
         self.queue.suspend()
 
     def on_resumed(self) -> None:
-        """Hands out again, first to those who waited."""
+        """Deliver again, first to dequeues that wait."""
         self.queue.resume()
         self._update_readiness()
 
     def on_view_changed(self, drained_shards: Collection[int], removed_shards: Collection[int]) -> None:
-        """Layout or plan are others than before.
+        """Apply a new layout or plan.
 
         Args:
-            drained_shards: shards of this host that take new items only with keys of their own.
-            removed_shards: those that take no new items at all.
+            drained_shards: shards of this host that accept only items whose keys belong to them.
+            removed_shards: shards of this host that accept no new items.
         """
         placement = self.queue.placement
         placement.drained_shards, placement.removed_shards = drained_shards, removed_shards
@@ -292,8 +300,9 @@ class Engine:
         self._update_readiness()
 
     async def on_taken_over(self) -> None:
-        """What was stored before a takeover holds before its shard is served: else a namespace that is being deleted,
-        of which the former owner has found it empty, could take something in.
+        """Read the catalog after a takeover, before the shard is served.
+
+        Else a namespace that is being deleted could accept items in a shard that its former owner reported empty.
         """
         try:
             await self.admin.refresh()
@@ -306,32 +315,32 @@ class Engine:
         self._update_readiness()
 
     def _update_readiness(self) -> None:
-        """Something has changed that it may be ready by, or have ended."""
+        """Set `became_ready` or end `run`, if a change made that possible."""
         if self._is_serving_all() and self._key_slot_sync.is_settled:
             self.became_ready.set()
         if self._is_closing and not self._supervisor_tasks and not self._stopped.done():
             self._stopped.set_result(None)
 
     def _is_serving_all(self) -> bool:
-        """It may hand out, and serves every shard that it has and shall go on having."""
+        """Return whether the host may deliver and serves all its shards, except those that it releases."""
         if self._is_closing or self.queue.is_suspended:
             return False
-        return all(keeper.is_releasing or number in self.shards for number, keeper in self._supervisors.items())
+        return all(supervisor.is_releasing or number in self.shards for number, supervisor in self._supervisors.items())
 
     def not_ready_reasons(self) -> dict[str, str]:
-        """Why it is not ready, by shard and by what else it waits for. A shard that is being handed over is no reason."""
-        found = {
+        """Return why the host is not ready, by shard or other cause. A shard that is handed over is no reason."""
+        reasons = {
             f"shard {status.shard}": status.reason or status.state
             for status in self.queue.shard_statuses()
             if (status.state != OwnershipState.OWNED.value or status.reason)
             and (self._is_closing or not self._supervisors[status.shard].is_releasing)
         }
-        if not found and not self._key_slot_sync.is_settled:
-            found["slots"] = "slots of idempotency keys are being written down"
-        return found
+        if not reasons and not self._key_slot_sync.is_settled:
+            reasons["slots"] = "key slots are being assigned"
+        return reasons
 
     async def abort(self) -> None:
-        """Stops at once; what was being written has an unknown outcome."""
+        """Stop at once. Flushes in flight have an unknown outcome."""
         tasks = [*self._supervisor_tasks, *self._background_tasks]
         for task in tasks:
             task.cancel()
@@ -340,25 +349,25 @@ class Engine:
 
     @property
     def slot_assignment(self) -> SlotAssignment:
-        """The slots that each shard of the tier shall hold."""
+        """The key slots that are assigned to each shard of the tier."""
         return self._key_slot_sync.assignment
 
     @property
     def is_ready(self) -> bool:
-        """It may hand out, and every shard is served, its store answers, and it has its slots."""
-        kept = [shard for number, shard in self.shards.items() if not self._supervisors[number].is_releasing]
+        """Whether the host may deliver, and all its shards are available and have their key slots."""
+        shards = [shard for number, shard in self.shards.items() if not self._supervisors[number].is_releasing]
         return (
             self._is_serving_all()
             and self._key_slot_sync.is_settled
-            and all(shard.is_serving and shard.unavailable_reason is None for shard in kept)
+            and all(shard.is_serving and shard.unavailable_reason is None for shard in shards)
         )
 
 
 async def _run_forever(run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs what goes on until it is cancelled; where it fails all the same, it is told and begun anew."""
+    """Run a loop until it is cancelled. If it fails, log that and restart it."""
     while True:
         try:
             return await run()
         except Exception:
-            log.exception("%s failed; it is begun anew", getattr(run, "__qualname__", run))
+            log.exception("%s failed; restarting it", getattr(run, "__qualname__", run))
         await asyncio.sleep(_RESTART_S)

@@ -1,9 +1,8 @@
-"""Why an item is not delivered: gathers what this host knows of it, for `core.items.explanation` to put in words.
+"""Collects the facts that explain why an item is not delivered. `core.items.explanation` puts them in words.
 
-Always true: it changes nothing, and answers before the call's deadline also
-when a database does not, because that is a reason too. What it reads are
-hints: the item may be delivered while its explanation is on its way. Speaks no
-Thrift.
+Always true: it changes nothing, and it replies before the call's deadline even
+if a database does not respond, because that is a reason too. The facts are
+hints: the item may be delivered before its explanation arrives. Knows no Thrift.
 """
 
 from __future__ import annotations
@@ -24,15 +23,17 @@ from foqs.shard.host_shards import HostShards
 from foqs.shard.shard import Shard
 
 _READ_TIME_FRACTION: Final = 0.5
-"""The part of a call's time that its reads may take; the rest is for saying that they did not end."""
+"""The part of a call's time for its reads. The rest is for the reply if they do not end."""
 
 
 class Explainer:
-    """Args:
-    shards, statuses: as the queue has them.
-    stopwatch_s: the stop watch of `demand`.
-    better_items_max: better items are counted so far.
-    not_owner_error: the error for a shard that is not this host's.
+    """Explains the items of one host.
+
+    Args:
+        shards, statuses: see `QueueService`.
+        stopwatch_s: the clock of `demand`.
+        better_items_max: limit of the count of better items.
+        not_owner_error: makes the error for a shard that this host should not own.
     """
 
     def __init__(
@@ -59,40 +60,41 @@ class Explainer:
     async def explain(
         self, namespace: str, shard_number: int, number: int, deadline: float, *, is_draining: bool, is_suspended: bool
     ) -> ItemExplanation:
-        """Why the item of this number on this shard is not delivered.
+        """Explain why an item is not delivered.
 
         Raises:
-            NotOwner: the shard is not this host's.
+            NotOwner: this host should not own the shard.
             NamespaceNotFound: there is no such namespace.
         """
         settings = self._namespaces.settings_of(namespace)
-        name = format_id(shard_number, number)
+        item_id = format_id(shard_number, number)
         shard = self._shards.get(shard_number)
         if shard is None:
             return _item_explanation(
-                ItemSnapshot(id=name, namespace=namespace, row=None, read_error=self._why_not_served(shard_number)),
+                ItemSnapshot(id=item_id, namespace=namespace, row=None, read_error=self._why_not_served(shard_number)),
                 None,
             )
         now = asyncio.get_running_loop().time()
-        until = now + (deadline - now) * _READ_TIME_FRACTION
-        written = shard.numbers.is_resolved(number)
+        read_deadline = now + (deadline - now) * _READ_TIME_FRACTION
+        is_written = shard.numbers.is_resolved(number)
         try:
-            async with asyncio.timeout_at(until):
-                rows = await shard.read_rows(namespace, [number]) if written else []
+            async with asyncio.timeout_at(read_deadline):
+                rows = await shard.read_rows(namespace, [number]) if is_written else []
                 row = rows[0] if rows and rows[0].namespace == namespace else None
                 key = None if row is None else await shard.idempotency_key_of(row)
         except (TimeoutError, Unavailable) as error:
-            why = _read_failure(error, shard)
-            return _item_explanation(ItemSnapshot(id=name, namespace=namespace, row=None, read_error=why), None)
-        better = await self._count_better_items(row, until) if row is not None and row.state is State.READY else 0
+            reason = _read_failure(error, shard)
+            return _item_explanation(ItemSnapshot(id=item_id, namespace=namespace, row=None, read_error=reason), None)
+        is_ready = row is not None and row.state is State.READY
+        better = await self._count_better_items(row, read_deadline) if row is not None and is_ready else 0
         topic = (namespace, row.topic if row is not None else "")
-        taken_s = self._demand.last_dequeue_s_ago(topic, self._stopwatch_s())
-        scene = ItemSnapshot(
-            id=name,
+        last_dequeue_s = self._demand.last_dequeue_s_ago(topic, self._stopwatch_s())
+        snapshot = ItemSnapshot(
+            id=item_id,
             namespace=namespace,
             row=row,
             now_ms=shard.now_ms(),
-            is_written=written,
+            is_written=is_written,
             store_error=shard.unavailable_reason,
             is_draining=is_draining,
             is_suspended=is_suspended,
@@ -102,15 +104,16 @@ class Explainer:
             better_count=None if better is None else min(better, self._better_items_max),
             is_better_count_exact=better is None or better <= self._better_items_max,
             waiter_count=self._waiters.waiter_count(topic),
-            last_dequeue_ms_ago=None if taken_s is None else int(taken_s * 1000),
+            last_dequeue_ms_ago=None if last_dequeue_s is None else int(last_dequeue_s * 1000),
             payload_bytes_max=settings.payload_bytes_max,
             breaker=shard.breaker_state,
             rate_wait_ms=self._quota.rate_wait_ms(namespace, settings),
         )
-        return _item_explanation(scene, None if row is None else ItemDetails(shard_number, row, scene.now_ms, key))
+        item = None if row is None else ItemDetails(shard_number, row, snapshot.now_ms, key)
+        return _item_explanation(snapshot, item)
 
     async def _count_better_items(self, row: Row, read_deadline: float) -> int | None:
-        """READY items of all shards that come before it, one more than is counted at most; None: it cannot be told."""
+        """Count the READY items of all shards that come before this row, up to one over the limit; None if unknown."""
         better = 0
         if len(self._shards) < len(self._statuses):
             return None
@@ -131,7 +134,7 @@ class Explainer:
         if status is None:
             raise self._not_owner_error(shard_number)
         reason = f": {status.reason}" if status.reason else ""
-        return f"shard {shard_number} is not served here, it is {status.state}{reason}"
+        return f"shard {shard_number} is not served here; it is {status.state}{reason}"
 
 
 def _read_failure(error: Exception, shard: Shard) -> str:
@@ -140,9 +143,10 @@ def _read_failure(error: Exception, shard: Shard) -> str:
     return error.message if isinstance(error, Unavailable) else f"shard {shard.number} did not answer in time"
 
 
-def _item_explanation(scene: ItemSnapshot, item: ItemDetails | None) -> ItemExplanation:
-    told = explain(scene)
-    counted = scene.row is not None and scene.row.state is State.READY
-    reasons: Sequence[str] = told.reasons
-    better, more = (scene.better_count, not scene.is_better_count_exact) if counted else (None, False)
-    return ItemExplanation(item, reasons, told.remedies, better, more, item is None and scene.read_error is None)
+def _item_explanation(snapshot: ItemSnapshot, item: ItemDetails | None) -> ItemExplanation:
+    explanation = explain(snapshot)
+    reasons: Sequence[str] = explanation.reasons
+    is_ready = snapshot.row is not None and snapshot.row.state is State.READY
+    better, is_more = (snapshot.better_count, not snapshot.is_better_count_exact) if is_ready else (None, False)
+    is_absent = item is None and snapshot.read_error is None
+    return ItemExplanation(item, reasons, explanation.remedies, better, is_more, is_absent)

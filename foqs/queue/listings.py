@@ -1,6 +1,6 @@
-"""Topics and items as they are listed: what is told of a topic, and where a page goes on.
+"""Lists of topics and items: the stats of a topic, and the cursor of a page of items.
 
-Pure, but for the shards that it looks at. Knows nothing of calls.
+Reads the memory of shards and changes nothing. Knows nothing of calls.
 """
 
 from __future__ import annotations
@@ -25,21 +25,26 @@ from foqs.queue.port import TopicStats
 from foqs.shard.shard import Shard
 
 ACTIVE_STATES: Final = (State.READY, State.LEASED)
-"""A topic with items in one of these is active."""
+"""A topic is active if it has items in one of these states."""
 
 
 def topic_stats(
     topic: TopicName, shards: Sequence[Shard], counts: Sequence[int], *, is_paused: bool, is_partial: bool
 ) -> TopicStats:
-    """What these shards hold of a topic, of which `counts_of` says these; `is_partial`: there are others, not served now."""
+    """Return the stats of a topic on these shards.
+
+    Args:
+        counts: the items by state; see `counts_by_state`.
+        is_partial: whether other shards of this host are not served now.
+    """
     best: OrderKey | None = None
     oldest_ms: int | None = None
     for shard in shards:
-        head = shard.index.best_key(topic)
-        if head is None:
+        key = shard.index.best_key(topic)
+        if key is None:
             continue
-        if best is None or head < best:
-            best = head
+        if best is None or key < best:
+            best = key
         age_ms = shard.oldest_ready_age_ms(topic)
         if age_ms is not None and (oldest_ms is None or age_ms > oldest_ms):
             oldest_ms = age_ms
@@ -58,7 +63,7 @@ def topic_stats(
 
 
 def counts_by_state(topic: TopicName, shards: Sequence[Shard]) -> list[int]:
-    """The items of a topic by state, as far as these shards have counted them."""
+    """Return the number of a topic's items by state, as far as these shards have counted them."""
     found = [counts for shard in shards if (counts := shard.counts.counts_by_state(*topic))]
     if not found:
         return [0] * (max(State) + 1)
@@ -67,12 +72,12 @@ def counts_by_state(topic: TopicName, shards: Sequence[Shard]) -> list[int]:
 
 
 def format_cursor(key: OrderKey, shard: int) -> str:
-    """Where the page after this key of this shard begins: keys of several shards may be equal, and go by shard then."""
+    """Return the cursor of the page after this item. Items with equal keys are ordered by shard."""
     return ":".join(map(str, (*unpack_order_key(key), shard)))
 
 
 def parse_cursor(cursor: str) -> tuple[OrderKey, int]:
-    """The (key, shard) of such a text. Raises `InvalidArgument`."""
+    """Parse a cursor into (key, shard). Raises `InvalidArgument`."""
     try:
         priority, after, number, shard = (int(part) for part in cursor.split(":"))
     except ValueError:
@@ -84,7 +89,7 @@ def parse_cursor(cursor: str) -> tuple[OrderKey, int]:
         and 0 <= shard <= SHARD_MAX
     ):
         key = pack_order_key(priority, after, number)
-        # Comparing the spelling leaves out whatever else `int` reads: signs, spaces, other digits.
+        # `int` also accepts signs, spaces and other digits: the comparison refuses these.
         if format_cursor(key, shard) == cursor:
             return key, shard
     raise InvalidArgument("this is not a cursor of an earlier reply", field="page.cursor")

@@ -1,7 +1,7 @@
-"""Pages of rows with their payloads, which are weighed before they are read.
+"""Pages of rows with their payloads, limited in bytes before the payloads are read.
 
-Always true: a page reads no more bytes than it may carry, or one row. What a
-row weighs is what it holds, whatever its namespace allows now.
+Always true: a page reads at most the bytes that it may carry, or one row. The
+size of a row is its actual size, not what its namespace allows now.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from foqs.queue.port import ItemView
 from foqs.shard.shard import Shard
 
 ITEM_OVERHEAD_BYTES: Final = 1_024
-"""Of an item in a reply: its names and numbers."""
+"""Limit of an item's names and numbers in a reply."""
 
 
 def count_fitting(items: Sequence[ItemView], bytes_max: int) -> int:
-    """Returns how many of these rows, from the first, fit into a reply with their payloads: one at least."""
+    """Return how many of these rows, from the first, fit into a reply with their payloads: at least one."""
     size = 0
-    for place, seen in enumerate(items):
-        size += seen.row.payload_bytes + len(seen.row.metadata) + ITEM_OVERHEAD_BYTES
-        if place and size > bytes_max:
-            return place
+    for count, item in enumerate(items):
+        size += item.row.payload_bytes + len(item.row.metadata) + ITEM_OVERHEAD_BYTES
+        if count and size > bytes_max:
+            return count
     return len(items)
 
 
 async def load_payloads(shards: Sequence[Shard], namespace: str, items: Sequence[ItemView]) -> list[ItemView]:
-    """Returns these rows with their payloads. Rows that are gone by now are left out. Raises `Unavailable`."""
+    """Return these rows with their payloads, without rows that were deleted since. Raises `Unavailable`."""
     payloads: dict[tuple[int, int], bytes | None] = {}
     for shard in shards:
-        ids = [seen.row.id for seen in items if seen.shard == shard.number]
+        ids = [item.row.id for item in items if item.shard == shard.number]
         if ids:
             payloads.update({(shard.number, row.id): row.payload for row in await shard.read_rows(namespace, ids)})
     return [
-        replace(seen, row=replace(seen.row, payload=payloads[seen.shard, seen.row.id]))
-        for seen in items
-        if (seen.shard, seen.row.id) in payloads
+        replace(item, row=replace(item.row, payload=payloads[item.shard, item.row.id]))
+        for item in items
+        if (item.shard, item.row.id) in payloads
     ]

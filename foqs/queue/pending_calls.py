@@ -1,8 +1,8 @@
-"""Calls of one or more works: who is told what, when the last of them is done.
+"""Calls in flight that consist of one or more works.
 
-Always true: a call is done once, when its works are, or at its deadline with
-what it knows then; its outcomes stand in the order of its entries. Knows nothing
-of where works go.
+Always true: a call is done once: when all its works are finished, or at its
+deadline with the outcomes known then. Outcomes are in the order of the call's
+entries. Knows nothing of where works are submitted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from foqs.runtime.deadlines import Deadlines
 
 
 class FanOutCall:
-    """A call, and its works, each of which answers for some of its entries."""
+    """A call whose entries are spread over several works."""
 
     __slots__ = ("_deadline_bucket", "_deadlines", "_on_done", "_open_count", "_works", "accepted_count", "outcomes")
 
@@ -33,26 +33,26 @@ class FanOutCall:
         self._works: list[tuple[Work, Sequence[int], int]] = []
         self._open_count = 1
         self.accepted_count = 0
-        """So many of its entries are in works."""
+        """The number of entries that are in works."""
 
     def add_work(self, work: Work, positions: Sequence[int], shard: int) -> None:
-        """One more work of a shard, with the places of its entries in the call."""
+        """Add a work of a shard. `positions` are the places of its entries in the call."""
         self._works.append((work, positions, shard))
         self._open_count += 1
         self.accepted_count += len(positions)
 
     def refuse(self, positions: Iterable[int], error: FoqsError) -> None:
-        """There is no work for these."""
-        for place in positions:
-            self.outcomes[place] = error
+        """Set the outcome of entries that are in no work."""
+        for position in positions:
+            self.outcomes[position] = error
 
     def start(self, deadline: float) -> None:
-        """All works are added."""
+        """Start to wait for the works, which have all been added."""
         self._deadline_bucket = self._deadlines.add(deadline, self)
         self.on_work_finished()
 
     def abandon(self) -> None:
-        """Nobody waits for the outcome; the work goes on, and is withdrawn at its deadline like any other."""
+        """Send no reply. The works go on, and are given up at the deadline as always."""
         self._on_done = None
 
     def expire(self) -> None:
@@ -61,37 +61,37 @@ class FanOutCall:
                 work.abandon()
 
     def on_work_finished(self) -> None:
-        """One of the works has all its results."""
+        """Count a finished work. After the last one, the call is done."""
         self._open_count -= 1
         if self._open_count:
             return
-        for work, places, shard in self._works:
-            told = self._outcomes_of(work, shard)
-            if len(told) == len(self.outcomes):
-                self.outcomes = told
+        for work, positions, shard in self._works:
+            outcomes = self._outcomes_of(work, shard)
+            if len(outcomes) == len(self.outcomes):
+                self.outcomes = outcomes
             else:
-                for place, result in zip(places, told, strict=True):
-                    self.outcomes[place] = result
+                for position, outcome in zip(positions, outcomes, strict=True):
+                    self.outcomes[position] = outcome
         self._complete(self.outcomes)
 
     def _complete(self, results: list[Any]) -> None:
         self._deadlines.remove(self._deadline_bucket, self)
-        done, self._on_done = self._on_done, None
-        if done is not None:
-            done(results)
+        on_done, self._on_done = self._on_done, None
+        if on_done is not None:
+            on_done(results)
 
     def _outcomes_of(self, work: Work, shard: int) -> list[Any]:
-        """What the caller is told of a work's entries."""
+        """Return the outcomes of a work's entries for the caller."""
         raise NotImplementedError
 
 
 class EnqueueCall(FanOutCall):
-    """Results of an enqueue: ids and errors.
+    """An enqueue. Its outcomes are ids and errors.
 
     Attributes:
-        under_way: counts its items until they have their results; None where nobody asks.
-        dated: some of its items have both an absolute time and a TTL.
-        repeated: told how many of those that were taken in named no new item; None likewise.
+        in_flight: counts its items until they have results; None if the backlog is not limited.
+        has_absolute_times: whether items have both an absolute time and a TTL.
+        on_repeats: called with the number of accepted items that were not new; None if the rate is not limited.
     """
 
     __slots__ = ("has_absolute_times", "in_flight", "on_repeats")
@@ -117,7 +117,7 @@ class EnqueueCall(FanOutCall):
 
 
 class ApplyCall(FanOutCall):
-    """Outcomes of events."""
+    """A call of acks or other events."""
 
     __slots__ = ()
 

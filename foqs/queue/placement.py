@@ -1,8 +1,10 @@
-"""Which shard of this host gets which new items.
+"""Chooses the shard of this host for each new item.
 
-Always true: an item with a key goes to the shard that holds the key's slot, and
-to no other; the others go to the shard with the shortest queue. A shard that is
-refused an item has not taken it. Knows nothing of limits and of who calls.
+Always true: an item with an idempotency key is sent only to the shard that
+holds the key's slot; other items are sent to the shard with the shortest queue.
+A call is sent to another shard only after one refused it. An item with an
+absolute time and a TTL is accepted only if it is due before it expires, by the
+clock of its shard. Knows nothing of limits and callers.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from foqs.core.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Overloaded, Unavailable
+from foqs.core.errors import HANDOVER_RETRY_MS, FoqsError, InvalidArgument, NotOwner, Overloaded, Unavailable
+from foqs.core.items import validation
 from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT, key_slot, key_slots
-from foqs.core.items.item import KeyedAbsoluteTimeItem, KeyedItem, NewItem
-from foqs.queue.absolute_time import ABSOLUTE_TIME_TYPES, expiry_errors
+from foqs.core.items.item import AbsoluteTimeItem, KeyedAbsoluteTimeItem, KeyedItem, NewItem
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
@@ -21,16 +23,18 @@ from foqs.shard.status import ShardStatus
 _T = TypeVar("_T")
 
 _KEYED_TYPES: Final = frozenset((KeyedItem, KeyedAbsoluteTimeItem))
+_ABSOLUTE_TIME_TYPES: Final = frozenset((AbsoluteTimeItem, KeyedAbsoluteTimeItem))
 
 _EFFICIENT_FLUSH_ITEMS: Final = 64
-"""So many entries of a flush pay for what it costs without any."""
+"""With this many entries, the fixed cost of a flush no longer matters."""
 
 ROTATION_S: Final = 0.25
 """How long a shard is the first among those with equally short queues."""
 
 
 def _shortest_first(shards: Sequence[Shard]) -> Iterator[Shard]:
-    """By flushes queued, else as they are. The first one mostly has none, and takes the items: no other is looked at."""
+    """Yield the shards by the number of queued flushes, else in the given order."""
+    # The first one usually accepts the items: do not sort before it refuses.
     if shards[0].queued_items < _EFFICIENT_FLUSH_ITEMS:
         yield shards[0]
         shards = shards[1:]
@@ -38,11 +42,11 @@ def _shortest_first(shards: Sequence[Shard]) -> Iterator[Shard]:
 
 
 class Placement:
-    """The way of new items to shards.
+    """Distributes new items to the shards of this host.
 
     Args:
-        shards: the shards of this host, by number; changes as they come and go.
-        statuses: how each shard that should be here is doing.
+        shards: the shards that this host serves, by number; changes over time.
+        statuses: the status of each shard that this host should own.
         loop_time: the event loop's clock.
     """
 
@@ -50,36 +54,40 @@ class Placement:
         self, shards: Mapping[int, Shard], statuses: Mapping[int, ShardStatus], loop_time: Callable[[], float]
     ) -> None:
         self.owner_of: Callable[[int], tuple[str, int] | None] = _unknown
-        """The address of a shard's owner, where the plan as it was read last knows one."""
+        """Returns the address of a shard's owner, if the plan that was read last has one."""
         self.shard_of_slot: Callable[[int], int | None] = _unknown
-        """The shard that shall hold a slot, here or elsewhere."""
+        """Returns the shard to which a key slot is assigned, here or elsewhere."""
         self.drained_shards: Collection[int] = frozenset()
-        """Shards that take no new items without a key; those with a key can go nowhere else."""
+        """Shards that accept new items only with a key, because such items can be nowhere else."""
         self.removed_shards: Collection[int] = frozenset()
-        """Shards that take no new items at all, for nobody would read what came."""
+        """Shards that accept no new items, because nobody would dequeue them."""
         self._shards = shards
         self._statuses = statuses
         self._loop_time = loop_time
         self._shard_by_slot: list[Shard | None] = [None] * KEY_SLOT_COUNT
-        """Who holds each slot of keys, of those that were seen when it was looked."""
+        """The shard that holds each key slot, according to `_slots_seen`."""
         self._slots_seen: list[tuple[Shard, frozenset[int]]] = []
+        """The available shards and their key slots when `_shard_by_slot` was built."""
 
     def place(self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]) -> None:
-        """Gives items, which are those at these places of a call, to shards. Raises `Overloaded`, `Unavailable`: none took any."""
-        kinds = set(map(type, items))
-        call.has_absolute_times = not kinds.isdisjoint(ABSOLUTE_TIME_TYPES)
-        if kinds.isdisjoint(_KEYED_TYPES):
+        """Submit items to shards. `positions` are their places in the call.
+
+        Raises `Overloaded`, `Unavailable`: no shard accepted any.
+        """
+        types = set(map(type, items))
+        call.has_absolute_times = not types.isdisjoint(_ABSOLUTE_TIME_TYPES)
+        if types.isdisjoint(_KEYED_TYPES):
             self._place_unkeyed(call, namespace, items, positions)
         else:
             self._place_keyed(call, namespace, items, positions)
 
     @property
     def accepts_items(self) -> bool:
-        """Some shard of this host takes new items, as far as is known."""
+        """Whether a shard of this host accepts new items, as far as is known."""
         return any(shard.accepts_items and self._accepts_unkeyed_items(shard) for shard in self._answering_shards())
 
     def not_owner_error(self, shard_number: int) -> NotOwner:
-        """What is told of a shard that should not be here."""
+        """Return the error for a shard that this host should not own."""
         return NotOwner(
             f"this host does not own shard {shard_number}; ask for the routing", owner=self.owner_of(shard_number)
         )
@@ -87,29 +95,30 @@ class Placement:
     def _place_unkeyed(
         self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]
     ) -> None:
-        """Gives items to the shard with the shortest queue. Raises `Overloaded`, `Unavailable`.
+        """Submit items to the shard with the shortest queue. Raises `Overloaded`, `Unavailable`.
 
-        Queues that differ by less than makes a good flush are equally short, and of those each is
-        the first for a while: few calls make one fuller flush rather than one in every shard.
+        Queues whose lengths differ by less than an efficient flush count as equal. Each of their
+        shards is the first for a while, so that few calls share one flush instead of using one per shard.
         """
-        serving = self._answering_shards()
-        if not serving:
+        shards = self._answering_shards()
+        if not shards:
             raise Unavailable(
-                f"no shard of this host is being served now{self._first_unavailable_reason()}; try again",
+                f"no shard of this host is served now{self._first_unavailable_reason()}; try again",
                 retry_after_ms=500,
             )
         if self.drained_shards or self.removed_shards:
-            serving = [shard for shard in serving if self._accepts_unkeyed_items(shard)]
-            if not serving:
+            shards = [shard for shard in shards if self._accepts_unkeyed_items(shard)]
+            if not shards:
                 raise Unavailable(
-                    f"every shard that this host serves now is drained or removed, and takes no new items{self._first_unavailable_reason()}",
+                    "every shard that this host serves now is drained or removed, and accepts no new items"
+                    + self._first_unavailable_reason(),
                     retry_after_ms=500,
                 )
-        if len(serving) > 1:
-            offset = int(self._loop_time() / ROTATION_S) % len(serving)
-            serving = serving[offset:] + serving[:offset]
+        if len(shards) > 1:
+            offset = int(self._loop_time() / ROTATION_S) % len(shards)
+            shards = shards[offset:] + shards[:offset]
         refusal: FoqsError | None = None
-        for shard in _shortest_first(serving):
+        for shard in _shortest_first(shards):
             try:
                 self._submit(call, shard, namespace, items, positions)
             except (Overloaded, Unavailable) as error:
@@ -120,11 +129,10 @@ class Placement:
         raise refusal
 
     def _accepts_unkeyed_items(self, shard: Shard) -> bool:
-        """It may take items without keys."""
         return shard.number not in self.drained_shards and shard.number not in self.removed_shards
 
     def _first_unavailable_reason(self) -> str:
-        """The first trouble of a shard that is here and does not answer."""
+        """Return the reason of the first shard that is served but not available, as the end of a sentence."""
         reasons = [
             f": shard {shard.number}: {shard.unavailable_reason}"
             for shard in self._serving_shards()
@@ -142,16 +150,16 @@ class Placement:
         *,
         keyed: bool = False,
     ) -> None:
-        """Gives items to this shard, but for those that would expire, on its time, before they could be delivered.
+        """Submit items to this shard. Refuses those that would expire, by its clock, before they can be delivered.
 
-        Raises `Overloaded`, `Unavailable`: it has taken none.
+        Raises `Overloaded`, `Unavailable`: the shard accepted none.
         """
         if call.has_absolute_times:
-            beyond = expiry_errors(items, positions, shard.now_ms())
-            for place, error in beyond.items():
-                call.refuse((place,), error)
-            items = [item for place, item in zip(positions, items, strict=True) if place not in beyond]
-            positions = [place for place in positions if place not in beyond]
+            errors = _expiry_errors(items, positions, shard.now_ms())
+            for position, error in errors.items():
+                call.refuse((position,), error)
+            items = [item for position, item in zip(positions, items, strict=True) if position not in errors]
+            positions = [position for position in positions if position not in errors]
             if not items:
                 return
         work = shard.submit_inserts(namespace, items, call.on_work_finished, keyed=keyed, in_flight=call.in_flight)
@@ -160,36 +168,36 @@ class Placement:
     def _place_keyed(
         self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]
     ) -> None:
-        """Gives items with keys to those who hold the keys' slots, and to nobody else; the others go anywhere."""
+        """Submit items with keys to the shards that hold the keys' slots, and the other items to any shard."""
         keyed = [i for i, item in enumerate(items) if isinstance(item, KeyedItem)]
-        rest = [i for i, item in enumerate(items) if not isinstance(item, KeyedItem)]
+        unkeyed = [i for i, item in enumerate(items) if not isinstance(item, KeyedItem)]
         groups: dict[Shard | None, list[int]] = {}
-        holders = self.shards_for_keys([items[i].idempotency_key for i in keyed])  # type: ignore[attr-defined]
-        for i, holder in zip(keyed, holders, strict=True):
-            groups.setdefault(holder, []).append(i)
+        shards = self.shards_for_keys([items[i].idempotency_key for i in keyed])  # type: ignore[attr-defined]
+        for i, shard in zip(keyed, shards, strict=True):
+            groups.setdefault(shard, []).append(i)
         for shard, group in groups.items():
-            own, own_places = values_at(items, group), values_at(positions, group)
+            own, own_positions = values_at(items, group), values_at(positions, group)
             if shard is None:
-                for place, item in zip(own_places, own, strict=True):
-                    call.refuse([place], self._slot_not_held_error(item.idempotency_key))  # type: ignore[attr-defined]
+                for position, item in zip(own_positions, own, strict=True):
+                    call.refuse([position], self._slot_not_held_error(item.idempotency_key))  # type: ignore[attr-defined]
                 continue
             if shard.number in self.removed_shards:
-                # It was removed, or is in another database: its owner has only not been told to give it back.
-                call.refuse(own_places, _slot_unavailable_error())
+                # The shard was removed or moved to another database. This host will be told to release it.
+                call.refuse(own_positions, _slot_unavailable_error())
                 continue
             try:
-                self._submit(call, shard, namespace, own, own_places, keyed=True)
+                self._submit(call, shard, namespace, own, own_positions, keyed=True)
             except (Overloaded, Unavailable) as error:
-                call.refuse(own_places, error)
-        if rest:
-            own, own_places = values_at(items, rest), values_at(positions, rest)
+                call.refuse(own_positions, error)
+        if unkeyed:
+            own, own_positions = values_at(items, unkeyed), values_at(positions, unkeyed)
             try:
-                self._place_unkeyed(call, namespace, own, own_places)
+                self._place_unkeyed(call, namespace, own, own_positions)
             except (Overloaded, Unavailable) as error:
-                call.refuse(own_places, error)
+                call.refuse(own_positions, error)
 
     def _slot_not_held_error(self, key: bytes) -> FoqsError:
-        """Why no shard here takes an item with this key."""
+        """Return why no shard here accepts an item with this key."""
         number = self.shard_of_slot(key_slot(key))
         if number is not None and number not in self._statuses and self.owner_of(number) is not None:
             return self.not_owner_error(number)
@@ -199,23 +207,23 @@ class Placement:
         return _slot_unavailable_error()
 
     def on_slots_moved(self) -> None:
-        """Who holds which slot is looked up anew."""
+        """Forget which shard holds which slot."""
         self._slots_seen = []
         self._shard_by_slot = [None] * KEY_SLOT_COUNT
 
     def shards_for_keys(self, keys: Sequence[bytes]) -> list[Shard | None]:
-        """The shard for each key; None where none that answers holds its slot."""
+        """Return the shard for each key; None if no available shard holds its slot."""
         slots = key_slots(keys)
-        if any(holder is None or not holder.is_answering for holder in {self._shard_by_slot[slot] for slot in slots}):
+        if any(shard is None or not shard.is_answering for shard in {self._shard_by_slot[slot] for slot in slots}):
             seen = [(shard, shard.key_slots) for shard in self._answering_shards()]
-            if seen != self._slots_seen:  # else many would look in vain, while a shard is away
+            if seen != self._slots_seen:  # else every call would rebuild the list while a shard is missing
                 self.on_slots_moved()
                 self._slots_seen = seen
                 for shard, held in seen:
                     for slot in held:
                         self._shard_by_slot[slot] = shard
-        holders = self._shard_by_slot
-        return [holders[slot] for slot in slots]
+        shard_by_slot = self._shard_by_slot
+        return [shard_by_slot[slot] for slot in slots]
 
     def _answering_shards(self) -> list[Shard]:
         return [shard for shard in self._shards.values() if shard.is_answering]
@@ -225,14 +233,28 @@ class Placement:
 
 
 def _unknown(number: int) -> None:
-    """What a host alone knows of others."""
+    """Stand in for the lookups of a cluster on a standalone host."""
     return
 
 
 def _slot_unavailable_error() -> Unavailable:
-    return Unavailable("the shard of this key is not being served now", retry_after_ms=HANDOVER_RETRY_MS)
+    return Unavailable("the shard of this key is not served now; try again", retry_after_ms=HANDOVER_RETRY_MS)
+
+
+def _expiry_errors(items: Sequence[NewItem], positions: Sequence[int], now_ms: int) -> dict[int, FoqsError]:
+    """Return an error, by position in the call, for each item that would expire before it is due."""
+    errors: dict[int, FoqsError] = {}
+    for position, item in zip(positions, items, strict=True):
+        if type(item) in _ABSOLUTE_TIME_TYPES:
+            assert item.ttl_ms is not None
+            assert item.deliver_after_ms is not None
+            try:
+                validation.check_ttl_outlasts_delivery(item.ttl_ms, item.deliver_after_ms, now_ms)
+            except InvalidArgument as error:
+                errors[position] = error
+    return errors
 
 
 def values_at(values: Sequence[_T], positions: Sequence[int]) -> Sequence[_T]:
-    """The values at these places, which are in order, each once."""
-    return values if len(positions) == len(values) else [values[place] for place in positions]
+    """Return the values at these positions, which are in order and distinct."""
+    return values if len(positions) == len(values) else [values[position] for position in positions]

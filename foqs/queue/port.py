@@ -1,13 +1,13 @@
-"""What the wire asks of the queue: the calls of one host, in the core's own types.
+"""The queue's port: the calls of one host, in the core's own types.
 
-The wire turns Thrift structs into these and back; `queue.queue_service` answers
-them; tests may put anything else here. Deadlines are moments of the event
-loop's clock, in seconds. Every call ends by its deadline.
+The wire converts Thrift structs to these types and back. `queue.queue_service`
+implements the port; tests may implement it differently. A deadline is a moment
+of the event loop's clock, in seconds. Every call ends by its deadline.
 
-The calls that carry items take a `done` callback instead of being coroutines:
-their way is short and hot, and a task for each would cost more than the rest.
-`done` is called once, in the event loop, perhaps before the method returns; a
-call that is refused as a whole raises `FoqsError` at once and never calls it.
+Calls that carry items take an `on_done` callback instead of being coroutines:
+this path is hot, and a task per call would cost more than all the rest.
+`on_done` is called once, in the event loop, perhaps before the method returns.
+A call that is refused as a whole raises `FoqsError` and never calls `on_done`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from foqs.shard.status import ShardStatus
 
 @dataclass(slots=True)
 class ItemView:
-    """An item as it was at `now_ms` on its shard's clock. Not to be changed.
+    """An item as it was at `now_ms` on its shard's clock. Must not be changed.
 
-    `real_wait_ms`: how long it really is until a moment of that clock; None while the clock passes no faster than real time.
+    `real_wait_ms` returns the real time until a moment of that clock. It is None unless the clock runs faster than real
+    time.
     """
 
     shard: int
@@ -41,7 +42,7 @@ class ItemView:
 
     @property
     def lease_left_ms(self) -> int:
-        """The time for which its lease is kept."""
+        """The time until the lease ends, at least 0."""
         due_ms = self.row.due_ms
         if due_ms is None:
             return 0
@@ -53,7 +54,7 @@ class ItemView:
 
 @dataclass(slots=True)
 class ItemDetails(ItemView):
-    """An item that somebody looked at alone. `key`: the idempotency key that names it; None where none does."""
+    """One item with its idempotency key, or None if it has no key."""
 
     idempotency_key: bytes | None
 
@@ -62,9 +63,9 @@ class ItemDetails(ItemView):
 class Deliveries:
     """Items whose leases are committed, for one caller.
 
-    `give_back` releases them without counting the attempt. Call it when the
-    reply cannot be written at all, and never after its first byte was given to
-    the transport.
+    `release` gives them up without counting the attempt. Call it if the reply
+    cannot be written at all. Never call it after the first byte of the reply
+    was passed to the transport.
     """
 
     items: list[ItemView]
@@ -73,18 +74,18 @@ class Deliveries:
 
 @dataclass(slots=True, frozen=True)
 class Repeated:
-    """An enqueue whose key named an item already, and the same one: its id."""
+    """The id of the item that an earlier enqueue of the same key and item created."""
 
     id: str
 
 
 EnqueueOutcome: TypeAlias = str | Repeated | FoqsError
-"""The id of an item that is committed, new or named before, or why there is none."""
+"""The id of the committed item, new or repeated; or the error."""
 
 
 @dataclass(slots=True, frozen=True)
 class TopicStats:
-    """What this host holds of one topic."""
+    """The items of one topic on this host."""
 
     topic: str
     ready: int
@@ -106,7 +107,7 @@ ListTopics: TypeAlias = Callable[
 
 @dataclass(slots=True, frozen=True)
 class ItemCount:
-    """How many items, and their payloads' bytes; None where they were counted without being read."""
+    """A number of items, and the bytes of their payloads: None if they were counted without being read."""
 
     items: int
     payload_bytes: int | None
@@ -114,7 +115,7 @@ class ItemCount:
 
 @dataclass(slots=True, frozen=True)
 class BulkPage:
-    """What became of a page: items changed, and items that match and cannot be changed so, with the first one's error."""
+    """The result of a page: items changed, and matching items that refuse the change, with the first one's error."""
 
     changed: int
     refused: int
@@ -124,11 +125,11 @@ class BulkPage:
 
 @dataclass(slots=True, frozen=True)
 class ItemExplanation:
-    """Why an item is not delivered and what would change it, one sentence each, the weightiest first.
+    """Why an item is not delivered and what would change that: one sentence each, the most important first.
 
-    `item` is None where the item is not there (`absent`) or its shard cannot be asked.
-    `better_items`: READY items that come before a READY one; None where they were not counted. Counting stops at
-    `better_items_max`: then `better_items_more`.
+    `item` is None if there is no such item (`absent`) or its shard cannot be read.
+    `better_items` counts the READY items that come before this READY one; None if they were not counted.
+    `better_items_more` is set if the count stopped at `better_items_max`.
     """
 
     item: ItemDetails | None
@@ -144,12 +145,12 @@ Outcome: TypeAlias = AlreadyGone | FoqsError | None
 
 
 class PendingCall(Protocol):
-    """A call under way."""
+    """A call in flight."""
 
     def abandon(self) -> None:
-        """Nobody waits any more: `done` will not be called, and what was leased for the call is released.
+        """Give the call up: `on_done` will not be called, and items that were leased for the call are released.
 
-        Does nothing once `done` was called.
+        Does nothing after `on_done` was called.
         """
         ...
 
@@ -163,13 +164,16 @@ class Queue(Protocol):
     limits: CallOptions
 
     def namespace_settings(self, name: str) -> NamespaceSettings:
-        """Raises `NamespaceNotFound`."""
+        """Return the settings of a namespace. Raises `NamespaceNotFound`."""
         ...
 
     def enqueue(
         self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
     ) -> PendingCall:
-        """An id (committed) or an error for each item, in order; those with a key are `KeyedItem`s."""
+        """Enqueue the items. Replies with a committed id or an error for each, in order.
+
+        Items with an idempotency key are `KeyedItem`s.
+        """
         ...
 
     def dequeue(
@@ -182,10 +186,10 @@ class Queue(Protocol):
         on_done: Callable[[Deliveries], None],
         items_max: int | None = None,
     ) -> PendingCall:
-        """The best ready items of (topic, count) pairs; empty when none came within `wait_ms`.
+        """Deliver the best READY items of (topic, count) pairs; none if none came within `wait_ms`.
 
         Args:
-            items_max: of all topics together; those that come first are served first.
+            items_max: limit for all topics together; earlier topics are served first.
         """
         ...
 
@@ -197,7 +201,7 @@ class Queue(Protocol):
         deadline: float,
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
-        """Acks the (shard, number) with their tokens; an outcome for each, in order. No id twice."""
+        """Ack the (shard, number) ids with their tokens. Replies with an outcome for each, in order. Ids must be distinct."""
         ...
 
     def apply(
@@ -207,13 +211,13 @@ class Queue(Protocol):
         deadline: float,
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
-        """Runs each (shard, event); an outcome for each, in order. No id twice."""
+        """Apply each (shard, event). Replies with an outcome for each, in order. Ids must be distinct."""
         ...
 
     async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
-        """A page of topics by name, and the cursor of the next page. `states` None: READY or LEASED."""
+        """Return a page of topics by name, and the cursor of the next page. `states` None means READY or LEASED."""
         ...
 
     async def peek(
@@ -227,9 +231,10 @@ class Queue(Protocol):
         deadline: float,
         shards: Collection[int] | None = None,
     ) -> tuple[list[ItemView], str | None]:
-        """A page of a topic's items in one state, best first, with or without payload.
+        """Return a page of a topic's items in one state, best first, with or without payload.
 
-        `shards`, here and below: of these alone, which must all be served here; None: of all that should be here.
+        `shards`, here and below, limits the call to these shards, which must all be served here. None means all
+        shards that this host should own.
         """
         ...
 
@@ -243,16 +248,16 @@ class Queue(Protocol):
         deadline: float,
         shards: Collection[int] | None = None,
     ) -> tuple[list[ItemView], str | None]:
-        """A page of the items that match, with or without payload, and the cursor of the next.
+        """Return a page of the items that match, with or without payload, and the cursor of the next page.
 
-        The ages of `item_filter` count up to the beginning of the first page, here and below.
+        Ages in `item_filter` are measured at the start of the first page, here and below.
         """
         ...
 
     async def count_matching(
         self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None
     ) -> ItemCount:
-        """How many items match."""
+        """Count the items that match."""
         ...
 
     async def change_matching(
@@ -265,33 +270,33 @@ class Queue(Protocol):
         deadline: float,
         shards: Collection[int] | None = None,
     ) -> BulkPage:
-        """Runs `change` on a page of the items that match and are not as it would make them; its id is not used.
+        """Apply `change` to a page of the items that match and differ from its result. The id of `change` is not used.
 
-        A page of none tells where it would begin.
+        An empty page holds the cursor at which the next one starts.
 
         Raises:
-            UnknownOutcome: some of the page may be changed; the same cursor again does no harm.
+            UnknownOutcome: some of the page may be changed; a call with the same cursor is safe.
         """
         ...
 
     async def purge_topic(
         self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None
     ) -> int:
-        """Ends all items that the topic has now, in every state; how many those were, as far as they are counted.
+        """Delete all items that the topic has now, in every state. Returns how many, as far as they are counted.
 
         Raises:
-            UnknownOutcome: some may be ended; calling again ends the others, and what has come meanwhile.
+            UnknownOutcome: some may be deleted; another call deletes the others, and those that came since.
         """
         ...
 
     async def get_item(self, namespace: str, shard: int, number: int, deadline: float) -> ItemDetails:
-        """One item. Raises `NotFound`, `NotOwner`, `Unavailable`."""
+        """Return one item. Raises `NotFound`, `NotOwner`, `Unavailable`."""
         ...
 
     async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> ItemExplanation:
-        """Why an item is not delivered; an answer too where there is no such item. Raises `NotOwner`."""
+        """Explain why an item is not delivered, or that there is no such item. Raises `NotOwner`."""
         ...
 
     def shard_statuses(self) -> list[ShardStatus]:
-        """The shards of this host."""
+        """Return the status of each shard of this host."""
         ...

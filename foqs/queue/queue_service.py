@@ -1,9 +1,9 @@
-"""The queue of one host: what a call means, over the shards this host owns.
+"""The queue of one host, over the shards that the host owns.
 
-Validated calls come in, works go to shards, results come back in order. Always
-true: every call has an entry among the deadlines until it is done; who waits
-for a topic is served before anything of it is left lying. Speaks no Thrift and
-no SQL.
+Takes validated calls, submits work to shards, and replies in the order of the
+call. Always true: a call has an entry in `deadlines` until it is done; no item
+of a topic stays undelivered while a dequeue waits for that topic. Knows no
+Thrift and no SQL.
 """
 
 from __future__ import annotations
@@ -70,16 +70,21 @@ from foqs.shard.status import ShardStatus
 _T = TypeVar("_T")
 
 _EMPTY_INDEX: Final = ReadyIndex(1, 1)
-"""Stands for the index of a shard that is left out."""
+"""Stands in for the index of a shard that is skipped."""
 
 
 class QueueService:
-    """Answers the calls of `api.Queue`.
+    """Implements `port.Queue`.
 
     Args:
-        namespaces: what holds for each, and which topics are paused.
-        demand: what is dequeued, for loading ahead.
-        stopwatch_s: a stop watch.
+        shards: the shards that this host serves, by number; changes over time.
+        namespaces: the settings of each, and the paused topics.
+        statuses: the status of each shard that this host should own.
+        delivery_wait_s_max: how long a dequeue with some items committed waits
+            for the items of other shards.
+        delivery_bytes_max: limit of one reply to a dequeue, computed from the
+            largest payload that the namespace allows or is known to hold.
+        demand: decides how much to prefetch.
     """
 
     def __init__(
@@ -94,7 +99,7 @@ class QueueService:
         self.waiters: Waiters[Dequeue] = Waiters()
         self.is_draining = False
         self.write_replies: Callable[[], None] = _do_nothing
-        """Called when callers have their answers, and what they are sent should leave before other work is done."""
+        """Called after replies were made, so that they are sent before other work is done."""
         self.placement = Placement(shards.served, shards.statuses, asyncio.get_running_loop().time)
         self._is_suspended = False
         self._shards = shards.served
@@ -124,22 +129,22 @@ class QueueService:
         return self._namespaces.settings_of(name)
 
     def drain(self) -> None:
-        """The host is stopping: nobody waits for work any more, and who does is answered."""
+        """Stop long polls, because the host is stopping: replies to those that wait, and lets no other wait."""
         self.is_draining = True
         for dequeue in self.waiters.all_waiters():
             dequeue.try_deliver()
 
     @property
     def is_suspended(self) -> bool:
-        """Nothing is handed out, because its shards may be another host's soon; all else goes on."""
+        """Whether nothing is delivered because the shards may soon be another host's. All else goes on."""
         return self._is_suspended
 
     def suspend(self) -> None:
-        """Hands nothing out until `resume`; who waits goes on waiting."""
+        """Deliver nothing until `resume`. Dequeues that wait keep waiting."""
         self._is_suspended = True
 
     def resume(self) -> None:
-        """Hands out again, to those who waited first."""
+        """Deliver again, first to dequeues that wait."""
         if self._is_suspended:
             self._is_suspended = False
             for dequeue in self.waiters.all_waiters():
@@ -157,28 +162,31 @@ class QueueService:
         if self._namespaces.foreign_tiers:
             self._namespaces.check_tier(namespace)
         limits = self._namespaces.limited_settings.get(namespace)
-        places: Sequence[int] = range(len(items))
-        within = items
-        beyond: Mapping[int, FoqsError] = {}
+        positions: Sequence[int] = range(len(items))
+        accepted = items
+        limit_errors: Mapping[int, FoqsError] = {}
         if limits is not None:
-            beyond = self._limit_errors(namespace, limits, items)
+            limit_errors = self._limit_errors(namespace, limits, items)
             call.in_flight = self.quota.in_flight(namespace, limits)
             call.on_repeats = self.quota.refund_callback(namespace, limits)
-            if beyond:
-                places = [place for place in places if place not in beyond]
-                within = values_at(items, places)
-        if within:
-            self.placement.place(call, namespace, within, places)
+            if limit_errors:
+                positions = [position for position in positions if position not in limit_errors]
+                accepted = values_at(items, positions)
+        if accepted:
+            self.placement.place(call, namespace, accepted, positions)
         self.quota.charge(namespace, limits, call.accepted_count)
-        if beyond:
-            self._replay_lookups.start(call, namespace, items, beyond)
+        if limit_errors:
+            self._replay_lookups.start(call, namespace, items, limit_errors)
         call.start(deadline)
         return call
 
     def _limit_errors(
         self, namespace: str, limits: NamespaceOptions, items: Sequence[NewItem]
     ) -> Mapping[int, FoqsError]:
-        """Why items cannot be taken, by place. Raises it where that is so of all, and none may turn out to be a repeat."""
+        """Return an error for each item over a limit, by position.
+
+        Raises the error if it holds for the whole call and no item may be a repeat.
+        """
         try:
             self.quota.check_limits(namespace, limits, items)
         except FoqsError as error:
@@ -197,10 +205,12 @@ class QueueService:
         deadline: float,
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
-        def begin(shard: Shard, numbers: Sequence[int], places: Sequence[int], finished: Callable[[], None]) -> Work:
-            return shard.submit_acks(namespace, numbers, values_at(tokens, places), finished)
+        def submit(
+            shard: Shard, numbers: Sequence[int], positions: Sequence[int], on_finished: Callable[[], None]
+        ) -> Work:
+            return shard.submit_acks(namespace, numbers, values_at(tokens, positions), on_finished)
 
-        return self._submit_by_shard(ids, begin, deadline, on_done)
+        return self._submit_by_shard(ids, submit, deadline, on_done)
 
     def apply(
         self,
@@ -209,43 +219,46 @@ class QueueService:
         deadline: float,
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
-        def begin(shard: Shard, numbers: Sequence[int], places: Sequence[int], finished: Callable[[], None]) -> Work:
-            return shard.submit_events(namespace, [events[i][1] for i in places], finished)
+        def submit(
+            shard: Shard, numbers: Sequence[int], positions: Sequence[int], on_finished: Callable[[], None]
+        ) -> Work:
+            return shard.submit_events(namespace, [events[i][1] for i in positions], on_finished)
 
-        return self._submit_by_shard([(shard, event.id) for shard, event in events], begin, deadline, on_done)
+        return self._submit_by_shard([(shard, event.id) for shard, event in events], submit, deadline, on_done)
 
     def _submit_by_shard(
         self,
         ids: Sequence[tuple[int, int]],
         submit: Callable[[Shard, Sequence[int], Sequence[int], Callable[[], None]], Work],
         deadline: float,
-        done: Callable[[list[Outcome]], None],
+        on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
-        """Has `submit` hand their entries, by numbers and places, to each of the shards."""
-        call = ApplyCall(self.deadlines, len(ids), done)
+        """Group the ids by shard, and call `submit` for each shard with the numbers and their positions in the call."""
+        call = ApplyCall(self.deadlines, len(ids), on_done)
         numbers = [number for _, number in ids]
         groups: dict[int, Sequence[int]] = {}
         if len({shard for shard, _ in ids}) > 1:
             lists: dict[int, list[int]] = {}
-            for place, (number, _) in enumerate(ids):
-                lists.setdefault(number, []).append(place)
+            for position, (shard_number, _) in enumerate(ids):
+                lists.setdefault(shard_number, []).append(position)
             groups.update(lists)
         elif ids:
             groups[ids[0][0]] = range(len(ids))
-        for number, places in groups.items():
-            own = values_at(numbers, places)
-            shard = self._shards.get(number)
+        for shard_number, positions in groups.items():
+            own = values_at(numbers, positions)
+            shard = self._shards.get(shard_number)
             if shard is not None and max(own) > shard.numbers.resolved_up_to:
-                settled = [i for i in places if shard.numbers.is_resolved(numbers[i])]
-                for i in set(places).difference(settled):
+                resolved = [i for i in positions if shard.numbers.is_resolved(numbers[i])]
+                for i in set(positions).difference(resolved):
                     call.outcomes[i] = NotFound("no item has this id yet")
-                places, own = settled, values_at(numbers, settled)
-            if not places:
+                positions, own = resolved, values_at(numbers, resolved)
+            if not positions:
                 continue
             try:
-                call.add_work(submit(self._owned_shard(number), own, places, call.on_work_finished), places, number)
+                work = submit(self._owned_shard(shard_number), own, positions, call.on_work_finished)
+                call.add_work(work, positions, shard_number)
             except FoqsError as error:
-                call.refuse(places, error)
+                call.refuse(positions, error)
         call.start(deadline)
         return call
 
@@ -258,7 +271,7 @@ class QueueService:
         raise self.placement.not_owner_error(shard_number)
 
     def _owned_shards(self, shard_numbers: Collection[int] | None) -> list[Shard]:
-        """These shards, or every one that should be here. Raises `NotOwner`, `Unavailable` where one is not served."""
+        """Return these shards, or all that this host should own. Raises `NotOwner`, `Unavailable` if one is not served."""
         return [
             self._owned_shard(number)
             for number in sorted(self._statuses if shard_numbers is None else set(shard_numbers))
@@ -291,7 +304,7 @@ class QueueService:
         return dequeue
 
     def loop_time(self) -> float:
-        """The loop's clock."""
+        """Return the time of the event loop's clock."""
         return self._loop.time()
 
     def add_waiter(self, dequeue: Dequeue) -> None:
@@ -303,55 +316,57 @@ class QueueService:
     def reserve_best(
         self, topics: Mapping[TopicName, int], items_max: int, *, skip_refilling: bool, excluded: Collection[Shard] = ()
     ) -> list[tuple[Shard, KeysByTopic]]:
-        """Reserves the best keys that are certain; of each topic at most its count, of all at most `items_max`.
+        """Reserve the best keys that are certain: up to the count of each topic, and up to `items_max` in all.
 
-        If it is `skip_refilling`, shards whose better keys are still being read are left out. If there are shards `excluded`,
-        they and those that would be late too are left out. Of a paused topic nothing is taken.
+        `skip_refilling` skips shards that are still reading better keys. A dequeue that has `excluded` shards also skips
+        shards that would be late. Paused topics are skipped.
         """
         if self._is_suspended:
             return []
-        longest = self._namespaces.longest_payloads.payload_bytes_max(next(iter(topics))[0]) if topics else 0
-        if longest:
-            # More may be known of what is there than when the call came.
-            items_max = min(items_max, max(1, self._delivery_bytes_max // (longest + ITEM_OVERHEAD_BYTES)))
-        # Of many topics most have nothing: only those that a shard knows are looked at, and only there.
-        holding: dict[TopicName, tuple[Shard, ...]] = {}
+        longest_bytes = self._namespaces.longest_payloads.payload_bytes_max(next(iter(topics))[0]) if topics else 0
+        if longest_bytes:
+            # A longer payload may have become known since the call came.
+            items_max = min(items_max, max(1, self._delivery_bytes_max // (longest_bytes + ITEM_OVERHEAD_BYTES)))
+        # Most topics of a long list are empty. So ask each shard once for the topics that it knows.
+        shards_by_topic: dict[TopicName, tuple[Shard, ...]] = {}
         rooms: dict[Shard, int] = {}
         for shard in self._delivering_shards():
             if excluded and (shard in excluded or not shard.can_lease_within(self.delivery_wait_s_max)):
                 continue
             known = shard.index.filter_known(topics)
-            if known and (own := shard.delivery_room(known[0][0])) > 0:
-                rooms[shard] = own
-                alone = dict.fromkeys(known, (shard,))
-                both = holding.keys() & alone.keys()
-                holding |= {**alone, **{topic: (*holding[topic], shard) for topic in both}} if both else alone
-        if not holding:
+            if known and (room := shard.delivery_room(known[0][0])) > 0:
+                rooms[shard] = room
+                added = dict.fromkeys(known, (shard,))
+                shared = shards_by_topic.keys() & added.keys()
+                shards_by_topic |= (
+                    {**added, **{topic: (*shards_by_topic[topic], shard) for topic in shared}} if shared else added
+                )
+        if not shards_by_topic:
             return []
-        found: dict[Shard, KeysByTopic] = {}
+        reserved: dict[Shard, KeysByTopic] = {}
         paused, demand, now_s = self._namespaces.paused_topics, self._demand, self._stopwatch_s()
-        for topic in [topic for topic in topics if topic in holding]:
+        for topic in [topic for topic in topics if topic in shards_by_topic]:
             if topic in paused:
                 continue
             count = min(topics[topic], items_max)
             if count <= 0:
                 break
-            taken = 0
-            shards = holding[topic]
+            reserved_count = 0
+            shards = shards_by_topic[topic]
             for shard, keys in self._reserve_of_topic(topic, count, shards, rooms, skip_refilling=skip_refilling):
                 rooms[shard] -= len(keys)
-                found.setdefault(shard, []).append((topic, keys))
-                taken += len(keys)
-            if taken:
-                items_max -= taken
-                if demand.record_dequeue(topic, taken, now_s):
+                reserved.setdefault(shard, []).append((topic, keys))
+                reserved_count += len(keys)
+            if reserved_count:
+                items_max -= reserved_count
+                if demand.record_dequeue(topic, reserved_count, now_s):
                     self._prefetch(shards, topic, now_s)
-        return list(found.items())
+        return list(reserved.items())
 
     def _reserve_of_topic(
         self, topic: TopicName, count: int, shards: Sequence[Shard], rooms: Mapping[Shard, int], *, skip_refilling: bool
     ) -> Sequence[tuple[Shard, list[OrderKey]]]:
-        """The best keys of one topic by shard, of those that gave some; a shard gives no more than it has room for."""
+        """Reserve the best keys of one topic. Returns them by shard; a shard gives at most what it has room for."""
         if len(shards) == 1:
             shard = shards[0]
             if skip_refilling and shard.index.needs_refill(topic):
@@ -363,37 +378,38 @@ class QueueService:
         sources = (
             [_EMPTY_INDEX if index.needs_refill(topic) else index for index in indexes] if skip_refilling else indexes
         )
-        taken = reserve_best(sources, topic, count, [rooms[shard] for shard in shards])
-        return [(shard, keys) for shard, keys in zip(shards, taken, strict=True) if keys]
+        keys_by_shard = reserve_best(sources, topic, count, [rooms[shard] for shard in shards])
+        return [(shard, keys) for shard, keys in zip(shards, keys_by_shard, strict=True) if keys]
 
     def _prefetch(self, shards: Sequence[Shard], topic: TopicName, now_s: float) -> None:
-        """It is time to see how much of a topic is there for those who will ask: has more of it read before they do."""
+        """Read more of a topic if less is in memory than its demand needs."""
         shards = [shard for shard in shards if topic in shard.index]
         if not shards:
             return
-        want = self._demand.prefetch_target(topic, now_s)
+        target = self._demand.prefetch_target(topic, now_s)
         for shard in shards:
-            if shard.index.is_low(topic, want):
+            if shard.index.is_low(topic, target):
                 shard.start_refill(topic)
-        if sum([shard.index.prefetched_count(topic) for shard in shards]) * 2 < want:
-            for shard, keys in zip(shards, plan_prefetch([shard.index for shard in shards], topic, want), strict=True):
+        if sum([shard.index.prefetched_count(topic) for shard in shards]) * 2 < target:
+            plan = plan_prefetch([shard.index for shard in shards], topic, target)
+            for shard, keys in zip(shards, plan, strict=True):
                 if keys:
                     shard.start_prefetch(topic, keys)
 
     def start_refills(self, topics: Collection[TopicName]) -> bool:
-        """Some shard is reading for one of these topics, which it begins here where it must, or has too much to lease."""
+        """Start the refills that these topics need. Returns whether items may come: from a refill, or once a shard has room."""
         paused = self._namespaces.paused_topics
-        coming = False
+        may_come = False
         for shard in self._delivering_shards():
             for topic in shard.index.filter_known(topics):
                 if topic in paused:
                     continue
                 if shard.index.needs_refill(topic):
                     shard.start_refill(topic)
-                    coming = True
+                    may_come = True
                 elif shard.delivery_room(topic[0]) <= 0:
-                    coming = True
-        return coming
+                    may_come = True
+        return may_come
 
     def _serving_shards(self) -> list[Shard]:
         return [shard for shard in self._shards.values() if shard.is_serving]
@@ -401,14 +417,17 @@ class QueueService:
     def _delivering_shards(self) -> list[Shard]:
         return [shard for shard in self._shards.values() if shard.can_deliver]
 
-    # ----------------------------------------------------- what the shards tell
+    # ------------------------------------------------- callbacks of the shards
 
     def has_waiters(self, namespace: str) -> bool:
-        """Somebody waits for some topic of this namespace."""
+        """Return whether a dequeue waits for a topic of this namespace."""
         return self.waiters.has_waiters(namespace)
 
     def assign_to_waiters(self, shard: Shard, topic: TopicName, order_keys: Sequence[OrderKey]) -> list[HandOutWork]:
-        """Hand-outs of items about to be inserted, or due, for those who wait for a topic that is known to be empty."""
+        """Return direct deliveries of items that are about to be inserted or due.
+
+        Returns none unless the topic is known to be empty everywhere on this host.
+        """
         waiter = self.waiters.first(topic)
         if (
             waiter is None
@@ -417,25 +436,25 @@ class QueueService:
             or any(topic in other.index for other in self._serving_shards())
         ):
             return []
-        claims: list[HandOutWork] = []
+        deliveries: list[HandOutWork] = []
         start = 0
         while waiter is not None and start < len(order_keys):
             count = waiter.topics[topic]
             part = order_keys[start : start + min(count, waiter.items_max)]
-            claims.append(waiter.assign(shard, topic, part))
+            deliveries.append(waiter.assign(shard, topic, part))
             start += len(part)
             waiter = self.waiters.first(topic)
-        return claims
+        return deliveries
 
     def on_items_ready(self, topics: Iterable[TopicName]) -> None:
-        """These topics have, or may have, items: serves those who wait, while there is something."""
+        """Serve the dequeues that wait for these topics, as long as there are items."""
         for topic in topics:
             while (waiter := self.waiters.first(topic)) is not None:
                 if not waiter.try_deliver() or not self._is_available(topic):
                     break
 
     def on_room_freed(self, shard: Shard, namespace: str) -> None:
-        """The shard may have room for hand-outs of this namespace, where it had none: serves those who wait, the longest first."""
+        """Serve the dequeues of this namespace that wait, oldest first, because the shard may have room again."""
         for waiter in self.waiters.for_namespace(namespace):
             if shard.index.filter_known(waiter.topics):
                 waiter.try_deliver()
@@ -443,7 +462,7 @@ class QueueService:
                     break
 
     def on_callers_notified(self) -> None:
-        """Callers have their answers, and there is other work to do."""
+        """Send the replies that were made, before other work is done."""
         self.write_replies()
 
     def _is_available(self, topic: TopicName) -> bool:
@@ -452,42 +471,43 @@ class QueueService:
             for shard in self._delivering_shards()
         )
 
-    # ---------------------------------------------------------------- looking
+    # ---------------------------------------------------------------- reading
 
     async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
         wanted = tuple(states) if states else ACTIVE_STATES
-        begun, partial, lag = self._listed_shards()
-        shards = begun
-        least, beyond = (prefix, False) if cursor is None or cursor < prefix else (cursor, True)
+        first_shards, is_partial, is_lagging = self._listed_shards()
+        shards = first_shards
+        first_name, is_exclusive = (prefix, False) if cursor is None or cursor < prefix else (cursor, True)
         page: list[TopicStats] = []
-        for name in merge_names((shard.memory.topics(namespace) for shard in begun), least, is_exclusive=beyond):
+        topics = (shard.memory.topics(namespace) for shard in first_shards)
+        for name in merge_names(topics, first_name, is_exclusive=is_exclusive):
             if name is None:
                 await asyncio.sleep(0)
-                shards, partial, lag = self._listed_shards()
-                partial = partial or shards != begun
+                shards, is_partial, is_lagging = self._listed_shards()
+                is_partial = is_partial or shards != first_shards
                 continue
             if not name.startswith(prefix):
                 break
             topic = (namespace, name)
             counts = counts_by_state(topic, shards)
-            if not lag and not any(counts[state] for state in wanted):
+            if not is_lagging and not any(counts[state] for state in wanted):
                 continue
             if len(page) == limit:
                 return page, page[-1].topic
             page.append(
                 topic_stats(
-                    topic, shards, counts, is_paused=topic in self._namespaces.paused_topics, is_partial=partial
+                    topic, shards, counts, is_paused=topic in self._namespaces.paused_topics, is_partial=is_partial
                 )
             )
         return page, None
 
     def _listed_shards(self) -> tuple[list[Shard], bool, bool]:
-        """(the shards whose topics are listed, whether there are others, whether some counts lag). Raises `Unavailable`."""
+        """Return (shards whose topics are listed, whether there are others, whether counts lag). Raises `Unavailable`."""
         shards = self._serving_shards()
         if not shards:
-            raise Unavailable("no shard of this host is being served now; try again", retry_after_ms=500)
+            raise Unavailable("no shard of this host is served now; try again", retry_after_ms=500)
         return shards, len(shards) < len(self._statuses), any(shard.counts.is_lagging for shard in shards)
 
     async def peek(
@@ -501,26 +521,26 @@ class QueueService:
         deadline: float,
         shards: Collection[int] | None = None,
     ) -> tuple[list[ItemView], str | None]:
-        key, last = (None, 0) if cursor is None else parse_cursor(cursor)
+        key, last_shard = (None, 0) if cursor is None else parse_cursor(cursor)
         owned = self._owned_shards(shards)
-        seen: list[ItemView] = []
+        found: list[ItemView] = []
         try:
             async with asyncio.timeout_at(deadline):
                 for shard in owned:
-                    after = key if key is None or shard.number <= last else key - 1
+                    after = key if key is None or shard.number <= last_shard else key - 1
                     rows = await shard.list_rows((namespace, topic), state, after, limit + 1)
-                    seen.extend(
+                    found.extend(
                         ItemView(shard.number, row, shard.now_ms(), real_wait_ms=shard.real_ms_until_function())
                         for row in rows
                     )
-                seen.sort(key=lambda one: (one.row.order_key, one.shard))
-                page = seen[:limit]
+                found.sort(key=lambda item: (item.row.order_key, item.shard))
+                page = found[:limit]
                 if with_payload:
                     page = page[: count_fitting(page, self._delivery_bytes_max)]
-                cursor = format_cursor(page[-1].row.order_key, page[-1].shard) if len(page) < len(seen) else None
+                cursor = format_cursor(page[-1].row.order_key, page[-1].shard) if len(page) < len(found) else None
                 return (await load_payloads(owned, namespace, page) if with_payload else page), cursor
         except TimeoutError:
-            raise DeadlineExceeded("the time ran out before every shard had answered; try again") from None
+            raise DeadlineExceeded("the time ran out before every shard replied; try again") from None
 
     async def list_matching(
         self,
@@ -538,7 +558,7 @@ class QueueService:
         )
 
     def _item_bytes_max(self, namespace: str) -> int:
-        """What one item of a namespace may weigh in a reply: what may come now, or what is known to be there."""
+        """Return how long one item of a namespace may be in a reply, by its settings or by the longest known payload."""
         settings = self.namespace_settings(namespace)
         payload_bytes = max(settings.payload_bytes_max, self._namespaces.longest_payloads.payload_bytes_max(namespace))
         return payload_bytes + settings.metadata_bytes_max + ITEM_OVERHEAD_BYTES
@@ -575,7 +595,7 @@ class QueueService:
                     raise NotFound("no such item in this namespace; it may have been acked, cancelled or expired")
                 key = await owner.idempotency_key_of(rows[0])
         except TimeoutError:
-            raise DeadlineExceeded("the time ran out before the shard had answered; try again") from None
+            raise DeadlineExceeded("the time ran out before the shard replied; try again") from None
         return ItemDetails(shard, rows[0], owner.now_ms(), key, real_wait_ms=owner.real_ms_until_function())
 
     async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> ItemExplanation:
@@ -601,4 +621,4 @@ class QueueService:
 
 
 def _do_nothing() -> None:
-    """Nobody asked to be told."""
+    pass

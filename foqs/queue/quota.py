@@ -1,11 +1,12 @@
-"""What a namespace may enqueue: its rate, its backlog and its topics, over the shards of this host.
+"""Limits of a namespace's enqueues: rate, backlog and topics, over the shards of this host.
 
-In a tier rate and backlog are this host's shares of limits that all hosts have together.
+In a cluster, rate and backlog are limits of all hosts together, and this host
+checks its allocation of them.
 
-Always true: what is asked here is known to this host for certain, so nothing is
-refused that should not be: where counts lag it knows less than there is, and
-lets more through. Settings are arguments, so a change of them holds from the
-next call on. Knows nothing of calls or shards' insides.
+Always true: only what this host knows for certain counts, so nothing is refused
+without cause. While counts lag, more is accepted than the limits allow. Settings
+are arguments, so a change applies from the next call. Knows nothing of calls or
+of how shards work.
 """
 
 from __future__ import annotations
@@ -24,84 +25,83 @@ from foqs.options.options import NamespaceOptions
 from foqs.shard.shard import Shard
 
 _BACKLOG_RETRY_MS: Final = 1_000
-"""A backlog shrinks as fast as its consumers work: nobody knows when there is room."""
+"""A backlog shrinks as fast as its consumers work, so this is a guess."""
 
 _BUCKETS_MAX: Final = 10_000
-"""So many namespaces have a bucket, or something under way, before those that need none are forgotten."""
+"""With more namespaces than this, entries that are not needed are dropped."""
 
 
 class Quota:
     """The limits of all namespaces on one host.
 
     Args:
-        shards: the shards of this host, by number; changes as they come and go.
-        stopwatch_s: a stop watch.
+        shards: the shards that this host serves, by number; changes over time.
     """
 
     def __init__(self, shards: Mapping[int, Shard], stopwatch_s: Callable[[], float]) -> None:
         self.limited_items: Counter[str] = Counter()
-        """Items that came beyond a limit, by which: rate, items, bytes, topics."""
+        """Items over a limit, by limit: rate, items, bytes, topics."""
         self.allocation_of: Callable[[str], RateAllocation[Any]] | None = None
-        """This host's share of a namespace's limits; None for a host that is alone."""
+        """Returns this host's part of a namespace's limits; None for a standalone host."""
         self._shards = shards
         self._stopwatch_s = stopwatch_s
         self._buckets: dict[str, TokenBucket] = {}
         self._minute_counts: dict[str, MinuteCount] = {}
         self._in_flight: dict[str, InFlight] = {}
-        """Of namespaces with a backlog that is limited."""
+        """By namespace, for those with a limited backlog."""
         self._topic_totals = TopicTotals()
 
     def usage(self, namespace: str) -> tuple[int, int]:
-        """(items, bytes of payload) of a namespace; less than there is while counts lag."""
+        """Return (items, payload bytes) of a namespace; too low while counts lag."""
         held = [shard.memory.usage.lower_bound(namespace) for shard in self._shards.values()]
         return sum(items for items, _ in held), sum(size for _, size in held)
 
     def backlog(self, namespace: str) -> tuple[int, int]:
-        """(items, bytes of payload) that count against a backlog: those under way too."""
+        """Return (items, payload bytes) of a namespace with its items in flight."""
         items, size = self.usage(namespace)
-        under_way = self._in_flight.get(namespace)
-        return (items, size) if under_way is None else (items + under_way.items, size + under_way.bytes)
+        in_flight = self._in_flight.get(namespace)
+        return (items, size) if in_flight is None else (items + in_flight.items, size + in_flight.bytes)
 
     def check_limits(self, namespace: str, settings: NamespaceOptions, items: Sequence[NewItem]) -> None:
-        """The call as a whole may be taken.
+        """Check rate and backlog for a call. Nothing is charged.
 
         Raises:
-            RateLimited: not now; `charge` was not asked for anything.
-            LimitExceeded: the backlog is full, or the call larger than a minute's worth.
+            RateLimited: the rate does not allow it now.
+            LimitExceeded: the backlog is full, or the call is larger than a minute's rate.
         """
-        share = None
+        allocation = None
         if self.allocation_of is not None:
-            share = self.allocation_of(namespace)
-            share.record_request(len(items), self._stopwatch_s())
+            allocation = self.allocation_of(namespace)
+            allocation.record_request(len(items), self._stopwatch_s())
         if settings.backlog_items_max or settings.backlog_bytes_max:
-            self._check_backlog(namespace, settings, items, share)
+            self._check_backlog(namespace, settings, items, allocation)
         if settings.enqueues_per_minute:
-            self._check_rate(namespace, settings.enqueues_per_minute, len(items), share)
+            self._check_rate(namespace, settings.enqueues_per_minute, len(items), allocation)
 
     def in_flight(self, namespace: str, settings: NamespaceOptions) -> InFlight | None:
-        """Counts what a call is about to bring; None where no limit asks for it."""
+        """Return the counter of a namespace's items in flight; None if its backlog is not limited."""
         if not settings.backlog_items_max and not settings.backlog_bytes_max:
             return None
-        under_way = self._in_flight.get(namespace)
-        if under_way is None:
+        in_flight = self._in_flight.get(namespace)
+        if in_flight is None:
             if len(self._in_flight) >= _BUCKETS_MAX:
-                self._in_flight = {name: each for name, each in self._in_flight.items() if each.items}
-            under_way = self._in_flight[namespace] = InFlight()
-        return under_way
+                self._in_flight = {name: counter for name, counter in self._in_flight.items() if counter.items}
+            in_flight = self._in_flight[namespace] = InFlight()
+        return in_flight
 
     def enqueued_last_minute(self, namespace: str) -> int:
-        """About how many items were taken in the last minute."""
+        """Return about how many items were accepted in the last minute."""
         count = self._minute_counts.get(namespace)
         return 0 if count is None else count.last_minute(self._stopwatch_s())
 
     def charge(self, namespace: str, settings: NamespaceOptions | None, items: int) -> None:
-        """So many items of a call were taken; with limits it had passed `check`."""
+        """Count items of a call that were accepted. If the namespace has limits, the call passed `check_limits`."""
         count = self._minute_counts.get(namespace)
         if count is None:
             if len(self._minute_counts) >= _BUCKETS_MAX:
                 now_s = self._stopwatch_s()
                 self._minute_counts = {
-                    name: each for name, each in self._minute_counts.items() if each.last_minute(now_s)
+                    name: minute for name, minute in self._minute_counts.items() if minute.last_minute(now_s)
                 }
             count = self._minute_counts[namespace] = MinuteCount()
         count.add(items, self._stopwatch_s())
@@ -110,25 +110,25 @@ class Quota:
             bucket.consume(items, settings.enqueues_per_minute, self._stopwatch_s())
 
     def forget(self, namespaces: Iterable[str]) -> None:
-        """What these have used up: they were deleted, and one of the same name begins anew."""
+        """Forget the use of namespaces that were deleted: a new one of the same name starts from zero."""
         for name in namespaces:
             self._buckets.pop(name, None)
             self._minute_counts.pop(name, None)
 
     def refund_callback(self, namespace: str, settings: NamespaceOptions) -> Callable[[int], None] | None:
-        """Gives back what some of a call were charged for that turned out to be repeats; None without a rate."""
+        """Return a callback that refunds the charge for repeats; None if the rate is not limited."""
         if not settings.enqueues_per_minute:
             return None
 
-        def repeated(items: int) -> None:
+        def on_repeats(items: int) -> None:
             bucket = self._bucket(namespace)
             if bucket is not None:
                 bucket.refund(items)
 
-        return repeated
+        return on_repeats
 
     def rate_wait_ms(self, namespace: str, settings: NamespaceOptions) -> int:
-        """Until its rate allows another item: 0 now."""
+        """Return the time until the rate allows another item."""
         bucket = self._bucket(namespace) if settings.enqueues_per_minute else None
         if bucket is None:
             return 0
@@ -137,7 +137,7 @@ class Quota:
     def topic_limit_errors(
         self, namespace: str, settings: NamespaceOptions, items: Sequence[NewItem]
     ) -> dict[int, FoqsError]:
-        """Why items cannot be taken, by place: each would begin a topic that is one too many."""
+        """Return an error for each item whose new topic is over the limit, by position."""
         shards = list(self._shards.values())
         names = dict.fromkeys([item.topic for item in items])
         if not settings.topics_max or any(shard.counts.is_lagging for shard in shards):
@@ -146,20 +146,20 @@ class Quota:
         if not new:
             return {}
         room = max(0, settings.topics_max - self._topic_totals.total(shards, namespace, len(new), settings.topics_max))
-        beyond = set(new[room:])
-        told: dict[int, FoqsError] = {
-            place: LimitExceeded(
-                f"namespace {namespace!r} may have {settings.topics_max} topics, and this would be one more; "
-                "use one that it has, or raise its topics_max",
+        refused = set(new[room:])
+        errors: dict[int, FoqsError] = {
+            position: LimitExceeded(
+                f"namespace {namespace!r} may have at most {settings.topics_max} topics; "
+                "use an existing one, or raise its topics_max",
                 field="topic",
             )
-            for place, item in enumerate(items)
-            if item.topic in beyond
+            for position, item in enumerate(items)
+            if item.topic in refused
         }
-        self.limited_items["topics"] += len(told)
-        return told
+        self.limited_items["topics"] += len(errors)
+        return errors
 
-    # --------------------------------------------------------------------- inside
+    # -------------------------------------------------------------------- helpers
 
     def _bucket(self, namespace: str) -> TokenBucket | RateAllocation[Any] | None:
         return self._buckets.get(namespace) if self.allocation_of is None else self.allocation_of(namespace)
@@ -172,40 +172,36 @@ class Quota:
         allocation: RateAllocation[Any] | None,
     ) -> None:
         held_items, held_bytes = self.backlog(namespace)
-        most_items, most_bytes = settings.backlog_items_max, settings.backlog_bytes_max
-        if most_items:
-            here, elsewhere = (
-                (most_items, 0)
-                if allocation is None
-                else (allocation.items_max(most_items), allocation.elsewhere_items)
+        items_max, bytes_max = settings.backlog_items_max, settings.backlog_bytes_max
+        if items_max:
+            own_max, elsewhere = (
+                (items_max, 0) if allocation is None else (allocation.items_max(items_max), allocation.elsewhere_items)
             )
-            if held_items + len(items) > here:
-                raise self._backlog_error(namespace, "items", held_items, elsewhere, len(items), most_items, len(items))
-        if most_bytes:
+            if held_items + len(items) > own_max:
+                raise self._backlog_error(namespace, "items", held_items, elsewhere, len(items), items_max, len(items))
+        if bytes_max:
             size = total_payload_bytes(items)
-            here, elsewhere = (
-                (most_bytes, 0)
-                if allocation is None
-                else (allocation.bytes_max(most_bytes), allocation.elsewhere_bytes)
+            own_max, elsewhere = (
+                (bytes_max, 0) if allocation is None else (allocation.bytes_max(bytes_max), allocation.elsewhere_bytes)
             )
-            if held_bytes + size > here:
-                raise self._backlog_error(namespace, "bytes", held_bytes, elsewhere, size, most_bytes, len(items))
+            if held_bytes + size > own_max:
+                raise self._backlog_error(namespace, "bytes", held_bytes, elsewhere, size, bytes_max, len(items))
 
     def _backlog_error(
         self, namespace: str, unit: str, held: int, held_elsewhere: int, added: int, limit: int, items: int
     ) -> LimitExceeded:
         self.limited_items[unit] += items
         held += held_elsewhere
-        together = "" if self.allocation_of is None else " for all hosts together"
+        scope = "" if self.allocation_of is None else " for all hosts together"
         if held + added > limit:
             text = (
-                f"namespace {namespace!r} holds {held} {unit}, and {added} more would be above its {limit}{together}; "
-                f"have some consumed, cancel or purge some (dead ones count), or raise its backlog_{unit}_max"
+                f"namespace {namespace!r} holds {held} {unit}, and {added} more would exceed its limit of {limit}{scope}; "
+                f"consume, cancel or purge some (dead items count), or raise its backlog_{unit}_max"
             )
         else:
             text = (
-                f"of the {limit - held} {unit} that namespace {namespace!r} may still hold on all hosts together, {added} "
-                "are more than this host may take now; try again, or split the call"
+                f"namespace {namespace!r} has room for {limit - held} {unit} on all hosts together, but this host may not "
+                f"accept {added} now; try again, or split the call"
             )
         return LimitExceeded(text, field="items", retry_after_ms=_BACKLOG_RETRY_MS)
 
@@ -213,7 +209,7 @@ class Quota:
         if items > per_minute:
             self.limited_items["rate"] += items
             raise LimitExceeded(
-                f"{items} items are more than namespace {namespace!r} may enqueue in a minute, {per_minute}; "
+                f"the call has {items} items, but namespace {namespace!r} may enqueue {per_minute} a minute; "
                 "split the call, or raise its enqueues_per_minute",
                 field="items",
             )
@@ -221,49 +217,49 @@ class Quota:
         bucket = allocation or self._buckets.get(namespace)
         if bucket is None:
             if len(self._buckets) >= _BUCKETS_MAX:
-                self._buckets = {name: each for name, each in self._buckets.items() if not each.is_full(now_s)}
+                self._buckets = {name: old for name, old in self._buckets.items() if not old.is_full(now_s)}
             bucket = self._buckets[namespace] = TokenBucket()
         wait_s = bucket.wait_s(items, per_minute, now_s)
         if wait_s > 0:
             self.limited_items["rate"] += items
             raise RateLimited(
                 f"namespace {namespace!r} has used up its {per_minute} enqueues a minute"
-                + ("" if allocation is None else ", which are for all hosts together"),
+                + ("" if allocation is None else " for all hosts together"),
                 field="items",
                 retry_after_ms=int(wait_s * 1000) + 1,
             )
 
 
 class TopicTotals:
-    """How many topics a namespace has over shards of which some may share topics.
+    """The number of a namespace's topics over several shards, which may share topics.
 
-    Counting exactly looks at every name. So it is done again only where what has
-    begun and ended since may matter.
+    An exact count looks at every name. So it is repeated only if the topics that
+    began and ended since then may matter.
     """
 
     def __init__(self) -> None:
         self._shards: list[Shard] = []
         self._last_counts: dict[str, tuple[int, int, int]] = {}
-        """(topics, begun, ended) of a namespace, as of when it was counted exactly."""
+        """(topics, begun, ended) of each namespace at its last exact count."""
 
     def total(self, shards: list[Shard], namespace: str, new_topics: int, topics_max: int) -> int:
-        """As exactly as it matters to whether so many more are too many."""
-        each = [shard.counts.topic_count(namespace) for shard in shards]
-        if sum(each) + new_topics <= topics_max:
-            return sum(each)
-        if max(each, default=0) >= topics_max:
-            return max(each)
+        """Return the number of topics, exact enough to decide whether `new_topics` more exceed the limit."""
+        counts = [shard.counts.topic_count(namespace) for shard in shards]
+        if sum(counts) + new_topics <= topics_max:
+            return sum(counts)
+        if max(counts, default=0) >= topics_max:
+            return max(counts)
         begun = sum([shard.counts.begun_count for shard in shards])
         ended = sum([shard.counts.ended_count for shard in shards])
         if shards != self._shards or len(self._last_counts) >= _BUCKETS_MAX:
             self._shards, self._last_counts = shards, {}
         elif namespace in self._last_counts:
             topics, begun_before, ended_before = self._last_counts[namespace]
-            highest, least = topics + begun - begun_before, topics - ended + ended_before
-            if highest + new_topics <= topics_max or highest == least:
-                return highest
-            if least >= topics_max:
-                return least
+            upper, lower = topics + begun - begun_before, topics - ended + ended_before
+            if upper + new_topics <= topics_max or upper == lower:
+                return upper
+            if lower >= topics_max:
+                return lower
         topics = len(set().union(*[shard.counts.topic_names(namespace) for shard in shards]))
         self._last_counts[namespace] = topics, begun, ended
         return topics

@@ -1,8 +1,9 @@
-"""Enqueues beyond a limit that may repeat earlier ones, and are told so.
+"""Lookups for enqueues over a limit that may be repeats.
 
-Always true: of one namespace no more than a limited number of items is looked
-up at once, so that a flood beyond its limits costs the others little; what is
-not looked up is refused as if it were new. Knows nothing of the limits.
+A repeat gets the id of its item even if its namespace is over a limit. Always
+true: a limited number of items of one namespace is looked up at once, so that
+a flood over its limits costs other namespaces little; an item that is not
+looked up is refused as if it were new. Knows nothing of the limits.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from foqs.shard.shard import Shard
 
 
 class ReplayLookups:
-    """Those under way, of all namespaces.
+    """The lookups in flight, of all namespaces.
 
     Args:
-        items_max: of one namespace.
-        shards_for_keys: the shard of each key; None where none that answers holds its slot.
+        items_max: limit for each namespace.
+        shards_for_keys: returns the shard of each key; None if no available shard holds its slot.
     """
 
     def __init__(self, items_max: int, shards_for_keys: Callable[[Sequence[bytes]], Sequence[Shard | None]]) -> None:
@@ -31,35 +32,35 @@ class ReplayLookups:
         self._items_in_flight: Counter[str] = Counter()
 
     def can_start(self, namespace: str, items: Sequence[NewItem]) -> bool:
-        """Some of these have keys, and there is room to look all of those up."""
+        """Return whether some items have keys and all of these can be looked up now."""
         keyed = sum([isinstance(item, KeyedItem) for item in items])
         return 0 < keyed <= self._items_max - self._items_in_flight[namespace]
 
     def start(
         self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], limit_errors: Mapping[int, FoqsError]
     ) -> None:
-        """Refuses the items of a call that are `limit_errors` a limit, by place, but for those that turn out to be repeats."""
-        for place, error in limit_errors.items():
-            call.refuse((place,), error)
-        if not self.can_start(namespace, [items[place] for place in limit_errors]):
+        """Refuse the items with `limit_errors` (by position in the call), except those that turn out to be repeats."""
+        for position, error in limit_errors.items():
+            call.refuse((position,), error)
+        if not self.can_start(namespace, [items[position] for position in limit_errors]):
             return
-        keyed = {place: item for place in limit_errors if isinstance(item := items[place], KeyedItem)}
+        keyed = {position: item for position in limit_errors if isinstance(item := items[position], KeyedItem)}
         groups: dict[Shard | None, list[int]] = {}
-        for place, holder in zip(
-            keyed, self._shards_for_keys([item.idempotency_key for item in keyed.values()]), strict=True
-        ):
-            groups.setdefault(holder, []).append(place)
-        for shard, places in groups.items():
+        shards = self._shards_for_keys([item.idempotency_key for item in keyed.values()])
+        for position, shard in zip(keyed, shards, strict=True):
+            groups.setdefault(shard, []).append(position)
+        for shard, positions in groups.items():
             if shard is None:
                 continue
-            own, refusals = [keyed[place] for place in places], [limit_errors[place] for place in places]
+            own = [keyed[position] for position in positions]
+            refusals = [limit_errors[position] for position in positions]
             try:
                 work = shard.submit_replay_lookup(
                     namespace, own, refusals, partial(self._on_lookup_finished, call, namespace, len(own))
                 )
             except (Overloaded, Unavailable):
                 continue  # the limit's error stands
-            call.add_work(work, places, shard.number)
+            call.add_work(work, positions, shard.number)
             self._items_in_flight[namespace] += len(own)
 
     def _on_lookup_finished(self, call: EnqueueCall, namespace: str, items: int) -> None:

@@ -1,9 +1,10 @@
-"""A purge of a topic, over all shards of a host.
+"""A purge of a topic over all shards of a host.
 
-Always true: when it succeeds, a cut of the topic is committed in every shard
-that holds it, and the others have proved by a flush that they were not replaced
-before they looked; when it fails with anything but an unknown outcome, no cut is
-committed, nor will be. Knows nothing of what a cut does.
+Always true: if it succeeds, a purge marker of the topic is committed in every
+shard that holds items of it, and the other shards have confirmed by a flush
+that this host still owned them. If it fails with another error than
+`UnknownOutcome`, no marker is or will be committed. Knows nothing of the effect
+of a marker.
 """
 
 from __future__ import annotations
@@ -18,49 +19,49 @@ from foqs.shard.shard import Shard
 
 
 async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float) -> int:
-    """Purges the topic in these shards; how many items that were, as far as they are counted."""
-    done = asyncio.Event()
+    """Purge the topic in these shards. Returns the number of items, as far as they are counted."""
+    all_finished = asyncio.Event()
     works: list[SetPurgeMarker] = []
     refusals: list[FoqsError] = []
 
-    def finished() -> None:
+    def on_finished() -> None:
         if not any(work.is_open for work in works):
-            done.set()
+            all_finished.set()
 
     empty = [shard for shard in shards if not shard.may_have_items(topic)]
     for shard in shards:
         if shard in empty:
             continue
         try:
-            works.append(shard.submit_purge(topic, finished))
+            works.append(shard.submit_purge(topic, on_finished))
         except FoqsError as error:
             refusals.append(error)
     if refusals:
-        # One shard will not: the others need not. None of them is in a flush yet.
+        # If one shard refuses, none is purged. No work is in a flush yet.
         for work in works:
             work.abandon()
         raise refusals[0]
-    unproved: FoqsError | None = None
+    unconfirmed: FoqsError | None = None
     try:
         async with asyncio.timeout_at(deadline):
-            # Whoever was replaced knows nothing of what its successor holds.
+            # A shard that another host took over does not know what its new owner holds.
             for shard in empty:
                 await shard.confirm_ownership()
             if works:
-                await done.wait()
+                await all_finished.wait()
     except TimeoutError:
-        unproved = DeadlineExceeded("the time ran out before every shard had answered; try again")
+        unconfirmed = DeadlineExceeded("the time ran out before every shard replied; try again")
     except (NotOwner, Unavailable) as error:
-        unproved = error
+        unconfirmed = error
     finally:
         for work in works:
             work.abandon()
     results = [result for work in works for result in work.results]
     errors = [result for result in results if isinstance(result, FoqsError)]
-    if not errors and unproved is None:
+    if not errors and unconfirmed is None:
         return sum(results)
-    if not results and unproved is not None:
-        raise unproved
+    if not results and unconfirmed is not None:
+        raise unconfirmed
     if len(errors) < len(results) or any(isinstance(error, UnknownOutcome) for error in errors):
-        raise UnknownOutcome("the topic may be purged in part; call again, which does no harm but to newer items")
+        raise UnknownOutcome("the topic may be purged in part; call again, which also purges newer items")
     raise errors[0]

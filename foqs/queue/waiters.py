@@ -1,7 +1,7 @@
-"""Long polls: who waits for which topics, first come first served.
+"""The dequeues that wait for items, by topic, first come first served.
 
-Always true: whoever is served, or gives up, stands in no queue any more. Knows
-nothing of what a waiter does when its turn comes.
+Always true: a dequeue that was served or gave up is in no queue. Knows nothing
+of what a waiter does when it is served.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from foqs.core.items.item import TopicName
 
 
 class Waiter(Protocol):
-    """Somebody who waits for items of `topics`, all of one namespace, each with how many it wants."""
+    """A caller that waits for items of some topics of one namespace."""
 
     @property
-    def topics(self) -> Mapping[TopicName, int]: ...
+    def topics(self) -> Mapping[TopicName, int]:
+        """The number of items wanted of each topic."""
+        ...
 
 
 W = TypeVar("W", bound=Waiter)
@@ -33,17 +35,17 @@ class Waiters(Generic[W]):
         return sum(map(len, self._by_namespace.values()))
 
     def has_waiters(self, namespace: str) -> bool:
-        """Somebody waits for some topic of this namespace."""
+        """Return whether a waiter wants a topic of this namespace."""
         return namespace in self._by_namespace
 
     def add(self, waiter: W) -> None:
-        """Queues it up for each of its topics."""
+        """Add the waiter to the queue of each of its topics."""
         for topic in waiter.topics:
             self._by_topic.setdefault(topic, {})[waiter] = None
         self._by_namespace.setdefault(next(iter(waiter.topics))[0], {})[waiter] = None
 
     def remove(self, waiter: W) -> None:
-        """Takes it out of every queue; safe to repeat."""
+        """Remove the waiter from all queues; safe to repeat."""
         namespace = next(iter(waiter.topics))[0]
         others = self._by_namespace.get(namespace)
         if others is None or waiter not in others:
@@ -58,22 +60,22 @@ class Waiters(Generic[W]):
                 del self._by_topic[topic]
 
     def first(self, topic: TopicName) -> W | None:
-        """Who has waited longest for the topic; None when nobody does."""
+        """Return the oldest waiter for the topic; None if there is none."""
         queue = self._by_topic.get(topic)
         return next(iter(queue)) if queue else None
 
     def for_topic(self, topic: TopicName) -> list[W]:
-        """Who waits for the topic, the longest first."""
+        """Return the waiters for the topic, oldest first."""
         return list(self._by_topic.get(topic, ()))
 
     def waiter_count(self, topic: TopicName) -> int:
-        """How many wait for the topic."""
+        """Return the number of waiters for the topic."""
         return len(self._by_topic.get(topic, ()))
 
     def for_namespace(self, namespace: str) -> list[W]:
-        """Who waits for some topic of this namespace, the longest first."""
+        """Return the waiters for any topic of this namespace, oldest first."""
         return list(self._by_namespace.get(namespace, ()))
 
     def all_waiters(self) -> list[W]:
-        """All that wait."""
+        """Return all waiters."""
         return [waiter for waiters in self._by_namespace.values() for waiter in waiters]

@@ -146,7 +146,7 @@ def test_who_is_refused_is_told_to_come_again_when_the_share_has_followed() -> N
     assert error.field == "items"
     assert error.retry_after_ms is not None
     assert 0 < error.retry_after_ms <= 2_000
-    assert "60 enqueues a minute, which are for all hosts together" in error.message
+    assert "60 enqueues a minute for all hosts together" in error.message
 
 
 def test_a_call_larger_than_the_bucket_passes_and_is_made_up_for() -> None:
@@ -348,7 +348,7 @@ def test_a_host_that_may_not_take_what_is_left_says_so() -> None:
     tier = RateTier(2, backlog(items=100), items=60)
     error = tier.offer(0)
     assert isinstance(error, LimitExceeded)
-    assert "of the 100 items" in error.message
+    assert "has room for 100 items" in error.message
     assert error.retry_after_ms
     tier.run(2.5)
     assert tier.offer(0) is None

@@ -157,7 +157,7 @@ def test_a_shard_that_is_not_served_is_a_reason_and_one_that_is_not_ours_an_erro
         del engine.shards[shard]
         told = await why(caller, name)
         assert (told.item, told.absent) == (None, False)
-        assert f"shard {shard} is not served here, it is owned" in first(told)
+        assert f"shard {shard} is not served here; it is owned" in first(told)
         with pytest.raises(NotOwner):
             await why(caller, f"9-{number}")
 
@@ -207,7 +207,7 @@ def test_a_recovering_shard_makes_the_counts_lag_and_none_at_all_is_unavailable(
         assert stats is not None
         assert stats.counts_lag
         del engine.shards[other]
-        with pytest.raises(Exception, match="no shard of this host is being served"):
+        with pytest.raises(Exception, match="no shard of this host is served"):
             await caller.stats()
         engine.shards[empty] = gone
 
