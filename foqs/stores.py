@@ -1,7 +1,7 @@
-"""From the configuration of a host to stores for its shards.
+"""Makes stores for shards from the configuration of a host.
 
-Always true: a store given here is fresh and not opened. Knows nothing of who
-owns a shard.
+Always true: a store made here is new and not open. Knows nothing of the
+owners of shards.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from foqs.store.port import Store, StoreUnusable
 from foqs.store.sqlite.sqlite_store import SqliteStore
 
 StoreFactory: TypeAlias = Callable[[int], Store]
-"""A store for a shard, by its number."""
+"""Makes a store for a shard number."""
 
 
 def local_store_factory(config: Config, clock: Clock) -> StoreFactory:
-    """For the shards of a host that is alone."""
+    """Return a factory for the shards of a standalone host."""
     url = config.store.parsed_url
     if url.kind == "memory":
         return MemoryDatabase(clock.wall_ms).store
@@ -32,34 +32,35 @@ def local_store_factory(config: Config, clock: Clock) -> StoreFactory:
 
 
 def database_store_factory(config: Config, name: str) -> StoreFactory:
-    """For the shards that a cluster has in the database of this name, which must be in `[databases]`."""
+    """Return a factory for the shards of a cluster in the database of this name, which must be in `[databases]`."""
     return _store_factory(config.databases[name].parsed_url, config.database_password(name) or "", config.store)
 
 
 def shard_store_factory(config: Config, clock: Clock) -> Callable[[int, str], Store]:
-    """For the shards of a host, by number and the name of their database; a host that is alone has but one, of any name.
+    """Return a factory that maps (shard, name of its database) to a store.
 
-    What it gives raises `StoreUnusable` for a database that is not configured.
+    A standalone host has one database and ignores the name. Otherwise the factory
+    raises `StoreUnusable` for a database that is not configured.
     """
     if not config.cluster.zookeeper:
-        alone = local_store_factory(config, clock)
-        return lambda shard, _: alone(shard)
-    openers = {name: database_store_factory(config, name) for name in config.databases}
+        local_factory = local_store_factory(config, clock)
+        return lambda shard, _: local_factory(shard)
+    factories = {name: database_store_factory(config, name) for name in config.databases}
 
-    def open_store(shard: int, database: str) -> Store:
-        opener = openers.get(database)
-        if opener is None:
+    def make_store(shard: int, database: str) -> Store:
+        factory = factories.get(database)
+        if factory is None:
             raise StoreUnusable(
                 f"shard {shard} is in the database {database!r}, which this host does not know; "
                 f"add [databases.{database}] to its configuration and start it again"
             )
-        return opener(shard)
+        return factory(shard)
 
-    return open_store
+    return make_store
 
 
 def mysql_settings(config: Config, database: str | None = None) -> MysqlSettings:
-    """How to reach the MySQL server that `store.url` names, or a database of the cluster by its name."""
+    """Return the settings of the MySQL server at `store.url`, or of a database of the cluster by its name."""
     if database is None:
         return _mysql_settings_of(config.store.parsed_url, config.password() or "", config.store)
     return _mysql_settings_of(

@@ -1,7 +1,7 @@
-"""Reads that extend a shard's memory while it is written: refills, and rows loaded ahead.
+"""Reads that extend a shard's memory beside its flushes: refills and prefetches.
 
-What these read may be stale when it arrives, so it enters the memory between
-two flushes, and of it only what no flush has touched since the read began.
+Their rows may be stale when they arrive. So they enter the memory between two
+flushes, and only those that no flush has changed since the read began.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from foqs.shard.shard_memory import ShardMemory
 from foqs.store.port import Reads
 
 RunBetweenFlushes = Callable[[Callable[[], None]], None]
-"""Calls something while no flush is under way."""
+"""Calls a function while no flush is under way."""
 
 
 class RefillJob:
-    """Extends a topic's window upwards."""
+    """Extends the window of a topic in the ready index."""
 
     is_wanted = True
 
@@ -44,8 +44,8 @@ class RefillJob:
             self._on_ended()
             return
         try:
-            last_cut = self._memory.purge_markers.last_number(self._topic)
-            keys = await reads.ready_keys(committed, self._topic, refill.after, refill.limit, last_cut)
+            purged_up_to = self._memory.purge_markers.last_number(self._topic)
+            keys = await reads.ready_keys(committed, self._topic, refill.after, refill.limit, purged_up_to)
         except BaseException:
             index.cancel_refill(refill)
             raise
@@ -60,7 +60,7 @@ class RefillJob:
 
 
 class PrefetchJob:
-    """Loads rows of READY keys, with their payloads, as many as their namespace has room for."""
+    """Loads rows of READY keys with their payloads, as many as the cache has room for in their namespace."""
 
     is_wanted = True
 
@@ -84,25 +84,25 @@ class PrefetchJob:
 
     async def run(self, reads: Reads, committed: Fence) -> None:
         memory = self._memory
-        load = memory.cache.start_prefetch(
+        prefetch = memory.cache.start_prefetch(
             self._topic[0], self._weight, map(order_key_number, self._order_keys), self._now_s
         )
-        if load is None:
+        if prefetch is None:
             self._mark_loaded()
             return
         try:
-            rows = await reads.rows(committed, load.numbers, load.payload_bytes_max)
-            more = load.numbers_to_read_again(rows)
-            if more:
-                late = {row.id: row for row in await reads.rows(committed, more)}
-                rows = [late.get(row.id, row) for row in rows]
+            rows = await reads.rows(committed, prefetch.numbers, prefetch.payload_bytes_max)
+            numbers = prefetch.numbers_to_read_again(rows)
+            if numbers:
+                reread = {row.id: row for row in await reads.rows(committed, numbers)}
+                rows = [reread.get(row.id, row) for row in rows]
         except BaseException:
-            memory.cache.cancel_prefetch(load)
+            memory.cache.cancel_prefetch(prefetch)
             raise
-        self._run_between_flushes(lambda: self._apply(load, rows))
+        self._run_between_flushes(lambda: self._apply(prefetch, rows))
 
-    def _apply(self, load: Prefetch, rows: Sequence[Row]) -> None:
-        self._memory.cache.finish_prefetch(load, [row for row in rows if row.state is State.READY])
+    def _apply(self, prefetch: Prefetch, rows: Sequence[Row]) -> None:
+        self._memory.cache.finish_prefetch(prefetch, [row for row in rows if row.state is State.READY])
         self._mark_loaded()
 
     def _mark_loaded(self) -> None:

@@ -1,9 +1,9 @@
-"""Counts what a shard's tables held when it was taken over, over a connection of its own.
+"""Counts the rows of a shard after its takeover, over a connection of its own.
 
-Always true: the snapshot that is counted was begun between two flushes, and every
-change since is in the memory's counts already, or comes to them; until both are
-added the counts lag. Shards of one database take turns: to count is to read a whole
-index, and consumers wait for the same processors. Knows nothing of topics.
+Always true: the counted snapshot began between two flushes, and the memory's
+counts include every change since. Until both are added, the counts lag. Shards
+of one database take turns, because a count reads a whole index and competes with
+consumers for the database's processors. Knows nothing of topics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class InitialCount:
     """One count of one shard.
 
     Args:
-        shard: the shard's, for the log.
+        shard: its number, for the log.
         retry_pause_s: the pause before another connection is tried.
         count_lock: held while a shard of this database is counted.
     """
@@ -39,22 +39,22 @@ class InitialCount:
         self._count_lock = count_lock
 
     async def run(self, writer: Writer) -> None:
-        """Brings the counts of what was there before us; until then they lag."""
+        """Count the rows and add the counts to the memory."""
         try:
             while True:
                 try:
                     async with self._count_lock:
-                        found = await self._count(writer)
+                        topic_counts = await self._count(writer)
                     break
                 except StoreLost as lost:
-                    log.warning("shard %d: its items could not be counted; they will be: %s", self._shard, lost)
+                    log.warning("shard %d: the count of its items failed and is tried again: %s", self._shard, lost)
                 await asyncio.sleep(self._retry_pause_s)
-            await self._add_counts(found, writer)
+            await self._add_counts(topic_counts, writer)
         except (NotOwner, Unavailable):
             return  # the writer has ended
 
     async def _add_counts(self, topic_counts: Sequence[TopicCount], writer: Writer) -> None:
-        """A step at a time, with flushes and others between. Raises `NotOwner`, `Unavailable`."""
+        """Add the counts in steps, with flushes between them. Raises `NotOwner`, `Unavailable`."""
         steps = self._memory.add_counts(topic_counts)
 
         async def step(_: Store) -> bool:
@@ -64,21 +64,21 @@ class InitialCount:
             pass
 
     async def _count(self, writer: Writer) -> Sequence[TopicCount]:
-        """In a snapshot of now. Raises `StoreLost`, `NotOwner`, `Unavailable`."""
+        """Count in a snapshot of now. Raises `StoreLost`, `NotOwner`, `Unavailable`."""
         reads = self._store.reads()
 
         async def begin(_: Store) -> StoreLost | None:
             try:
                 await reads.begin_snapshot(writer.last_committed)
             except StoreLost as lost:
-                return lost  # that connection's trouble is not the writer's
+                return lost  # raised here, it would count as the writer's own lost connection
             self._memory.restart_count()
             return None
 
         try:
-            await reads.rows(writer.last_committed, [])  # connects, so that flushes need not wait for that
+            await reads.rows(writer.last_committed, [])  # connect now: flushes wait for `begin`
             if lost := await writer.read(begin):
                 raise lost
             return await reads.counts()
         finally:
-            await reads.close()  # a snapshot left open would stop the database's clearing up
+            await reads.close()  # an open snapshot would keep the database from removing old rows

@@ -1,6 +1,6 @@
-"""What a shard and the queue report about themselves, for metrics and logs.
+"""The facts that shards and the queue report, for metrics and logs.
 
-The domain says what happened; whoever listens decides what to make of it.
+The domain reports what happened; the observer decides what to do with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ShardObserver(Protocol):
 
 
 class NullObserver:
-    """Nobody listens."""
+    """Ignores all facts."""
 
     def items_enqueued(self, item_count: int) -> None:
         pass

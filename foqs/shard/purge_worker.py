@@ -1,12 +1,12 @@
-"""Deletes the rows of a shard's cuts, page by page, and ends each cut when its rows have gone.
+"""Deletes the rows that purge markers cover, page by page, and clears each marker when its rows are gone.
 
-One page at a time, and namespaces take turns with their pages, so that one with
-many or large purges holds up nobody else's: a page is read beside the flushes
-and deleted in the writer's flushes, in a lane of its own with a small share.
-Always true: what is deleted is covered by a cut that is committed, and nobody
-else changes it, so a page is as it was read; a cut ends only when every state was
-walked through since it was made. Whatever fails is tried again after a pause.
-Knows nothing of who purges, or of what else the shard remembers.
+A page is read beside the flushes and deleted in the writer's flushes, in a lane
+of its own with a small share. Namespaces take turns page by page, so that many
+or large purges of one delay no other. Always true: a deleted row is covered by a
+committed marker, and nothing else changes it, so a page is as it was read; a
+marker is cleared only after the rows of every state were read since it was set.
+A failure is tried again after a pause. Knows nothing of the calls that purge, or
+of the rest of the shard's memory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from foqs.shard.shard_reader import ShardReader
 from foqs.shard.writer import Writer
 
 _STATE_ORDER: Final = (State.READY, State.DEFERRED, State.LEASED, State.DEAD)
-"""What refills and timers would look at comes first."""
+"""The rows that refills and timers read come first."""
 
 
 class _PurgeProgress:
-    """How far the rows of a cut are deleted: the states that are left, and the last key of the first one's pages."""
+    """The states of a marker that are not done, and the last key that was read of the first of them."""
 
     def __init__(self, purge_marker: PurgeMarker) -> None:
         self.purge_marker = purge_marker
@@ -41,9 +41,9 @@ class PurgeWorker:
     """One task of a shard.
 
     Args:
-        purge_markers: those that stand, as they are now.
+        purge_markers: the shard's own, which change while this runs.
         page_items: rows read and deleted at once.
-        pause_s: after a failure.
+        pause_s: the pause after a failure.
     """
 
     def __init__(
@@ -63,36 +63,36 @@ class PurgeWorker:
         self._pause_s = pause_s
         self._wake = asyncio.Event()
         self._progress: dict[str, _PurgeProgress] = {}
-        """The one that each namespace is at."""
+        """The current marker of each namespace."""
 
     def on_purge_marked(self) -> None:
-        """A cut was made."""
+        """A purge marker was set."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Works whenever there is a cut, until the writer has ended; the next owner goes on."""
+        """Work whenever there is a purge marker, until the writer has ended; the next owner continues."""
         while True:
-            cut = self._purge_markers.next_to_purge()
-            if cut is None:
+            marker = self._purge_markers.next_to_purge()
+            if marker is None:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            walk = self._progress.get(cut.namespace)
-            if walk is None or walk.purge_marker != cut:
-                walk = self._progress[cut.namespace] = _PurgeProgress(cut)
+            progress = self._progress.get(marker.namespace)
+            if progress is None or progress.purge_marker != marker:
+                progress = self._progress[marker.namespace] = _PurgeProgress(marker)
             try:
-                await self._purge_page(walk)
+                await self._purge_page(progress)
             except FoqsError:
                 if self._writer.is_ended:
                     return
                 await asyncio.sleep(self._pause_s)
 
     async def _purge_page(self, progress: _PurgeProgress) -> None:
-        """Deletes the rows of a page; after the last one ends the cut, unless it has risen. Raises FoqsError."""
-        cut = progress.purge_marker
+        """Delete the rows of a page. After the last one, clear the marker unless it was raised. Raises FoqsError."""
+        marker = progress.purge_marker
         while progress.states_left:
-            page = await self._read_page(cut, progress.states_left[0], progress.after)
-            rows = [row for row in page if row.id <= cut.last_number]
+            page = await self._read_page(marker, progress.states_left[0], progress.after)
+            rows = [row for row in page if row.id <= marker.last_number]
             if rows:
                 await self._submit_and_wait(partial(DeletePurgedRows, rows))
             if len(page) < self._page_items:
@@ -102,19 +102,19 @@ class PurgeWorker:
                 progress.after = page[-1].order_key
             if page:
                 return
-        await self._submit_and_wait(partial(ClearPurgeMarker, cut))
-        del self._progress[cut.namespace]
+        await self._submit_and_wait(partial(ClearPurgeMarker, marker))
+        del self._progress[marker.namespace]
 
     async def _read_page(self, purge_marker: PurgeMarker, state: State, after: OrderKey | None) -> Sequence[Row]:
         topic, limit = (purge_marker.namespace, purge_marker.topic), self._page_items
         return await self._reader.read(
             purge_marker.namespace,
-            lambda reads, past: reads.list_rows(past, topic, state, after, limit, with_payload=False),
+            lambda reads, committed: reads.list_rows(committed, topic, state, after, limit, with_payload=False),
             limit,
         )
 
     async def _submit_and_wait(self, make_work: Callable[[Callable[[], None]], Work]) -> None:
-        """Returns when it is committed. Raises what happened to it."""
+        """Submit a work and wait until it is committed. Raises its FoqsError."""
         done = asyncio.Event()
         work = make_work(done.set)
         self._intake.submit(work, is_internal=True)

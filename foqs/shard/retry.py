@@ -1,4 +1,4 @@
-"""How long to wait before a store in trouble is asked again. Pure: chance is passed in."""
+"""The pauses between retries of a store in trouble. Pure: the caller passes the randomness."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 
 @dataclass(slots=True, frozen=True)
 class Backoff:
-    """Pause between attempts against a store in trouble: doubles from min to max, in milliseconds."""
+    """The pause between two attempts: it doubles from `ms_min` to `ms_max`, with jitter."""
 
     ms_min: int
     ms_max: int

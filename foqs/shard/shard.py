@@ -1,8 +1,8 @@
 """One owned shard: its writer, its reader, its memory, its timers.
 
-Opened by a takeover and a recovery from rows alone; closed by a drain. Takes
-requests as works, which its writer writes and its memory then applies
-(`memory.ShardMemory`). Knows nothing of calls.
+A takeover and a recovery from rows alone open it; a drain closes it. Requests
+enter as works: the writer writes them, then the memory applies them
+(`shard_memory.ShardMemory`). Knows nothing of calls.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ from foqs.shard.writer import OwnedStore, Writer
 from foqs.store.port import Store
 
 _UNAVAILABLE_RETRY_MS_MAX: Final = 1_000
-"""Whose store has long been in trouble is asked no more often by one call."""
+"""The longest pause that a call is asked for, however long the store has been in trouble."""
 
 _OLDEST_KEYS_MAX: Final = 20_000
-"""Keys looked at for the age of the oldest, so that a scrape never holds up the queue."""
+"""Keys inspected for the age of the oldest item, so that a metrics scrape never delays the queue."""
 
 _DELIVERY_ROOM_S: Final = 0.5
-"""A shard takes no more hand-outs than it leases in this time, so that they commit before their dequeues' deadlines."""
+"""A shard accepts only as many deliveries as it can lease in this time, so that they commit before their dequeues' deadlines."""
 _DELIVERY_ROOM_MAX: Final = 1_000_000
-"""More than any call asks for."""
+"""More than any call requests."""
 
 KEYS_PER_ROW: Final = 100
-"""So many keys cost a reader what one row does."""
+"""This many keys cost a reader as much as one row."""
 TOPIC_PRIORITIES_MAX: Final = 50
-"""Looked at for the age of a topic's oldest: a page of topics is many of them."""
+"""Priorities inspected for the age of a topic's oldest item: a page lists many topics."""
 
 
 class NamespaceRules(Protocol):
@@ -77,10 +77,10 @@ class Shard:
     """A shard that this host owns.
 
     Args:
-        number: its number, the first part of its items' ids.
-        store: fresh, and not open yet; this object opens and closes it.
-        cache: rows remembered, for this shard alone, within the host's budgets.
-        delivery_port: told what becomes READY.
+        number: the first part of its items' ids.
+        store: fresh, and not open yet; has a policy for object opens returns the weight of closes it.
+        cache: the row cache of this shard, within the host's limits.
+        delivery_port: notified of topics with READY items.
         count_lock: held while a shard of the same database is counted.
     """
 
@@ -99,7 +99,7 @@ class Shard:
     ) -> None:
         self.number = number
         self.is_dropped = False
-        """Nothing of it may be told any more."""
+        """Its results must not be reported any more."""
         self._is_open = False
         self.epoch = 0
         self._store = store
@@ -126,9 +126,8 @@ class Shard:
         self._prefetching: set[TopicName] = set()
         self._disputed_key_slots: frozenset[int] = frozenset()
         self._background_tasks: Sequence[asyncio.Task[None]] = ()
-        """What it does by itself while it runs."""
         self.dispute_reason: str | None = None
-        """Why it does not answer for some of the slots that it holds."""
+        """Why it does not serve some of its key slots."""
         self.numbers: ItemNumbers
         self._owner: Owner
         self._shard_clock: ShardClock
@@ -140,28 +139,29 @@ class Shard:
 
     @property
     def is_serving(self) -> bool:
-        """Takes requests."""
+        """Whether it accepts requests."""
         return self._is_open and not self._writer.is_ended
 
     @property
     def is_answering(self) -> bool:
-        """Takes requests, and its store writes them."""
+        """Whether it accepts requests and its store writes them."""
         return self._is_open and self._writer.unavailable_reason is None and not self._writer.is_ended
 
     @property
     def can_deliver(self) -> bool:
-        """It may lease items soon: its store answers, and not too slowly just now."""
+        """Whether it may lease items soon: its store answers, and is not slow at the moment."""
         return self.is_answering and not self._writer.is_stalled
 
     def can_lease_within(self, seconds: float) -> bool:
-        """It commits what is taken now within this time, if its flushes stay as they are: one may be under way."""
+        """Whether a lease submitted now is committed in this time, if flushes stay as fast as the last one."""
+        # One flush may be under way, and the lease is in the next.
         return 2 * self._writer.last_flush_s <= seconds
 
     def delivery_room(self, namespace: str) -> int:
-        """How many more items of the namespace it leases while somebody waits for them; 0 when it is crowded.
+        """Return how many more items of the namespace it can lease in time; 0 when it is crowded.
 
-        Of a hand-out that is leased too late nothing is delivered, and it is released:
-        all that for nothing. Who finds no room is asked to look again when a flush was sealed.
+        Items that are leased after the dequeue's deadline must be released again. When
+        there is no room, the delivery port is notified after the next flush was sealed.
         """
         waiting, part = self._intake.lease_backlog(namespace)
         lease_s = self._writer.lease_cost.each_s
@@ -172,7 +172,7 @@ class Shard:
 
     @property
     def accepts_items(self) -> bool:
-        """New items are not refused by its breaker."""
+        """Whether its breaker lets new items pass."""
         return self.is_answering and not self._breaker.is_open
 
     @property
@@ -181,25 +181,25 @@ class Shard:
 
     @property
     def key_slots(self) -> frozenset[int]:
-        """The slots of idempotency keys that it holds, committed, and that nobody else does."""
+        """Key slots that are committed here and not disputed."""
         return self.memory.key_slots - self._disputed_key_slots if self._disputed_key_slots else self.memory.key_slots
 
     @property
     def assigned_key_slots(self) -> frozenset[int]:
-        """The slots that it holds, or will when they are committed."""
+        """Key slots that are committed here or still to be committed."""
         return self.memory.key_slots.union(self._writer.pending_key_slots)
 
     @property
     def has_pending_key_slots(self) -> bool:
-        """Some of its slots are not committed yet."""
+        """Whether some of its key slots are not committed yet."""
         return bool(self._writer.pending_key_slots)
 
     def assign_key_slots(self, key_slots: Sequence[int], on_assigned: Callable[[], None]) -> None:
-        """Gives it these slots, as soon as that is committed; `on_assigned` is called then."""
+        """Assign these slots to it. Calls `on_assigned` when they are committed."""
         self._writer.assign_key_slots(key_slots, on_assigned)
 
     def dispute_key_slots(self, key_slots: frozenset[int], reason: str | None) -> None:
-        """From now on it answers for none of these slots; `reason` is for people."""
+        """Stop serving these slots; `reason` is for people."""
         self._disputed_key_slots, self.dispute_reason = key_slots, reason
 
     # ------------------------------------------------------------ life cycle
@@ -213,19 +213,20 @@ class Shard:
         return await self._store.read_owner()
 
     async def take_over(self, epoch: int, nonce: str) -> None:
-        """Becomes the owner. Raises `Superseded`, `StoreLost`."""
+        """Become the owner. Raises `Superseded`, `StoreLost`."""
         self._owner = await self._store.take_over(epoch, nonce)
         self.epoch = epoch
         self.numbers = ItemNumbers(epoch, lambda call: self._writer.is_writing(call))
 
     async def recover(self) -> None:
-        """Rebuilds the memory from rows; afterwards `run` serves. Raises `StoreLost`."""
+        """Rebuild the memory from rows; afterwards `run` serves. Raises `StoreLost`."""
         settings, owner = self._settings, self._owner
         asked_ms = self._clock.monotonic_ms()
         database_ms = await self._store.now_ms()
         waited_ms = self._clock.monotonic_ms() - asked_ms
         start_ms = initial_time_ms(database_ms, owner.clock_ms, owner.offset_ms, settings.clock_skew_ms_max)
-        # It was read at some moment since. Were it later now than is believed, the next owner would start too far ahead.
+        # The database read its clock somewhere in that interval. A clock that runs ahead of the
+        # estimate would make the next owner start too far ahead.
         latest_ms = database_ms + waited_ms
         self._shard_clock = ShardClock(self._clock.monotonic_ms, start_ms, latest_ms, settings.clock_slew_permille)
         store = self._store
@@ -279,21 +280,21 @@ class Shard:
         )
 
     async def run(self) -> None:
-        """Serves until `close` has drained it.
+        """Serve until `close` has drained it.
 
         Raises:
             ShardLost: it is fenced.
-            OwnershipGivenUp: it is to be taken over anew.
+            OwnershipGivenUp: it must be taken over again.
         """
         self._is_open = True
-        works = (
+        services = (
             self._timer_service.run(),
             self._timer_service.run_clock_sync(),
             run_key_expiry(self._writer, self._shard_clock, self._settings.sweep_interval_ms),
             self._purge_worker.run(),
             self._initial_count.run(self._writer),
         )
-        self._background_tasks = [asyncio.ensure_future(work) for work in works]
+        self._background_tasks = [asyncio.ensure_future(service) for service in services]
         tasks = [asyncio.ensure_future(self._reader.run()), *self._background_tasks]
         for task in tasks:
             task.add_done_callback(self._on_task_ended)
@@ -310,23 +311,23 @@ class Shard:
             await self.disconnect()
 
     async def disconnect(self) -> None:
-        """Ends its connections, also those of a shard that never ran."""
+        """Close its connection; also for a shard that never ran."""
         await self._store.close()
 
     def _on_task_ended(self, task: asyncio.Task[None]) -> None:
-        """A shard without timers or reads must not go on: no lease would ever end."""
+        """Give the shard up if a task failed: without its timers, no lease would ever end."""
         if not task.cancelled() and (fault := task.exception()) is not None:
-            self._writer.give_up(f"a task of it failed: {fault!r}", fault)
+            self._writer.give_up(f"one of its tasks failed: {fault!r}", fault)
 
     def close(self) -> None:
-        """Takes in nothing more; `run` returns when what is queued is written. What nobody waits for is the next owner's."""
+        """Accept nothing more; `run` returns when all queued works are written. The next owner does the background work."""
         self._is_open = False
         for task in self._background_tasks:
             task.cancel()
         self._writer.close()
 
     def drop(self) -> None:
-        """It is another's, or may be: answers everybody at once. The caller cancels `run`, which writes nothing more."""
+        """End at once: another host owns the shard, or may. All calls fail now; the caller cancels `run`, which writes nothing more."""
         self.is_dropped = True
         self._is_open = False
         self._writer.drop()
@@ -339,22 +340,21 @@ class Shard:
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Why the store does not answer just now, or writes nothing more for us; None when it does both."""
+        """Why the store does not answer or refuses our writes; None when it works."""
         return self._writer.unavailable_reason
 
     def unavailable_error(self) -> Unavailable:
-        """What is told of it while its store is in trouble: to come again after about as long as that has lasted."""
+        """Return the error for calls while the store is in trouble. Its retry pause grows with the trouble."""
         wait_ms = min(max(HANDOVER_RETRY_MS, self._writer.unavailable_ms), _UNAVAILABLE_RETRY_MS_MAX)
-        text = f"shard {self.number} can write nothing just now: {self.unavailable_reason}; try again"
+        text = f"shard {self.number} cannot write at the moment: {self.unavailable_reason}; try again"
         return Unavailable(text, retry_after_ms=wait_ms)
 
     @property
     def breaker_state(self) -> str:
-        """closed, open or half-open: whether new items are taken."""
+        """closed, open or half-open."""
         return self._breaker.state
 
     def snapshot(self) -> ShardSnapshot:
-        """What it is doing, in numbers."""
         return take_snapshot(
             self._intake, self._writer, self._reader, self.memory.timers, self.index, self.memory, self.now_ms()
         )
@@ -363,16 +363,16 @@ class Shard:
         return self._shard_clock.now_ms()
 
     def real_ms_until_function(self) -> Callable[[int], int] | None:
-        """How long it really is until a moment of the shard's time; None while that passes no faster than real time."""
+        """Return the function from a moment of the shard clock to the real wait in ms; None unless the clock is catching up."""
         return self._shard_clock.wait_ms if self._shard_clock.is_catching_up else None
 
     def oldest_ready_age_ms(self, topic: TopicName | None = None) -> int | None:
-        """How long the oldest READY item has been ready, among those in the index; None when there is none.
+        """Return for how long the oldest item in the ready index has been READY; None when there is none.
 
-        Of a topic, among those of its `TOPIC_PRIORITIES_MAX` best priorities.
+        For a topic, only items of its `TOPIC_PRIORITIES_MAX` best priorities count.
         """
-        most = _OLDEST_KEYS_MAX if topic is None else TOPIC_PRIORITIES_MAX - 1
-        oldest_ms = self.index.oldest_ms(most, topic)
+        limit = _OLDEST_KEYS_MAX if topic is None else TOPIC_PRIORITIES_MAX - 1
+        oldest_ms = self.index.oldest_ms(limit, topic)
         return None if oldest_ms is None else max(0, self.now_ms() - oldest_ms)
 
     def submit_inserts(
@@ -384,7 +384,7 @@ class Shard:
         keyed: bool = False,
         in_flight: InFlight | None = None,
     ) -> Inserts:
-        """Queues new items, of which all have keys, or none; `in_flight` counts them until they have their results.
+        """Queue new items. Either all of them have keys or none; `in_flight` counts them until they have results.
 
         Raises `Overloaded`, `Unavailable`: nothing was queued.
         """
@@ -392,9 +392,10 @@ class Shard:
         self._breaker.check()
         numbers = self.numbers
         if not numbers.can_assign(len(items)):
-            self._writer.give_up("its epoch's ids are used up")
+            self._writer.give_up("the item ids of its epoch are used up")
             raise Unavailable(
-                f"shard {self.number} has used up its epoch's ids; it is taken over anew", retry_after_ms=1000
+                f"shard {self.number} has used up the item ids of its epoch and starts a new one; try again",
+                retry_after_ms=1000,
             )
         work = Inserts(namespace, items, numbers.next_number, on_finished, has_keys=keyed)
         self._intake.submit(work)
@@ -408,7 +409,10 @@ class Shard:
     def submit_replay_lookup(
         self, namespace: str, items: Sequence[KeyedItem], refusals: Sequence[FoqsError], on_finished: Callable[[], None]
     ) -> ReplayLookup:
-        """Queues a look for what these items repeat; see `core.flush.replay_lookup`. Raises `Overloaded`, `Unavailable`: nothing was queued."""
+        """Queue a lookup of the items that these repeat; see `core.flush.replay_lookup`.
+
+        Raises `Overloaded`, `Unavailable`: nothing was queued.
+        """
         self._check_serving()
         work = ReplayLookup(namespace, items, refusals, on_finished)
         self._intake.submit(work)
@@ -418,7 +422,7 @@ class Shard:
     def submit_acks(
         self, namespace: str, numbers: Sequence[int], tokens: Sequence[int], on_finished: Callable[[], None]
     ) -> Acks:
-        """Queues acks. Raises `Overloaded`, `Unavailable`: nothing was queued."""
+        """Queue acks. Raises `Overloaded`, `Unavailable`: nothing was queued."""
         self._check_serving()
         work = Acks(namespace, numbers, tokens, on_finished)
         self._intake.submit(work)
@@ -426,7 +430,7 @@ class Shard:
         return work
 
     def submit_events(self, namespace: str, events: Sequence[Event], on_finished: Callable[[], None]) -> Events:
-        """Queues events of one kind on existing items. Raises `Overloaded`, `Unavailable`: nothing was queued."""
+        """Queue events of one kind on existing items. Raises `Overloaded`, `Unavailable`: nothing was queued."""
         self._check_serving()
         work = Events(namespace, events, on_finished)
         self._intake.submit(work)
@@ -434,18 +438,21 @@ class Shard:
         return work
 
     def may_have_items(self, topic: TopicName) -> bool:
-        """The topic has an item, or a cut, or it is not known yet."""
+        """Whether the topic has an item or a purge marker. True also while the counts lag."""
         return self.counts.is_lagging or topic in self.counts or bool(self.memory.purge_markers.last_number(topic))
 
     def submit_purge(self, topic: TopicName, on_finished: Callable[[], None]) -> SetPurgeMarker:
-        """Queues a cut: all items that the topic has when it is committed are gone. Raises `Overloaded`, `Unavailable`: nothing was queued."""
+        """Queue a purge marker: once it is committed, all items that the topic had are gone.
+
+        Raises `Overloaded`, `Unavailable`: nothing was queued.
+        """
         self._check_serving()
-        cuts, settings = self.memory.purge_markers, self._settings
-        if not cuts.last_number(topic) and (
-            len(cuts) >= settings.purge_topics_max
-            or cuts.topic_count(topic[0]) >= settings.purge_topics_per_namespace_max
+        markers, settings = self.memory.purge_markers, self._settings
+        if not markers.last_number(topic) and (
+            len(markers) >= settings.purge_topics_max
+            or markers.topic_count(topic[0]) >= settings.purge_topics_per_namespace_max
         ):
-            raise Overloaded("rows of too many purged topics have still to go; try again later", retry_after_ms=1_000)
+            raise Overloaded("too many purged topics still have rows to delete; try again later", retry_after_ms=1_000)
         work = SetPurgeMarker(topic, on_finished)
         self._intake.submit(work, is_internal=True)
         self._writer.wake()
@@ -459,10 +466,10 @@ class Shard:
         item_bytes_max: int,
         on_finished: Callable[[], None],
     ) -> HandOut:
-        """Leases reserved items. The caller got the keys from the index.
+        """Queue the lease of reserved items. The caller got the keys from the index.
 
-        What must be read for them is weighed: a row that is remembered by its length, any
-        other as one of `item_bytes_max`, or as the longest that is known of its namespace.
+        `read_bytes` bounds the payload that must be read per item: the length of a cached
+        row, and for others the larger of `item_bytes_max` and the longest known of the namespace.
         """
         work = HandOut(namespace, spans, lease_ms, 0, on_finished)
         cache = self.memory.cache
@@ -475,11 +482,11 @@ class Shard:
         return work
 
     def cancel_lease(self, work: HandOut) -> None:
-        """Nobody waits for a hand-out any more: gives back what is not being written; the rest when it is."""
+        """Cancel a lease that its dequeue no longer waits for. Items that are being written are released afterwards."""
         self.release_reservation(work.keys_at(work.abandon()))
 
     def release_reservation(self, spans: Iterable[tuple[TopicName, Sequence[OrderKey]]]) -> None:
-        """Reserved items are not handed out after all; somebody else may be waiting for them."""
+        """Release reserved items that are not delivered, and notify the delivery port: others may wait for them."""
         if self.memory.purge_markers:
             spans = [(topic, self._not_purged(topic, keys)) for topic, keys in spans]
         topics = [topic for topic, keys in spans if self.index.release_reservations(topic, keys)]
@@ -488,13 +495,13 @@ class Shard:
             self._delivery_port.on_items_ready(topics)
 
     def _not_purged(self, topic: TopicName, keys: Sequence[OrderKey]) -> Sequence[OrderKey]:
-        """Those that are still items; the others are reserved no more."""
+        """Return the keys that are not purged, and end the reservations of the others."""
         last = self.memory.purge_markers.last_number(topic)
         self.index.confirm_reservations([number for key in keys if (number := order_key_number(key)) <= last])
         return [key for key in keys if order_key_number(key) > last]
 
     def release(self, leased: Sequence[Row]) -> None:
-        """Gives back items whose lease nobody has received."""
+        """Release leased items that no consumer received."""
         if leased and not self._writer.is_ended:
             events = [Event(EventKind.RELEASE, row.id, token=row.token) for row in leased]
             self._intake.submit(Events("", events, _ignore), is_internal=True)
@@ -514,20 +521,20 @@ class Shard:
         asyncio.get_running_loop().call_later(pause_s, self.release_reservation, spans)
 
     def start_refill(self, topic: TopicName) -> None:
-        """Extends the topic's window; whoever waits for the topic is told when that is done."""
+        """Extend the topic's window. The delivery port is notified when that is done."""
         if topic not in self._refilling:
             self._refilling.add(topic)
 
-            def ended() -> None:
+            def on_ended() -> None:
                 self._refilling.discard(topic)
                 self.counts.mark_changed([topic])
                 self._delivery_port.on_items_ready([topic])
 
-            job = RefillJob(self.memory, topic, self._writer.run_between_flushes, ended)
+            job = RefillJob(self.memory, topic, self._writer.run_between_flushes, on_ended)
             self._reader.submit(topic[0], self._settings.ready_window_items_max / KEYS_PER_ROW, job)
 
     def start_prefetch(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
-        """Loads the rows of READY keys, which are in order, so that handing them out reads nothing."""
+        """Load the rows of sorted READY keys, so that their delivery reads nothing."""
         if topic in self._prefetching:
             return
         rows = map(self.memory.cache.get, map(order_key_number, order_keys))
@@ -547,67 +554,69 @@ class Shard:
             self.index.set_prefetched(topic, order_keys[-1])
 
     async def read_rows(self, namespace: str, ids: Sequence[int]) -> list[Row]:
-        """The rows of these ids that exist."""
+        """Return the rows of these ids that exist."""
         self._check_serving()
-        rows = await self._reader.read(namespace, lambda reads, past: reads.rows(past, ids), len(ids))
+        rows = await self._reader.read(namespace, lambda reads, committed: reads.rows(committed, ids), len(ids))
         return [row for row in rows if not self.memory.purge_markers.covers(row)]
 
     async def list_rows(self, topic: TopicName, state: State, after: OrderKey | None, limit: int) -> list[Row]:
-        """A page of a topic's rows in a state, in key order, without payload."""
+        """Return a page of a topic's rows in a state, in key order, without payload."""
         self._check_serving()
-        cuts = self.memory.purge_markers
+        markers = self.memory.purge_markers
         return await self._reader.read(
             topic[0],
-            lambda reads, past: reads.list_rows(
-                past, topic, state, after, limit, cuts.last_number(topic), with_payload=False
+            lambda reads, committed: reads.list_rows(
+                committed, topic, state, after, limit, markers.last_number(topic), with_payload=False
             ),
             limit,
         )
 
     async def idempotency_key_of(self, row: Row) -> bytes | None:
-        """The idempotency key that names this item; None when none does any more. Raises `Unavailable`.
+        """Return the idempotency key that names this item; None when its window is over. Raises `Unavailable`.
 
-        Not found either where the namespace's `key_window_ms` has changed since the enqueue.
+        Also None when the namespace's `key_window_ms` has changed since the enqueue.
         """
         self._check_serving()
         until_ms = row.enqueued_at_ms + self._retry_policies[row.namespace].key_window_ms
         if until_ms <= self.now_ms():
             return None
         return await self._reader.read(
-            row.namespace, lambda reads, past: reads.idempotency_key_of(past, row.id, until_ms)
+            row.namespace, lambda reads, committed: reads.idempotency_key_of(committed, row.id, until_ms)
         )
 
     async def count_ready_before(self, topic: TopicName, order_key: OrderKey, limit: int) -> int:
-        """READY items of a topic that come before `order_key`, counted until they are more than `limit`. Raises `Unavailable`.
+        """Count the READY items of a topic before `order_key`, up to `limit` + 1. Raises `Unavailable`.
 
-        Those that the window does not cover are read; meanwhile others come and go.
+        Items outside the window are read from the table, so the count is approximate.
         """
         self._check_serving()
-        better, after = self.index.rank(topic, order_key)
-        left = limit + 1 - better
-        if after is not None and left > 0:
-            last_cut = self.memory.purge_markers.last_number(topic)
+        count, after = self.index.rank(topic, order_key)
+        remaining = limit + 1 - count
+        if after is not None and remaining > 0:
+            purged_up_to = self.memory.purge_markers.last_number(topic)
             keys = await self._reader.read(
-                topic[0], lambda reads, past: reads.ready_keys(past, topic, after, left, last_cut), left / KEYS_PER_ROW
+                topic[0],
+                lambda reads, committed: reads.ready_keys(committed, topic, after, remaining, purged_up_to),
+                remaining / KEYS_PER_ROW,
             )
-            better += bisect_left(keys, order_key)
-        return min(better, limit + 1)
+            count += bisect_left(keys, order_key)
+        return min(count, limit + 1)
 
     async def wait_for_queued_inserts(self) -> None:
-        """Returns when every item that was queued before is in the counts, or was refused. Raises `NotOwner`, `Unavailable`."""
+        """Wait until every item that was queued before is in the counts or was refused. Raises `NotOwner`, `Unavailable`."""
         self._check_serving()
         last = self.numbers.next_number - 1
         while self.numbers.resolved_up_to < last:
             await self._writer.read(_read_nothing)
 
     async def confirm_ownership(self) -> None:
-        """Returns when a flush that began after this call is committed: no other owner can have come before the call.
+        """Wait until a flush that began after this call is committed: then no other host owned the shard at the call.
 
         Raises:
             NotOwner, Unavailable: the shard was lost or closed first.
         """
         self._check_serving()
-        last = self._writer.flush_number + 2  # one may have been under way
+        last = self._writer.flush_number + 2  # one may be under way
         while self._writer.flush_number < last:
             self._writer.request_flush()
             await self._writer.read(_read_nothing)
@@ -615,13 +624,13 @@ class Shard:
     def _check_serving(self) -> None:
         if not self._is_open or self._writer.is_ended:
             raise Unavailable(
-                f"shard {self.number} is not being served now; try again", retry_after_ms=HANDOVER_RETRY_MS
+                f"shard {self.number} is not served at the moment; try again", retry_after_ms=HANDOVER_RETRY_MS
             )
 
 
 async def _read_nothing(store: Store) -> None:
-    """A read of nothing: between two flushes something has changed."""
+    """Read nothing: the call returns between two flushes."""
 
 
 def _ignore() -> None:
-    """The callback of a work that nobody waits for."""
+    """Do nothing: the callback of a work that no caller waits for."""

@@ -1,11 +1,10 @@
-"""What a shard remembers: its ready index, rows, counts, topics, and the slots of keys that it holds.
+"""The memory of a shard: its ready index, cached rows, counts, topics and key slots.
 
 Always true between two flushes: index and counts show exactly the committed
-rows, less what is reserved for hand-outs that wait; a remembered row is the row
-in the table. Everything that happens to the memory because of a flush happens
-in `apply`, after the commit (but for what metrics count, which is told with
-callers); what a read brings comes in between two flushes.
-Knows nothing of connections, tasks or time's passing.
+rows, less the items reserved for deliveries; a cached row equals the row in the
+table. A flush changes the memory only in `apply`, after the commit; metrics are
+reported with the callers' results. Results of reads enter between two flushes.
+Knows nothing of connections, tasks or the passing of time.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from foqs.store.port import TopicCount
 
 _TOPICS_REMOVED_PER_FLUSH: Final = 100
 _TOPICS_PER_STEP: Final = 1_000
-"""Topics taken in, or looked at, in one go: a millisecond or two."""
+"""Topics added or inspected in one step: a millisecond or two."""
 _CACHE_HORIZON_MS: Final = 60_000
-"""A row that nobody can want for so long is not remembered."""
+"""A row that cannot be delivered for this long is not cached."""
 _DUE_KIND_IF_KEPT: Final = {State.DEFERRED: "deliver_after", State.LEASED: "lease"}
 _DUE_KIND_IF_DELETED: Final = {
     State.DEFERRED: "ttl",
@@ -46,53 +45,50 @@ _DUE_KIND_IF_DELETED: Final = {
     State.LEASED: "lease",
     State.DEAD: "retention",
 }
-"""What ended when a row of this state was due, and stayed, or is gone."""
+"""What ended when a row of this state was due, and the row was kept or deleted."""
 _TOPIC_AND_STATE: Final = attrgetter("namespace", "topic", "state")
 
 
 class DeliveryPort(Protocol):
-    """Those who wait for items of this host, as its shards see them."""
+    """The waiting dequeues of this host, as its shards see them."""
 
     def has_waiters(self, namespace: str) -> bool:
-        """Somebody waits for some topic of this namespace."""
+        """Return whether a dequeue waits for a topic of this namespace."""
         ...
 
     def assign_to_waiters(self, shard: Any, topic: TopicName, order_keys: Sequence[OrderKey]) -> list[HandOut]:
-        """Hand-outs, of these keys in order, that waiters get as soon as they are inserted, or due."""
+        """Assign these sorted keys to waiters, for direct delivery when they are inserted or due."""
         ...
 
     def on_items_ready(self, topics: Iterable[TopicName]) -> None:
-        """These topics have items: somebody may be waiting."""
+        """These topics have items that waiters may want."""
         ...
 
     def on_room_freed(self, shard: Any, namespace: str) -> None:
-        """The shard may have room for hand-outs of this namespace, where it had none."""
+        """The shard may have room again to deliver items of this namespace."""
         ...
 
     def on_callers_notified(self) -> None:
-        """Callers have their answers, and there is other work to do: what they are sent should leave before it."""
+        """Callers have their results. Their replies should be sent before other work is done."""
         ...
 
 
 class ShardPort(Protocol):
-    """The shard, as its memory sees it."""
+    """The shard, memory. The writer calls it between two flushes only."""
 
-    numbers: ItemNumbers
-
-    def now_ms(self) -> int:
+    numbers: called with now_ms(self) -> int:
         """The shard's time."""
         ...
 
     def release_reservation(self, spans: Iterable[tuple[TopicName, Sequence[OrderKey]]]) -> None:
-        """These keys were reserved for a hand-out, and are not any more."""
+        """These payload bytes of due were reserved for a hand-out, and are waiters."""
         ...
 
-    def release(self, leased: Sequence[Row]) -> None:
-        """Gives back items whose lease nobody has received."""
+    def release(self, leased: releases leased items that no consumer received."""
         ...
 
-    def on_hand_out_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
-        """The database refused a hand-out of these keys."""
+    def on_hand_out_refused(self, spans: called with -> None:
+        """The database refused a delivery of these keys."""
         ...
 
     def on_due_written(self, due_ms: int) -> None:
@@ -100,7 +96,7 @@ class ShardPort(Protocol):
         ...
 
     def on_purge_marked(self) -> None:
-        """There are rows of a purged topic to delete."""
+        """There called when a purge marker to set."""
         ...
 
 
@@ -128,65 +124,65 @@ class ShardMemory:
         """Payloads of due items that one flush may read for those who wait."""
         self._now_ms = shard.now_ms
         self.key_slots: frozenset[int] = frozenset()
-        """In the slots table."""
+        """The slots table."""
         self.purge_markers = PurgeMarkers()
-        """In the table of cuts."""
+        """The table of purge markers."""
         self._purged_uncounted: set[TopicName] = set()
-        """Topics that were purged before what they held was counted."""
+        """Topics that were purged before their items were counted."""
         self.purged_row_count = 0
-        """Rows that cuts have ended."""
+        """Rows that were deleted because of purge markers."""
         self.due_counts: Counter[str] = Counter()
-        """Items whose moment came, by what ended."""
+        """Items that became due, by what ended."""
         self.keys_repeated = 0
         self.keys_in_conflict = 0
         self._waiting_for_room: set[str] = set()
         self._topics: dict[str, set[str]] = {}
         """The topics table, by namespace."""
         self._empty_since_ms: dict[TopicName, int] = {}
-        """Topics in the table without items, and since when."""
+        """Topics in the table without items, and when they became empty."""
 
     # ----------------------------------------------------------------- reads
 
     def recover(
         self, topics: Iterable[TopicName], key_slots: Iterable[int], purge_markers: Iterable[PurgeMarker]
     ) -> Iterator[None]:
-        """Takes in the tables of topics, each of which may have READY items, of slots and of cuts, as a takeover finds them; in steps."""
+        """Load the tables of topics, key slots and purge markers at a takeover, in steps. Each topic may have READY items."""
         self.key_slots = frozenset(key_slots)
-        for cut in purge_markers:
-            self.purge_markers.add(cut)
-        for place, topic in enumerate(topics, 1):
+        for marker in purge_markers:
+            self.purge_markers.add(marker)
+        for topic_count, topic in enumerate(topics, 1):
             self._topics.setdefault(topic[0], set()).add(topic[1])
             self.index.discover(topic)
-            if not place % _TOPICS_PER_STEP:
+            if not topic_count % _TOPICS_PER_STEP:
                 yield
 
     def restart_count(self) -> None:
-        """`add_counts` will bring what is in the table now."""
+        """Prepare for `add_counts`, which will add the rows that are in the table now."""
         self.counts.restart_initial()
         self.usage.restart_initial()
         self._purged_uncounted.clear()
 
     def add_counts(self, topic_counts: Sequence[TopicCount]) -> Iterator[None]:
-        """Takes in what was in the table at the takeover, or when it was counted anew; in steps, each between two flushes.
+        """Add the counts of a snapshot of the table, in steps, each between two flushes.
 
-        Of a topic that was purged since, none of it is an item any more.
+        The counted items of a topic that was purged since are ignored.
         """
         for start in range(0, len(topic_counts), _TOPICS_PER_STEP):
             if start:
                 yield
-            part = topic_counts[start : start + _TOPICS_PER_STEP]
-            items = [((count.namespace, count.topic), count.state, count.rows - count.purged_rows) for count in part]
-            self.counts.add_initial([each for each in items if each[0] not in self._purged_uncounted])
-            self.usage.add_initial([(count.namespace, count.rows, count.payload_bytes) for count in part])
+            page = topic_counts[start : start + _TOPICS_PER_STEP]
+            items = [((count.namespace, count.topic), count.state, count.rows - count.purged_rows) for count in page]
+            self.counts.add_initial([item for item in items if item[0] not in self._purged_uncounted])
+            self.usage.add_initial([(count.namespace, count.rows, count.payload_bytes) for count in page])
         self.counts.complete_initial(())
         self._purged_uncounted.clear()
-        looked = 0
+        inspected = 0
         for namespace in list(self._topics):
             for name in list(self._topics.get(namespace, ())):
-                if looked == _TOPICS_PER_STEP:
-                    looked = 0
+                if inspected == _TOPICS_PER_STEP:
+                    inspected = 0
                     yield
-                looked += 1
+                inspected += 1
                 topic = (namespace, name)
                 if topic not in self.counts and name in self._topics.get(namespace, ()):
                     self._empty_since_ms.setdefault(topic, self._now_ms())
@@ -194,27 +190,27 @@ class ShardMemory:
                     self.index.forget(topic)
 
     def topics(self, namespace: str) -> list[str]:
-        """Names of topics that have items, or may have while the counts lag."""
+        """Return the names of the topics that have items, or may have while the counts lag."""
         if self.counts.is_lagging:
             return list(self._topics.get(namespace, ()))
         return self.counts.topic_names(namespace)
 
     def has_topic(self, topic: TopicName) -> bool:
-        """The topic has items, or may have while the counts lag."""
+        """Return whether the topic has items, or may have while the counts lag."""
         if self.counts.is_lagging:
             return topic[1] in self._topics.get(topic[0], ())
         return topic in self.counts
 
     def all_topics(self) -> list[tuple[str, list[str]]]:
-        """All for which `has` may be true: the names of each namespace, in no particular order."""
+        """Return all topics for which `has_topic` may be true: the names of each namespace, in any order."""
         return [(namespace, list(names)) for namespace, names in self._topics.items()]
 
     # ---------------------------------------------------------- before a flush
 
     def assign_to_waiters(self, batch: Batch) -> list[HandOut]:
-        """Hand-outs, for waiters, of items that this batch is about to insert, or finds due.
+        """Assign items that this batch inserts or finds due to waiters, for direct delivery.
 
-        The payloads of those that are due may have to be read: they are at most `claim_bytes_max`.
+        The payloads of due items may have to be read: they are limited to `waiter_payload_bytes_max`.
         """
         now_ms = self._now_ms()
         found: dict[TopicName, list[OrderKey]] = {}
@@ -228,22 +224,22 @@ class ShardMemory:
                     key = pack_order_key(item.priority, now_ms, number)
                     found.setdefault((namespace, item.topic), []).append(key)
         due_bytes = self._add_due_keys(batch, now_ms, found) if batch.dues else {}
-        claims: list[HandOut] = []
+        deliveries: list[HandOut] = []
         bytes_left = self._waiter_payload_bytes_max
         for topic, keys in found.items():
             keys.sort()
-            made = self._delivery_port.assign_to_waiters(
+            assigned = self._delivery_port.assign_to_waiters(
                 self._shard, topic, _prefix_within_bytes(keys, due_bytes, bytes_left)
             )
             if due_bytes:
-                bytes_left -= sum([due_bytes.get(number, 0) for claim in made for number in claim.numbers])
-            claims += made
-        return claims
+                bytes_left -= sum([due_bytes.get(number, 0) for delivery in assigned for number in delivery.numbers])
+            deliveries += assigned
+        return deliveries
 
     def _add_due_keys(self, batch: Batch, now_ms: int, found: dict[TopicName, list[OrderKey]]) -> dict[int, int]:
-        """Adds the keys of due items that become READY. Returns their payloads' bytes by number.
+        """Add the keys of due items that become READY to `found`. Returns their payload bytes by number.
 
-        Those whose row is not known are left out: they were touched since the timers read them.
+        Items whose row is unknown are left out: they were changed since the timers read them.
         """
         find = chain_finders(self.cache.get, *batch.due_rows())
         due_bytes: dict[int, int] = {}
@@ -258,14 +254,14 @@ class ShardMemory:
         return due_bytes
 
     def place_purge_markers(self, batch: Batch) -> None:
-        """The cuts of this batch reach up to the last number given: so to all that is in the table after it."""
+        """Set the purge markers of a sealed batch to the last assigned number, so that they cover the whole table."""
         last = self._shard.numbers.next_number - 1
         for part in batch.purges:
             if isinstance(part.work, SetPurgeMarker):
                 part.work.marker = part.work.marker._replace(last_number=last)
 
     def topics_to_add(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
-        """Those that are not in the topics table yet."""
+        """Return the topics that are not in the topics table yet. Pure; may run again and in another thread."""
         return [
             (namespace, name)
             for namespace, names in topics.items()
@@ -273,27 +269,27 @@ class ShardMemory:
         ]
 
     def topics_to_remove(self, topics: Mapping[str, set[str]], now_ms: int) -> list[TopicName]:
-        """Those in the topics table that have had no item for a while, nor will have with these."""
+        """Return topics of the table that have been empty for `linger_ms` and are not in `topics`. Pure, as `topics_to_add`."""
         if self.counts.is_lagging or not self._empty_since_ms:
             return []
-        long_ago = now_ms - self._linger_ms
+        latest_ms = now_ms - self._linger_ms
         return [
             (namespace, name)
             for (namespace, name), since_ms in islice(self._empty_since_ms.items(), _TOPICS_REMOVED_PER_FLUSH)
-            if since_ms <= long_ago and name not in topics.get(namespace, ())
+            if since_ms <= latest_ms and name not in topics.get(namespace, ())
         ]
 
     # ----------------------------------------------------------- after a flush
 
     def record_results(self, flush: Flush, callbacks: MutableSequence[Callable[[], None]]) -> None:
-        """A flush is committed: its works have their results; adds what tells their callers."""
+        """Record the results of a committed flush. Adds the notifications of its callers to `callbacks`; `apply` follows."""
         batch, decision = flush.batch, flush.decision
         orphans: list[Row] = []
-        # Who waits for work is told of it before those who brought it.
-        for claim, rows in zip(batch.direct_deliveries, decision.directly_leased, strict=True):
-            if claim.is_abandoned:
+        # Waiting dequeues get their items before the enqueues get their replies.
+        for delivery, rows in zip(batch.direct_deliveries, decision.directly_leased, strict=True):
+            if delivery.is_abandoned:
                 orphans += [row for row in rows if row is not None]
-            claim.record_results(0, rows, callbacks)
+            delivery.record_results(0, rows, callbacks)
         for part, results in decision.results:
             work = part.work
             if work.is_abandoned and isinstance(work, HandOut):
@@ -303,7 +299,7 @@ class ShardMemory:
             self._shard.release(orphans)
 
     def apply(self, flush: Flush, callbacks: MutableSequence[Callable[[], None]]) -> None:
-        """Brings the memory up to a flush that is committed; adds what tells the metrics, and who made a cut."""
+        """Update the memory after a committed flush. Adds notifications of metrics and purge calls to `callbacks`, even if it raises."""
         batch, decision = flush.batch, flush.decision
         callbacks.append(partial(self._report_metrics, decision))
         self._remember_topics(flush)
@@ -337,7 +333,7 @@ class ShardMemory:
                     self._empty_since_ms.pop((namespace, name), None)
 
     def _apply_inserts(self, decision: Decision) -> dict[TopicName, None]:
-        """New rows. Returns the topics that have READY ones."""
+        """Add new rows. Returns the topics that have READY ones."""
         rows = decision.inserted
         if not rows:
             return {}
@@ -359,45 +355,44 @@ class ShardMemory:
         return dict.fromkeys(keys)
 
     def _remember(self, rows: Sequence[Row]) -> None:
-        """Rows as they were just written, but for those that would only keep others from being remembered."""
-        far_ms = self._now_ms() + _CACHE_HORIZON_MS
-        parked = {row.id for row in rows if _is_undeliverable_until(row, far_ms)}
+        """Cache rows that were just written, except those that cannot be delivered soon: they would evict others."""
+        horizon_ms = self._now_ms() + _CACHE_HORIZON_MS
+        parked = {row.id for row in rows if _is_undeliverable_until(row, horizon_ms)}
         if parked:
             self.cache.remove(parked)
             rows = [row for row in rows if row.id not in parked]
         self.cache.store_written(rows)
 
     def _apply_deletes(self, decision: Decision) -> None:
-        """Rows that are gone."""
         for rows in filter(None, decision.deleted.values()):
-            spots = _count_by_topic_and_state(rows)
-            self.counts.add_all(spots, -1)
+            counts = _count_by_topic_and_state(rows)
+            self.counts.add_all(counts, -1)
             self.usage.on_rows_deleted(rows)
             for row in rows:
                 if row.state is State.READY:
                     self.index.discard((row.namespace, row.topic), row.order_key)
-            self._note_emptied_topics(spots)
+            self._note_emptied_topics(counts)
             self.cache.remove([row.id for row in rows])
 
     def _apply_leases(self, batch: Batch, decision: Decision) -> None:
-        """Rows that were handed out, and reservations that came to nothing."""
+        """Apply leased rows, and reservations whose row could not be leased."""
         olds, news = decision.leased
         leased = batch.hand_out_numbers
         if decision.unread:
-            unread = {each for part, place, _ in decision.unread for each in part.work.numbers[place : part.stop]}
+            unread = {number for part, place, _ in decision.unread for number in part.work.numbers[place : part.stop]}
             leased = [number for number in leased if number not in unread]
         if leased and self.index.confirm_reservations(leased) < len(leased):
-            # Some were re-keyed since they were taken: their new keys may stand in a window.
+            # Some got a new key since they were reserved; it may be in a window.
             for row in olds:
                 self.index.discard((row.namespace, row.topic), row.order_key)
         if news:
-            spots = _count_by_topic_and_state(olds)
-            self.counts.move_all(spots, State.LEASED)
-            self._note_emptied_topics(spots)
+            counts = _count_by_topic_and_state(olds)
+            self.counts.move_all(counts, State.LEASED)
+            self._note_emptied_topics(counts)
             self.cache.store_written(news)
 
     def _apply_changes(self, decision: Decision, ready: dict[TopicName, None]) -> None:
-        """Rows that changed in another way; topics that have READY ones enter `ready`."""
+        """Apply other changes of rows. Adds topics that have READY ones to `ready`."""
         for _, old, new in decision.changed:
             topic = (old.namespace, old.topic)
             self.counts.add(topic, new.state, 1)
@@ -412,24 +407,24 @@ class ShardMemory:
             self._remember([new for _, _, new in decision.changed])
 
     def _apply_purges(self, batch: Batch, decision: Decision, callbacks: MutableSequence[Callable[[], None]]) -> None:
-        """Rows of cuts that are gone, cuts that are over, and cuts that were made, after all else in their flush."""
+        """Apply deleted rows, cleared markers and new markers; new markers cover all else in their flush."""
         rows = decision.purged
         if rows:
-            # They were counted as gone when their cut was made.
+            # Their items were removed from the counts when the marker was set.
             self.usage.on_rows_deleted(rows)
             self.purged_row_count += len(rows)
             for row in rows:
                 if row.state is State.READY:
                     self.index.discard((row.namespace, row.topic), row.order_key)
             self.cache.remove([row.id for row in rows])
-        for cut in decision.markers_cleared:
-            self.purge_markers.remove(cut)
+        for marker in decision.markers_cleared:
+            self.purge_markers.remove(marker)
         for part in batch.purges:
             if isinstance(part.work, SetPurgeMarker):
                 part.work.record_results(part.start, [self._apply_purge_marker(part.work.marker)], callbacks)
 
     def _apply_purge_marker(self, purge_marker: PurgeMarker) -> int:
-        """Everything that the topic has in the table is an item no more. Returns how many they were."""
+        """Forget all items of the topic. Returns how many it had."""
         topic = (purge_marker.namespace, purge_marker.topic)
         self.purge_markers.add(purge_marker)
         self.index.forget(topic)
@@ -440,16 +435,16 @@ class ShardMemory:
         self._shard.on_purge_marked()
         return max(0, self.counts.forget(topic))
 
-    def _note_emptied_topics(self, spots: Iterable[tuple[str, str, State]]) -> None:
-        """Some items of these topics have left these states: perhaps they were the last."""
+    def _note_emptied_topics(self, topic_states: Iterable[tuple[str, str, State]]) -> None:
+        """Check topics of which items have left these states: perhaps they were the last."""
         if self.counts.is_lagging:
             return
-        gone, unready = self.counts.emptied_topics(spots, State.READY)
+        emptied, unready = self.counts.emptied_topics(topic_states, State.READY)
         self.index.forget_all(unready)
-        if gone:
-            self.index.forget_all(gone)
+        if emptied:
+            self.index.forget_all(emptied)
             now_ms = self._now_ms()
-            for topic in gone:
+            for topic in emptied:
                 self._empty_since_ms.setdefault(topic, now_ms)
 
     def _report_next_due(self, decision: Decision) -> None:
@@ -460,14 +455,14 @@ class ShardMemory:
             self._shard.on_due_written(min(dues))
 
     def _report_metrics(self, decision: Decision) -> None:
-        facts = self._observer
+        observer = self._observer
         self.keys_repeated += decision.key_repeat_count
         self.keys_in_conflict += decision.key_conflict_count
         if decision.inserted:
-            facts.items_enqueued(len(decision.inserted))
+            observer.items_enqueued(len(decision.inserted))
         leased = len(decision.leased[1]) + sum([len(list(filter(None, rows))) for rows in decision.directly_leased])
         if leased:
-            facts.items_delivered(leased)
+            observer.items_delivered(leased)
         if not decision.changed and not decision.deleted:
             return
         self.due_counts.update(
@@ -480,45 +475,45 @@ class ShardMemory:
             if kind is not EventKind.DUE or old.state is not State.DEFERRED:
                 tally[kind] = tally.get(kind, 0) + 1
             dead += new.state is State.DEAD and old.state is not State.DEAD
-        tells = {
-            EventKind.ACK: facts.items_acked,
-            EventKind.NACK: facts.items_nacked,
-            EventKind.RELEASE: facts.items_released,
-            EventKind.DUE: facts.items_timed_out,
+        reports = {
+            EventKind.ACK: observer.items_acked,
+            EventKind.NACK: observer.items_nacked,
+            EventKind.RELEASE: observer.items_released,
+            EventKind.DUE: observer.items_timed_out,
         }
         for kind, items in tally.items():
-            if items and kind in tells:
-                tells[kind](items)
+            if items and kind in reports:
+                reports[kind](items)
         if dead:
-            facts.items_dead_lettered(dead)
+            observer.items_dead_lettered(dead)
 
-    # ------------------------------------------------------------- what fails
+    # --------------------------------------------------------------- failures
 
     def on_refused(self, part: Part[Any]) -> None:
-        """The database refused a single event; its caller has been told.
+        """The database refused a single entry for good; its caller has its error.
 
-        An item that cannot be leased stays reserved for a while: nobody tries it
-        again at full speed, and it does not stand before the others.
+        An item that cannot be leased stays reserved for a while, so that it is not
+        tried again at full speed and does not block the others.
         """
         if isinstance(part.work, HandOut):
             self._shard.on_hand_out_refused(part.work.keys_at([part.start]))
 
     def on_callers_notified(self) -> None:
-        """Callers were told what is committed, before the memory is brought up to it."""
+        """Callers were notified of a commit before `apply`."""
         self._delivery_port.on_callers_notified()
 
     def on_store_recovered(self) -> None:
-        """The store answers after it had not."""
+        """The store answers again."""
         self._delivery_port.on_items_ready(self.index.topics())
 
-    # ----------------------------------------------------- more than is soon leased
+    # ------------------------------------------------------ room for deliveries
 
     def notify_when_room(self, namespace: str) -> None:
-        """Somebody found no room for a hand-out of this namespace, and waits until there is."""
+        """Notify the delivery port when there may be room for deliveries of this namespace again."""
         self._waiting_for_room.add(namespace)
 
     def on_batch_sealed(self) -> None:
-        """A flush was sealed: those who were turned away look again."""
+        """A flush was sealed, so fewer leases wait: there may be room again."""
         if self._waiting_for_room:
             namespaces, self._waiting_for_room = self._waiting_for_room, set()
             for namespace in namespaces:
@@ -526,24 +521,24 @@ class ShardMemory:
 
 
 def _prefix_within_bytes(order_keys: list[OrderKey], sizes: Mapping[int, int], bytes_max: int) -> list[OrderKey]:
-    """The first of these keys, as long as their items' sizes, as far as they have one, are not more than that."""
+    """Return the longest prefix of these keys whose items have at most `bytes_max` bytes; items without a size count 0."""
     if not sizes:
         return order_keys
-    for place, key in enumerate(order_keys):
+    for index, key in enumerate(order_keys):
         bytes_max -= sizes.get(order_key_number(key), 0)
         if bytes_max < 0:
-            return order_keys[:place]
+            return order_keys[:index]
     return order_keys
 
 
 def _is_undeliverable_until(row: Row, moment_ms: int) -> bool:
-    """Nobody can be handed this row by then, as far as is known."""
+    """Return whether this row cannot be delivered before then, unless a call changes it."""
     if row.state is State.DEFERRED:
         return row.due_ms is not None and row.due_ms > moment_ms
     return row.state is State.DEAD
 
 
 def _count_by_topic_and_state(rows: Sequence[Row]) -> Mapping[tuple[str, str, State], int]:
-    """How many of these rows, of which there is one at least, are where."""
-    spots = set(map(_TOPIC_AND_STATE, rows))
-    return {spots.pop(): len(rows)} if len(spots) == 1 else Counter(map(_TOPIC_AND_STATE, rows))
+    """Count these rows, at least one, by (namespace, topic, state)."""
+    topic_states = set(map(_TOPIC_AND_STATE, rows))
+    return {topic_states.pop(): len(rows)} if len(topic_states) == 1 else Counter(map(_TOPIC_AND_STATE, rows))

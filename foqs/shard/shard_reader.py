@@ -1,9 +1,9 @@
 """The reads of one shard, beside its flushes.
 
 One task, one connection, one read at a time; namespaces take turns by weight.
-What is read may be stale when it arrives: every job says itself what is to be
-done about that. A read that fails is tried once more, over a new connection,
-and then fails alone. Knows nothing of indexes or rows.
+Rows may be stale when they arrive, and each job must handle that. A read that
+fails is tried once more over a new connection, and then fails alone. Knows
+nothing of indexes or rows.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class ReadJob(Protocol):
 
     @property
     def is_wanted(self) -> bool:
-        """False when nobody needs it any more."""
+        """Whether its result is still needed."""
         ...
 
     async def run(self, reads: Reads, committed: Fence) -> None:
-        """Reads, and does what is to be done with it. Raises `StoreLost`."""
+        """Read, and handle the result. Raises `StoreLost`."""
         ...
 
     def on_failed(self, error: Unavailable) -> None:
-        """It could not be read."""
+        """The read failed."""
         ...
 
 
@@ -48,7 +48,7 @@ class ShardReader:
 
     Args:
         last_committed: the last flush known to be committed; every read shows at least that.
-        weight: of a namespace.
+        weight: returns the weight of a namespace.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class ShardReader:
         return len(self._jobs)
 
     def submit(self, namespace: str, cost: float, job: ReadJob) -> None:
-        """Queues a job; `cost` is about how many rows it reads."""
+        """Queue a job. `cost` is the approximate number of rows that it reads."""
         if self._is_ended:
-            # After a pause: whoever hears of it may well ask again.
+            # After a pause, because the caller may try again at once.
             pause_s = self._backoff.pause_s(0)
             asyncio.get_running_loop().call_later(pause_s, job.on_failed, self._closing_error())
             return
@@ -85,13 +85,13 @@ class ShardReader:
         self._wake.set()
 
     async def read(self, namespace: str, query: Callable[[Reads, Fence], Awaitable[T]], cost: float = 1) -> T:
-        """What `query` returns; for its cost see `submit`. Raises `Unavailable`."""
+        """Run `query` and return its result; for `cost` see `submit`. Raises `Unavailable`."""
         job = _QueryJob(query)
         self.submit(namespace, cost, job)
         return await job.future
 
     async def run(self) -> None:
-        """Serves until it is cancelled."""
+        """Run jobs until it is cancelled."""
         failures = 0
         job: ReadJob | None = None
         try:
@@ -119,8 +119,9 @@ class ShardReader:
                 await self._wake.wait()
         finally:
             self._is_ended = True
-            for left in (*([job] if job else ()), *self._jobs.drain()):
-                left.on_failed(self._closing_error())
+            unfinished = self._jobs.drain()
+            for unfinished_job in unfinished if job is None else [job, *unfinished]:
+                unfinished_job.on_failed(self._closing_error())
             await self._reads.close()
 
     def _closing_error(self) -> Unavailable:
@@ -128,7 +129,7 @@ class ShardReader:
 
 
 class _QueryJob(Generic[T]):
-    """A job whose result somebody awaits."""
+    """A job whose caller awaits its result."""
 
     def __init__(self, query: Callable[[Reads, Fence], Awaitable[T]]) -> None:
         self._query = query

@@ -1,7 +1,7 @@
-"""A shard in numbers, for whoever shows them: taken when somebody asks, never kept.
+"""A shard in numbers, for metrics and operators. A snapshot is taken on request and not kept.
 
-Always true: looking costs a handful of reads, however much the shard holds.
-Counters here count since the shard was taken over.
+Always true: taking one costs a few attribute reads, however much the shard holds.
+Counters start at the takeover.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from foqs.shard.writer import Writer
 
 @dataclass(slots=True, frozen=True)
 class ShardSnapshot:
-    """Times are of the shard, in milliseconds; None where there is none yet.
+    """Times are of the shard clock, in milliseconds; None if there is none yet.
 
-    `queue_items`, `queue_bytes`: what waits for a flush, by kind of operation.
+    `queue_items`, `queue_bytes`: operations that wait for a flush, by lane.
     `flush_items_limit`: entries that the next flush may have.
-    `overdue_ms`: for how long the next look for due items has been due.
-    `due`: items whose moment came, by what ended.
+    `overdue_ms`: for how long the next scan for due items has been due.
+    `due_counts`: items that became due, by what ended.
     """
 
     queue_items: Mapping[str, int]
@@ -62,7 +62,6 @@ def take_snapshot(
     memory: ShardMemory,
     now_ms: int,
 ) -> ShardSnapshot:
-    """What the parts of a shard say of themselves."""
     waiting = intake.waiting_by_lane()
     return ShardSnapshot(
         queue_items={lane.name.lower(): items for lane, items, _ in waiting},

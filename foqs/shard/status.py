@@ -1,4 +1,4 @@
-"""How a shard of this host is doing, for people and routing."""
+"""The status of a shard of this host, for operators and routing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class ShardStatus:
-    """`state` is a state of `shardmgr.ownership`; `reason` says why it is not served, when it is not."""
+    """`state` is a state of `shardmgr.ownership`; `reason` says why the shard is not served."""
 
     shard: int
     state: str

@@ -1,10 +1,10 @@
-"""Keeps one shard owned by this host, for one assignment: acquires, recovers, serves, and does so again.
+"""Runs one shard on this host, for one assignment: acquires it, recovers it, serves it, and starts again after trouble.
 
-Every acquisition asks the coordinator for an epoch and opens a fresh store, so
-nothing of a former ownership lives on; an epoch that has served is never used
-again. Of what stands in the way it reports and tries again, until it is
-released or dropped. A host alone gives a shard up for good that another has
-taken, with the reason: two hosts never duel.
+Every acquisition asks the coordinator for an epoch and opens a new store, so
+nothing of a former ownership survives. An epoch that has served is never used
+again. The supervisor reports trouble and tries again until it is released or
+dropped. A standalone host stops when another host takes its shard, so that two
+hosts never fight for a shard.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ShardTakenOver(Exception):
 
 
 class _Released(Exception):
-    """It is not wanted any more, and there is nothing to write."""
+    """The shard was released before it was acquired; nothing waits to be written."""
 
 
 class OwnershipListener(Protocol):
@@ -51,15 +51,20 @@ class OwnershipListener(Protocol):
 
 
 class ShardSupervisor:
-    """The life of one shard on this host, from an assignment to its end.
+    """One shard on this host, from its assignment to the end of it.
 
     Args:
-        shard: the shard.
-        nonce: of this incarnation of the host.
-        make_shard: a fresh shard over a fresh store, which is not open yet. Raises `StoreUnusable`.
-        is_standalone: there is no plan. Where another host has come, or the store must
-            not be used, this host has no business here; in a cluster the
-            keeper reports it, and the plan decides.
+        shard: the number of the shard.
+        nonce: of this run of the host.
+        open_store: makes a new store, not open.
+        make_shard: makes a new shard over a fresh store.
+        shards: holds the shard while this host owns it.
+        statuses: always holds the shard's status. Raises `StoreUnusable`.
+        is_standalone: there is no plan. `run` raises if another host took the shard or
+            the store must not be used. In a cluster the supervisor reports both, and
+            the plan decides.
+        on_taken_over: awaited between a takeover and serving. Raises
+            `CoordinatorFailed`: the shard cannot be served yet.
     """
 
     def __init__(
@@ -89,22 +94,22 @@ class ShardSupervisor:
         self._seen_epoch = 0
         self._last_own_epoch = 0
         self._requested_s = 0.0
-        """Since when it is to be served, or given back, on the loop's clock."""
+        """When it was assigned or its release requested, on the loop's clock."""
         self._release_requested = asyncio.Event()
         self._is_dropped = False
         self._set_status(None)
 
     @property
     def is_releasing(self) -> bool:
-        """It takes in nothing more, or has given the shard back."""
+        """Whether its release was requested: it accepts nothing more."""
         return self._release_requested.is_set()
 
     async def run(self) -> None:
-        """Returns once `release` was asked and all that waited is written.
+        """Run until `release` was called and all queued works are written.
 
-        Raises:
+        Raises, only on a standalone host:
             ShardTakenOver: another host owns the shard now.
-            StoreUnusable: the store must not be used as it is. Both only where the host is alone.
+            StoreUnusable: the store must not be used.
         """
         loop = asyncio.get_running_loop()
         attempt = 0
@@ -125,15 +130,15 @@ class ShardSupervisor:
             except Exception as error:
                 if self._is_standalone:
                     raise
-                # The next host would meet it too: one shard's trouble must not end one host after the other.
-                log.exception("shard %d could not be taken over; it will be tried again", self._shard)
+                # The next owner would meet it too: one shard's trouble must not end one host after the other.
+                log.exception("shard %d could not be taken over; trying again", self._shard)
                 self._advance(OwnershipEvent.FAILED, repr(error))
             else:
-                begun = loop.time()
+                started_s = loop.time()
                 if await self._serve(shard):
                     return
-                # One that breaks as soon as it is served must not use up its epochs at full speed.
-                if loop.time() - begun > self._backoff.ms_max / 1000:
+                # A shard that fails as soon as it is served must not use up its epochs at full speed.
+                if loop.time() - started_s > self._backoff.ms_max / 1000:
                     attempt = 0
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._release_requested.wait(), self._backoff.pause_s(attempt))
@@ -141,14 +146,14 @@ class ShardSupervisor:
         self._advance(OwnershipEvent.RELEASE_REQUESTED)
 
     def release(self) -> None:
-        """Takes in nothing more; `run` returns when what waits is written. Safe to repeat."""
+        """Accept nothing more; `run` returns when all queued works are written. May be called again."""
         if not self.is_releasing:
             self._release_requested.set()
             self._requested_s = asyncio.get_running_loop().time()
             self._drain()
 
     def drop(self) -> None:
-        """The shard is another's, or may be: nothing of it is served or told from now on. The caller cancels `run`."""
+        """End at once: another host owns the shard, or may. Nothing is served or reported any more. The caller cancels `run`."""
         self._is_dropped = True
         self._state = next_ownership_state(self._state, OwnershipEvent.DROPPED)
         self._statuses.pop(self._shard, None)
@@ -186,20 +191,20 @@ class ShardSupervisor:
         return shard
 
     async def _request_epoch(self) -> int:
-        """An epoch for a takeover. Somebody may have to plan first; a release does not wait for that. Raises `_Released`."""
-        asking = asyncio.ensure_future(self._coordinator.issue_epoch(self._shard, self._seen_epoch))
+        """Request an epoch for a takeover. That may wait for a plan; a release does not. Raises `_Released`."""
+        request = asyncio.ensure_future(self._coordinator.issue_epoch(self._shard, self._seen_epoch))
         released = asyncio.ensure_future(self._release_requested.wait())
         try:
-            await asyncio.wait((asking, released), return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
+            await asyncio.wait((request, released), return_when=asyncio.FIRST_COMPLETED)
+            if not request.done():
                 raise _Released
-            return asking.result()
+            return request.result()
         finally:
-            asking.cancel()
+            request.cancel()
             released.cancel()
 
     def _check_not_taken_over(self, owner: Owner) -> None:
-        """Whoever has come since we held the shard is another host, and the shard is its."""
+        """Raise if another host became the owner since we held the shard."""
         if owner.epoch > self._last_own_epoch and owner.nonce != self._nonce:
             raise ShardTakenOver(
                 f"shard {self._shard} was taken over by another host with epoch {owner.epoch}; "
@@ -213,7 +218,7 @@ class ShardSupervisor:
             )
 
     async def _serve(self, shard: Shard) -> bool:
-        """Serves until released (True) or lost (False: acquire it anew)."""
+        """Serve the shard. Returns True when it was released, and False when it was lost and must be acquired again."""
         reason: str
         try:
             self._listener.on_owned()
@@ -225,13 +230,13 @@ class ShardSupervisor:
             self._advance(OwnershipEvent.FENCED, reason)
             if self._is_standalone and lost.owner is not None:
                 self._check_not_taken_over(lost.owner)
-            log.warning("shard %d: %s; taking it over anew", self._shard, lost.reason)
+            log.warning("shard %d: %s; taking it over again", self._shard, lost.reason)
         except OwnershipGivenUp as given_up:
-            log.warning("shard %d: %s; taking it over anew", self._shard, given_up)
+            log.warning("shard %d: %s; taking it over again", self._shard, given_up)
             reason = str(given_up)
             self._advance(OwnershipEvent.FAILED, reason)
         except Exception as error:
-            log.exception("shard %d failed; taking it over anew", self._shard)
+            log.exception("shard %d failed; taking it over again", self._shard)
             reason = repr(error)
             self._advance(OwnershipEvent.FAILED, reason)
             await shard.disconnect()
@@ -247,10 +252,10 @@ class ShardSupervisor:
             self._requested_s = asyncio.get_running_loop().time()
         return False
 
-    def _advance(self, happening: OwnershipEvent, reason: str | None = None) -> None:
+    def _advance(self, event: OwnershipEvent, reason: str | None = None) -> None:
         if self._is_dropped:
             return
-        self._state = next_ownership_state(self._state, happening)
+        self._state = next_ownership_state(self._state, event)
         self._report_state(reason)
 
     def _set_status(self, reason: str | None) -> None:

@@ -1,8 +1,8 @@
-"""The timers of one shard, and its time: finds what is due and has it written, and compares clocks.
+"""The timers of one shard and its clock: finds due rows, submits their transitions, and compares clocks.
 
-Always true: the watermark rises only when all that a scan found is committed;
-whoever writes a due row goes through the writer like anybody else, and the row
-is judged as it then is. Knows nothing of what becomes of a due row.
+Always true: the watermark rises only when all rows that a scan found are
+committed. Due rows are written by the writer like all others, and the decision
+uses the row as it is then. Knows nothing of the transitions of a due row.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from foqs.store.port import DueRow, Store
 
 
 class TimerService:
-    """Two tasks of a shard: `run` serves its timers, `follow` its clock.
+    """Two tasks of a shard: `run` for its timers, `run_clock_sync` for its clock.
 
     Args:
-        find_cached: a row that need not be read.
+        find_cached: returns a cached row.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class TimerService:
         self._settings = settings
         self._wake = asyncio.Event()
         self._waiting_until_ms: int | None = None
-        """What `run` waits for; None while it does not."""
+        """When `run` wakes up; None while it does not wait."""
 
     def on_due_written(self, due_ms: int) -> None:
-        """A row with this due was committed."""
+        """A row with this `due_ms` was committed."""
         self._timers.on_due_written(due_ms)
         if self._waiting_until_ms is not None and due_ms < self._waiting_until_ms:
             self._wake.set()
 
     async def run_clock_sync(self) -> None:
-        """Compares the shard's time with the database's clock from time to time."""
+        """Compare the shard clock with the database's clock from time to time."""
         while True:
             await asyncio.sleep(self._settings.clock_sample_interval_ms / 1000)
             try:
@@ -63,7 +63,7 @@ class TimerService:
             except (NotOwner, Unavailable):
                 if self._writer.is_ended:
                     return
-            # It may run at another pace now, or the machine may have slept while the wait stood still.
+            # The clock may run at another rate now, or the machine may have slept during the wait.
             self._wake.set()
 
     async def _sample_clock(self, store: Store) -> None:
@@ -71,7 +71,7 @@ class TimerService:
         self._shard_clock.on_database_time(await store.now_ms(), asked_ms)
 
     async def run(self) -> None:
-        """Scans whenever something is due."""
+        """Scan whenever a row is due."""
         while True:
             await self._wait()
             if self._timers.next_scan_ms() <= self._shard_clock.now_ms():
@@ -83,7 +83,7 @@ class TimerService:
                     self._timers.on_scan_incomplete(self._retry_at_ms(), None, swept=True)
 
     async def _wait(self) -> None:
-        """Until the next scan, or until something changed that it depends on."""
+        """Wait until the next scan, or until its moment may have changed."""
         self._waiting_until_ms = self._timers.next_scan_ms()
         wait_ms = max(self._shard_clock.wait_ms(self._waiting_until_ms), self._settings.timer_tick_ms_min)
         try:
@@ -95,12 +95,11 @@ class TimerService:
         self._waiting_until_ms = None
 
     async def _scan(self) -> None:
-        """Applies everything due, page by page; the watermark rises when all of it is committed.
+        """Apply all due rows, page by page. The watermark rises when all of them are committed.
 
-        What the database refuses holds up nothing else; it is tried again after a pause.
-
-        A sweep also writes to the owner row, so that a host without work learns
-        that it was replaced.
+        A row that the database refuses delays no other; it is tried again after a
+        pause. A sweep also writes the owner row, so that an idle host learns that it
+        was replaced.
         """
         now_ms = self._shard_clock.now_ms()
         low_ms = self._timers.scan_lower_bound_ms(now_ms)
@@ -108,19 +107,19 @@ class TimerService:
             self._writer.request_flush()
         page_items = self._settings.timer_page_items
         after: DueRow | None = None
-        whole = True
+        complete = True
         while True:
             page, written = await self._writer.read(partial(self._submit_due_page, low_ms, now_ms, after))
             if page:
                 results = await written
-                whole = whole and not any(isinstance(result, FoqsError) for result in results)
+                complete = complete and not any(isinstance(result, FoqsError) for result in results)
                 after = page[-1]
             if len(page) < page_items:
                 break
 
         async def finish(store: Store) -> None:
             next_ms = await store.next_due_ms(now_ms)
-            if whole:
+            if complete:
                 self._timers.on_scan_completed(now_ms, next_ms, swept=low_ms is None)
             else:
                 self._timers.on_scan_incomplete(self._retry_at_ms(), next_ms, swept=low_ms is None)
@@ -130,10 +129,10 @@ class TimerService:
     async def _submit_due_page(
         self, low_ms: int | None, now_ms: int, after: DueRow | None, store: Store
     ) -> tuple[list[DueRow], asyncio.Future[list[Any]]]:
-        """Reads a page of what is due with its rows, and queues it. Returns the page, and what will be its results.
+        """Read a page of due rows and queue it. Returns the page and the future of its results.
 
-        All of it lies between two flushes, so a row holds until it is written, unless
-        something else on it waits already: then it is left for the flush to read.
+        This runs between two flushes, so a row stays as it was read until it is written.
+        A row with an operation that waits already is left for the flush to read.
         """
         page = await store.due_rows(low_ms, now_ms, after, self._settings.timer_page_items)
         numbers = [due.id for due in page]
@@ -141,13 +140,13 @@ class TimerService:
         rows = await store.rows(unknown) if unknown else []
         done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         if page:
-            held = {row.id: row for row in rows if self._intake.is_free(row.id)}
+            current = {row.id: row for row in rows if self._intake.is_free(row.id)}
 
-            def finished() -> None:
+            def on_finished() -> None:
                 if not done.done():
                     done.set_result(work.results)
 
-            work = Dues(numbers, held, finished)
+            work = Dues(numbers, current, on_finished)
             self._intake.submit(work, is_internal=True)
             self._writer.wake()
         return page, done

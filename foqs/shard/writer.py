@@ -1,10 +1,11 @@
-"""The writer of one shard: the only one that writes to its store.
+"""The writer of one shard: the only task that writes to its store.
 
-Does one thing at a time: a flush, then the reads that must lie between two, then
-the next flush; while one commits, the next gathers. So nothing that it reads is
-stale, and after a flush of unknown outcome nothing runs until the owner row
-has told. Always true: `flush_number` is the last flush known to be committed.
-Knows the protocol of a flush, not what its events mean to the shard's memory.
+It does one thing at a time: a flush, then the reads that must run between two
+flushes, then the next flush. While one flush commits, works collect for the
+next. So its reads are never stale. After a flush with an unknown outcome
+nothing runs until the owner row shows the outcome. Always true: `flush_number`
+is the last flush known to be committed. Knows the protocol of a flush, not what
+its events mean to the shard's memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from foqs.core.timing.shard_clock import ShardClock
 from foqs.shard.observer import ShardObserver
 from foqs.shard.retry import Backoff
 from foqs.shard.shard_breaker import ShardBreaker
-from foqs.shard.shard_flush import Flush, ShardMemoryPort
+from foqs.shard.shard_flush import Flush
+from foqs.shard.shard_memory import ShardMemory
 from foqs.store.port import (
     ANY_LENGTH,
     FencedOut,
@@ -48,21 +50,20 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 KEY_READ_FLUSHES: Final = 32
-"""So many flushes read their keys before they write, after one was refused because it had not: repeats come in swarms."""
-
+"""After a flush was refused because a key existed, this many flushes read their keys first: repeats come in swarms."""
 
 _EMPTY_BATCH: Final = Batch()
-"""Stands where no batch is; nothing is ever added to it."""
+"""Stands for no batch; nothing is ever added to it."""
 
 STALLED_S: Final = 1.0
-"""A shard whose writer has waited for the database for so long hands nothing out meanwhile: others may have items."""
+"""A shard whose writer has waited this long for the database delivers nothing meanwhile: other shards may have items."""
 
 _REFUSAL_LOG_INTERVAL_S: Final = 1.0
-"""Between two lines of the log about single writes that were refused."""
+"""The least time between two log lines about refused writes."""
 
 
 class ShardLost(Exception):
-    """This host may write to the shard no more. `owner` is its owner row as last seen."""
+    """This host must not write to the shard any more. `owner` is the owner row as last seen."""
 
     def __init__(self, reason: str, owner: Owner | None) -> None:
         super().__init__(reason)
@@ -71,7 +72,7 @@ class ShardLost(Exception):
 
 
 class OwnershipGivenUp(Exception):
-    """This ownership is of no more use, though nobody has taken the shard: it can be taken over anew."""
+    """This ownership is unusable, although no other host has taken the shard. It can be taken over again."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -88,7 +89,7 @@ class Writer:
 
     Args:
         pace: how large flushes may be.
-        breaker: told of every wait for the store.
+        breaker: notified of every wait for the store.
     """
 
     def __init__(
@@ -100,22 +101,22 @@ class Writer:
         backoff: Backoff,
         stopwatch_s: Callable[[], float],
         observer: ShardObserver,
-        memory: ShardMemoryPort,
+        memory: ShardMemory,
         pace: FlushPace,
         breaker: ShardBreaker,
     ) -> None:
         self.flush_number = owned.owner.flush
         self.lease_cost = LeaseCost()
         self.last_flush_s = 0.0
-        """What the last committed flush took, with all its attempts."""
+        """The duration of the last committed flush, with all its attempts."""
         self._lease_count = 0
-        """In the flush under way, where more of them wait."""
+        """Leases in the flush under way; 0 if no others wait."""
         self._waiting_since_s: float | None = None
-        """Since when it waits for the database, also where it tries again; None when it does not."""
+        """When the wait for the database began, retries included; None when it does not wait."""
         self._unavailable_since_s = 0.0
-        """Since when there is trouble, where there is."""
+        """When the trouble of `unavailable_reason` began."""
         self.unavailable_reason: str | None = None
-        """Why the store does not answer just now, or writes nothing more for us; None when it does both."""
+        """Why the store does not answer or refuses our writes; None when it works."""
         self._shard = owned.shard
         self._store = owned.store
         self._epoch = owned.owner.epoch
@@ -131,11 +132,11 @@ class Writer:
         self._breaker = breaker
         self._bisection_queue: deque[Batch] = deque()
         self._sealed_batch = _EMPTY_BATCH
-        """What this turn sealed; what of it is in the flush under way is also in `_flushing_batch`."""
+        """The batch of this turn; the part in the flush under way is also in `_flushing_batch`."""
         self._flushing_batch = _EMPTY_BATCH
         self._is_maybe_written = False
         self._callbacks: deque[Callable[[], None]] = deque()
-        """Who is to hear of what is committed, and has not yet: metrics and callers."""
+        """Notifications of committed flushes that are still to be sent to metrics and callers."""
         self._is_flushing = False
         self._between_flushes: deque[Callable[[], None]] = deque()
         self._reads: deque[tuple[Callable[[Store], Awaitable[Any]], asyncio.Future[Any]]] = deque()
@@ -144,39 +145,38 @@ class Writer:
         self._give_up_reason: str | None = None
         self._flush_requested = False
         self._key_read_flushes_left = 0
-        """So many flushes with keys are still to read them first."""
+        """How many more flushes with keys read them first."""
         self._keys_expired_by_ms: int | None = None
         self._pending_key_slots: Sequence[int] = ()
-        """Waiting to be written."""
         self._on_key_slots_assigned: Callable[[], None] = _ignore
         self._are_key_slots_refused = False
-        """They are tried again after a pause."""
+        """The database refused them; they are tried again after a pause."""
         self.is_ended = False
-        """Nothing that comes now would ever be written."""
+        """New works would never be written."""
         self.refused_writes = 0
         """Single entries that the database refused for good."""
         self._next_refusal_log_s = 0.0
         self.key_reruns = 0
         self.key_expiry_flushes = 0
-        """Flushes that cleared keys away."""
+        """Flushes that deleted expired keys."""
         self.reconnects = 0
 
     def wake(self) -> None:
-        """There is something in the intake."""
+        """Notify the writer of works in the intake."""
         self._work_arrived.set()
 
     def request_flush(self) -> None:
-        """Writes a flush even if nothing waits: saves the shard's time, and finds out whether we still own it."""
+        """Write a flush even if no work waits. It saves the shard's time and checks the ownership."""
         self._flush_requested = True
         self._work_arrived.set()
 
     def expire_keys(self, now_ms: int) -> None:
-        """The next flush clears away some rows of keys that are over."""
+        """Let the next flush delete some expired key rows."""
         self._keys_expired_by_ms = now_ms
         self.request_flush()
 
     def assign_key_slots(self, key_slots: Sequence[int], on_assigned: Callable[[], None]) -> None:
-        """Writes down that the shard holds these slots, and calls `on_assigned` when that is committed."""
+        """Store that the shard holds these slots, and call `on_assigned` when that is committed."""
         self._pending_key_slots = key_slots
         self._on_key_slots_assigned = on_assigned
         self._are_key_slots_refused = False
@@ -184,32 +184,32 @@ class Writer:
 
     @property
     def bisection_batch_count(self) -> int:
-        """Parts of batches that were refused and wait to be tried alone."""
+        """Parts of refused batches that wait for another try."""
         return len(self._bisection_queue)
 
     @property
     def pending_key_slots(self) -> Sequence[int]:
-        """Slots that are still to be written."""
+        """Key slots that are still to be written."""
         return self._pending_key_slots
 
     def refuse_inserts(self, error: Unavailable) -> None:
-        """New items that wait for a flush, or to be tried again, are not written; their callers are told why."""
+        """Fail all new items that wait for a flush or for another try."""
         parts = [*self._intake.pop_inserts(), *(part for batch in self._bisection_queue for part in batch.parts)]
         self._bisection_queue.clear()
         for part in parts:
             part.fail(error)
 
     def close(self) -> None:
-        """Lets `run` return once nothing waits."""
+        """Let `run` return once nothing waits."""
         self._is_closing = True
         self._work_arrived.set()
 
     def drop(self) -> None:
-        """Ends at once: what is being written as unknown, the rest as not ours; the caller cancels `run` too."""
+        """End at once: works being written get `UNKNOWN_OUTCOME`, the rest `NOT_OWNER`. The caller cancels `run` too."""
         self._fail_all(NotOwner(f"this host does not own shard {self._shard} any more; ask for the routing"), True)
 
     def give_up(self, reason: str, cause: BaseException | None = None) -> None:
-        """This ownership is of no more use: `run` raises `OwnershipGivenUp` when the flush under way has ended. `cause`: ours."""
+        """Make `run` raise `OwnershipGivenUp` after the flush under way. A `cause` is a bug of ours and is logged."""
         if cause is not None:
             log.error("shard %d: %s", self._shard, reason, exc_info=cause)
         self._give_up_reason = reason
@@ -217,32 +217,31 @@ class Writer:
 
     @property
     def last_committed(self) -> Fence:
-        """The last flush known to be committed."""
         return Fence(self._epoch, self._nonce, self.flush_number, 0)
 
     @property
     def unavailable_ms(self) -> int:
-        """How long the trouble has lasted, where there is some."""
+        """How long the trouble of `unavailable_reason` has lasted."""
         return int((self._stopwatch_s() - self._unavailable_since_s) * 1000)
 
     @property
     def is_stalled(self) -> bool:
-        """It waits for the database, and has for long."""
+        """Whether it has waited for the database for more than `STALLED_S`."""
         return self._waiting_since_s is not None and self._stopwatch_s() - self._waiting_since_s > STALLED_S
 
     def is_writing(self, inserts: Inserts) -> bool:
-        """Items of this call are in the flush under way."""
+        """Whether items of this call are in the flush under way."""
         return any(part.work is inserts for part in self._sealed_batch.inserts)
 
     def run_between_flushes(self, action: Callable[[], None]) -> None:
-        """Calls `action` while no flush is under way: now, or after this one. Never, once the writer has ended."""
+        """Call `action` while no flush is under way: now or after this one; never once the writer has ended."""
         if not self._is_flushing:
             action()
         elif not self.is_ended:
             self._between_flushes.append(action)
 
     async def read(self, query: Callable[[Store], Awaitable[T]]) -> T:
-        """Runs `query` between two flushes and returns its result.
+        """Run `query` between two flushes and return its result.
 
         Raises:
             NotOwner, Unavailable: the shard was lost or closed first.
@@ -255,10 +254,10 @@ class Writer:
         return await future
 
     async def run(self) -> None:
-        """Serves until `close`.
+        """Serve until `close`.
 
         Raises:
-            ShardLost: another owner, or an unknown past, was found in the owner row.
+            ShardLost: the owner row shows another owner or an unexpected flush.
             OwnershipGivenUp: see `give_up`.
         """
         try:
@@ -306,13 +305,13 @@ class Writer:
                 await self._commit_or_bisect(self._sealed_batch)
         self._sealed_batch = _EMPTY_BATCH
         for _ in range(len(self._reads)):
-            what, future = self._reads[0]
+            query, future = self._reads[0]
             if not future.done():
-                await self._read_one(what, future)
+                await self._read_one(query, future)
             self._reads.popleft()
 
     async def _write_key_slots(self) -> None:
-        """In a flush of their own, so that what the database has against them holds up nothing else."""
+        """Write them in a flush of their own, so that their refusal delays nothing else."""
         await self._commit_or_bisect(Batch(key_slots=self._pending_key_slots))
         if self._pending_key_slots:
             self._are_key_slots_refused = True
@@ -323,18 +322,18 @@ class Writer:
             self._on_key_slots_assigned()
 
     async def _commit_or_bisect(self, batch: Batch) -> None:
-        """Commits a batch; the entries that the database refuses are found by halving and failed alone.
+        """Commit a batch. Entries that the database refuses are found by bisection and fail alone.
 
-        Inserts that were refused are suspects: each turn tries some of them, alone
-        and after its events, so that a bad row or a full disk never holds back an ack.
+        Refused inserts are tried again in later turns, alone and after the events of
+        the turn, so that a bad row or a full disk never delays an ack.
         """
         refusal = await self._flush_until_committed(batch)
         if refusal is None:
             return
-        for claim in batch.direct_deliveries:
-            claim.complete(0, [None] * len(claim))
+        for delivery in batch.direct_deliveries:
+            delivery.complete(0, [None] * len(delivery))
         if batch.inserts and self._breaker.is_open:
-            # Halving them would only go on asking a database that is not well.
+            # Bisection would only put more load on an unhealthy database.
             for part in batch.inserts:
                 part.fail(self._breaker.unavailable_error())
             batch = Batch(_parts_but_inserts(batch))
@@ -359,27 +358,28 @@ class Writer:
                 self._memory.on_refused(part)
 
     def _log_refusal(self, refusal: WriteRefused) -> None:
-        """A full disk refuses everything that comes: the log, perhaps on the same disk, is told now and then."""
+        """Log a refusal, but not each one: a full disk refuses everything, and the log may be on the same disk."""
         self.refused_writes += 1
         if self._stopwatch_s() >= self._next_refusal_log_s:
             self._next_refusal_log_s = self._stopwatch_s() + _REFUSAL_LOG_INTERVAL_S
             log.warning(
-                "shard %d: the database refused a single write, the %d. of this ownership: %s",
+                "shard %d: the database refused a write (number %d of this ownership): %s",
                 self._shard,
                 self.refused_writes,
                 refusal,
             )
 
     def _bisect_later(self, batch: Batch) -> None:
-        """Puts inserts that are not written before all other suspects; their callers may withdraw them."""
+        """Queue refused inserts before all others. Their callers may withdraw them meanwhile."""
         for part in batch.inserts:
             part.work.unseal(part.start, part.stop)
         self._bisection_queue.appendleft(batch)
 
     async def _flush_until_committed(self, batch: Batch) -> WriteRefused | None:
-        """Runs one flush until it is committed.
+        """Run one flush until it is committed.
 
-        Returns why when the database refused it for good, or at all while the breaker keeps new items away.
+        Returns the refusal if the database refused it for good, or refused it at all while the
+        breaker is open and the batch has new items.
         """
         self._flushing_batch = batch
         self._is_flushing = True
@@ -406,7 +406,7 @@ class Writer:
                     self._on_flush_ended()
                     return refused
             except FencedOut as fenced:
-                self._mark_unavailable(str(fenced))  # nobody need wait here for who the owner is
+                self._mark_unavailable(str(fenced))  # calls need not wait until the owner is known
                 raise ShardLost(str(fenced), await self._try_read_owner()) from fenced
             self._observer.flush_retried(self._shard)
             await asyncio.sleep(self._backoff.pause_s(attempt))
@@ -417,14 +417,14 @@ class Writer:
         if batch.key_slots:
             self._pending_key_slots = ()
         if not self._callbacks:
-            # As soon as the next flush is on its way to the database: until then nothing is awaited.
+            # They run when the next flush is on its way to the database: nothing is awaited before.
             asyncio.get_running_loop().call_soon(self._run_callbacks)
         self._memory.record_results(flush, self._callbacks)
         if flush.can_notify_before_apply and not (
             self._intake or self._bisection_queue or self._reads or self._flush_requested
         ):
-            # No next flush waits for the memory, nor do callers then: they see it as it was during the flush.
-            # The reply to a hand-out, though, tells what is left, and one that got less than it wants looks again.
+            # No next flush waits for the memory, so callers need not wait either: they see it as it was
+            # during the flush. A reply to a dequeue must wait: it states what is left, or looks for more.
             self._run_callbacks()
             self._memory.on_callers_notified()
         self._is_flushing = False
@@ -441,29 +441,28 @@ class Writer:
         return None
 
     def _run_callbacks(self) -> None:
-        """Tells whoever is to hear of what is committed. Who cannot be told may have set items aside that nobody would see again."""
+        """Notify callers and metrics of committed flushes. A failure gives the shard up: items may stay reserved for ever."""
         while self._callbacks:
-            tell = self._callbacks.popleft()
+            callback = self._callbacks.popleft()
             try:
-                tell()
+                callback()
             except Exception as error:
-                self.give_up(f"what is committed could not be told: {error!r}", error)
+                self.give_up(f"a caller could not be notified of a commit: {error!r}", error)
 
     def _on_wait_ended(self) -> None:
-        """What the writer waited for is over: where that was long, there were some who did not wait for it."""
+        """End the wait for the database. After a long one, dequeues that went elsewhere are notified."""
         self._breaker.on_retries_ended()
         was_late, self._waiting_since_s = self.is_stalled, None
         if was_late:
             self._memory.on_store_recovered()
 
     def _on_flush_ended(self) -> None:
-        """No flush is under way."""
         self._is_flushing = False
         while self._between_flushes:
             self._between_flushes.popleft()()
 
     async def _flush_once(self, batch: Batch, first_attempt_ms: int, now_ms: int, offset_ms: int) -> Flush:
-        """One transaction, now, of a batch whose first attempt began then. When its outcome is unknown, finds out; raises `WriteRefused(again)` when it was not written."""
+        """Run one transaction of a batch. Resolves an unknown outcome; raises a retryable `WriteRefused` if nothing was written."""
         fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, offset_ms)
         moment = FlushContext(now_ms, first_attempt_ms, fence.token, self._retry_policies)
         get: FindRow = self._memory.cache.get
@@ -477,13 +476,13 @@ class Writer:
             if (row := get(number)) is None or row.payload is None
         }
         if loaded:
-            # No more is read than was set aside when the hand-out was queued, whatever has been learned of its rows since.
+            # A delivery reads at most what it reserved when it was queued, whatever was learned of its rows since.
             for part in batch.hand_outs:
-                most = part.work.read_bytes
-                loaded.update([(each, most) for each in part.numbers if each in loaded])
+                bytes_max = part.work.read_bytes
+                loaded.update([(number, bytes_max) for number in part.numbers if number in loaded])
         own: list[KeyName] = batch.key_names() if self._key_read_flushes_left else []
         keys = own + batch.replay_key_names() if batch.replay_lookups else own
-        over_ms, self._keys_expired_by_ms = self._keys_expired_by_ms, None
+        expired_by_ms, self._keys_expired_by_ms = self._keys_expired_by_ms, None
         result: list[Flush] = []
 
         def decide(read: Mapping[int, Row], read_keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
@@ -493,7 +492,7 @@ class Writer:
             removed = self._memory.topics_to_remove(decision.topics, now_ms)
             result[:] = [Flush(batch, decision, added, removed)]
             writes = result[0].writes()
-            writes.keys_expired_by_ms = over_ms
+            writes.keys_expired_by_ms = expired_by_ms
             return writes
 
         self._breaker.on_wait_started(has_new_items=bool(batch.inserts))
@@ -507,19 +506,19 @@ class Writer:
         except StoreLost as lost:
             self._is_maybe_written = True
             self._observer.commit_outcome_unknown(self._shard)
-            found = await self._resolve_outcome(fence, str(lost))
+            outcome = await self._resolve_outcome(fence, str(lost))
             self._breaker.on_flush_failed(str(lost))
-            if found is not CommitOutcome.COMMITTED:
+            if outcome is not CommitOutcome.COMMITTED:
                 raise WriteRefused(str(lost), is_retryable=True) from lost
         finally:
             self._breaker.on_wait_ended()
         if own:
             self._key_read_flushes_left -= 1
-        self.key_expiry_flushes += over_ms is not None
+        self.key_expiry_flushes += expired_by_ms is not None
         return result[0]
 
     async def _resolve_outcome(self, fence: Fence, reason: str) -> CommitOutcome:
-        """Asks the owner row, until the database answers, what became of `fence`'s flush.
+        """Read the owner row, until the database answers, and return the outcome of `fence`'s flush.
 
         Raises:
             ShardLost: the row is not ours, or its flush is neither this one nor the one before.
@@ -539,28 +538,28 @@ class Writer:
                 await asyncio.sleep(self._backoff.pause_s(attempt))
                 attempt += 1
         self.unavailable_reason = None
-        found = commit_outcome(fence, owner)
-        log.info("shard %d: flush %d is %s", self._shard, fence.flush, found.value)
-        if found is CommitOutcome.FENCED:
+        outcome = commit_outcome(fence, owner)
+        log.info("shard %d: flush %d is %s", self._shard, fence.flush, outcome.value)
+        if outcome is CommitOutcome.FENCED:
             raise ShardLost(f"the owner row shows epoch {owner.epoch}, flush {owner.flush}", owner)
-        if found is CommitOutcome.NOT_COMMITTED:
+        if outcome is CommitOutcome.NOT_COMMITTED:
             self._is_maybe_written = False
         self._memory.on_store_recovered()
-        return found
+        return outcome
 
     async def _read_one(self, query: Callable[[Store], Awaitable[Any]], future: asyncio.Future[Any]) -> None:
-        """Reads once, and after a lost connection once more: a read that breaks every connection fails alone."""
-        why = ""
+        """Run a read, and once more after a lost connection: a read that breaks every connection fails alone."""
+        reason = ""
         for _ in range(2):
             self._waiting_since_s = self._stopwatch_s()
             self._breaker.on_wait_started(has_new_items=False)
             try:
                 result = await query(self._store)
             except StoreLost as lost:
-                why = str(lost)
-                if await self._resolve_outcome(self.last_committed, why) is not CommitOutcome.COMMITTED:
+                reason = str(lost)
+                if await self._resolve_outcome(self.last_committed, reason) is not CommitOutcome.COMMITTED:
                     raise ShardLost("the owner row is behind the last committed flush", None) from lost
-                self._breaker.on_flush_failed(why)
+                self._breaker.on_flush_failed(reason)
             else:
                 if not future.done():
                     future.set_result(result)
@@ -570,7 +569,7 @@ class Writer:
                 self._on_wait_ended()
             if future.done():
                 return
-        future.set_exception(Unavailable(f"shard {self._shard} could not read this: {why}", retry_after_ms=1000))
+        future.set_exception(Unavailable(f"shard {self._shard} could not read this: {reason}", retry_after_ms=1000))
 
     def _mark_unavailable(self, reason: str) -> None:
         self.unavailable_reason = reason
@@ -583,19 +582,19 @@ class Writer:
             return None
 
     def _fail_all(self, error: FoqsError, is_maybe_written: bool) -> None:
-        """Settles everything that waits: the flush under way as unknown where it may be written, the rest with `error`."""
+        """Fail everything that waits with `error`; the flush under way with `UnknownOutcome` if it may be written."""
         self.is_ended = True
         self._run_callbacks()
         self._between_flushes.clear()
         unknown = UnknownOutcome("the shard was lost while this was being written; it may be written")
         current = unknown if is_maybe_written else error
-        begun, self._sealed_batch = self._sealed_batch, _EMPTY_BATCH
-        suspects = [part for batch in self._bisection_queue for part in batch.parts]
+        sealed, self._sealed_batch = self._sealed_batch, _EMPTY_BATCH
+        refused_parts = [part for batch in self._bisection_queue for part in batch.parts]
         for part in self._flushing_batch.parts:
             self._call_safely(part.fail, current)
-        for claim in (*self._flushing_batch.direct_deliveries, *begun.direct_deliveries):
-            self._call_safely(claim.fail, 0, len(claim), current)
-        for part in [*begun.parts, *suspects, *self._intake.drain()]:
+        for delivery in (*self._flushing_batch.direct_deliveries, *sealed.direct_deliveries):
+            self._call_safely(delivery.fail, 0, len(delivery), current)
+        for part in [*sealed.parts, *refused_parts, *self._intake.drain()]:
             self._call_safely(part.fail, error)
         self._flushing_batch = _EMPTY_BATCH
         self._bisection_queue.clear()
@@ -605,25 +604,25 @@ class Writer:
                 future.set_exception(error)
 
     def _call_safely(self, callback: Callable[..., None], *arguments: Any) -> None:
-        """Tells somebody of the end; what goes wrong there keeps it from nobody else."""
+        """Call back; an error must not keep the others from their results."""
         try:
             callback(*arguments)
         except Exception:
-            log.exception("shard %d: a caller could not be told that it was lost", self._shard)
+            log.exception("shard %d: a caller could not be notified that the shard was lost", self._shard)
 
 
 def _ignore() -> None:
-    """Nobody asked to be told."""
+    """Do nothing: no callback was given."""
 
 
 def _parts_but_inserts(batch: Batch) -> list[Part[Any]]:
-    """All of a batch that inserts nothing."""
+    """Return the parts of a batch that insert nothing."""
     return [*batch.acks, *batch.events, *batch.hand_outs, *batch.purges, *batch.replay_lookups]
 
 
 def _reseal(refused: Batch) -> Batch:
-    """Those that their callers have not withdrawn meanwhile."""
-    left = Batch([part for part in refused.inserts if not part.work.is_abandoned])
-    for part in left.inserts:
+    """Seal the inserts that their callers have not withdrawn."""
+    batch = Batch([part for part in refused.inserts if not part.work.is_abandoned])
+    for part in batch.inserts:
         part.work.seal(part.start, part.stop)
-    return left
+    return batch

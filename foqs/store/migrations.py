@@ -1,8 +1,8 @@
-"""Migrations: a numbered list of steps from an empty database to today's tables.
+"""Migrations: a numbered list of steps from an empty database to the current tables.
 
 Always true: numbers are 1, 2, 3, ... without gaps; a version is the number of
-the last step applied; a step that was released is never edited. Knows nothing
-of dialects or of how a version is stored.
+the last step applied; a released step is never edited. Knows nothing of
+dialects or of how a version is stored.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from foqs.store.port import StoreUnusable
 class Migration:
     """One step.
 
-    `statements` run in order. Where the database cannot run them as one
-    transaction, each must be harmless when it runs again after a crash.
+    `statements` run in order. If the database cannot run them as one transaction,
+    each must be harmless when it runs again after a crash.
     """
 
     number: int
@@ -27,10 +27,10 @@ class Migration:
 
 
 def pending_migrations(version: int, migrations: Sequence[Migration], location: str) -> list[Migration]:
-    """The steps still to be taken from version `version`.
+    """Return the steps that a database of this version still needs.
 
     Raises:
-        StoreUnusable: `version` is newer than the last step this program knows.
+        StoreUnusable: the version is newer than this program knows.
     """
     newest = migrations[-1].number
     if version > newest:

@@ -1,15 +1,15 @@
 """The narrow interface between a shard and the database that holds it.
 
-One `Store` is one shard's connection for writing; beside it, `Reads` are
-connections of their own. The owner of either calls one method at a time and
-never cancels one: a call ends with its result or with one of the errors below,
-each of which says what is known about the write. After `StoreLost`, or a call
-that was cancelled after all, every method but `owner`, `open` and `close`
-raises `StoreLost` until `owner` or `open` succeeded. Three implementations
-(memory, SQLite, MySQL) pass one contract suite, tests/contract.
+A `Store` is a shard's connection for writing. `Reads` are separate connections
+for reading. The caller of either runs one method at a time and never cancels
+it. A call ends with its result or with one of the errors below; each error
+says what is known about the write. After `StoreLost` or a cancelled call, every
+method but `read_owner`, `open` and `close` raises `StoreLost` until `read_owner`
+or `open` succeeds. Three implementations (memory, SQLite, MySQL) pass one
+contract suite, tests/contract.
 
-Fault points, for tests: a store calls `faults(point)` at each of `FAULT_POINTS`; the
-hook may raise `StoreLost` to play a connection that breaks there.
+Fault points, for tests: a store calls `faults(point)` at each of `FAULT_POINTS`.
+The hook may raise `StoreLost` to simulate a connection that breaks there.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName
 
 FAULT_POINTS: Final = ("begin", "fenced", "read", "written", "committed")
-"""begin: before the transaction; fenced: after the fence; read: after the rows
-were read; written: all results read, COMMIT not sent yet; committed: the
-database committed, the reply to COMMIT not read yet."""
+"""begin: before the transaction. fenced: after the fence. read: after the rows
+were read. written: all results were read and COMMIT was not sent. committed: the
+database has committed and the reply to COMMIT was not read."""
 
 FaultHook: TypeAlias = Callable[[str], None]
 
 
 def no_faults(point: str) -> None:
-    """The hook of everyday life."""
+    """Do nothing: the hook outside tests."""
 
 
 class StoreError(Exception):
-    """What a store reports. The text is for a person: what is wrong, what to do."""
+    """The base of all store errors. The text says what is wrong and what to do."""
 
 
 class StoreLost(StoreError):
-    """The connection broke or the database went away; a flush under way may or may not have committed.
+    """The connection broke or the database went away. A flush under way may or may not have committed.
 
-    Call `owner` before anything else; until it answers nothing is known.
+    Call `read_owner` first; until it returns, nothing is known.
     """
 
 
 class WriteRefused(StoreError):
     """The database refused a statement and the transaction was rolled back: nothing was written.
 
-    `is_retryable`: the same flush may succeed when simply run again (a deadlock, a lock
-    wait). `is_full`: there is no room, whatever stands in it. Otherwise something in
-    it is not acceptable.
+    `is_retryable`: the same flush may succeed when it is run again (a deadlock, a lock
+    wait). `is_full`: the database has no room. With neither, the database does not
+    accept some value of the flush.
     """
 
     def __init__(self, message: str, *, is_retryable: bool = False, is_full: bool = False) -> None:
@@ -61,15 +61,15 @@ class WriteRefused(StoreError):
 
 
 class IdempotencyKeyExists(WriteRefused):
-    """A new key's row is there already: nothing was written. Run the same flush again with its keys read."""
+    """The row of a new idempotency key exists. Nothing was written. Run the flush again and read its keys."""
 
 
 class FencedOut(StoreError):
-    """The fence matched no row: another owner took over, or this flush's number is not the next. Nothing was written."""
+    """The fence matched no row: another owner took over, or the flush number is not the next. Nothing was written."""
 
 
 class Superseded(StoreError):
-    """A takeover's epoch is not higher than the one in the owner row, `seen_epoch`."""
+    """The epoch of a takeover is not higher than `seen_epoch`, the one in the owner row."""
 
     def __init__(self, seen_epoch: int) -> None:
         super().__init__(f"the shard already has epoch {seen_epoch}; take over with a higher one")
@@ -77,19 +77,19 @@ class Superseded(StoreError):
 
 
 class StoreUnusable(StoreError):
-    """The store must not be used as it is: schema newer than the program, weak durability settings, missing rights."""
+    """The store must not be used: its schema is newer than the program, its durability is weak, or rights are missing."""
 
 
 ANY_LENGTH: Final = (1 << 31) - 1
-"""No payload is longer."""
+"""A payload limit that no payload exceeds."""
 
 KEY_EXPIRY_ROWS_MAX: Final = 500
-"""Rows of keys that one flush clears away at most: a few milliseconds of the database's time."""
+"""The most key rows that one flush deletes: a few milliseconds of the database's time."""
 
 
 @dataclass(slots=True)
 class LeaseUpdate:
-    """Rows that take equal values in the columns that a lease changes; LEASED, or what its end or a delay's makes of them."""
+    """Rows that get equal values in the columns that a lease changes. `state` differs when a lease or delay ends."""
 
     due_ms: int | None
     token: int
@@ -100,20 +100,21 @@ class LeaseUpdate:
 
 @dataclass(slots=True)
 class Writes:
-    """What one flush changes, as absolute values. An id stands in one of the first four at most.
+    """The changes of one flush, as absolute values. An id is in at most one of the first four fields.
 
-    `updates` carry whole rows; a store writes their mutable columns (priority,
-    deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt). A
-    delete, a lease or an update of a row that is not there changes nothing; an
-    insert of an id that is there refuses the whole flush. The names of
-    `topics_added` enter the topics table, where they may be already; those of
-    `topics_removed` leave it, and a name that stands in both is in it afterwards.
-    A row of `keys` that is there already refuses the whole flush with `IdempotencyKeyExists`;
-    those of `idempotency_keys_replaced` take the place of what is there. Then some rows that
-    are over by `keys_expired_by_ms` leave, the oldest first, at most `KEYS_OVER_PAGE`.
-    `key_slots_added` enter the slots table, where they may be already. The cuts of
-    `purge_markers_removed` leave their table, unless they have risen; those of `cuts` enter it,
-    each in place of its topic's former one.
+    - `deletes`, `leases` and `updates` of rows that do not exist change nothing.
+    - `updates` hold whole rows; a store writes the mutable columns (priority,
+      deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt).
+    - `inserts` of an id that exists refuse the whole flush.
+    - `topics_added` may be in the topics table already. A name that is also in
+      `topics_removed` is in the table afterwards.
+    - `idempotency_keys_added` of a key that exists refuse the whole flush with
+      `IdempotencyKeyExists`; `idempotency_keys_replaced` replace the stored row.
+    - After that, key rows that end by `keys_expired_by_ms` are deleted, the oldest
+      first, at most `KEY_EXPIRY_ROWS_MAX`.
+    - `key_slots_added` may be in the slots table already.
+    - `purge_markers_removed` are deleted unless they were raised since;
+      `purge_markers_added` replace the former marker of their topic.
     """
 
     deletes: list[int] = field(default_factory=list)
@@ -131,10 +132,10 @@ class Writes:
 
 
 def check_not_behind(committed: Fence, owner: Owner) -> None:
-    """What an owner row says of the database that is read from.
+    """Check that a database has the flush `committed`, by its owner row.
 
     Raises:
-        StoreLost: it is another owner's, or does not have the flush `committed`.
+        StoreLost: the row names another owner or an earlier flush.
     """
     if (owner.epoch, owner.nonce) != (committed.epoch, committed.nonce) or owner.flush < committed.flush:
         raise StoreLost(
@@ -144,12 +145,12 @@ def check_not_behind(committed: Fence, owner: Owner) -> None:
 
 
 Decide: TypeAlias = Callable[[Mapping[int, Row], Mapping[KeyName, IdempotencyKey]], Writes]
-"""Pure: the rows and the keys' rows that were found go in, what to write comes out. It may run in another thread."""
+"""Maps the rows and the key rows that were found to the writes. Pure; it may run in another thread."""
 
 
 @dataclass(slots=True, frozen=True)
 class DueRow:
-    """A row whose `due_ms` has come."""
+    """A row that is due."""
 
     due_ms: int
     id: int
@@ -157,7 +158,7 @@ class DueRow:
 
 @dataclass(slots=True, frozen=True)
 class TopicCount:
-    """How many rows a topic has in one state, the bytes of their payloads, and how many of the rows a cut covers."""
+    """The rows of a topic in one state, their payload bytes, and how many of the rows a purge marker covers."""
 
     namespace: str
     topic: str
@@ -168,51 +169,49 @@ class TopicCount:
 
 
 class Store(Protocol):
-    """One shard's tables, seen through one connection.
+    """One shard's tables, through one connection.
 
-    Every method but `close` raises `StoreLost` when the database cannot be
-    reached.
+    Every method but `close` raises `StoreLost` when the database cannot be reached.
     """
 
     async def open(self) -> None:
-        """Connects, checks the durability settings, and creates or migrates the tables.
+        """Connect, check the durability settings, and create or migrate the tables.
 
         Raises:
-            StoreUnusable: the tables are newer than this program, or the settings
-                are too weak, or rights are missing; the text says which and the remedy.
+            StoreUnusable: the tables are newer than this program, the settings are
+                too weak, or rights are missing. The text says which, and the remedy.
         """
         ...
 
     async def now_ms(self) -> int:
-        """The database's clock: milliseconds since 1970-01-01 UTC."""
+        """Return the database's time: milliseconds since 1970-01-01 UTC."""
         ...
 
     async def take_over(self, epoch: int, nonce: str) -> Owner:
-        """Makes (epoch, nonce) the owner, at flush 0, and returns the row as it then stands.
+        """Make (epoch, nonce) the owner, at flush 0, and return the new owner row.
 
-        `clock_ms` in it is what the former owner saved last. Taking over again
+        Its `clock_ms` is the last one that the former owner saved. A second takeover
         with the same epoch and nonce succeeds, so that a lost reply is harmless.
-        On a server the former owner's recorded connection is ended in any case,
-        so that nothing it still has under way can commit.
+        A database server also ends the recorded connection of the former owner,
+        so that a flush still under way there cannot commit.
 
         Raises:
-            Superseded: the row's epoch is not lower, and it is not ours.
+            Superseded: the row's epoch is not lower, and the row is not ours.
         """
         ...
 
     async def read_owner(self) -> Owner:
-        """Connects anew after `StoreLost` and reads the owner row.
+        """Connect again after `StoreLost` and read the owner row.
 
-        The old connection is closed or killed first and the row is read with a
-        lock, so that no earlier statement of ours can still take effect
-        afterwards. When the row shows the ownership that this store took over,
-        the new connection is recorded in it. The settings that `open` checks are
-        checked again: a server may come back with others.
+        The old connection is closed or killed first, and the row is read with a
+        lock: afterwards no earlier statement of ours can take effect. If the row
+        shows the ownership that this store took over, the new connection is recorded
+        in it. The settings that `open` checks are checked again, because a server
+        may have come back with others.
 
         Raises:
-            StoreLost: also where the server may lose acknowledged writes, or takes none; call again.
-            StoreUnusable: the database answers, but what it holds is damaged, or its
-                tables are newer than this program.
+            StoreLost: also if the server may lose acknowledged writes or accepts none; call again.
+            StoreUnusable: the tables are damaged, or newer than this program.
         """
         ...
 
@@ -224,84 +223,85 @@ class Store(Protocol):
         key_names: Sequence[KeyName],
         decide: Decide,
     ) -> None:
-        """One transaction: fence, read, decide, write, commit.
+        """Run one transaction: fence, read, decide, write, commit.
 
-        Where nothing is to be read, `decide` may be asked before the fence, so that
-        all of it travels at once; a fence that matches nothing undoes it.
+        The rows of `row_ids` are read without payload, those of `payload_limits` with
+        it, and the rows of `key_names`. An id is in one of the two; a row that does not
+        exist is missing from the mapping. `payload_limits` gives the longest payload to
+        read for each id: a row with a longer one is read without it. If nothing has to
+        be read, `decide` may run before the fence, so that all statements travel at
+        once; a fence that matches no row undoes them.
 
-        The rows of `row_ids` are read without their payload and those of `payload_limits`
-        with it (ids are in one of the two; a missing row is simply not in the
-        mapping), and the rows of `key_names`. `payload_limits` says of each id how long its
-        payload may be: a row with a longer one is read without it. When this returns, the writes of `decide` are committed and
-        durable. COMMIT is sent only after every statement's result was read. What
-        `decide` raises is passed on, and nothing was written.
+        When this returns, the writes are committed and durable. COMMIT is sent only
+        after the result of every statement was read. If `decide` raises, nothing is
+        written and the error propagates.
 
         Raises:
             FencedOut, IdempotencyKeyExists, WriteRefused: nothing was written, and never will be.
-            StoreLost: not known; call `owner`.
+            StoreLost: the outcome is unknown; call `read_owner`.
         """
         ...
 
     async def topics(self) -> list[TopicName]:
-        """The topics table, in no particular order: every topic that has a row, and perhaps some that had one."""
+        """Return the topics table, in any order: each topic that has a row, and perhaps some that had one."""
         ...
 
     async def key_slots(self) -> list[int]:
-        """The slots of keys that this shard holds, in order."""
+        """Return the key slots of this shard, in order."""
         ...
 
     async def purge_markers(self) -> list[PurgeMarker]:
-        """The cuts that stand, in no particular order."""
+        """Return the purge markers, in any order."""
         ...
 
     async def next_key_expiry_ms(self) -> int | None:
-        """The least `until_ms` of any key's row; None when there is none."""
+        """Return the least `until_ms` of all key rows; None if there are none."""
         ...
 
     def reads(self) -> Reads:
-        """A connection for reading beside the flushes; connects with its first call."""
+        """Return a connection for reading beside the flushes. It connects with its first call."""
         ...
 
     async def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
-        """Rows with low_ms <= due_ms <= high_ms above `after`, ordered by (due_ms, id), at most `limit`.
+        """Return rows with low_ms <= due_ms <= high_ms above `after`, ordered by (due_ms, id), at most `limit`.
 
         `low_ms` None: no lower bound.
         """
         ...
 
     async def rows(self, ids: Sequence[int]) -> list[Row]:
-        """The rows of these ids that exist, without payload, in no particular order."""
+        """Return the rows of these ids that exist, without payload, in any order."""
         ...
 
     async def next_due_ms(self, above_ms: int) -> int | None:
-        """The least due_ms above `above_ms`; None when there is none."""
+        """Return the least due_ms above `above_ms`; None if there is none."""
         ...
 
     async def close(self) -> None:
-        """Closes the connection. Never raises; may be called twice."""
+        """Close the connection. Never raises; may be called twice."""
         ...
 
 
 class Reads(Protocol):
     """One shard's tables, read beside its flushes.
 
-    `past` is a flush known to be committed when the call begins: the answer shows
-    at least that flush, and of every later one all or nothing. What is read may
-    be stale when it arrives; whoever uses it must know what changed meanwhile.
+    `committed` is a flush known to be committed when the call begins. The result
+    shows at least that flush, and all or nothing of each later one. It may be
+    stale when it arrives; the caller must know what changed meanwhile.
 
     Every method but `close` raises `StoreLost` when the database cannot be
-    reached, or is one that does not have `past` (another owner's, or a copy that is
-    behind); the next call connects anew.
+    reached or does not have `committed` (it has another owner, or is a copy that
+    lags). The next call connects again.
     """
 
     async def rows(self, committed: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
-        """The rows of these ids that exist, in no particular order; those with a longer payload than that without it."""
+        """Return the rows of these ids that exist, in any order. Payloads above `payload_bytes_max` are left out."""
         ...
 
     async def ready_keys(
         self, committed: Fence, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0
     ) -> list[OrderKey]:
-        """The next READY keys of a topic above `after`, in order, at most `limit`, of ids above `purged_up_to`."""
+        """Return the next READY keys of a topic above `after`, in order, at most `limit`, with ids above `purged_up_to`."""
         ...
 
     async def list_rows(
@@ -315,28 +315,28 @@ class Reads(Protocol):
         *,
         with_payload: bool,
     ) -> list[Row]:
-        """As `ready`, for the rows in any state, with or without payload."""
+        """Return rows as `ready_keys` does keys, in any state, with or without payload."""
         ...
 
     async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
-        """The idempotency key whose row names this item and has this `until_ms`; None when there is none.
+        """Return the idempotency key whose row names this item and has this `until_ms`; None if there is none.
 
-        Rows of keys are found by their end: it reads those of that one millisecond.
+        Key rows are found by `until_ms`: this reads those of one millisecond.
         """
         ...
 
     async def begin_snapshot(self, committed: Fence) -> None:
-        """From now until `close`, `counts` shows the tables as they are at this moment, whatever is written.
+        """Start a snapshot: until `close`, `counts` shows the tables as they are now.
 
-        Only `counts` and `close` may follow, until one of them raised `StoreLost`.
-        The database keeps what it shows meanwhile: close soon.
+        Only `counts` and `close` may follow, until one of them raises `StoreLost`.
+        Close soon: the database keeps old versions of rows meanwhile.
         """
         ...
 
     async def counts(self) -> list[TopicCount]:
-        """Rows by topic and state, over the whole shard, in the snapshot."""
+        """Count the rows of the whole shard by topic and state, in the snapshot."""
         ...
 
     async def close(self) -> None:
-        """Closes the connection. Never raises; may be called twice. No call may follow."""
+        """Close the connection. Never raises; may be called twice. No call may follow."""
         ...

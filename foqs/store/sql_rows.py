@@ -1,4 +1,4 @@
-"""What the SQL stores share: the order of an item's columns, and rows to and from tuples.
+"""The column order of an item, and the conversion between rows and tuples, for all SQL stores.
 
 Always true: `COLUMNS` is the order of `Row`'s fields, so a tuple read in that
 order is a row's arguments. Knows nothing of dialects, tables or connections.
@@ -44,10 +44,10 @@ MUTABLE_COLUMNS: Final = (
     "token",
     "attempt",
 )
-"""The columns that an update writes."""
+"""An update writes these columns."""
 
 LEASE_COLUMNS: Final = ("state", "due_ms", "token", "attempt")
-"""The columns that a lease writes."""
+"""A lease writes these columns."""
 
 OWNER_COLUMNS: Final = ("epoch", "nonce", "flush", "clock_ms", "connection", "offset_ms")
 """The order of `Owner`'s fields."""
@@ -57,9 +57,9 @@ COLUMNS_WITHOUT_PAYLOAD: Final = ", ".join("NULL" if name == "payload" else name
 
 
 def columns_with_payload_up_to(length: str) -> str:
-    """The columns, but NULL for a payload that is longer: the database reads none of it."""
-    some = f"CASE WHEN payload_bytes <= {length} THEN payload END"
-    return ", ".join(some if name == "payload" else name for name in COLUMNS)
+    """Return the columns, with NULL for a longer payload, so that the database does not read it."""
+    payload = f"CASE WHEN payload_bytes <= {length} THEN payload END"
+    return ", ".join(payload if name == "payload" else name for name in COLUMNS)
 
 
 _POLICIES: Final = {int(policy): policy for policy in DeliveryPolicy}
@@ -67,7 +67,7 @@ _STATES: Final = {int(state): state for state in State}
 
 
 def row_of(values: Sequence[Any]) -> Row:
-    """The row of a tuple in the order of `COLUMNS`, its names already text."""
+    """Make a row from a tuple in the order of `COLUMNS`, whose names are text already."""
     row = Row(*values)
     row.policy = _POLICIES[row.policy]
     row.state = _STATES[row.state]
@@ -75,21 +75,25 @@ def row_of(values: Sequence[Any]) -> Row:
 
 
 def order_keys_of(found: Iterable[tuple[int, int, int]]) -> list[OrderKey]:
-    """The keys of tuples of (priority, deliver_after_ms, id)."""
+    """Make order keys from tuples of (priority, deliver_after_ms, id)."""
     return [pack_order_key(priority, after, number) for priority, after, number in found]
 
 
 def owner_of(values: Sequence[Any] | None) -> Owner:
-    """The owner row of a tuple in the order of `OWNER_COLUMNS`, its nonce already text. Raises `StoreUnusable`: there is none."""
+    """Make the owner row from a tuple in the order of `OWNER_COLUMNS`, whose nonce is text already.
+
+    Raises:
+        StoreUnusable: `values` is None.
+    """
     if values is None:
         raise StoreUnusable(
-            "the owner row is missing, so nobody knows who may write; bring the shard's tables back from a backup"
+            "the owner row is missing, so no host can own the shard; restore the shard's tables from a backup"
         )
     return Owner(*values)
 
 
 def all_values(row: Row) -> tuple[int | str | bytes | None, ...]:
-    """A row as a tuple in the order of `COLUMNS`."""
+    """Return a row as a tuple in the order of `COLUMNS`."""
     return (
         row.id,
         row.namespace,
@@ -113,7 +117,7 @@ def all_values(row: Row) -> tuple[int | str | bytes | None, ...]:
 
 
 def mutable_values(row: Row) -> tuple[int | bytes | None, ...]:
-    """A row's mutable columns in the order of `MUTABLE_COLUMNS`."""
+    """Return a row's mutable columns in the order of `MUTABLE_COLUMNS`."""
     return (
         row.priority,
         row.deliver_after_ms,

@@ -165,7 +165,7 @@ def catches(name: str, bug: Bug, *options: str) -> None:
 
 @pytest.mark.parametrize("options", [[], ["--fleet"]])
 @pytest.mark.parametrize(
-    ("name", "told"), [("purges-fail", "failed; taking it over anew"), ("refills-fail", "a task of it failed")]
+    ("name", "told"), [("purges-fail", "failed; taking it over again"), ("refills-fail", "one of its tasks failed")]
 )
 def test_a_fault_that_the_host_lives_through_is_seen(name: str, told: str, options: list[str]) -> None:
     done = simulate("tests.simulation.run", "--seeds", "1", "--jobs", "1", "--plant", name, *options)

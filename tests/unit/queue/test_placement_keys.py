@@ -317,7 +317,7 @@ def test_keys_of_a_shard_whose_database_is_away_are_told_why_and_to_wait_as_long
         for _ in range(40):
             (error,) = await put(caller, in_slot(5, "k"))
             assert isinstance(error, Unavailable)
-            assert "shard 2 can write nothing just now: the line is cut" in error.message
+            assert "shard 2 cannot write at the moment: the line is cut" in error.message
             assert error.retry_after_ms is not None
             waits_ms.append(error.retry_after_ms)
             await world.pass_s(0.05)

@@ -203,7 +203,7 @@ def test_a_shard_whose_ids_are_used_up_is_taken_over_anew() -> None:
         shard = engine.shards[1]
         shard.numbers._last_sequence = SEQUENCE_MAX - 1_000_001
         await caller.put(count=1)
-        with pytest.raises(Unavailable, match="taken over anew"):
+        with pytest.raises(Unavailable, match="starts a new one"):
             await caller.put(count=1)
         await world.until(lambda: engine.shards.get(1) not in (None, shard) and engine.is_ready)
         await caller.put()
