@@ -60,7 +60,7 @@ _PLAN_WAIT_S: Final = 2.0
 STOP_STEPS: Final = (
     ("listener", "no new connections are accepted; TLS handshakes are cancelled"),
     ("long polls", "they get an empty reply at once, and their clients use other hosts"),
-    ("plan", "in a cluster, other hosts take over the shards over one by one while calls are still answered"),
+    ("plan", "in a cluster, other hosts take over the shards one by one while calls are still answered"),
     ("calls in flight", "they still need the shards"),
     ("shards", "they write their queued items and give up their ownership"),
     ("session", "in a cluster, shards that no host has taken over are written by now, and are free at once"),

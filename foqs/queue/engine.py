@@ -84,9 +84,7 @@ class Engine:
             host. Raises `StoreUnusable` if there is no such database.
         catalog: stores namespaces, grants and pauses.
         nonce: identifies this run of the host; no two runs share one.
-        plan: returns all shards there are, here or elsewhere, and none while they are not known; None on
-            a standalone host.
-        all_shards: the same for all tiers; None if there is one tier.
+        plan: says which shards there are, here or elsewhere; None on a standalone host.
     """
 
     def __init__(
@@ -157,12 +155,10 @@ class Engine:
 
         count_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by database
 
-        backoff = Backoff(written_budget, prefetch_budget, self.namespaces.longest_payloads)
-            policies, weight = self.namespaces.retry_policies, self.shard.weight_of
-            lock = count_locks[database]
-            return Shard(number, store, settings.shard.retry_ms_max, lock)
+        backoff = Backoff(settings.shard.retry_ms_min, settings.shard.retry_ms_max, rng)
 
-        backoff = RowCache(written, loaded, self.namespaces.longest_payloads)
+        def make_shard(number: int, database: str) -> Shard:
+            cache = RowCache(written_budget, prefetch_budget, self.namespaces.longest_payloads)
             return Shard(
                 number,
                 open_store(number, database),
@@ -173,7 +169,7 @@ class Engine:
                 backoff,
                 observer,
                 self.queue,
-                count_turns[database],
+                count_locks[database],
             )
 
         def make_supervisor(number: int, database: str) -> ShardSupervisor:
@@ -183,9 +179,7 @@ class Engine:
                 coordinator,
                 lambda: make_shard(number, database),
                 shards,
-                self.statuses,
                 backoff,
-                rng,
                 observer,
                 self,
                 is_standalone=settings.standalone_shards is not None,

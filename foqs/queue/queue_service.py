@@ -77,13 +77,7 @@ class QueueService:
     """Implements `port.Queue`.
 
     Args:
-        shards: the shards that this host serves, by number; changes over time.
         namespaces: the settings of each, and the paused topics.
-        statuses: the status of each shard that this host should own.
-        delivery_wait_s_max: how long a dequeue with some items committed waits
-            for the items of other shards.
-        delivery_bytes_max: limit of one reply to a dequeue, computed from the
-            largest payload that the namespace allows or is known to hold.
         demand: decides how much to prefetch.
     """
 

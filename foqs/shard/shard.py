@@ -78,7 +78,7 @@ class Shard:
 
     Args:
         number: the first part of its items' ids.
-        store: fresh, and not open yet; has a policy for object opens returns the weight of closes it.
+        store: not open yet; this object opens and closes it.
         cache: the row cache of this shard, within the host's limits.
         delivery_port: notified of topics with READY items.
         count_lock: held while a shard of the same database is counted.

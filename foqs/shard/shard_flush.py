@@ -14,8 +14,6 @@ from foqs.core.flush.decision import Decision
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import Row, State, TopicName
 from foqs.core.items.life import EventKind
-from foqs.core.memory.row_cache import RowCache
-from foqs.core.timing.due_timers import DueTimers
 from foqs.store.port import LeaseUpdate, Writes
 
 EQUAL_CHANGES_MIN: Final = 4

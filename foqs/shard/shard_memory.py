@@ -74,34 +74,37 @@ class DeliveryPort(Protocol):
 
 
 class ShardPort(Protocol):
-    """The shard, memory. The writer calls it between two flushes only."""
+    """What a shard's memory needs of the shard."""
 
-    numbers: called with now_ms(self) -> int:
-        """The shard's time."""
+    numbers: ItemNumbers
+
+    def now_ms(self) -> int:
+        """Return the time of the shard clock."""
         ...
 
     def release_reservation(self, spans: Iterable[tuple[TopicName, Sequence[OrderKey]]]) -> None:
-        """These payload bytes of due were reserved for a hand-out, and are waiters."""
+        """Give back keys that were reserved for a delivery."""
         ...
 
-    def release(self, leased: releases leased items that no consumer received."""
+    def release(self, leased: Sequence[Row]) -> None:
+        """Release leased items that no consumer received."""
         ...
 
-    def on_hand_out_refused(self, spans: called with -> None:
+    def on_hand_out_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
         """The database refused a delivery of these keys."""
         ...
 
     def on_due_written(self, due_ms: int) -> None:
-        """The least due that a flush has written."""
+        """A flush wrote dues; this is the least of them."""
         ...
 
     def on_purge_marked(self) -> None:
-        """There called when a purge marker to set."""
+        """A purge marker was set: its rows are to be deleted."""
         ...
 
 
 class ShardMemory:
-    """One shard's memory; see `ShardMemoryPort` in `foqs/shard/shard_flush.py`."""
+    """One shard's memory. The writer calls it between two flushes only."""
 
     def __init__(
         self,

@@ -55,16 +55,11 @@ class ShardSupervisor:
 
     Args:
         shard: the number of the shard.
-        nonce: of this run of the host.
-        open_store: makes a new store, not open.
-        make_shard: makes a new shard over a fresh store.
-        shards: holds the shard while this host owns it.
-        statuses: always holds the shard's status. Raises `StoreUnusable`.
+        nonce: identifies this run of the host.
+        make_shard: makes a shard over a new store, not open. Raises `StoreUnusable`.
         is_standalone: there is no plan. `run` raises if another host took the shard or
             the store must not be used. In a cluster the supervisor reports both, and
             the plan decides.
-        on_taken_over: awaited between a takeover and serving. Raises
-            `CoordinatorFailed`: the shard cannot be served yet.
     """
 
     def __init__(

@@ -88,8 +88,8 @@ def outcome_of(error: BaseException | None, metadata: bytes) -> HandlerOutcome:
     if isinstance(error, Retry):
         return HandlerOutcome(OutcomeKind.RETRIED, error.delay_ms, error.metadata)
     if isinstance(error, Dead):
-        text = error.reason[:REASON_CHARACTERS_MAX].encode() if error.reason else None
-        return HandlerOutcome(OutcomeKind.DEAD, metadata=text, error=error.reason or "given up by its handler")
+        given_up = error.reason[:REASON_CHARACTERS_MAX].encode() if error.reason else None
+        return HandlerOutcome(OutcomeKind.DEAD, metadata=given_up, error=error.reason or "given up by its handler")
     if isinstance(error, Discard):
         return DISCARDED
     text = describe_error(error)
