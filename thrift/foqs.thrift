@@ -133,7 +133,7 @@ struct NewItem {
   /** Deleted when not delivered within this time from its enqueue. Default: never. */
   8: optional i64 ttl_ms,
   /** Default AT_LEAST_ONCE. */
-  9: optional DeliveryPolicy policy,
+  9: optional DeliveryPolicy delivery_policy,
   /** Dead after so many deliveries without an ack; 0 means without limit. Default: the namespace's. */
   10: optional i32 attempts_max,
   /**
@@ -175,7 +175,7 @@ struct ItemView {
   4: optional i32 priority,
   5: optional binary payload,
   6: optional binary metadata,
-  7: optional DeliveryPolicy policy,
+  7: optional DeliveryPolicy delivery_policy,
   8: optional i32 attempt,
   9: optional i32 attempts_max,
   10: optional i64 lease_ms,
@@ -260,12 +260,12 @@ struct DequeueRequest {
   6: optional i64 lease_ms,
   /** At most so many items of all topics together, from 1; topics that are named first are served first. Default: the host's limit. */
   7: optional i32 items_max,
-  /** Only what the called host has itself: for callers that ask the hosts of the tier by themselves, see `heads`. */
+  /** Only what the called host has itself: for callers that ask the hosts of the tier by themselves, see `availability`. */
   8: optional bool local_only,
 }
 
 /** What is left of a topic at a host, as far as the answering host knows. */
-struct TopicHead {
+struct TopicAvailability {
   1: optional string topic,
   2: optional HostAddress host,
   /** Of the best READY item. Missing: there is none. */
@@ -279,7 +279,7 @@ struct DequeueReply {
   /** Best first within a topic: by priority, then deliver-after time, then id. Empty: nothing became ready in time. */
   1: optional list<Delivery> items,
   /** In a cluster, of the topics that were asked for: where to ask next. A host that is not named is not known to have any. */
-  2: optional list<TopicHead> heads,
+  2: optional list<TopicAvailability> availability,
 }
 
 // ------------------------------------------------- ack, nack, extend, release
@@ -625,13 +625,13 @@ struct NamespaceSettings {
   16: optional i32 metadata_bytes_max,
 }
 
-struct NamespaceRequest {
+struct SetNamespaceRequest {
   /** Must: settings.name. With update, a missing setting stays as it is. */
   1: optional NamespaceSettings settings,
   2: optional i64 timeout_ms,
 }
 
-struct NamespaceName {
+struct NamespaceRequest {
   /** Must. */
   1: optional string namespace_name,
   2: optional i64 timeout_ms,
@@ -753,7 +753,7 @@ struct ShardInfo {
    * The slots of idempotency keys that it holds: 128 bytes, slot 0 is the lowest bit of the first. Missing: none, or not
    * known. In getRouting only.
    */
-  14: optional binary slots,
+  14: optional binary key_slots,
 }
 
 struct ShardsReply {
@@ -840,8 +840,8 @@ struct GetRoutingReply {
    */
   5: optional i64 since,
   /** Nonces of the hosts that went. */
-  6: optional list<string> gone_hosts,
-  7: optional list<i32> gone_shards,
+  6: optional list<string> removed_hosts,
+  7: optional list<i32> removed_shards,
   /** Only where the caller takes changes: what waits now at each host of the map to be written, in items, hosts by nonce. */
   8: optional list<double> loads,
 }
@@ -849,7 +849,7 @@ struct GetRoutingReply {
 // ------------------------------------------------------------ between hosts
 
 /** A topic at one host. Without `ready`: it holds nothing there any more. */
-struct TopicSummary {
+struct TopicUpdate {
   1: optional string namespace_name,
   2: optional string topic,
   /** While the counts lag, 1 at least where there may be READY items. */
@@ -874,32 +874,32 @@ struct NamespaceDemand {
   5: optional i64 enqueued_items,
 }
 
-struct ExchangeRequest {
+struct GossipRequest {
   /** The version of the last reply that the asking host has whole; missing: it has nothing. */
   1: optional i64 version,
   2: optional i64 timeout_ms,
   /** That of the same reply, if there was `more`. */
-  3: optional i64 whole_since,
+  3: optional i64 full_since,
   /** There was `more`, and this asks for it, not for what has changed since. */
-  4: optional bool goes_on,
+  4: optional bool continuation,
 }
 
-struct ExchangeReply {
+struct GossipReply {
   1: optional i64 version,
   /** What changed since the version that was named. */
-  2: optional list<TopicSummary> topics,
+  2: optional list<TopicUpdate> topics,
   /** `topics` is all there is: what is not in it, or in the pages that follow, is gone. */
-  3: optional bool whole,
-  /** There is more: ask again, with this reply's version and `whole_since`, and `goes_on`. */
+  3: optional bool full,
+  /** There is more: ask again, with this reply's version and `full_since`, and `continuation`. */
   4: optional bool more,
   /** Of every namespace with a limit that was asked for, or holds, anything. */
   5: optional list<NamespaceDemand> demands,
   /** What waits to be written, in items. */
   6: optional double load,
   /** Some shard takes new items. */
-  7: optional bool takes_items,
+  7: optional bool accepts_items,
   /** While all there is is told, from the first page to the last: the version when that began. */
-  8: optional i64 whole_since,
+  8: optional i64 full_since,
 }
 
 // ---------------------------------------------------------------- the service
@@ -969,16 +969,16 @@ service Foqs {
   OutcomesReply redrive(1: RedriveRequest request) throws (1: CallFailed failed),
 
   /** What is not set is as the host has it by default. Repeating the call with the same settings changes nothing. */
-  NamespaceSettings createNamespace(1: NamespaceRequest request) throws (1: CallFailed failed),
-  NamespaceSettings updateNamespace(1: NamespaceRequest request) throws (1: CallFailed failed),
-  NamespaceSettings getNamespace(1: NamespaceName request) throws (1: CallFailed failed),
+  NamespaceSettings createNamespace(1: SetNamespaceRequest request) throws (1: CallFailed failed),
+  NamespaceSettings updateNamespace(1: SetNamespaceRequest request) throws (1: CallFailed failed),
+  NamespaceSettings getNamespace(1: NamespaceRequest request) throws (1: CallFailed failed),
   NamespacesReply listNamespaces(1: ListRequest request) throws (1: CallFailed failed),
   /** Refused with INVALID_ARGUMENT while the namespace holds items. */
-  DoneReply deleteNamespace(1: NamespaceName request) throws (1: CallFailed failed),
-  UsageReply getUsage(1: NamespaceName request) throws (1: CallFailed failed),
+  DoneReply deleteNamespace(1: NamespaceRequest request) throws (1: CallFailed failed),
+  UsageReply getUsage(1: NamespaceRequest request) throws (1: CallFailed failed),
 
   DoneReply setGrant(1: GrantRequest request) throws (1: CallFailed failed),
-  GrantsReply listGrants(1: NamespaceName request) throws (1: CallFailed failed),
+  GrantsReply listGrants(1: NamespaceRequest request) throws (1: CallFailed failed),
 
   /** No more hand-outs of the topic until resumed; outlives the topic's emptiness. */
   DoneReply pauseTopic(1: TopicRequest request) throws (1: CallFailed failed),
@@ -1019,5 +1019,5 @@ service Foqs {
   GetRoutingReply getRouting(1: GetRoutingRequest request) throws (1: CallFailed failed),
 
   /** What the called host has, and what is asked of it; hosts of a tier ask each other about once a second. For hosts alone. */
-  ExchangeReply exchange(1: ExchangeRequest request) throws (1: CallFailed failed),
+  GossipReply gossip(1: GossipRequest request) throws (1: CallFailed failed),
 }

@@ -213,11 +213,11 @@ class AdminCalls:
         await self._call(_IMPORT, ttypes.ConfigDocument(json), timeout_ms)
 
     def _namespace_name(self, name: str | None) -> Any:
-        return ttypes.NamespaceName(self.namespace if name is None else name)
+        return ttypes.NamespaceRequest(self.namespace if name is None else name)
 
 
 def _namespace_request(settings: Namespace) -> Any:
-    return ttypes.NamespaceRequest(
+    return ttypes.SetNamespaceRequest(
         ttypes.NamespaceSettings(**{name: getattr(settings, name) for name in NAMESPACE_FIELDS})
     )
 

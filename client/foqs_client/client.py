@@ -248,7 +248,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         deliveries: list[Delivery] = reply.items or []
         if host is not None:
             now = asyncio.get_running_loop().time()
-            self._best_priorities.on_dequeue_reply(host, wants, reply.heads, now, has_items=bool(deliveries))
+            self._best_priorities.on_dequeue_reply(host, wants, reply.availability, now, has_items=bool(deliveries))
         return deliveries
 
     async def _dequeue_from_any(

@@ -138,7 +138,7 @@ def item_view(view: Any) -> ItemView:
         priority=view.priority or 0,
         payload=view.payload,
         metadata=view.metadata,
-        at_most_once=view.policy == ttypes.DeliveryPolicy.AT_MOST_ONCE,
+        at_most_once=view.delivery_policy == ttypes.DeliveryPolicy.AT_MOST_ONCE,
         attempt=view.attempt or 0,
         attempts_max=view.attempts_max,
         lease_ms=view.lease_ms,
@@ -224,7 +224,7 @@ def shard(info: Any) -> Shard:
         weight=info.weight,
         draining=bool(info.draining),
         pinned_to=info.pinned_to,
-        slots=_key_slots(info.slots),
+        key_slots=_key_slots(info.key_slots),
     )
 
 

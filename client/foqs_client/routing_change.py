@@ -23,9 +23,9 @@ def apply_routing_change(before: Routing | None, reply: Any) -> Routing | None:
         return None
     hosts = {host.nonce: host for host in before.hosts}
     shards = {shard.shard: shard for shard in before.shards}
-    for nonce in reply.gone_hosts or ():
+    for nonce in reply.removed_hosts or ():
         hosts.pop(nonce, None)
-    for number in reply.gone_shards or ():
+    for number in reply.removed_shards or ():
         shards.pop(number, None)
     hosts.update((host.nonce, host) for host in map(conversion.host, reply.hosts))
     shards.update((shard.shard, shard) for shard in map(conversion.shard, reply.shards or ()))

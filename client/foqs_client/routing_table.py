@@ -49,7 +49,7 @@ class RoutingTable:
         self._key_slot_owners: list[Address | None] = [None] * KEY_SLOT_COUNT
         self._key_slots_by_host: dict[Address, list[int]] = {}
         for shard in shards:
-            slots = [slot for slot in shard.slots if slot < KEY_SLOT_COUNT]
+            slots = [slot for slot in shard.key_slots if slot < KEY_SLOT_COUNT]
             if shard.owner is None or not slots:
                 continue
             for slot in slots:

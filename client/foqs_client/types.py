@@ -63,7 +63,7 @@ class Item:
     idempotency_key: str | None = None
 
     @property
-    def policy(self) -> int | None:
+    def delivery_policy(self) -> int | None:
         """The number of the delivery policy in the contract; None means at least once."""
         return 2 if self.at_most_once else None
 
@@ -386,7 +386,7 @@ class Shard:
         weight: the work that it causes, relative to other shards.
         draining: it accepts no new items.
         pinned_to: the name of the host that it was moved to.
-        slots: the slots of idempotency keys that are assigned to it.
+        key_slots: the slots of idempotency keys that are assigned to it.
     """
 
     shard: int
@@ -402,7 +402,7 @@ class Shard:
     weight: int | None = None
     draining: bool = False
     pinned_to: str | None = None
-    slots: Sequence[int] = ()
+    key_slots: Sequence[int] = ()
 
 
 @dataclass(slots=True, frozen=True)

@@ -124,6 +124,6 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
     "listHosts": _CLUSTER,
     "drainHost": _CLUSTER,
     "undrainHost": _CLUSTER,
-    "exchange": _CLUSTER,
+    "gossip": _CLUSTER,
 }
 """What each call of the contract needs, by its name."""

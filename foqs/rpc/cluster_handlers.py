@@ -57,8 +57,8 @@ class _ClusterHandlers:
                     _shard_infos(change.shards),
                     cluster.tier,
                     change.since_version,
-                    list(change.gone_hosts) or None,
-                    list(change.gone_shards) or None,
+                    list(change.removed_hosts) or None,
+                    list(change.removed_shards) or None,
                     list(cluster.host_loads()),
                 )
         elif request.version is not None and request.version == cluster.version:
@@ -183,7 +183,7 @@ def _shard_infos(shards: Sequence[ShardView]) -> list[Any]:
     """Return the structs with key slots, which only getRouting reports."""
     infos = [_shard_info(shard) for shard in shards]
     for info, shard in zip(infos, shards, strict=True):
-        info.slots = _slot_bits(shard.key_slots)
+        info.key_slots = _slot_bits(shard.key_slots)
     return infos
 
 

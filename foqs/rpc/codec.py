@@ -87,7 +87,7 @@ def parse_new_items(
                 topic = parse_name(raw.topic, "topic")
                 known = raw.topic
             if (
-                raw.delay_ms is raw.deliver_after_ms is raw.lease_ms is raw.ttl_ms is raw.policy is None
+                raw.delay_ms is raw.deliver_after_ms is raw.lease_ms is raw.ttl_ms is raw.delivery_policy is None
                 and raw.attempts_max is None
                 and len(payload) <= payload_bytes_max
                 and len(metadata) <= metadata_bytes_max
@@ -152,7 +152,7 @@ def parse_new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSett
         if raw.lease_ms is None
         else validation.check_number(raw.lease_ms, 1, settings.lease_ms_max, "lease_ms"),
         ttl_ms,
-        DeliveryPolicy.AT_LEAST_ONCE if raw.policy is None else _parse_policy(raw.policy),
+        DeliveryPolicy.AT_LEAST_ONCE if raw.delivery_policy is None else _parse_policy(raw.delivery_policy),
         settings.attempts_max_default
         if raw.attempts_max is None
         else validation.check_number(raw.attempts_max, 0, ATTEMPTS_MAX, "attempts_max"),
@@ -162,7 +162,7 @@ def parse_new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSett
         return (AbsoluteTimeItem if is_absolute else NewItem)(*values)
     key = validation.check_idempotency_key(raw.idempotency_key)
     # The digest has the values as requested: a changed default must not make a repeat another item.
-    numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.policy, raw.attempts_max)
+    numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.delivery_policy, raw.attempts_max)
     requested = None if numbers.count(None) == len(numbers) else numbers
     digest = item_digest(raw.topic, raw.priority or 0, payload, metadata, requested, settings.incarnation)
     return (KeyedAbsoluteTimeItem if is_absolute else KeyedItem)(*values, key, digest)
@@ -172,7 +172,7 @@ def _parse_policy(value: int) -> DeliveryPolicy:
     try:
         return DeliveryPolicy(value)
     except ValueError:
-        raise InvalidArgument(f"{value} is not a delivery policy", field="policy") from None
+        raise InvalidArgument(f"{value} is not a delivery policy", field="delivery_policy") from None
 
 
 def parse_state(value: int, field: str) -> State:
@@ -420,7 +420,7 @@ def item_view(item: ItemView, with_payload: bool) -> Any:
         priority=row.priority,
         payload=row.payload if with_payload else None,
         metadata=row.metadata,
-        policy=ttypes.DeliveryPolicy(int(row.policy)),
+        delivery_policy=ttypes.DeliveryPolicy(int(row.policy)),
         attempt=row.attempt,
         attempts_max=row.attempts_max,
         lease_ms=row.lease_ms,

@@ -40,7 +40,7 @@ READ_ONLY_METHODS: Final = frozenset(
         "listShards",
         "listHosts",
         "getRouting",
-        "exchange",
+        "gossip",
     )
 )
 """Methods that never write: a call that ends without a reply had no effect."""

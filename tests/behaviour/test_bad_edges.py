@@ -26,7 +26,7 @@ async def view(site: WireSite, id_: str) -> Any:
 
 
 async def lease_ms_max(site: WireSite) -> int:
-    return int((await site.call("getNamespace", ttypes.NamespaceName(site.namespace))).success.lease_ms_max)
+    return int((await site.call("getNamespace", ttypes.NamespaceRequest(site.namespace))).success.lease_ms_max)
 
 
 @wire_story
@@ -44,7 +44,7 @@ async def test_an_item_is_kept_exactly_at_every_edge(site: WireSite) -> None:
         {"lease_ms": longest},
         {"attempts_max": 0},
         {"attempts_max": I32_MAX},
-        {"policy": DeliveryPolicy.AT_MOST_ONCE},
+        {"delivery_policy": DeliveryPolicy.AT_MOST_ONCE},
     ]
     ids = await site.put(*(ttypes.NewItem("t", **fields) for fields in items))
     for id_, fields_ in zip(ids, items, strict=True):

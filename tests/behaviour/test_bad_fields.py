@@ -33,7 +33,7 @@ LATER: Final = {
     "undrainShard",
     "drainHost",
     "undrainHost",
-    "exchange",
+    "gossip",
 }
 """What may be answered NOT_IMPLEMENTED."""
 
@@ -71,7 +71,7 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
     "wait_ms": [(value, INVALID) for value in (-1, I64_MIN)],
     "age_min_ms": [(value, INVALID) for value in (-1, I64_MIN, TIME_MS_MAX + 1, I64_MAX)],
     "age_max_ms": [(value, INVALID) for value in (-1, I64_MIN, TIME_MS_MAX + 1, I64_MAX)],
-    "policy": [(value, INVALID) for value in (0, 3, -1, I32_MIN, I32_MAX)],
+    "delivery_policy": [(value, INVALID) for value in (0, 3, -1, I32_MIN, I32_MAX)],
     "state": [(value, INVALID) for value in (0, 5, -1, I32_MIN, I32_MAX)],
     "action": [(value, INVALID) for value in (0, 4, -1, I32_MIN, I32_MAX)],
     "permissions": [(value, INVALID) for value in (0, 4, -1, I32_MIN, I32_MAX)],
@@ -239,13 +239,13 @@ async def test_fields_that_do_not_go_together_are_refused(site: WireSite) -> Non
 async def test_settings_that_contradict_one_another_are_refused(site: WireSite) -> None:
     def settings(field: str, **more: int) -> Iterator[tuple[str, str, Any, Verdict]]:
         for method, name in (("createNamespace", "new"), ("updateNamespace", site.namespace)):
-            request = ttypes.NamespaceRequest(ttypes.NamespaceSettings(name, **more))
+            request = ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(name, **more))
             yield method, str(more), request, (INVALID, f"settings.{field}")
 
     def every() -> Iterator[tuple[str, str, Any, Verdict]]:
         yield from settings("lease_ms_default", lease_ms_default=1_001, lease_ms_max=1_000)
         yield from settings("backoff_ms_min", backoff_ms_min=1_001, backoff_ms_max=1_000)
-        existing = ttypes.NamespaceRequest(ttypes.NamespaceSettings(site.namespace, weight=7))
+        existing = ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(site.namespace, weight=7))
         yield "createNamespace", "an existing one with other settings", existing, (INVALID, "settings.name")
 
     assert await assert_refused(site, every())

@@ -45,7 +45,7 @@ async def test_an_id_of_another_namespace_is_found_by_no_call_and_its_item_untou
     theirs = await held(site, "t")
     other = site.other(site.namespace + "-other")
     settings = ttypes.NamespaceSettings(other.namespace)
-    assert await site.verdict("createNamespace", ttypes.NamespaceRequest(settings)) == OK
+    assert await site.verdict("createNamespace", ttypes.SetNamespaceRequest(settings)) == OK
     mine = await held(other, "t")
 
     def every(own: WireSite, names: dict[str, Names]) -> Iterator[Case]:
@@ -187,13 +187,13 @@ async def test_a_key_with_another_item_is_a_conflict_whatever_differs(site: Wire
     plain = {"topic": "t", "payload": b"x", "idempotency_key": "key"}
     whole = {
         **plain, "idempotency_key": "other key", "priority": 1, "metadata": b"m", "delay_ms": 3_600_000,
-        "lease_ms": 1_000, "ttl_ms": 7_200_000, "policy": DeliveryPolicy.AT_MOST_ONCE, "attempts_max": 3,
+        "lease_ms": 1_000, "ttl_ms": 7_200_000, "delivery_policy": DeliveryPolicy.AT_MOST_ONCE, "attempts_max": 3,
     }  # fmt: skip
     await site.put(ttypes.NewItem(**plain), ttypes.NewItem(**whole))
     others: list[dict[str, Any]] = [
         {"topic": "T"}, {"topic": "t "}, {"payload": b"X"}, {"payload": b""}, {"payload": b"x\0"}, {"priority": 2},
         {"metadata": b"n"}, {"delay_ms": 3_600_001}, {"delay_ms": None, "deliver_after_ms": 3_600_000},
-        {"lease_ms": 1_001}, {"ttl_ms": 7_200_001}, {"policy": DeliveryPolicy.AT_LEAST_ONCE}, {"attempts_max": 4},
+        {"lease_ms": 1_001}, {"ttl_ms": 7_200_001}, {"delivery_policy": DeliveryPolicy.AT_LEAST_ONCE}, {"attempts_max": 4},
     ]  # fmt: skip
     swapped = {"payload": b"xm", "metadata": b""}
 
@@ -226,7 +226,7 @@ def test_a_key_is_free_again_after_its_window() -> None:
         async with fake_wire() as site:
             window_ms = 121_000
             settings = ttypes.NamespaceSettings(site.namespace, key_window_ms=window_ms)
-            assert await site.verdict("updateNamespace", ttypes.NamespaceRequest(settings)) == OK
+            assert await site.verdict("updateNamespace", ttypes.SetNamespaceRequest(settings)) == OK
             one, other = [
                 ttypes.EnqueueRequest(site.namespace, [ttypes.NewItem("t", payload=payload, idempotency_key="key")])
                 for payload in (b"1", b"2")

@@ -114,7 +114,7 @@ async def test_keys_that_look_alike_are_told_apart(site: WireSite) -> None:
 async def test_namespaces_and_principals_that_look_alike_are_told_apart(site: WireSite) -> None:
     namespaces = [site.namespace + end for end in ("-a", "-A", "-a ", "-\u00e9", "-e\u0301", "-\N{GRINNING FACE}")]
     for name in namespaces:
-        assert await site.verdict("createNamespace", ttypes.NamespaceRequest(ttypes.NamespaceSettings(name))) == OK
+        assert await site.verdict("createNamespace", ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(name))) == OK
     for name in namespaces:
         await site.other(name).put(ttypes.NewItem("t", payload=name.encode(), idempotency_key="same"))
     for name in namespaces:
@@ -124,7 +124,7 @@ async def test_namespaces_and_principals_that_look_alike_are_told_apart(site: Wi
     for name in NAMES:
         grant = ttypes.Grant(name, namespaces[0], [1 + len(name) % 3])
         assert await site.verdict("setGrant", ttypes.GrantRequest(grant)) == OK
-    listed = (await site.call("listGrants", ttypes.NamespaceName(namespaces[0]))).success.grants
+    listed = (await site.call("listGrants", ttypes.NamespaceRequest(namespaces[0]))).success.grants
     expected = {**{name: [1 + len(name) % 3] for name in NAMES}, "somebody": [1]}
     assert {grant.principal: grant.permissions for grant in listed} == expected
     exported = (await site.call("exportConfig", ttypes.ListRequest())).success

@@ -32,7 +32,7 @@ GOOD: Final[dict[str, list[Any]]] = {
     "deliver_after_ms": [0],
     "lease_ms": [1, 60_000],
     "ttl_ms": [1, 60_000],
-    "policy": [1, 2],
+    "delivery_policy": [1, 2],
     "attempts_max": [0, 1],
     "idempotency_key": ["k", "K"],
     "count": [1, 10],
@@ -111,7 +111,7 @@ async def assert_nothing_is_left_behind(site: WireSite, given: set[str]) -> None
     """Every item there is was given to somebody, is counted, and can be ended; then the namespace is empty."""
     await site.pass_ms(50)  # what was delayed or leased for a moment is settled by now
     while True:
-        before = (await site.call("getUsage", ttypes.NamespaceName(site.namespace))).success.items
+        before = (await site.call("getUsage", ttypes.NamespaceRequest(site.namespace))).success.items
         held = {name for name in await site.all() if name[0].isdigit()}
         if before == len(held):
             break
@@ -130,8 +130,8 @@ async def assert_nothing_is_left_behind(site: WireSite, given: set[str]) -> None
         if cursor is None:
             break
     assert cancelled <= len(held)
-    assert (await site.call("getUsage", ttypes.NamespaceName(site.namespace))).success.items == 0
-    assert await site.verdict("deleteNamespace", ttypes.NamespaceName(site.namespace)) == OK
+    assert (await site.call("getUsage", ttypes.NamespaceRequest(site.namespace))).success.items == 0
+    assert await site.verdict("deleteNamespace", ttypes.NamespaceRequest(site.namespace)) == OK
 
 
 @pytest.fixture(autouse=True)

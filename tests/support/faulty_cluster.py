@@ -91,7 +91,7 @@ class FaultyCluster:
             by_name = {f"db{number}": server for number, server in enumerate(self.cluster.databases, 1)}
             for shard in asyncio.run(_shards(self.cluster.url)):
                 self.databases[shard[0]] = by_name[shard[1]]
-            self.slots = {shard.shard: shard.slots[0] for shard in routing.shards}
+            self.slots = {shard.shard: shard.key_slots[0] for shard in routing.shards}
             self.audit = Audit({shard: (server, DATABASE) for shard, server in self.databases.items()})
             self.audit.install()
             self._stack = stack.pop_all()
@@ -128,7 +128,7 @@ class FaultyCluster:
         return (
             routing is not None
             and len(routing.hosts) == len(self.cluster.hosts)
-            and all(shard.slots for shard in routing.shards)
+            and all(shard.key_slots for shard in routing.shards)
             and len(owners) == SHARDS
             and all(owners.count(name_of(host)) >= share for host in self.cluster.hosts)
         )

@@ -418,7 +418,7 @@ class Iface(object):
         """
         pass
 
-    def exchange(self, request):
+    def gossip(self, request):
         """
         What the called host has, and what is asked of it; hosts of a tier ask each other about once a second. For hosts alone.
 
@@ -1900,7 +1900,7 @@ class Client(Iface):
             raise result.failed
         raise TApplicationException(TApplicationException.MISSING_RESULT, "getRouting failed: unknown result")
 
-    def exchange(self, request):
+    def gossip(self, request):
         """
         What the called host has, and what is asked of it; hosts of a tier ask each other about once a second. For hosts alone.
 
@@ -1908,18 +1908,18 @@ class Client(Iface):
          - request
 
         """
-        self.send_exchange(request)
-        return self.recv_exchange()
+        self.send_gossip(request)
+        return self.recv_gossip()
 
-    def send_exchange(self, request):
-        self._oprot.writeMessageBegin('exchange', TMessageType.CALL, self._seqid)
-        args = exchange_args()
+    def send_gossip(self, request):
+        self._oprot.writeMessageBegin('gossip', TMessageType.CALL, self._seqid)
+        args = gossip_args()
         args.request = request
         args.write(self._oprot)
         self._oprot.writeMessageEnd()
         self._oprot.trans.flush()
 
-    def recv_exchange(self):
+    def recv_gossip(self):
         iprot = self._iprot
         (fname, mtype, rseqid) = iprot.readMessageBegin()
         if mtype == TMessageType.EXCEPTION:
@@ -1927,14 +1927,14 @@ class Client(Iface):
             x.read(iprot)
             iprot.readMessageEnd()
             raise x
-        result = exchange_result()
+        result = gossip_result()
         result.read(iprot)
         iprot.readMessageEnd()
         if result.success is not None:
             return result.success
         if result.failed is not None:
             raise result.failed
-        raise TApplicationException(TApplicationException.MISSING_RESULT, "exchange failed: unknown result")
+        raise TApplicationException(TApplicationException.MISSING_RESULT, "gossip failed: unknown result")
 
 
 class Processor(Iface, TProcessor):
@@ -1982,7 +1982,7 @@ class Processor(Iface, TProcessor):
         self._processMap["drainHost"] = Processor.process_drainHost
         self._processMap["undrainHost"] = Processor.process_undrainHost
         self._processMap["getRouting"] = Processor.process_getRouting
-        self._processMap["exchange"] = Processor.process_exchange
+        self._processMap["gossip"] = Processor.process_gossip
         self._on_message_begin = None
 
     def on_message_begin(self, func):
@@ -3071,13 +3071,13 @@ class Processor(Iface, TProcessor):
         oprot.writeMessageEnd()
         oprot.trans.flush()
 
-    def process_exchange(self, seqid, iprot, oprot):
-        args = exchange_args()
+    def process_gossip(self, seqid, iprot, oprot):
+        args = gossip_args()
         args.read(iprot)
         iprot.readMessageEnd()
-        result = exchange_result()
+        result = gossip_result()
         try:
-            result.success = self._handler.exchange(args.request)
+            result.success = self._handler.gossip(args.request)
             msg_type = TMessageType.REPLY
         except TTransport.TTransportException:
             raise
@@ -3092,7 +3092,7 @@ class Processor(Iface, TProcessor):
             logging.exception('Unexpected exception in handler')
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
-        oprot.writeMessageBegin("exchange", msg_type, seqid)
+        oprot.writeMessageBegin("gossip", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -5846,7 +5846,7 @@ class createNamespace_args(object):
                 break
             if fid == 1:
                 if ftype == TType.STRUCT:
-                    self.request = NamespaceRequest()
+                    self.request = SetNamespaceRequest()
                     self.request.read(iprot)
                 else:
                     iprot.skip(ftype)
@@ -5890,7 +5890,7 @@ class createNamespace_args(object):
 all_structs.append(createNamespace_args)
 createNamespace_args.thrift_spec = (
     None,  # 0
-    (1, TType.STRUCT, 'request', [NamespaceRequest, None], None, ),  # 1
+    (1, TType.STRUCT, 'request', [SetNamespaceRequest, None], None, ),  # 1
 )
 
 
@@ -6006,7 +6006,7 @@ class updateNamespace_args(object):
                 break
             if fid == 1:
                 if ftype == TType.STRUCT:
-                    self.request = NamespaceRequest()
+                    self.request = SetNamespaceRequest()
                     self.request.read(iprot)
                 else:
                     iprot.skip(ftype)
@@ -6050,7 +6050,7 @@ class updateNamespace_args(object):
 all_structs.append(updateNamespace_args)
 updateNamespace_args.thrift_spec = (
     None,  # 0
-    (1, TType.STRUCT, 'request', [NamespaceRequest, None], None, ),  # 1
+    (1, TType.STRUCT, 'request', [SetNamespaceRequest, None], None, ),  # 1
 )
 
 
@@ -6166,7 +6166,7 @@ class getNamespace_args(object):
                 break
             if fid == 1:
                 if ftype == TType.STRUCT:
-                    self.request = NamespaceName()
+                    self.request = NamespaceRequest()
                     self.request.read(iprot)
                 else:
                     iprot.skip(ftype)
@@ -6210,7 +6210,7 @@ class getNamespace_args(object):
 all_structs.append(getNamespace_args)
 getNamespace_args.thrift_spec = (
     None,  # 0
-    (1, TType.STRUCT, 'request', [NamespaceName, None], None, ),  # 1
+    (1, TType.STRUCT, 'request', [NamespaceRequest, None], None, ),  # 1
 )
 
 
@@ -6486,7 +6486,7 @@ class deleteNamespace_args(object):
                 break
             if fid == 1:
                 if ftype == TType.STRUCT:
-                    self.request = NamespaceName()
+                    self.request = NamespaceRequest()
                     self.request.read(iprot)
                 else:
                     iprot.skip(ftype)
@@ -6530,7 +6530,7 @@ class deleteNamespace_args(object):
 all_structs.append(deleteNamespace_args)
 deleteNamespace_args.thrift_spec = (
     None,  # 0
-    (1, TType.STRUCT, 'request', [NamespaceName, None], None, ),  # 1
+    (1, TType.STRUCT, 'request', [NamespaceRequest, None], None, ),  # 1
 )
 
 
@@ -6646,7 +6646,7 @@ class getUsage_args(object):
                 break
             if fid == 1:
                 if ftype == TType.STRUCT:
-                    self.request = NamespaceName()
+                    self.request = NamespaceRequest()
                     self.request.read(iprot)
                 else:
                     iprot.skip(ftype)
@@ -6690,7 +6690,7 @@ class getUsage_args(object):
 all_structs.append(getUsage_args)
 getUsage_args.thrift_spec = (
     None,  # 0
-    (1, TType.STRUCT, 'request', [NamespaceName, None], None, ),  # 1
+    (1, TType.STRUCT, 'request', [NamespaceRequest, None], None, ),  # 1
 )
 
 
@@ -6966,7 +6966,7 @@ class listGrants_args(object):
                 break
             if fid == 1:
                 if ftype == TType.STRUCT:
-                    self.request = NamespaceName()
+                    self.request = NamespaceRequest()
                     self.request.read(iprot)
                 else:
                     iprot.skip(ftype)
@@ -7010,7 +7010,7 @@ class listGrants_args(object):
 all_structs.append(listGrants_args)
 listGrants_args.thrift_spec = (
     None,  # 0
-    (1, TType.STRUCT, 'request', [NamespaceName, None], None, ),  # 1
+    (1, TType.STRUCT, 'request', [NamespaceRequest, None], None, ),  # 1
 )
 
 
@@ -9660,7 +9660,7 @@ getRouting_result.thrift_spec = (
 )
 
 
-class exchange_args(object):
+class gossip_args(object):
     """
     Attributes:
      - request
@@ -9686,7 +9686,7 @@ class exchange_args(object):
                 break
             if fid == 1:
                 if ftype == TType.STRUCT:
-                    self.request = ExchangeRequest()
+                    self.request = GossipRequest()
                     self.request.read(iprot)
                 else:
                     iprot.skip(ftype)
@@ -9699,7 +9699,7 @@ class exchange_args(object):
         if oprot._fast_encode is not None and self.thrift_spec is not None:
             oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
             return
-        oprot.writeStructBegin('exchange_args')
+        oprot.writeStructBegin('gossip_args')
         if self.request is not None:
             oprot.writeFieldBegin('request', TType.STRUCT, 1)
             self.request.write(oprot)
@@ -9727,14 +9727,14 @@ class exchange_args(object):
 
     def __ne__(self, other):
         return not (self == other)
-all_structs.append(exchange_args)
-exchange_args.thrift_spec = (
+all_structs.append(gossip_args)
+gossip_args.thrift_spec = (
     None,  # 0
-    (1, TType.STRUCT, 'request', [ExchangeRequest, None], None, ),  # 1
+    (1, TType.STRUCT, 'request', [GossipRequest, None], None, ),  # 1
 )
 
 
-class exchange_result(object):
+class gossip_result(object):
     """
     Attributes:
      - success
@@ -9763,7 +9763,7 @@ class exchange_result(object):
                 break
             if fid == 0:
                 if ftype == TType.STRUCT:
-                    self.success = ExchangeReply()
+                    self.success = GossipReply()
                     self.success.read(iprot)
                 else:
                     iprot.skip(ftype)
@@ -9781,7 +9781,7 @@ class exchange_result(object):
         if oprot._fast_encode is not None and self.thrift_spec is not None:
             oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
             return
-        oprot.writeStructBegin('exchange_result')
+        oprot.writeStructBegin('gossip_result')
         if self.success is not None:
             oprot.writeFieldBegin('success', TType.STRUCT, 0)
             self.success.write(oprot)
@@ -9813,9 +9813,9 @@ class exchange_result(object):
 
     def __ne__(self, other):
         return not (self == other)
-all_structs.append(exchange_result)
-exchange_result.thrift_spec = (
-    (0, TType.STRUCT, 'success', [ExchangeReply, None], None, ),  # 0
+all_structs.append(gossip_result)
+gossip_result.thrift_spec = (
+    (0, TType.STRUCT, 'success', [GossipReply, None], None, ),  # 0
     (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
 )
 fix_spec(all_structs)

@@ -450,7 +450,7 @@ class NewItem(object):
      - deliver_after_ms: Not delivered before this moment: milliseconds since 1970-01-01 UTC. A moment in the past means now.
      - lease_ms: How long a consumer has to ack or nack, from 1 ms. Default: the namespace's.
      - ttl_ms: Deleted when not delivered within this time from its enqueue. Default: never.
-     - policy: Default AT_LEAST_ONCE.
+     - delivery_policy: Default AT_LEAST_ONCE.
      - attempts_max: Dead after so many deliveries without an ack; 0 means without limit. Default: the namespace's.
      - idempotency_key: Enqueue again with the same key and the same item within the namespace's window: the first id is returned, marked
     as repeated; with another item it is KEY_CONFLICT. Items are the same when all fields are as they were given. A
@@ -471,13 +471,13 @@ class NewItem(object):
         'deliver_after_ms',
         'lease_ms',
         'ttl_ms',
-        'policy',
+        'delivery_policy',
         'attempts_max',
         'idempotency_key',
     )
 
 
-    def __init__(self, topic=None, priority=None, payload=None, metadata=None, delay_ms=None, deliver_after_ms=None, lease_ms=None, ttl_ms=None, policy=None, attempts_max=None, idempotency_key=None,):
+    def __init__(self, topic=None, priority=None, payload=None, metadata=None, delay_ms=None, deliver_after_ms=None, lease_ms=None, ttl_ms=None, delivery_policy=None, attempts_max=None, idempotency_key=None,):
         self.topic = topic
         self.priority = priority
         self.payload = payload
@@ -486,7 +486,7 @@ class NewItem(object):
         self.deliver_after_ms = deliver_after_ms
         self.lease_ms = lease_ms
         self.ttl_ms = ttl_ms
-        self.policy = policy
+        self.delivery_policy = delivery_policy
         self.attempts_max = attempts_max
         self.idempotency_key = idempotency_key
 
@@ -541,7 +541,7 @@ class NewItem(object):
                     iprot.skip(ftype)
             elif fid == 9:
                 if ftype == TType.I32:
-                    self.policy = DeliveryPolicy(iprot.readI32()).name
+                    self.delivery_policy = DeliveryPolicy(iprot.readI32()).name
                 else:
                     iprot.skip(ftype)
             elif fid == 10:
@@ -596,9 +596,9 @@ class NewItem(object):
             oprot.writeFieldBegin('ttl_ms', TType.I64, 8)
             oprot.writeI64(self.ttl_ms)
             oprot.writeFieldEnd()
-        if self.policy is not None:
-            oprot.writeFieldBegin('policy', TType.I32, 9)
-            oprot.writeI32(DeliveryPolicy[self.policy].value)
+        if self.delivery_policy is not None:
+            oprot.writeFieldBegin('delivery_policy', TType.I32, 9)
+            oprot.writeI32(DeliveryPolicy[self.delivery_policy].value)
             oprot.writeFieldEnd()
         if self.attempts_max is not None:
             oprot.writeFieldBegin('attempts_max', TType.I32, 10)
@@ -822,7 +822,7 @@ class ItemView(object):
      - priority
      - payload
      - metadata
-     - policy
+     - delivery_policy
      - attempt
      - attempts_max
      - lease_ms
@@ -844,7 +844,7 @@ class ItemView(object):
         'priority',
         'payload',
         'metadata',
-        'policy',
+        'delivery_policy',
         'attempt',
         'attempts_max',
         'lease_ms',
@@ -858,14 +858,14 @@ class ItemView(object):
     )
 
 
-    def __init__(self, id=None, topic=None, state=None, priority=None, payload=None, metadata=None, policy=None, attempt=None, attempts_max=None, lease_ms=None, age_ms=None, due_in_ms=None, lease_remaining_ms=None, ttl_remaining_ms=None, payload_bytes=None, idempotency_key=None, dead_reason=None,):
+    def __init__(self, id=None, topic=None, state=None, priority=None, payload=None, metadata=None, delivery_policy=None, attempt=None, attempts_max=None, lease_ms=None, age_ms=None, due_in_ms=None, lease_remaining_ms=None, ttl_remaining_ms=None, payload_bytes=None, idempotency_key=None, dead_reason=None,):
         self.id = id
         self.topic = topic
         self.state = state
         self.priority = priority
         self.payload = payload
         self.metadata = metadata
-        self.policy = policy
+        self.delivery_policy = delivery_policy
         self.attempt = attempt
         self.attempts_max = attempts_max
         self.lease_ms = lease_ms
@@ -918,7 +918,7 @@ class ItemView(object):
                     iprot.skip(ftype)
             elif fid == 7:
                 if ftype == TType.I32:
-                    self.policy = DeliveryPolicy(iprot.readI32()).name
+                    self.delivery_policy = DeliveryPolicy(iprot.readI32()).name
                 else:
                     iprot.skip(ftype)
             elif fid == 8:
@@ -1005,9 +1005,9 @@ class ItemView(object):
             oprot.writeFieldBegin('metadata', TType.STRING, 6)
             oprot.writeBinary(self.metadata)
             oprot.writeFieldEnd()
-        if self.policy is not None:
-            oprot.writeFieldBegin('policy', TType.I32, 7)
-            oprot.writeI32(DeliveryPolicy[self.policy].value)
+        if self.delivery_policy is not None:
+            oprot.writeFieldBegin('delivery_policy', TType.I32, 7)
+            oprot.writeI32(DeliveryPolicy[self.delivery_policy].value)
             oprot.writeFieldEnd()
         if self.attempt is not None:
             oprot.writeFieldBegin('attempt', TType.I32, 8)
@@ -1596,7 +1596,7 @@ class DequeueRequest(object):
      - forwarded
      - lease_ms: Overrides the items' own lease durations for this delivery.
      - items_max: At most so many items of all topics together, from 1; topics that are named first are served first. Default: the host's limit.
-     - local_only: Only what the called host has itself: for callers that ask the hosts of the tier by themselves, see `heads`.
+     - local_only: Only what the called host has itself: for callers that ask the hosts of the tier by themselves, see `availability`.
 
     """
 
@@ -1747,7 +1747,7 @@ class DequeueRequest(object):
         return not (self == other)
 
 
-class TopicHead(object):
+class TopicAvailability(object):
     """
     What is left of a topic at a host, as far as the answering host knows.
 
@@ -1820,7 +1820,7 @@ class TopicHead(object):
         if oprot._fast_encode is not None and self.thrift_spec is not None:
             oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
             return
-        oprot.writeStructBegin('TopicHead')
+        oprot.writeStructBegin('TopicAvailability')
         if self.topic is not None:
             oprot.writeFieldBegin('topic', TType.STRING, 1)
             oprot.writeString(self.topic.encode('utf-8') if sys.version_info[0] == 2 else self.topic)
@@ -1870,19 +1870,19 @@ class DequeueReply(object):
     """
     Attributes:
      - items: Best first within a topic: by priority, then deliver-after time, then id. Empty: nothing became ready in time.
-     - heads: In a cluster, of the topics that were asked for: where to ask next. A host that is not named is not known to have any.
+     - availability: In a cluster, of the topics that were asked for: where to ask next. A host that is not named is not known to have any.
 
     """
 
     __slots__ = (
         'items',
-        'heads',
+        'availability',
     )
 
 
-    def __init__(self, items=None, heads=None,):
+    def __init__(self, items=None, availability=None,):
         self.items = items
-        self.heads = heads
+        self.availability = availability
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1906,12 +1906,12 @@ class DequeueReply(object):
                     iprot.skip(ftype)
             elif fid == 2:
                 if ftype == TType.LIST:
-                    self.heads = []
+                    self.availability = []
                     (_etype30, _size27) = iprot.readListBegin()
                     for _i31 in range(_size27):
-                        _elem32 = TopicHead()
+                        _elem32 = TopicAvailability()
                         _elem32.read(iprot)
-                        self.heads.append(_elem32)
+                        self.availability.append(_elem32)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -1932,10 +1932,10 @@ class DequeueReply(object):
                 iter33.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
-        if self.heads is not None:
-            oprot.writeFieldBegin('heads', TType.LIST, 2)
-            oprot.writeListBegin(TType.STRUCT, len(self.heads))
-            for iter34 in self.heads:
+        if self.availability is not None:
+            oprot.writeFieldBegin('availability', TType.LIST, 2)
+            oprot.writeListBegin(TType.STRUCT, len(self.availability))
+            for iter34 in self.availability:
                 iter34.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
@@ -5350,7 +5350,7 @@ class NamespaceSettings(object):
         return not (self == other)
 
 
-class NamespaceRequest(object):
+class SetNamespaceRequest(object):
     """
     Attributes:
      - settings: Must: settings.name. With update, a missing setting stays as it is.
@@ -5397,7 +5397,7 @@ class NamespaceRequest(object):
         if oprot._fast_encode is not None and self.thrift_spec is not None:
             oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
             return
-        oprot.writeStructBegin('NamespaceRequest')
+        oprot.writeStructBegin('SetNamespaceRequest')
         if self.settings is not None:
             oprot.writeFieldBegin('settings', TType.STRUCT, 1)
             self.settings.write(oprot)
@@ -5431,7 +5431,7 @@ class NamespaceRequest(object):
         return not (self == other)
 
 
-class NamespaceName(object):
+class NamespaceRequest(object):
     """
     Attributes:
      - namespace_name: Must.
@@ -5498,7 +5498,7 @@ class NamespaceName(object):
         if oprot._fast_encode is not None and self.thrift_spec is not None:
             oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
             return
-        oprot.writeStructBegin('NamespaceName')
+        oprot.writeStructBegin('NamespaceRequest')
         if self.namespace_name is not None:
             oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
             oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
@@ -6561,7 +6561,7 @@ class ShardInfo(object):
      - weight: The work it makes, relative to other shards.
      - draining: It takes no new items.
      - pinned_to: The name of the host that it was moved to, and stays at while that is there.
-     - slots: The slots of idempotency keys that it holds: 128 bytes, slot 0 is the lowest bit of the first. Missing: none, or not
+     - key_slots: The slots of idempotency keys that it holds: 128 bytes, slot 0 is the lowest bit of the first. Missing: none, or not
     known. In getRouting only.
 
     """
@@ -6580,11 +6580,11 @@ class ShardInfo(object):
         'weight',
         'draining',
         'pinned_to',
-        'slots',
+        'key_slots',
     )
 
 
-    def __init__(self, shard=None, tier=None, owner=None, epoch=None, state=None, queued_items=None, region=None, reason=None, owner_name=None, database_name=None, weight=None, draining=None, pinned_to=None, slots=None,):
+    def __init__(self, shard=None, tier=None, owner=None, epoch=None, state=None, queued_items=None, region=None, reason=None, owner_name=None, database_name=None, weight=None, draining=None, pinned_to=None, key_slots=None,):
         self.shard = shard
         self.tier = tier
         self.owner = owner
@@ -6598,7 +6598,7 @@ class ShardInfo(object):
         self.weight = weight
         self.draining = draining
         self.pinned_to = pinned_to
-        self.slots = slots
+        self.key_slots = key_slots
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -6677,7 +6677,7 @@ class ShardInfo(object):
                     iprot.skip(ftype)
             elif fid == 14:
                 if ftype == TType.STRING:
-                    self.slots = iprot.readBinary()
+                    self.key_slots = iprot.readBinary()
                 else:
                     iprot.skip(ftype)
             else:
@@ -6742,9 +6742,9 @@ class ShardInfo(object):
             oprot.writeFieldBegin('pinned_to', TType.STRING, 13)
             oprot.writeString(self.pinned_to.encode('utf-8') if sys.version_info[0] == 2 else self.pinned_to)
             oprot.writeFieldEnd()
-        if self.slots is not None:
-            oprot.writeFieldBegin('slots', TType.STRING, 14)
-            oprot.writeBinary(self.slots)
+        if self.key_slots is not None:
+            oprot.writeFieldBegin('key_slots', TType.STRING, 14)
+            oprot.writeBinary(self.key_slots)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -7581,8 +7581,8 @@ class GetRoutingReply(object):
      - tier: Of the host that answers.
      - since: `hosts` and `shards` are those that came or changed since this version, which is the one that was named; the others
     are as they were, but for those that went. Missing: they are all there are.
-     - gone_hosts: Nonces of the hosts that went.
-     - gone_shards
+     - removed_hosts: Nonces of the hosts that went.
+     - removed_shards
      - loads: Only where the caller takes changes: what waits now at each host of the map to be written, in items, hosts by nonce.
 
     """
@@ -7593,20 +7593,20 @@ class GetRoutingReply(object):
         'shards',
         'tier',
         'since',
-        'gone_hosts',
-        'gone_shards',
+        'removed_hosts',
+        'removed_shards',
         'loads',
     )
 
 
-    def __init__(self, version=None, hosts=None, shards=None, tier=None, since=None, gone_hosts=None, gone_shards=None, loads=None,):
+    def __init__(self, version=None, hosts=None, shards=None, tier=None, since=None, removed_hosts=None, removed_shards=None, loads=None,):
         self.version = version
         self.hosts = hosts
         self.shards = shards
         self.tier = tier
         self.since = since
-        self.gone_hosts = gone_hosts
-        self.gone_shards = gone_shards
+        self.removed_hosts = removed_hosts
+        self.removed_shards = removed_shards
         self.loads = loads
 
     def read(self, iprot):
@@ -7657,21 +7657,21 @@ class GetRoutingReply(object):
                     iprot.skip(ftype)
             elif fid == 6:
                 if ftype == TType.LIST:
-                    self.gone_hosts = []
+                    self.removed_hosts = []
                     (_etype246, _size243) = iprot.readListBegin()
                     for _i247 in range(_size243):
                         _elem248 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.gone_hosts.append(_elem248)
+                        self.removed_hosts.append(_elem248)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 7:
                 if ftype == TType.LIST:
-                    self.gone_shards = []
+                    self.removed_shards = []
                     (_etype252, _size249) = iprot.readListBegin()
                     for _i253 in range(_size249):
                         _elem254 = iprot.readI32()
-                        self.gone_shards.append(_elem254)
+                        self.removed_shards.append(_elem254)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7721,17 +7721,17 @@ class GetRoutingReply(object):
             oprot.writeFieldBegin('since', TType.I64, 5)
             oprot.writeI64(self.since)
             oprot.writeFieldEnd()
-        if self.gone_hosts is not None:
-            oprot.writeFieldBegin('gone_hosts', TType.LIST, 6)
-            oprot.writeListBegin(TType.STRING, len(self.gone_hosts))
-            for iter263 in self.gone_hosts:
+        if self.removed_hosts is not None:
+            oprot.writeFieldBegin('removed_hosts', TType.LIST, 6)
+            oprot.writeListBegin(TType.STRING, len(self.removed_hosts))
+            for iter263 in self.removed_hosts:
                 oprot.writeString(iter263.encode('utf-8') if sys.version_info[0] == 2 else iter263)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
-        if self.gone_shards is not None:
-            oprot.writeFieldBegin('gone_shards', TType.LIST, 7)
-            oprot.writeListBegin(TType.I32, len(self.gone_shards))
-            for iter264 in self.gone_shards:
+        if self.removed_shards is not None:
+            oprot.writeFieldBegin('removed_shards', TType.LIST, 7)
+            oprot.writeListBegin(TType.I32, len(self.removed_shards))
+            for iter264 in self.removed_shards:
                 oprot.writeI32(iter264)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
@@ -7767,7 +7767,7 @@ class GetRoutingReply(object):
         return not (self == other)
 
 
-class TopicSummary(object):
+class TopicUpdate(object):
     """
     A topic at one host. Without `ready`: it holds nothing there any more.
 
@@ -7871,7 +7871,7 @@ class TopicSummary(object):
         if oprot._fast_encode is not None and self.thrift_spec is not None:
             oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
             return
-        oprot.writeStructBegin('TopicSummary')
+        oprot.writeStructBegin('TopicUpdate')
         if self.namespace_name is not None:
             oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
             oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
@@ -8051,29 +8051,29 @@ class NamespaceDemand(object):
         return not (self == other)
 
 
-class ExchangeRequest(object):
+class GossipRequest(object):
     """
     Attributes:
      - version: The version of the last reply that the asking host has whole; missing: it has nothing.
      - timeout_ms
-     - whole_since: That of the same reply, if there was `more`.
-     - goes_on: There was `more`, and this asks for it, not for what has changed since.
+     - full_since: That of the same reply, if there was `more`.
+     - continuation: There was `more`, and this asks for it, not for what has changed since.
 
     """
 
     __slots__ = (
         'version',
         'timeout_ms',
-        'whole_since',
-        'goes_on',
+        'full_since',
+        'continuation',
     )
 
 
-    def __init__(self, version=None, timeout_ms=None, whole_since=None, goes_on=None,):
+    def __init__(self, version=None, timeout_ms=None, full_since=None, continuation=None,):
         self.version = version
         self.timeout_ms = timeout_ms
-        self.whole_since = whole_since
-        self.goes_on = goes_on
+        self.full_since = full_since
+        self.continuation = continuation
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -8096,12 +8096,12 @@ class ExchangeRequest(object):
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.I64:
-                    self.whole_since = iprot.readI64()
+                    self.full_since = iprot.readI64()
                 else:
                     iprot.skip(ftype)
             elif fid == 4:
                 if ftype == TType.BOOL:
-                    self.goes_on = iprot.readBool()
+                    self.continuation = iprot.readBool()
                 else:
                     iprot.skip(ftype)
             else:
@@ -8113,7 +8113,7 @@ class ExchangeRequest(object):
         if oprot._fast_encode is not None and self.thrift_spec is not None:
             oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
             return
-        oprot.writeStructBegin('ExchangeRequest')
+        oprot.writeStructBegin('GossipRequest')
         if self.version is not None:
             oprot.writeFieldBegin('version', TType.I64, 1)
             oprot.writeI64(self.version)
@@ -8122,13 +8122,13 @@ class ExchangeRequest(object):
             oprot.writeFieldBegin('timeout_ms', TType.I64, 2)
             oprot.writeI64(self.timeout_ms)
             oprot.writeFieldEnd()
-        if self.whole_since is not None:
-            oprot.writeFieldBegin('whole_since', TType.I64, 3)
-            oprot.writeI64(self.whole_since)
+        if self.full_since is not None:
+            oprot.writeFieldBegin('full_since', TType.I64, 3)
+            oprot.writeI64(self.full_since)
             oprot.writeFieldEnd()
-        if self.goes_on is not None:
-            oprot.writeFieldBegin('goes_on', TType.BOOL, 4)
-            oprot.writeBool(self.goes_on)
+        if self.continuation is not None:
+            oprot.writeFieldBegin('continuation', TType.BOOL, 4)
+            oprot.writeBool(self.continuation)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -8155,41 +8155,41 @@ class ExchangeRequest(object):
         return not (self == other)
 
 
-class ExchangeReply(object):
+class GossipReply(object):
     """
     Attributes:
      - version
      - topics: What changed since the version that was named.
-     - whole: `topics` is all there is: what is not in it, or in the pages that follow, is gone.
-     - more: There is more: ask again, with this reply's version and `whole_since`, and `goes_on`.
+     - full: `topics` is all there is: what is not in it, or in the pages that follow, is gone.
+     - more: There is more: ask again, with this reply's version and `full_since`, and `continuation`.
      - demands: Of every namespace with a limit that was asked for, or holds, anything.
      - load: What waits to be written, in items.
-     - takes_items: Some shard takes new items.
-     - whole_since: While all there is is told, from the first page to the last: the version when that began.
+     - accepts_items: Some shard takes new items.
+     - full_since: While all there is is told, from the first page to the last: the version when that began.
 
     """
 
     __slots__ = (
         'version',
         'topics',
-        'whole',
+        'full',
         'more',
         'demands',
         'load',
-        'takes_items',
-        'whole_since',
+        'accepts_items',
+        'full_since',
     )
 
 
-    def __init__(self, version=None, topics=None, whole=None, more=None, demands=None, load=None, takes_items=None, whole_since=None,):
+    def __init__(self, version=None, topics=None, full=None, more=None, demands=None, load=None, accepts_items=None, full_since=None,):
         self.version = version
         self.topics = topics
-        self.whole = whole
+        self.full = full
         self.more = more
         self.demands = demands
         self.load = load
-        self.takes_items = takes_items
-        self.whole_since = whole_since
+        self.accepts_items = accepts_items
+        self.full_since = full_since
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -8210,7 +8210,7 @@ class ExchangeReply(object):
                     self.topics = []
                     (_etype269, _size266) = iprot.readListBegin()
                     for _i270 in range(_size266):
-                        _elem271 = TopicSummary()
+                        _elem271 = TopicUpdate()
                         _elem271.read(iprot)
                         self.topics.append(_elem271)
                     iprot.readListEnd()
@@ -8218,7 +8218,7 @@ class ExchangeReply(object):
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.BOOL:
-                    self.whole = iprot.readBool()
+                    self.full = iprot.readBool()
                 else:
                     iprot.skip(ftype)
             elif fid == 4:
@@ -8244,12 +8244,12 @@ class ExchangeReply(object):
                     iprot.skip(ftype)
             elif fid == 7:
                 if ftype == TType.BOOL:
-                    self.takes_items = iprot.readBool()
+                    self.accepts_items = iprot.readBool()
                 else:
                     iprot.skip(ftype)
             elif fid == 8:
                 if ftype == TType.I64:
-                    self.whole_since = iprot.readI64()
+                    self.full_since = iprot.readI64()
                 else:
                     iprot.skip(ftype)
             else:
@@ -8261,7 +8261,7 @@ class ExchangeReply(object):
         if oprot._fast_encode is not None and self.thrift_spec is not None:
             oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
             return
-        oprot.writeStructBegin('ExchangeReply')
+        oprot.writeStructBegin('GossipReply')
         if self.version is not None:
             oprot.writeFieldBegin('version', TType.I64, 1)
             oprot.writeI64(self.version)
@@ -8273,9 +8273,9 @@ class ExchangeReply(object):
                 iter278.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
-        if self.whole is not None:
-            oprot.writeFieldBegin('whole', TType.BOOL, 3)
-            oprot.writeBool(self.whole)
+        if self.full is not None:
+            oprot.writeFieldBegin('full', TType.BOOL, 3)
+            oprot.writeBool(self.full)
             oprot.writeFieldEnd()
         if self.more is not None:
             oprot.writeFieldBegin('more', TType.BOOL, 4)
@@ -8292,13 +8292,13 @@ class ExchangeReply(object):
             oprot.writeFieldBegin('load', TType.DOUBLE, 6)
             oprot.writeDouble(self.load)
             oprot.writeFieldEnd()
-        if self.takes_items is not None:
-            oprot.writeFieldBegin('takes_items', TType.BOOL, 7)
-            oprot.writeBool(self.takes_items)
+        if self.accepts_items is not None:
+            oprot.writeFieldBegin('accepts_items', TType.BOOL, 7)
+            oprot.writeBool(self.accepts_items)
             oprot.writeFieldEnd()
-        if self.whole_since is not None:
-            oprot.writeFieldBegin('whole_since', TType.I64, 8)
-            oprot.writeI64(self.whole_since)
+        if self.full_since is not None:
+            oprot.writeFieldBegin('full_since', TType.I64, 8)
+            oprot.writeI64(self.full_since)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -8360,7 +8360,7 @@ NewItem.thrift_spec = (
     (6, TType.I64, 'deliver_after_ms', None, None, ),  # 6
     (7, TType.I64, 'lease_ms', None, None, ),  # 7
     (8, TType.I64, 'ttl_ms', None, None, ),  # 8
-    (9, TType.I32, 'policy', None, None, ),  # 9
+    (9, TType.I32, 'delivery_policy', None, None, ),  # 9
     (10, TType.I32, 'attempts_max', None, None, ),  # 10
     (11, TType.STRING, 'idempotency_key', 'UTF8', None, ),  # 11
 )
@@ -8387,7 +8387,7 @@ ItemView.thrift_spec = (
     (4, TType.I32, 'priority', None, None, ),  # 4
     (5, TType.STRING, 'payload', 'BINARY', None, ),  # 5
     (6, TType.STRING, 'metadata', 'BINARY', None, ),  # 6
-    (7, TType.I32, 'policy', None, None, ),  # 7
+    (7, TType.I32, 'delivery_policy', None, None, ),  # 7
     (8, TType.I32, 'attempt', None, None, ),  # 8
     (9, TType.I32, 'attempts_max', None, None, ),  # 9
     (10, TType.I64, 'lease_ms', None, None, ),  # 10
@@ -8448,8 +8448,8 @@ DequeueRequest.thrift_spec = (
     (7, TType.I32, 'items_max', None, None, ),  # 7
     (8, TType.BOOL, 'local_only', None, None, ),  # 8
 )
-all_structs.append(TopicHead)
-TopicHead.thrift_spec = (
+all_structs.append(TopicAvailability)
+TopicAvailability.thrift_spec = (
     None,  # 0
     (1, TType.STRING, 'topic', 'UTF8', None, ),  # 1
     (2, TType.STRUCT, 'host', [HostAddress, None], None, ),  # 2
@@ -8461,7 +8461,7 @@ all_structs.append(DequeueReply)
 DequeueReply.thrift_spec = (
     None,  # 0
     (1, TType.LIST, 'items', (TType.STRUCT, [Delivery, None], False), None, ),  # 1
-    (2, TType.LIST, 'heads', (TType.STRUCT, [TopicHead, None], False), None, ),  # 2
+    (2, TType.LIST, 'availability', (TType.STRUCT, [TopicAvailability, None], False), None, ),  # 2
 )
 all_structs.append(Lease)
 Lease.thrift_spec = (
@@ -8711,14 +8711,14 @@ NamespaceSettings.thrift_spec = (
     (15, TType.I64, 'lease_ms_max', None, None, ),  # 15
     (16, TType.I32, 'metadata_bytes_max', None, None, ),  # 16
 )
-all_structs.append(NamespaceRequest)
-NamespaceRequest.thrift_spec = (
+all_structs.append(SetNamespaceRequest)
+SetNamespaceRequest.thrift_spec = (
     None,  # 0
     (1, TType.STRUCT, 'settings', [NamespaceSettings, None], None, ),  # 1
     (2, TType.I64, 'timeout_ms', None, None, ),  # 2
 )
-all_structs.append(NamespaceName)
-NamespaceName.thrift_spec = (
+all_structs.append(NamespaceRequest)
+NamespaceRequest.thrift_spec = (
     None,  # 0
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
     (2, TType.I64, 'timeout_ms', None, None, ),  # 2
@@ -8812,7 +8812,7 @@ ShardInfo.thrift_spec = (
     (11, TType.I32, 'weight', None, None, ),  # 11
     (12, TType.BOOL, 'draining', None, None, ),  # 12
     (13, TType.STRING, 'pinned_to', 'UTF8', None, ),  # 13
-    (14, TType.STRING, 'slots', 'BINARY', None, ),  # 14
+    (14, TType.STRING, 'key_slots', 'BINARY', None, ),  # 14
 )
 all_structs.append(ShardsReply)
 ShardsReply.thrift_spec = (
@@ -8882,12 +8882,12 @@ GetRoutingReply.thrift_spec = (
     (3, TType.LIST, 'shards', (TType.STRUCT, [ShardInfo, None], False), None, ),  # 3
     (4, TType.STRING, 'tier', 'UTF8', None, ),  # 4
     (5, TType.I64, 'since', None, None, ),  # 5
-    (6, TType.LIST, 'gone_hosts', (TType.STRING, 'UTF8', False), None, ),  # 6
-    (7, TType.LIST, 'gone_shards', (TType.I32, None, False), None, ),  # 7
+    (6, TType.LIST, 'removed_hosts', (TType.STRING, 'UTF8', False), None, ),  # 6
+    (7, TType.LIST, 'removed_shards', (TType.I32, None, False), None, ),  # 7
     (8, TType.LIST, 'loads', (TType.DOUBLE, None, False), None, ),  # 8
 )
-all_structs.append(TopicSummary)
-TopicSummary.thrift_spec = (
+all_structs.append(TopicUpdate)
+TopicUpdate.thrift_spec = (
     None,  # 0
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
     (2, TType.STRING, 'topic', 'UTF8', None, ),  # 2
@@ -8908,25 +8908,25 @@ NamespaceDemand.thrift_spec = (
     (4, TType.I64, 'payload_bytes', None, None, ),  # 4
     (5, TType.I64, 'enqueued_items', None, None, ),  # 5
 )
-all_structs.append(ExchangeRequest)
-ExchangeRequest.thrift_spec = (
+all_structs.append(GossipRequest)
+GossipRequest.thrift_spec = (
     None,  # 0
     (1, TType.I64, 'version', None, None, ),  # 1
     (2, TType.I64, 'timeout_ms', None, None, ),  # 2
-    (3, TType.I64, 'whole_since', None, None, ),  # 3
-    (4, TType.BOOL, 'goes_on', None, None, ),  # 4
+    (3, TType.I64, 'full_since', None, None, ),  # 3
+    (4, TType.BOOL, 'continuation', None, None, ),  # 4
 )
-all_structs.append(ExchangeReply)
-ExchangeReply.thrift_spec = (
+all_structs.append(GossipReply)
+GossipReply.thrift_spec = (
     None,  # 0
     (1, TType.I64, 'version', None, None, ),  # 1
-    (2, TType.LIST, 'topics', (TType.STRUCT, [TopicSummary, None], False), None, ),  # 2
-    (3, TType.BOOL, 'whole', None, None, ),  # 3
+    (2, TType.LIST, 'topics', (TType.STRUCT, [TopicUpdate, None], False), None, ),  # 2
+    (3, TType.BOOL, 'full', None, None, ),  # 3
     (4, TType.BOOL, 'more', None, None, ),  # 4
     (5, TType.LIST, 'demands', (TType.STRUCT, [NamespaceDemand, None], False), None, ),  # 5
     (6, TType.DOUBLE, 'load', None, None, ),  # 6
-    (7, TType.BOOL, 'takes_items', None, None, ),  # 7
-    (8, TType.I64, 'whole_since', None, None, ),  # 8
+    (7, TType.BOOL, 'accepts_items', None, None, ),  # 7
+    (8, TType.I64, 'full_since', None, None, ),  # 8
 )
 fix_spec(all_structs)
 del all_structs

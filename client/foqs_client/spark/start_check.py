@@ -37,7 +37,7 @@ def check_hosts(options: SinkOptions, has_namespaces: bool) -> int:
         raise SinkError(f"no host can be reached: {error.message}") from None
     except FoqsError as error:
         raise SinkError(f"the hosts refuse this write: {error}") from None
-    shards = sum(1 for shard in routing.shards if shard.slots)
+    shards = sum(1 for shard in routing.shards if shard.key_slots)
     return max(1, min(shards, KEY_SLOTS_MAX))
 
 

@@ -175,12 +175,12 @@ class DequeueForwarder:
         for topic in topics:
             if topic in best and here is not None:
                 ready = self._availability.ready_count(topic)
-                heads.append(ttypes.TopicHead(topic[1], ttypes.HostAddress(*here), best[topic], ready, 0))
+                heads.append(ttypes.TopicAvailability(topic[1], ttypes.HostAddress(*here), best[topic], ready, 0))
             if with_peers:
                 for told in self._peer_view.best_peers(topic):
                     at = ttypes.HostAddress(*told.peer.address)
                     age_ms = max(0, int((now - told.as_of_s) * 1_000))
-                    heads.append(ttypes.TopicHead(topic[1], at, told.best_priority, told.ready, age_ms))
+                    heads.append(ttypes.TopicAvailability(topic[1], at, told.best_priority, told.ready, age_ms))
         return heads
 
     # ---------------------------------------------------------------- elsewhere
@@ -200,8 +200,8 @@ class DequeueForwarder:
             if silent:
                 raise
             return []
-        if reply.heads is not None:
-            left = {head.topic: head for head in reply.heads}
+        if reply.availability is not None:
+            left = {head.topic: head for head in reply.availability}
             for topic in asked:
                 head = left.get(topic[1])
                 best, ready = (None, 0) if head is None else (head.best_priority, head.ready or 0)

@@ -158,7 +158,7 @@ class ForwardedDequeue:
 
         def with_heads(value: _T) -> Any:
             reply = to_struct(value)
-            reply.heads = self._forwarder.topic_heads(self.topics, with_peers=not self._request.forwarded)
+            reply.availability = self._forwarder.topic_heads(self.topics, with_peers=not self._request.forwarded)
             return reply
 
         self._caller.reply(with_heads, value, on_unsent)

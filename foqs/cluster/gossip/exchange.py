@@ -31,7 +31,7 @@ PAGE_PAUSE_S: Final = 0.01
 _JITTER: Final = 0.1
 _REPLY_TIMEOUT_PERIODS: Final = 3
 """So many of them an answer is waited for."""
-_EXCHANGE: Final = ThriftMethod("exchange", is_write=False)
+_GOSSIP: Final = ThriftMethod("gossip", is_write=False)
 
 
 class Exchange:
@@ -89,17 +89,17 @@ class Exchange:
     def handle(self, request: Any, deadline: float, caller: Caller) -> None:
         """Serves `exchange`; see `Serve`."""
         options = self._options
-        coming = self._local_topics.refresh(options.gossip_page_topics_max, include_new=not request.goes_on)
-        changes = self._local_topics.changes_since(request.version, request.whole_since, options.gossip_page_topics_max)
-        reply = ttypes.ExchangeReply(
+        coming = self._local_topics.refresh(options.gossip_page_topics_max, include_new=not request.continuation)
+        changes = self._local_topics.changes_since(request.version, request.full_since, options.gossip_page_topics_max)
+        reply = ttypes.GossipReply(
             version=changes.version,
             topics=self._local_topics.summaries(changes.topics),
-            whole=changes.is_full,
-            whole_since=changes.full_since,
+            full=changes.is_full,
+            full_since=changes.full_since,
             more=changes.has_more or coming,
             demands=list(self.demands()),
             load=self._load(),
-            takes_items=self._can_accept_items(),
+            accepts_items=self._can_accept_items(),
         )
         caller.reply(unchanged, reply)
 
@@ -157,14 +157,14 @@ class Exchange:
         """Returns whether there is more to ask for at once; `is_continuation`: there was. Raises FoqsError."""
         asked_at = asyncio.get_running_loop().time()
         summaries = self._view
-        request = ttypes.ExchangeRequest(
+        request = ttypes.GossipRequest(
             summaries.version(peer), None, summaries.full_since(peer), is_continuation or None
         )
         deadline = asked_at + _REPLY_TIMEOUT_PERIODS * self._options.gossip_interval_ms / 1_000
-        reply = await self._peers.call(peer, _EXCHANGE, request, deadline)
+        reply = await self._peers.call(peer, _GOSSIP, request, deadline)
         self.reply_count += 1
         peer.load = reply.load or 0.0
-        peer.can_accept_items = reply.takes_items is not False
+        peer.can_accept_items = reply.accepts_items is not False
         summaries.apply_reply(peer, reply, asked_at, is_continuation=is_continuation)
         self.on_demands(peer, reply.demands or ())
         return bool(reply.more)

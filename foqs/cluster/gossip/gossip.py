@@ -57,4 +57,4 @@ class Gossip:
                 return await local.get_active_topics(request, deadline)
             return await local.list_topics(request, self.tier_topics.list_topics)
 
-        return {b"exchange": self.exchange.handle, b"getActiveTopics": task_handler(get_active_topics)}
+        return {b"gossip": self.exchange.handle, b"getActiveTopics": task_handler(get_active_topics)}

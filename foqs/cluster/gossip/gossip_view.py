@@ -139,7 +139,7 @@ class GossipView:
         known = self._peer_views.get(peer)
         if known is None:
             known = self._peer_views[peer] = _PeerView()
-        if reply.whole:
+        if reply.full:
             known.is_truncated = False
             known.unconfirmed = {(space, name) for space, topics in known.topics.items() for name in topics}
         news: list[TopicName] = []
@@ -152,7 +152,7 @@ class GossipView:
         known.version, known.as_of_s = reply.version, as_of_s
         if not is_continuation:
             known.asked_at_s = as_of_s
-        known.full_since = reply.whole_since if reply.more else None
+        known.full_since = reply.full_since if reply.more else None
         if not reply.more:
             for topic in known.unconfirmed or ():
                 self._remove(known, topic)

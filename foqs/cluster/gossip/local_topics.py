@@ -152,12 +152,12 @@ class LocalTopics:
     def _summary(self, topic: TopicName, shards: Sequence[Shard]) -> Any:
         holding = [shard for shard in shards if shard.memory.has_topic(topic)]
         if not holding:
-            return ttypes.TopicSummary(*topic)
+            return ttypes.TopicUpdate(*topic)
         stats = topic_stats(topic, holding, counts_by_state(topic, holding), is_paused=False, is_partial=False)
         ready = stats.ready
         if stats.counts_lag and not ready and any(topic in shard.index for shard in holding):
             ready = 1  # it may have some, and who waits elsewhere must hear of it before all is counted
-        return ttypes.TopicSummary(
+        return ttypes.TopicUpdate(
             *topic,
             ready,
             stats.deferred or None,

@@ -96,8 +96,8 @@ class RoutingChange:
     version: int
     hosts: Sequence[HostView] = ()
     shards: Sequence[ShardView] = ()
-    gone_hosts: Sequence[str] = ()
-    gone_shards: Sequence[int] = ()
+    removed_hosts: Sequence[str] = ()
+    removed_shards: Sequence[int] = ()
 
 
 class ClusterService(Protocol):

@@ -23,7 +23,7 @@ WHO = {
 LOOKING = ["getActiveTopics", "peek", "getItem", "explain", "countItems", "listDead"]
 CLUSTER = [
     "createNamespace", "updateNamespace", "deleteNamespace", "listNamespaces", "exportConfig", "importConfig",
-    "listShards", "addShard", "removeShard", "moveShard", "drainShard", "undrainShard", "listHosts", "drainHost", "undrainHost", "exchange",
+    "listShards", "addShard", "removeShard", "moveShard", "drainShard", "undrainShard", "listHosts", "drainHost", "undrainHost", "gossip",
 ]  # fmt: skip
 
 

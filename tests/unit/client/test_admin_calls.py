@@ -177,7 +177,7 @@ def test_usage_of_an_empty_namespace_is_nothing() -> None:
         (lambda f: f.client.set_grant("p", [], "none"), NamespaceNotFound, "grant.namespace_name"),
         (lambda f: f.client.pause_topic("x" * 256), InvalidArgument, "topic"),
         (lambda f: f.client.import_config("{"), InvalidArgument, "json"),
-        (lambda f: f.raw("createNamespace", ttypes.NamespaceRequest()), InvalidArgument, "settings"),
+        (lambda f: f.raw("createNamespace", ttypes.SetNamespaceRequest()), InvalidArgument, "settings"),
         (lambda f: f.raw("setGrant", ttypes.GrantRequest()), InvalidArgument, "grant"),
         (
             lambda f: f.raw("setGrant", ttypes.GrantRequest(ttypes.Grant("p", "default"))),

@@ -15,7 +15,7 @@ A, B, C = HOSTS = [("a", 1), ("b", 1), ("c", 1)]
 
 
 def head(at: Address, priority: int | None, age_ms: int = 0, topic: str = "t") -> Any:
-    return ttypes.TopicHead(topic, ttypes.HostAddress(*at), priority, 1, age_ms)
+    return ttypes.TopicAvailability(topic, ttypes.HostAddress(*at), priority, 1, age_ms)
 
 
 def known(

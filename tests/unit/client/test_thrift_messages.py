@@ -44,7 +44,7 @@ def test_an_item_is_written_with_all_that_it_has() -> None:
     assert enqueued_items(item) == [
         ttypes.NewItem(
             topic="t", payload=b"p", priority=5, metadata=b"m", delay_ms=1, deliver_after_ms=2, lease_ms=3, ttl_ms=4,
-            policy=ttypes.DeliveryPolicy.AT_MOST_ONCE, attempts_max=6, idempotency_key="k",
+            delivery_policy=ttypes.DeliveryPolicy.AT_MOST_ONCE, attempts_max=6, idempotency_key="k",
         )
     ]  # fmt: skip
     assert enqueued_items(Item("t")) == [ttypes.NewItem(topic="t", payload=b"", priority=0, metadata=b"")]

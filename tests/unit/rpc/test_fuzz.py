@@ -31,7 +31,7 @@ GOOD = [
     for compact in (False, True)
     for name, request in (
         *((method, good(method, Names())) for method in METHODS),
-        ("enqueue", enqueue("topic", "other", payload=b"x" * 50, delay_ms=5, ttl_ms=9, policy=1)),
+        ("enqueue", enqueue("topic", "other", payload=b"x" * 50, delay_ms=5, ttl_ms=9, delivery_policy=1)),
         ("dequeue", ttypes.DequeueRequest("default", [ttypes.TopicCount("topic", 3)], wait_ms=1)),
         ("nack", ttypes.NackRequest("default", [ttypes.Nack("3-8796093022209", 1, delay_ms=5, metadata=b"m")])),
         ("cancel", ttypes.CancelRequest("default", ["3-8796093022209", "3-8796093022210"])),

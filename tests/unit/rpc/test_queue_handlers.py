@@ -111,7 +111,7 @@ def test_a_name_is_kept_exactly(topic: str) -> None:
         ({"lease_ms": 3_600_001}, ErrorCode.LIMIT_EXCEEDED, "lease_ms"),
         ({"ttl_ms": 0}, ErrorCode.INVALID_ARGUMENT, "ttl_ms"),
         ({"ttl_ms": 10, "delay_ms": 10}, ErrorCode.INVALID_ARGUMENT, "ttl_ms"),
-        ({"policy": 77}, ErrorCode.INVALID_ARGUMENT, "policy"),
+        ({"delivery_policy": 77}, ErrorCode.INVALID_ARGUMENT, "delivery_policy"),
         ({"attempts_max": -1}, ErrorCode.INVALID_ARGUMENT, "attempts_max"),
         ({"idempotency_key": ""}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
         ({"idempotency_key": "x" * 256}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
@@ -141,7 +141,7 @@ def test_the_limit_of_a_payload_is_said_in_its_error() -> None:
         ({"deliver_after_ms": TIME_MS_MAX}, {"deliver_after_ms": TIME_MS_MAX}),
         ({"ttl_ms": 11, "delay_ms": 10}, {"ttl_ms": 11, "delay_ms": 10}),
         ({"lease_ms": 3_600_000}, {"lease_ms": 3_600_000}),
-        ({"policy": 2, "attempts_max": 7}, {"policy": DeliveryPolicy.AT_MOST_ONCE, "attempts_max": 7}),
+        ({"delivery_policy": 2, "attempts_max": 7}, {"policy": DeliveryPolicy.AT_MOST_ONCE, "attempts_max": 7}),
     ],
 )
 def test_a_good_item_reaches_the_queue_as_it_was_sent(fields: dict[str, Any], seen: dict[str, Any]) -> None:

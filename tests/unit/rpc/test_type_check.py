@@ -58,7 +58,7 @@ def test_what_a_generated_client_sends_passes_without_being_walked(
         "x" * 255,
         payload=payload,
         delay_ms=5,
-        policy=ttypes.DeliveryPolicy.AT_MOST_ONCE,
+        delivery_policy=ttypes.DeliveryPolicy.AT_MOST_ONCE,
         priority=-1,
     )
     message = call("enqueue", request, compact=compact)[4:]

@@ -342,7 +342,7 @@ def test_what_was_passed_on_is_not_passed_on_again() -> None:
             host.gossip.ask("t")
         async with world.client(one) as client:
             reply = await raw(client, ("t", 1), forwarded=True)
-            assert (reply.items, reply.heads) == ([], [])
+            assert (reply.items, reply.availability) == ([], [])
         assert one.dequeues.forwarded_count == two.dequeues.forwarded_count == 0
 
     run_dequeue_tier(story)
@@ -402,16 +402,16 @@ def test_a_reply_tells_where_the_best_is_left() -> None:
         async with world.client(one) as client:
             reply = await raw(client, ("t", 1))
             assert len(reply.items) == 1
-            told = {head.host.host: (head.topic, head.best_priority) for head in reply.heads}
+            told = {head.host.host: (head.topic, head.best_priority) for head in reply.availability}
             assert told == {one.address: ("t", 4), two.address: ("t", 6)}
-            ages = {head.host.host: head.age_ms for head in reply.heads}
+            ages = {head.host.host: head.age_ms for head in reply.availability}
             assert ages[one.address] == 0
             assert 500 <= ages[two.address] < 600
             alone = await raw(client, ("t", 1), forwarded=True)
-            assert alone.heads == []
+            assert alone.availability == []
             reply = await raw(client, ("t", 1))
-            assert {head.host.host: head.ready for head in reply.heads} == {two.address: 2}
-            assert {head.best_priority for head in reply.heads} == {6}
+            assert {head.host.host: head.ready for head in reply.availability} == {two.address: 2}
+            assert {head.best_priority for head in reply.availability} == {6}
 
     run_dequeue_tier(story)
 
@@ -421,7 +421,7 @@ def test_a_host_that_is_alone_tells_nothing_of_others() -> None:
         [one] = hosts
         await one.caller.put(count=2)
         async with world.client(one) as client:
-            assert (await raw(client, ("t", 1))).heads is None
+            assert (await raw(client, ("t", 1))).availability is None
 
     run_dequeue_tier(story, hosts=1)
 

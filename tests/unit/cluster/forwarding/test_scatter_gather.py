@@ -94,7 +94,7 @@ def test_every_host_tells_what_a_namespace_uses_and_counts_a_topic_of_several_ho
         for topic in ("a", "b"):
             await world.put(hosts, topic)
         for host in hosts:
-            usage = await world.ask(host, "getUsage", ttypes.NamespaceName("default"))
+            usage = await world.ask(host, "getUsage", ttypes.NamespaceRequest("default"))
             assert (usage.items, usage.topics, usage.enqueues_last_minute) == (16, 2, 16)
             assert usage.bytes == 16 * len(b"payload")
             assert usage.topic_names is None
@@ -107,9 +107,9 @@ def test_topics_are_not_counted_where_a_host_has_too_many_to_name(monkeypatch: p
         monkeypatch.setattr("foqs.rpc.admin_handlers.USAGE_TOPIC_NAMES_MAX", 1)
         hosts = await world.three()
         await world.put(hosts, "a")
-        assert (await world.ask(hosts[0], "getUsage", ttypes.NamespaceName("default"))).topics == 1
+        assert (await world.ask(hosts[0], "getUsage", ttypes.NamespaceRequest("default"))).topics == 1
         await world.put(hosts, "b")
-        usage = await world.ask(hosts[0], "getUsage", ttypes.NamespaceName("default"))
+        usage = await world.ask(hosts[0], "getUsage", ttypes.NamespaceRequest("default"))
         assert (usage.items, usage.topics) == (16, None)
 
     run_rpc_tier(story)

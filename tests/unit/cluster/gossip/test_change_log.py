@@ -49,11 +49,11 @@ class Host:
         changes = self.journal.changes_since(version, whole_since, topics_max)
         assert len(changes.topics) <= topics_max
         assert len(set(changes.topics)) == len(changes.topics)
-        return ttypes.ExchangeReply(
+        return ttypes.GossipReply(
             version=changes.version,
-            topics=[ttypes.TopicSummary(*topic, self.topics.get(topic)) for topic in changes.topics],
-            whole=changes.is_full,
-            whole_since=changes.full_since,
+            topics=[ttypes.TopicUpdate(*topic, self.topics.get(topic)) for topic in changes.topics],
+            full=changes.is_full,
+            full_since=changes.full_since,
             more=changes.has_more,
         )
 
@@ -104,7 +104,7 @@ def test_who_has_heard_all_pages_knows_exactly_what_there_is(
     tellings = 0
     for _ in range(4 * len(NAMES)):
         reply = ask()
-        tellings += reply.whole
+        tellings += reply.full
         if not reply.more and summaries.version(asked) == host.journal.changes_since(None, None, 100).version:
             break
     assert tellings <= 2  # one under way may have missed what went meanwhile
@@ -122,7 +122,7 @@ def test_only_what_changed_is_told_again() -> None:
     host.set(("n", "e"), None)
     reply = host.answer(version, 100)
     assert [(each.topic, each.ready) for each in reply.topics] == [("b", 2), ("e", None)]
-    assert not reply.whole
+    assert not reply.full
 
 
 def test_a_topic_that_came_and_went_unseen_is_told_to_nobody() -> None:
@@ -141,7 +141,7 @@ def test_a_version_of_an_earlier_run_is_not_taken_for_an_own() -> None:
     for name in "bcdefg":
         host.set(("n", name), 1)
     reply = host.answer(version, 100)
-    assert reply.whole
+    assert reply.full
     assert len(reply.topics) == 6
 
 
@@ -151,11 +151,11 @@ def test_who_missed_a_topic_that_is_forgotten_to_be_gone_is_told_everything() ->
         host.set(("n", name), 1)
     version = host.answer(None, 100).version
     host.set(("n", "a"), None)
-    assert not host.answer(version, 100).whole
+    assert not host.answer(version, 100).full
     host.set(("n", "b"), None)
-    assert host.answer(version, 100).whole
+    assert host.answer(version, 100).full
     later = host.answer(None, 100).version
-    assert not host.answer(later, 100).whole
+    assert not host.answer(later, 100).full
 
 
 def test_telling_everything_ends_though_more_has_gone_than_is_remembered() -> None:
@@ -169,10 +169,10 @@ def test_telling_everything_ends_though_more_has_gone_than_is_remembered() -> No
     for _ in range(3):
         reply = host.answer(summaries.version(asked), 1, summaries.full_since(asked))
         summaries.apply_reply(asked, reply, 1.0)
-        pages.append(([each.topic for each in reply.topics], reply.whole, reply.more))
+        pages.append(([each.topic for each in reply.topics], reply.full, reply.more))
     assert pages == [(["a"], True, True), (["b"], False, True), (["c"], False, False)]
     assert known(summaries) == host.topics
-    assert not host.answer(summaries.version(asked), 1).whole
+    assert not host.answer(summaries.version(asked), 1).full
 
 
 def test_what_was_told_and_went_and_was_forgotten_before_all_was_told_is_made_good() -> None:
@@ -183,14 +183,14 @@ def test_what_was_told_and_went_and_was_forgotten_before_all_was_told_is_made_go
     assert known(summaries) == {("n", "a"): 1, ("n", "b"): 1}
     host.set(("n", "a"), None)
     last = host.answer(summaries.version(asked), 2, summaries.full_since(asked))
-    assert ([each.topic for each in last.topics], last.whole, last.more) == (["c"], False, False)
+    assert ([each.topic for each in last.topics], last.full, last.more) == (["c"], False, False)
     summaries.apply_reply(asked, last, 2.0)
     assert summaries.full_since(asked) is None
     again = host.answer(summaries.version(asked), 2)
-    assert again.whole
+    assert again.full
     summaries.apply_reply(asked, again, 3.0)
     assert known(summaries) == host.topics
-    assert not host.answer(summaries.version(asked), 2).whole
+    assert not host.answer(summaries.version(asked), 2).full
 
 
 def test_while_everything_is_told_those_that_were_gone_before_are_not() -> None:
@@ -218,11 +218,11 @@ def test_a_journal_keeps_what_is_there_and_not_what_happened() -> None:
 
 
 def reply(*topics: Any, whole: bool = False, version: int = 1, more: bool = False) -> Any:
-    return ttypes.ExchangeReply(version=version, topics=list(topics), whole=whole, more=more)
+    return ttypes.GossipReply(version=version, topics=list(topics), full=whole, more=more)
 
 
 def ready(name: str, items: int, best: int | None = 0, age_ms: int | None = None) -> Any:
-    return ttypes.TopicSummary("n", name, items, best_priority=best, oldest_ready_age_ms=age_ms)
+    return ttypes.TopicUpdate("n", name, items, best_priority=best, oldest_ready_age_ms=age_ms)
 
 
 def test_the_best_hosts_come_first_and_one_that_does_not_know_its_best_comes_last() -> None:
@@ -321,7 +321,7 @@ def test_topics_beyond_the_limit_are_left_out_said_to_be_and_asked_for_when_ther
     assert summaries.version(two) == 6
     assert summaries.is_complete({"one": one})
     assert not summaries.is_complete({"one": one, "two": two})
-    summaries.apply_reply(one, reply(ttypes.TopicSummary("n", "0"), version=7), 2.0)
+    summaries.apply_reply(one, reply(ttypes.TopicUpdate("n", "0"), version=7), 2.0)
     assert summaries.version(two) is None
     assert summaries.version(two) is None  # the answer was lost
     summaries.apply_reply(two, reply(ready("0", 1), ready("7", 1), whole=True, version=8), 3.0)

@@ -48,7 +48,7 @@ def test_the_newest_version_has_not_changed() -> None:
     change = log_of(drawn(1, {"a": 1}, {1: 1})).changes_since(1)
     assert change is not None
     assert (change.since_version, change.version) == (1, 1)
-    assert not (change.hosts or change.shards or change.gone_hosts or change.gone_shards)
+    assert not (change.hosts or change.shards or change.removed_hosts or change.removed_shards)
 
 
 def test_only_what_changed_is_told() -> None:
@@ -62,7 +62,7 @@ def test_only_what_changed_is_told() -> None:
 def test_what_went_is_named() -> None:
     change = log_of(drawn(1, {"a": 1, "b": 1}, {1: 1, 2: 1}), drawn(2, {"b": 1}, {2: 1, 3: 1})).changes_since(1)
     assert change is not None
-    assert (change.gone_hosts, change.gone_shards) == (["a"], [1])
+    assert (change.removed_hosts, change.removed_shards) == (["a"], [1])
     assert [shard.shard for shard in change.shards] == [3]
 
 
@@ -70,7 +70,7 @@ def test_what_went_and_came_back_is_told_as_it_is_now() -> None:
     log = log_of(drawn(1, {"a": 1}, {1: 1}), drawn(2, {}, {}), drawn(3, {"a": 2}, {1: 9}))
     change = log.changes_since(1)
     assert change is not None
-    assert (change.gone_hosts, change.gone_shards) == ([], [])
+    assert (change.removed_hosts, change.removed_shards) == ([], [])
     assert [shard.epoch for shard in change.shards] == [9]
 
 
