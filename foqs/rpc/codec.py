@@ -86,11 +86,13 @@ def parse_new_items(
             if raw.topic != known or known is None:
                 topic = parse_name(raw.topic, "topic")
                 known = raw.topic
+            if len(payload) > payload_bytes_max:
+                validation.check_size(payload, payload_bytes_max, "payload")
+            if len(metadata) > metadata_bytes_max:
+                validation.check_size(metadata, metadata_bytes_max, "metadata")
             if (
                 raw.delay_ms is raw.deliver_after_ms is raw.lease_ms is raw.ttl_ms is raw.delivery_policy is None
                 and raw.attempts_max is None
-                and len(payload) <= payload_bytes_max
-                and len(metadata) <= metadata_bytes_max
             ):
                 priority = raw.priority or 0
                 key = raw.idempotency_key
@@ -119,20 +121,16 @@ def parse_new_items(
                     )
                 )
             else:
-                items.append(parse_new_item(raw, namespace, topic, settings))
+                items.append(_parse_new_item(raw, namespace, topic, payload, metadata, settings))
         except FoqsError as error:
             errors[place] = with_path(f"items[{place}]", error)
     return items, errors
 
 
-def parse_new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSettings) -> NewItem:
-    """Parse a `NewItem` struct with any fields; `topic` was parsed before. Raises FoqsError."""
-    payload = raw.payload or b""
-    if len(payload) > settings.payload_bytes_max:
-        validation.check_size(payload, settings.payload_bytes_max, "payload")
-    metadata = raw.metadata or b""
-    if len(metadata) > settings.metadata_bytes_max:
-        validation.check_size(metadata, settings.metadata_bytes_max, "metadata")
+def _parse_new_item(
+    raw: Any, namespace: str, topic: str, payload: bytes, metadata: bytes, settings: NamespaceSettings
+) -> NewItem:
+    """Parse a `NewItem` struct with any fields; topic, payload and metadata were read before. Raises FoqsError."""
     delay_ms, deliver_after_ms = raw.delay_ms, raw.deliver_after_ms
     validation.check_delivery_time(delay_ms, deliver_after_ms)
     if delay_ms is None and deliver_after_ms is None:
@@ -271,12 +269,13 @@ def lease_event_parser(kind: EventKind, namespace: str) -> Callable[[Any], tuple
 
 def extension_event_parser(namespace: str, settings: NamespaceSettings) -> Callable[[Any], tuple[int, Event]]:
     """Return a parser of `Extension` structs into (shard, event)."""
+    lease_ms_max = settings.lease_ms_max
 
     def read(raw: Any) -> tuple[int, Event]:
         shard, number = parse_item_id(raw.id)
         lease_ms = raw.lease_ms
         if lease_ms is not None:
-            validation.check_number(lease_ms, 1, settings.lease_ms_max, "lease_ms")
+            validation.check_number(lease_ms, 1, lease_ms_max, "lease_ms")
         return shard, Event(EventKind.EXTEND, number, namespace, token=_parse_token(raw.token), lease_ms=lease_ms)
 
     return read
@@ -286,6 +285,7 @@ def nack_event_parser(
     namespace: str, settings: NamespaceSettings, jitter: Callable[[], float]
 ) -> Callable[[Any], tuple[int, Event]]:
     """Return a parser of `Nack` structs into (shard, event); `jitter` returns a random number in [0, 1)."""
+    metadata_bytes_max = settings.metadata_bytes_max
 
     def read(raw: Any) -> tuple[int, Event]:
         shard, number = parse_item_id(raw.id)
@@ -296,7 +296,7 @@ def nack_event_parser(
                 "a dead item is not delivered again; leave out delay_ms and deliver_after_ms", field="dead"
             )
         if raw.metadata is not None:
-            validation.check_size(raw.metadata, settings.metadata_bytes_max, "metadata")
+            validation.check_size(raw.metadata, metadata_bytes_max, "metadata")
         event = Event(
             EventKind.NACK,
             number,

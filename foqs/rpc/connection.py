@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
             self._refuse_surplus()
             return
         server.connections[self] = None
-        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max // 4)
+        self._transport.set_write_buffer_limits(high=self._server.write_buffer_bytes_max // 4)
         self._timeout_timer = self._loop.call_later(self._server.stall_timeout_s, self._check_timeouts)
         if self.session is not None:
             self.session.on_connected(transport.get_extra_info("peercert"))
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
 
     def _on_message(self, message: bytes, is_shed: bool) -> None:
         """Start one call, or refuse it. The message's bytes are reserved already unless it was shed."""
-        server, limits = self._server, self._limits
+        server = self._server
         budget = server.byte_budget
         held_bytes = 0 if is_shed else len(message)
         known = server.methods_by_prefix.get(message[: 8 + message[7]]) if len(message) > HEAD_BYTES_MIN else None
@@ -204,8 +204,8 @@ class Connection(asyncio.Protocol):
             if (
                 is_shed
                 or server.is_stopping
-                or server.calls_in_flight >= limits.calls_in_flight_max
-                or len(self._calls) >= limits.calls_in_flight_per_connection_max
+                or server.calls_in_flight >= server.calls_in_flight_max
+                or len(self._calls) >= server.calls_in_flight_per_connection_max
             ):
                 # The connection is read on: if it were paused, acks would wait behind its own long polls.
                 raise self._rejection(is_shed)
@@ -220,7 +220,7 @@ class Connection(asyncio.Protocol):
             for name in method.list_fields:
                 cost_bytes += ENTRY_COST_BYTES * len(getattr(request, name) or ())
             if not budget.reserve(cost_bytes - held_bytes):
-                raise Overloaded(_NO_ROOM, retry_after_ms=limits.retry_after_ms)
+                raise Overloaded(_NO_ROOM, retry_after_ms=self._limits.retry_after_ms)
         except FoqsError as error:
             budget.release_reservation(held_bytes)
             server.on_call_replied(method.name, error.code.name, 0.0)
@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
             return Unavailable("this host is stopping; use another", retry_after_ms=retry_after_ms)
         if is_shed:
             return Overloaded(_NO_ROOM, retry_after_ms=retry_after_ms)
-        if len(self._calls) >= self._limits.calls_in_flight_per_connection_max:
+        if len(self._calls) >= self._server.calls_in_flight_per_connection_max:
             return Overloaded(
                 "this connection has too many calls in flight; wait for replies", retry_after_ms=retry_after_ms
             )
@@ -332,7 +332,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return None
-        if transport.get_write_buffer_size() <= self._limits.write_buffer_bytes_max:
+        if transport.get_write_buffer_size() <= self._server.write_buffer_bytes_max:
             return transport
         self.log_warning("closed: it does not read its replies")
         self.abort()

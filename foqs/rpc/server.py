@@ -54,6 +54,10 @@ class RpcServer:
             call_prefix(name): (call_head(name), method) for name, method in service.methods.items()
         }
         self.limits = limits
+        # Read for each call: a read from the options themselves takes longer than from here.
+        self.calls_in_flight_max = limits.calls_in_flight_max
+        self.calls_in_flight_per_connection_max = limits.calls_in_flight_per_connection_max
+        self.write_buffer_bytes_max = limits.write_buffer_bytes_max
         self.stall_timeout_s = limits.stall_timeout_ms / 1000
         self.idle_timeout_s = limits.idle_timeout_ms / 1000
         self.reply_grace_s = limits.reply_grace_ms / 1000
