@@ -1,7 +1,7 @@
-"""What one flush takes: parts of works.
+"""The batch of one flush: parts of works.
 
-Always true: a part has an entry at least and knows their ids and bytes; a batch
-knows how many entries it has, and which ids its events name. Pure.
+Always true: a part has at least one entry and knows its numbers and bytes; a batch
+knows the count of its entries and the numbers of its events. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ W = TypeVar("W", bound=Work)
 
 
 class Part(Generic[W]):
-    """The entries `start` to `stop` of a work: `count` of them, with their ids and the bytes that they write."""
+    """The entries `start` to `stop` of a work, with their numbers and the bytes that they write."""
 
     __slots__ = ("bytes", "count", "numbers", "start", "stop", "work")
 
@@ -43,19 +43,19 @@ class Part(Generic[W]):
 
 
 class Batch:
-    """What one flush takes.
+    """The operations of one flush.
 
     Attributes:
-        parts: all but the claims, in order of precedence.
-        acks, events, hand_outs, inserts: the same by what their works are.
-        touched: ids of the acks and events.
-        leased: ids of the hand-outs.
-        dues: those of the events that came from the timers.
-        claims: hand-outs of items that this very batch inserts, or finds due: they
-            are written leased. They hold whole works.
-        key_slots: of keys, that the shard is given.
-        purging: cuts that are made, or over, and rows that one covers.
-        recalls: looks for what keys name already.
+        parts: all parts except direct deliveries, in order of precedence.
+        acks, events, hand_outs, inserts: the parts by the type of their work.
+        event_numbers: numbers of the acks and events.
+        hand_out_numbers: numbers of the leases.
+        dues: those of the events that come from the timers.
+        direct_deliveries: leases of items that this batch inserts or finds due. They
+            are written leased. These are whole works, not parts.
+        key_slots: key slots that the shard is given.
+        purges: purge markers to set or clear, and purged rows to delete.
+        replay_lookups: searches for items with the same idempotency keys.
     """
 
     __slots__ = (
@@ -91,7 +91,7 @@ class Batch:
         self.add(parts)
 
     def __len__(self) -> int:
-        """Entries but the claims."""
+        """Return the count of entries, without the direct deliveries."""
         return self._entry_count
 
     def add(self, parts: Iterable[Part[Any]]) -> None:
@@ -120,9 +120,9 @@ class Batch:
             self._entry_count += part.count
 
     def due_rows(self) -> list[Mapping[int, Row]]:
-        """Rows of its own dues, as they are in the table; those that were remembered elsewhere are not among them.
+        """Return the rows that were read for its dues, as they are in the table.
 
-        Not of the other parts of their works: those may have been written since, by an earlier flush.
+        Rows for other parts of the same works are left out: an earlier flush may have changed them since.
         """
         return [
             {number: row for number in part.numbers if (row := rows.get(number)) is not None}
@@ -131,14 +131,14 @@ class Batch:
         ]
 
     def dues_with_waiter(self) -> dict[int, int | None]:
-        """The dues that a claim names, with its `lease_ms`."""
+        """Return the numbers of the dues that are delivered directly, each with its delivery's `lease_ms`."""
         if not (self.direct_deliveries and self.dues):
             return {}
         due = {number for part in self.dues for number in part.numbers}
-        return {number: claim.lease_ms for claim in self.direct_deliveries for number in claim.numbers if number in due}
+        return {number: work.lease_ms for work in self.direct_deliveries for number in work.numbers if number in due}
 
     def key_names(self) -> list[KeyName]:
-        """The idempotency keys of its inserts; one may stand in it twice."""
+        """Return the idempotency keys of its inserts. A key may occur twice."""
         return [
             (part.work.namespace, key)
             for part in self.inserts
@@ -147,19 +147,19 @@ class Batch:
         ]
 
     def replay_key_names(self) -> list[KeyName]:
-        """The idempotency keys of its recalls, likewise."""
+        """Return the idempotency keys of its replay lookups. A key may occur twice."""
         return [name for part in self.replay_lookups for name in part.work.key_names(part.start, part.stop)]
 
     def split(self) -> tuple[Batch, Batch]:
-        """Two batches of half the entries each, in order; without claims."""
+        """Split into two batches of half the entries each, in order and without direct deliveries."""
         half = len(self) // 2
         first: list[Part[Any]] = []
         second: list[Part[Any]] = []
         for part in self.parts:
-            cut = part.start + min(half, part.count)
-            half -= cut - part.start
-            if cut > part.start:
-                first.append(Part(part.work, part.start, cut))
-            if cut < part.stop:
-                second.append(Part(part.work, cut, part.stop))
+            middle = part.start + min(half, part.count)
+            half -= middle - part.start
+            if middle > part.start:
+                first.append(Part(part.work, part.start, middle))
+            if middle < part.stop:
+                second.append(Part(part.work, middle, part.stop))
         return Batch(first), Batch(second)

@@ -1,10 +1,10 @@
-"""Whose turn it is: several namespaces, served in proportion to their weights.
+"""Serves several namespaces in proportion to their weights.
 
-Start-time fair queueing: whoever was served moves on by cost over weight, and
-the one that is least far comes next. Always true: nobody that has something to
-do starts behind the one that was served last, so idling saves up nothing; and
-one that has run dry keeps its place until its turn comes, so coming with one
-thing at a time gains nothing either. Pure.
+The algorithm is start-time fair queueing: serving a name adds cost / weight to its
+tag, and the name with the lowest tag is served next. Always true: a name that is
+added starts at the tag of the last one served, so idle time earns no credit; a name
+whose queue ran empty keeps its tag until its turn comes, so adding one entry at a
+time gains nothing either. Pure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FairScheduler:
     def __init__(self, weight: Callable[[str], int]) -> None:
         self._weight = weight
         self._order: list[tuple[float, int, str]] = []
-        """A heap of (how far it is, a number that tells equals apart, name)."""
+        """A heap of (tag, tie-breaker, name)."""
         self._names: set[str] = set()
         self._virtual_time = 0.0
         self._count = 0
@@ -38,40 +38,40 @@ class FairScheduler:
         return len(self._order)
 
     def add(self, name: str) -> None:
-        """It has something to do; nothing happens when it stands here already."""
+        """Add a name that has work, unless it is there."""
         if name not in self._names:
             self._names.add(name)
             self._count += 1
             heappush(self._order, (self._virtual_time, self._count, name))
 
     def first(self) -> str:
-        """Whose turn it is. There must be one."""
+        """Return the name to serve next. There must be one."""
         return self._order[0][2]
 
     def charge(self, cost: float) -> None:
-        """The first was served; of several that are equally far it comes last."""
+        """Charge the first name for being served. Among equal tags it comes last."""
         order = self._order
         start, _, name = order[0]
         self._count += 1
         end = start + cost / self._weight(name)
         heapreplace(order, (end, self._count, name))
-        # What it took while nobody else was here was at nobody's expense.
+        # A name that was served alone delayed no other, so new names start after it.
         self._virtual_time = start if len(order) > 1 else end
 
     def remove_first(self) -> None:
-        """The first has nothing to do: its place is forgotten."""
+        """Remove the first name, which has no work, and forget its tag."""
         self._virtual_time, _, name = heappop(self._order)
         self._names.remove(name)
 
     def clear(self) -> None:
-        """Nobody has anything to do."""
+        """Remove all names."""
         self._order.clear()
         self._names.clear()
         self._virtual_time = 0.0
 
 
 class FairQueue(Generic[T]):
-    """Things by namespace, first come first served within one.
+    """A queue that is fair between namespaces, and first in, first out within one.
 
     Args:
         weight: of a namespace, at least 1.
@@ -86,7 +86,7 @@ class FairQueue(Generic[T]):
         return self._size
 
     def push(self, namespace: str, cost: float, entry: T) -> None:
-        """Queues a thing that will keep the server busy for `cost`."""
+        """Queue an entry that will take `cost` to serve."""
         queue = self._queues.get(namespace)
         if queue is None:
             queue = self._queues[namespace] = deque()
@@ -95,26 +95,25 @@ class FairQueue(Generic[T]):
         self._size += 1
 
     def pop(self) -> T:
-        """The next thing. There must be one."""
-        turns, queues = self._scheduler, self._queues
-        while not (queue := queues[turns.first()]):
-            del queues[turns.first()]
-            turns.remove_first()
-        cost, thing = queue.popleft()
-        turns.charge(cost)
+        """Remove and return the next entry. There must be one."""
+        scheduler, queues = self._scheduler, self._queues
+        while not (queue := queues[scheduler.first()]):
+            del queues[scheduler.first()]
+            scheduler.remove_first()
+        cost, entry = queue.popleft()
+        scheduler.charge(cost)
         self._size -= 1
         if not self._size:
             self._reset()
-        return thing
+        return entry
 
     def drain(self) -> list[T]:
-        """Empties it."""
-        things = [thing for queue in self._queues.values() for _, thing in queue]
+        """Remove and return all entries."""
+        entries = [entry for queue in self._queues.values() for _, entry in queue]
         self._size = 0
         self._reset()
-        return things
+        return entries
 
     def _reset(self) -> None:
-        """Nothing waits, so nobody is behind anybody."""
         self._queues.clear()
         self._scheduler.clear()

@@ -1,9 +1,9 @@
-"""The fence: what makes a write of a former owner impossible.
+"""The fence, which makes writes of a former owner impossible.
 
-Each shard's owner row holds (epoch, nonce, flush). A flush commits only where
-the row shows this ownership and the flush before it, and counts one up. So a
-committed flush is recognised by its number, and an owner that was replaced
-changes nothing. Pure; the stores do the reading.
+The owner row of each shard holds (epoch, nonce, flush). A flush commits only if the
+row shows this ownership and the previous flush, and then it increments the flush
+number. So the number tells whether a flush was committed, and an owner that was
+replaced cannot change anything. Pure; the stores read the row.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from foqs.core.items.item import make_number
 
 @dataclass(slots=True, frozen=True)
 class Owner:
-    """The owner row of a shard: who may write, and how far it has come."""
+    """The owner row of a shard: the ownership that may write, and its last flush."""
 
     epoch: int
     nonce: str
     flush: int
     clock_ms: int
-    """The shard's own time when it was last written."""
+    """The shard clock's time at the last write."""
     connection: int
-    """The database connection of the owner; killed when it stands in a takeover's way."""
+    """The database connection of the owner. A takeover that it blocks kills it."""
     offset_ms: int = 0
-    """The shard's own time less the database's clock, when it was last written."""
+    """The shard clock's time minus the database's clock at the last write."""
 
 
 @dataclass(slots=True, frozen=True)
 class Fence:
-    """The flush that is about to be written: `flush` is its own number."""
+    """The flush that is about to be written. `flush` is its own number."""
 
     epoch: int
     nonce: str
@@ -41,12 +41,12 @@ class Fence:
 
     @property
     def token(self) -> int:
-        """The token of every lease that this flush grants."""
+        """The token of every lease that this flush makes."""
         return make_number(self.epoch, self.flush)
 
 
 class CommitOutcome(enum.Enum):
-    """What an owner row says of a flush whose outcome is not known."""
+    """The outcomes of a flush, as an owner row shows them."""
 
     COMMITTED = "committed"
     NOT_COMMITTED = "not committed"
@@ -54,7 +54,7 @@ class CommitOutcome(enum.Enum):
 
 
 def commit_outcome(fence: Fence, owner: Owner) -> CommitOutcome:
-    """Judges `fence`'s flush by the owner row read after the old connection is gone."""
+    """Return the outcome of `fence`'s flush. The owner row must be read after the flush's connection was closed."""
     if (owner.epoch, owner.nonce) != (fence.epoch, fence.nonce):
         return CommitOutcome.FENCED
     if owner.flush == fence.flush:

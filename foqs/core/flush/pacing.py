@@ -1,12 +1,12 @@
-"""How large flushes may be, so that they last about as long as they should.
+"""Limits the size of flushes, so that they take about a target time.
 
-A long flush makes everybody wait who comes while it runs, whatever his weight;
-a small one pays for its transaction with fewer items. So there are two targets:
-one for namespaces that are alike, and a shorter one as long as some wait with
-little beside others with much; and what a flush costs without any item is
-learned from those that were, so that where this alone is more than the target,
-as much again goes into items, or a quarter. Pure: times are seconds of any
-clock that does not go back.
+A long flush delays every call that arrives while it runs; a small one spreads the
+cost of its transaction over few items. So there are two target times: a longer one
+for similar namespaces, and a shorter one while namespaces with small backlogs wait
+beside others with large ones. The fixed cost of a flush is learned from past ones.
+If it alone exceeds the target, as much time again is allowed for items, or a
+quarter with the shorter target. Pure: times are seconds of any clock that does not
+go back.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Final
 
 _SHARED_FOR_S: Final = 2.0
-"""Who had a short flush is expected again for so long."""
+"""The shorter target applies for this time after each express flush."""
 _FLUSH_DECAY: Final = 0.97
-"""What each flush weighs among those that tell what flushes cost, against the next one."""
+"""The weight of a flush relative to the next one, for the cost of flushes."""
 _LEASE_DECAY: Final = 0.8
-"""The same among those that tell how quickly leases are written: others may write much now, and nothing soon."""
+"""The same for the cost of leases, which changes faster with the load of other lanes."""
 _OUTLIER_FACTOR: Final = 4.0
-"""A flush that took longer than so many times what was expected counts as that: it is something else that was slow."""
+"""A duration is capped at this multiple of the expected one: something other than the entries was slow."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,9 +29,10 @@ class PaceSettings:
     """Limits of a flush.
 
     Attributes:
-        items_min, items_max: entries that a flush may have, however long it takes, and ever.
-        target_s: how long a flush should last at most.
-        shared_target_s: the same while somebody waits with little beside others with much.
+        items_min: entries that a flush may have, however long it takes.
+        items_max: entries that a flush may have at most.
+        target_s: the time that a flush should take at most.
+        shared_target_s: the same while a small backlog waits beside large ones.
     """
 
     items_min: int
@@ -41,7 +42,7 @@ class PaceSettings:
 
 
 class FlushCost:
-    """What flushes cost: a line through those that were, (entries, seconds), the older the less they weigh."""
+    """The cost of flushes: a line fitted to past (entries, seconds), with decaying weights."""
 
     def __init__(self) -> None:
         self._weight = self._entries = self._seconds = self._squares = self._products = 0.0
@@ -57,33 +58,33 @@ class FlushCost:
         self._products = self._products * _FLUSH_DECAY + entries * seconds
 
     def estimate(self) -> tuple[float, float]:
-        """(seconds without an entry, seconds of each entry); neither is negative, and not both are nothing."""
+        """Return (seconds per flush, seconds per entry). Neither is negative, and not both are 0."""
         mean, mean_s = self._entries / self._weight, self._seconds / self._weight
-        spread = self._squares / self._weight - mean * mean
-        # Flushes of one size tell nothing about their parts.
-        each_s = (self._products / self._weight - mean * mean_s) / spread if spread > 0.01 * mean * mean else 0.0
+        variance = self._squares / self._weight - mean * mean
+        # Flushes of about one size do not show the cost of an entry.
+        each_s = (self._products / self._weight - mean * mean_s) / variance if variance > 0.01 * mean * mean else 0.0
         each_s = min(max(each_s, 0.0), mean_s / mean)
         fixed_s = mean_s - each_s * mean
         return (fixed_s, each_s) if each_s else (0.0, mean_s / mean)
 
 
 class LeaseCost:
-    """What a lease takes where many wait: the seconds of flushes over their leases, the older the less they weigh."""
+    """The cost of a lease under load: seconds of flushes divided by their leases, with decaying weights."""
 
     def __init__(self) -> None:
         self.each_s = 0.0
-        """Nothing, as long as there was no flush."""
+        """Seconds per lease; 0 before the first flush."""
         self._seconds = self._leases = 0.0
 
     def learn(self, leases: float, seconds: float) -> None:
-        """A flush had so many leases, and others had to wait; or could have had so many."""
+        """Record a flush: the leases that it had if more had to wait, else those that it could have had."""
         self._seconds = self._seconds * _LEASE_DECAY + seconds
         self._leases = self._leases * _LEASE_DECAY + leases
         self.each_s = self._seconds / self._leases
 
 
 class FlushPace:
-    """The pace of one shard's flushes."""
+    """Sets the size of one shard's flushes."""
 
     def __init__(self, settings: PaceSettings) -> None:
         self._settings = settings
@@ -93,11 +94,11 @@ class FlushPace:
         self._shared_until_s = 0.0
 
     def update(self, entries: int, seconds: float, is_express: bool, now_s: float) -> int:
-        """How many entries the next flush may have.
+        """Return how many entries the next flush may have.
 
         Args:
-            entries, seconds: of the flush that has just committed.
-            is_express: it was a short one, for somebody who waits with little beside others with much.
+            entries, seconds: the size and duration of the flush that has just committed.
+            is_express: it was an express flush, for a small backlog beside large ones.
         """
         if is_express:
             self._shared_until_s = now_s + _SHARED_FOR_S
@@ -107,12 +108,12 @@ class FlushPace:
             return self._flush_items_max
         fixed_s, each_s = self._cost.estimate()
         if now_s < self._shared_until_s:
-            room_s = max(self._settings.shared_target_s - fixed_s, fixed_s / 4)
+            entries_s = max(self._settings.shared_target_s - fixed_s, fixed_s / 4)
         else:
-            room_s = max(self._settings.target_s - fixed_s, fixed_s)
+            entries_s = max(self._settings.target_s - fixed_s, fixed_s)
         items_max = self._settings.items_max
-        wanted = int(min(room_s / each_s, items_max)) if each_s > 0 else items_max
-        # Nobody knows what a flush costs that is far from all that were.
-        near = max(self._flush_items_max // 2, min(wanted, 2 * self._flush_items_max))
-        self._flush_items_max = max(self._items_min, min(near, items_max))
+        target = int(min(entries_s / each_s, items_max)) if each_s > 0 else items_max
+        # In steps of at most a factor of 2: the estimate is unreliable far from the sizes seen so far.
+        next_max = max(self._flush_items_max // 2, min(target, 2 * self._flush_items_max))
+        self._flush_items_max = max(self._items_min, min(next_max, items_max))
         return self._flush_items_max

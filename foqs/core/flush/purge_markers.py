@@ -1,9 +1,9 @@
-"""The cuts of a shard: topics that were purged, and the works by which their rows go.
+"""The purge markers of a shard, and the works that set, clear and apply them.
 
-A cut (topic, last) says that every item of the topic up to that number is gone,
-whatever rows of it the table still holds. Always true: a cut of a topic only
-rises until it is over; a row that a cut covers is changed by nobody and found by
-nobody but the one who deletes it. Knows nothing of flushes or tables.
+A purge marker (topic, last number) says that every item of the topic up to that
+number is gone, even if the table still holds its row. Always true: the last number
+of a marker only rises until the marker is cleared; only the purge worker finds the
+rows that a marker covers, and it only deletes them. Knows nothing of flushes or tables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from foqs.core.items.item import Row, TopicName
 
 
 class PurgeMarker(NamedTuple):
-    """A topic's items up to the number `last` are purged."""
+    """Marks the items of a topic up to `last_number` as purged."""
 
     namespace: str
     topic: str
@@ -25,80 +25,83 @@ class PurgeMarker(NamedTuple):
 
 
 class PurgeMarkers:
-    """Those that stand, by topic."""
+    """The purge markers that are set, by topic."""
 
     __slots__ = ("_last_numbers", "_topics_by_namespace")
 
     def __init__(self, markers: Iterable[PurgeMarker] = ()) -> None:
         self._last_numbers: dict[TopicName, int] = {}
         self._topics_by_namespace: dict[str, dict[str, None]] = {}
-        """Their topics by namespace, in order; the namespace whose turn comes next is the first."""
-        for cut in markers:
-            self.add(cut)
+        """The topics with a marker, by namespace, oldest first. The next namespace to work on is first."""
+        for marker in markers:
+            self.add(marker)
 
     def __len__(self) -> int:
         return len(self._last_numbers)
 
     def __contains__(self, marker: PurgeMarker) -> bool:
-        """It stands, and has not risen."""
+        """Return whether the marker is set and has not risen."""
         return self._last_numbers.get((marker.namespace, marker.topic)) == marker.last_number
 
     def next_to_purge(self) -> PurgeMarker | None:
-        """The one that is to be worked on: namespaces in turn, of each the one that stands longest. None when there is none."""
+        """Return the marker to work on next, or None: namespaces take turns, and each offers its oldest marker."""
         namespace = next(iter(self._topics_by_namespace), None)
         if namespace is None:
             return None
-        names = self._topics_by_namespace[namespace] = self._topics_by_namespace.pop(namespace)
-        name = next(iter(names))
-        return PurgeMarker(namespace, name, self._last_numbers[namespace, name])
+        topics = self._topics_by_namespace[namespace] = self._topics_by_namespace.pop(namespace)
+        topic = next(iter(topics))
+        return PurgeMarker(namespace, topic, self._last_numbers[namespace, topic])
 
     def topic_count(self, namespace: str) -> int:
-        """How many topics of a namespace have one."""
+        """Return how many topics of a namespace have a marker."""
         return len(self._topics_by_namespace.get(namespace, ()))
 
     def last_number(self, topic: TopicName) -> int:
-        """The highest number of the topic that is purged; 0 without a cut."""
+        """Return the highest purged number of a topic; 0 without a marker."""
         return self._last_numbers.get(topic, 0)
 
     def covers(self, row: Row) -> bool:
-        """The row's item is purged."""
+        """Return whether the row's item is purged."""
         return row.id <= self._last_numbers.get((row.namespace, row.topic), 0)
 
     def hide_purged(self, find: Callable[[int], Row | None]) -> Callable[[int], Row | None]:
-        """Finds what `find` does, but for what is purged."""
+        """Wrap `find` so that it does not find purged rows."""
 
-        def found(number: int) -> Row | None:
+        def find_unpurged(number: int) -> Row | None:
             row = find(number)
             return None if row is None or self.covers(row) else row
 
-        return found
+        return find_unpurged
 
     def add(self, marker: PurgeMarker) -> None:
-        """It is committed; one that stands rises."""
+        """Add a committed marker, or raise the one of its topic."""
         topic = (marker.namespace, marker.topic)
         self._last_numbers[topic] = max(marker.last_number, self.last_number(topic))
         self._topics_by_namespace.setdefault(marker.namespace, {})[marker.topic] = None
 
     def remove(self, marker: PurgeMarker) -> None:
-        """Its rows have gone, and so does it, unless it has risen."""
+        """Remove a marker whose rows are deleted, unless it has risen since."""
         if marker in self:
             del self._last_numbers[marker.namespace, marker.topic]
-            names = self._topics_by_namespace[marker.namespace]
-            del names[marker.topic]
-            if not names:
+            topics = self._topics_by_namespace[marker.namespace]
+            del topics[marker.topic]
+            if not topics:
                 del self._topics_by_namespace[marker.namespace]
 
 
 def _topic_work_numbers(topic: TopicName) -> tuple[int]:
-    """The id of a work that is about a topic: below those of items. An id stands in a flush once, so a topic's cuts come one a flush."""
+    """Return the number for a work on a topic: negative, so below those of items.
+
+    A number occurs in a flush once, so a flush sets or clears at most one marker of a topic.
+    """
     return (~crc32("\0".join(topic).encode()),)
 
 
 class SetPurgeMarker(Work):
-    """Purges a topic. Result: how many items that were, as far as they are counted.
+    """Purges a topic. Result: how many items were purged, as far as they are counted.
 
     Attributes:
-        cut: up to the last number that was given when its flush was sealed.
+        marker: covers the numbers up to the last one that was assigned when the flush was sealed.
     """
 
     __slots__ = ("marker",)
@@ -109,7 +112,7 @@ class SetPurgeMarker(Work):
 
 
 class ClearPurgeMarker(Work):
-    """The rows of a cut have gone. Result: None."""
+    """Clears a purge marker whose rows are deleted. Result: None."""
 
     __slots__ = ("marker",)
 
@@ -119,7 +122,7 @@ class ClearPurgeMarker(Work):
 
 
 class DeletePurgedRows(Work):
-    """Deletes rows that a cut covers, each as it is in the table. Results: None."""
+    """Deletes purged rows, each as it is in the table. Results: None."""
 
     __slots__ = ("rows",)
 

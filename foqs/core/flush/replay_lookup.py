@@ -1,8 +1,8 @@
-"""The work that tells of repeats alone: items with keys that come while their namespace may have no more.
+"""The work that looks up repeats: enqueues with idempotency keys whose namespace is at a limit.
 
-An enqueue that was made before costs nothing new, so no limit is in its way; but
-which key is taken is known in the flush only. Always true: nothing is ever inserted for it, so it
-may be withdrawn at any moment. Knows nothing of limits.
+A repeat adds no item, so no limit may refuse it. But only a flush knows which keys
+are in use. Always true: this work never inserts anything, so it can be withdrawn at
+any time. Knows nothing of limits.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from foqs.core.items.item import KeyedItem
 
 
 class ReplayLookup(Work):
-    """Items of which the repeats are told what they repeat.
+    """Items that cannot be inserted, of which the repeats still get the first id.
 
-    It waits among the inserts, so that one that was made before it is judged before it.
+    It waits in the lane of the inserts, so that earlier inserts are decided first.
 
-    Results: the number of the first item of its key, KeyConflict where that is another item, and where the
-    key names none the entry's refusal.
+    Results: the number of the key's first item; KeyConflict if that is a different item; the entry's refusal if
+    the key is not in use.
 
     Args:
         items: only their keys and digests are kept.
-        refusals: why they cannot be inserted, one for each.
+        refusals: why each of them cannot be inserted.
     """
 
     __slots__ = ("digests", "keys", "refusals")
@@ -43,8 +43,8 @@ class ReplayLookup(Work):
         return sum(map(len, self.keys[start:stop]))
 
     def seal(self, start: int, stop: int) -> None:
-        """Its entries write nothing: in a flush they are as open as before."""
+        """Leave the entries open: they write nothing, so their outcome is never unknown."""
 
     def key_names(self, start: int, stop: int) -> list[KeyName]:
-        """The keys of these entries."""
+        """Return the keys of these entries, with the namespace."""
         return [(self.namespace, key) for key in self.keys[start:stop]]

@@ -1,8 +1,8 @@
-"""Work for a shard's writer: one caller's request, in columns.
+"""Work for a shard's writer: the entries of one request, in columns.
 
-Acks, other events, reserved keys to lease, or new items. Always true: an entry
-gets one result; a work that nobody waits for any more takes none. Who waits is
-told by the `finished` callback. Knows nothing of flushes.
+The entries are acks, other events, reserved keys to lease, or new items. Always
+true: an entry gets one result; an abandoned work gets no more results. The
+`on_finished` callback reports the last result. Knows nothing of flushes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from foqs.core.items.life import Event, EventKind
 from foqs.core.limits.in_flight import InFlight
 
 OPEN: Final = type("Open", (), {"__repr__": lambda self: "OPEN", "__slots__": ()})()
-"""The result of an entry that has none yet. None is a result: done, and nothing to say."""
+"""Stands for the result that an entry does not have yet. None is a result: success, without a value."""
 
 SEALED: Final = type("Sealed", (), {"__repr__": lambda self: "SEALED", "__slots__": ()})()
-"""The same, of an entry that is in a flush."""
-
+"""Like OPEN, for an entry that is in a flush."""
 
 _PENDING: Final = (OPEN, SEALED)
 
@@ -34,7 +33,7 @@ ALREADY_GONE: Final = AlreadyGone()
 
 
 class Lane(enum.IntEnum):
-    """What a flush carries, in order of precedence."""
+    """The kinds of operations in a flush, in order of precedence."""
 
     ACK = 0
     NACK = 1
@@ -60,15 +59,15 @@ _LANE_BY_EVENT: Final[Mapping[EventKind, Lane]] = {
 
 
 class Work:
-    """One request of `size` entries.
+    """The base of all works.
 
     Attributes:
-        namespace: whose turn it takes; empty for the shard's own.
-        numbers: the ids it is about; of an insert, those it will have.
-        bytes: payload and metadata that it writes.
-        read_bytes: what an entry may make a flush read.
-        results: one for each entry: OPEN, SEALED, then what its subclass says or a FoqsError.
-        abandoned: nobody waits any more; what commits later is for nobody.
+        namespace: the namespace that it is scheduled for; empty for the shard's own works.
+        numbers: the numbers of its items; of an insert, the assigned ones.
+        bytes: payload and metadata bytes that it writes.
+        read_bytes: bytes that one entry may make a flush read.
+        results: one for each entry: OPEN, SEALED, then a FoqsError or the result that the subclass states.
+        is_abandoned: no caller waits any more; later results are ignored.
     """
 
     __slots__ = (
@@ -99,36 +98,36 @@ class Work:
         return len(self.results)
 
     def size(self, start: int, stop: int) -> int:
-        """Bytes that these entries write."""
+        """Return the bytes that these entries write."""
         return 0
 
     @property
     def is_open(self) -> bool:
-        """Some entry has no result yet."""
+        """Whether any entry has no result yet."""
         return self._open_count > 0
 
     def seal(self, start: int, stop: int) -> None:
-        """The entries enter a flush: from here on their outcome may be unknown."""
+        """Put entries into a flush. From here on, their outcome may be unknown."""
         self.results[start:stop] = [SEALED] * (stop - start)
 
     def unseal(self, start: int, stop: int) -> None:
-        """The flush they were in was refused and wrote nothing: they wait again."""
+        """Let entries wait again, because their flush was refused and wrote nothing."""
         if not self.is_abandoned:
             self.results[start:stop] = [OPEN] * (stop - start)
 
     def complete(self, start: int, results: Sequence[Any]) -> None:
-        """Gives entries from `start` on their results, and tells who waits when they were the last."""
-        tells: list[Callable[[], None]] = []
-        self.record_results(start, results, tells)
-        for tell in tells:
-            tell()
+        """Record the results of the entries from `start` on. Call the waiter back if they were the last ones."""
+        callbacks: list[Callable[[], None]] = []
+        self.record_results(start, results, callbacks)
+        for callback in callbacks:
+            callback()
 
     def record_results(
         self, start: int, results: Sequence[Any], callbacks: MutableSequence[Callable[[], None]]
     ) -> None:
-        """Gives entries from `start` on their results. Of a work that was given up, they stand already.
+        """Record the results of the entries from `start` on, unless the work was abandoned.
 
-        When they were the last, what tells who waits is added to `callbacks`: it is the caller's to call.
+        If they were the last ones, adds the waiter's callback to `callbacks`, which the caller must call.
         """
         if self.is_abandoned or not results:
             return
@@ -138,12 +137,14 @@ class Work:
             callbacks.append(self._pop_callback())
 
     def abandon(self) -> list[int]:
-        """Nobody waits any more: withdraws what is not sealed; returns those places."""
+        """Settle all entries, because no caller waits any more. Return the places of those that were not sealed."""
         if self.is_abandoned:
             return []
         self.is_abandoned = True
-        unknown = UnknownOutcome("the time ran out while this was being written; it may be, or become, written")
-        late = DeadlineExceeded("the time ran out before this was written; it was withdrawn, try again")
+        unknown = UnknownOutcome(
+            "the deadline passed while this was being written; it may have been written, or may still be"
+        )
+        late = DeadlineExceeded("the deadline passed before this was written; it was withdrawn, try again")
         withdrawn = []
         for place, result in enumerate(self.results):
             if result is SEALED:
@@ -157,7 +158,7 @@ class Work:
         return withdrawn
 
     def fail(self, start: int, stop: int, error: FoqsError) -> None:
-        """Settles with `error` whatever of these entries is open."""
+        """Settle those of these entries that have no result with `error`."""
         if self.is_abandoned or not self._open_count:
             return
         for place in range(start, stop):
@@ -168,17 +169,17 @@ class Work:
             self._pop_callback()()
 
     def _pop_callback(self) -> Callable[[], None]:
-        """What tells who waits, once; he is let go of, as he holds this work, and a cycle would outlive its use."""
-        finished, self._on_finished = self._on_finished, _no_callback
-        return finished
+        # Drops the reference to the waiter, which refers to this work: a cycle would keep both alive.
+        callback, self._on_finished = self._on_finished, _no_callback
+        return callback
 
 
 def _no_callback() -> None:
-    """Who waits for a work that has ended."""
+    pass
 
 
 class Acks(Work):
-    """Acks of items by their tokens. Results: None (gone), ALREADY_GONE."""
+    """Acks of items by their tokens. Results: None (acked), ALREADY_GONE."""
 
     __slots__ = ("tokens",)
 
@@ -190,7 +191,7 @@ class Acks(Work):
 
 
 class Events(Work):
-    """Other events, all of one lane. Results: their verdicts."""
+    """Other events, all of one lane. Results: their transitions."""
 
     __slots__ = ("events",)
 
@@ -204,11 +205,11 @@ class Events(Work):
 
 
 class Dues(Events):
-    """Items whose moment may have come, by their numbers. Results: their verdicts.
+    """Items that may be due, by number. Results: their transitions.
 
     Args:
-        rows: those of them that were read, without payload, by number. They hold until
-            they are written: each is of a number that no earlier event stands on.
+        rows: the rows that were read, without payload, by number. They stay valid until
+            they are written, because no earlier event on these numbers is pending.
     """
 
     __slots__ = ("rows",)
@@ -219,12 +220,12 @@ class Dues(Events):
 
 
 class HandOut(Work):
-    """Reserved keys to lease to one caller. Results: the leased row, or None where there was none to lease.
+    """Reserved keys to lease to one caller. Results: the leased row, or None if it could not be leased.
 
     Args:
         spans: topics with their keys.
         lease_ms: None for each item's own.
-        read_bytes: the most that a flush may have to read for one of them.
+        read_bytes: bytes that a flush may have to read for one of them, at most.
     """
 
     __slots__ = ("lease_ms", "spans")
@@ -244,11 +245,11 @@ class HandOut(Work):
         self.read_bytes = read_bytes
 
     def keys_at(self, places: Sequence[int]) -> list[tuple[TopicName, list[OrderKey]]]:
-        """Topics with their keys at these places, which are in order."""
+        """Return the keys at these places, by topic and in order."""
         found: list[tuple[TopicName, list[OrderKey]]] = []
-        wanted, start = set(places), 0
+        selected, start = set(places), 0
         for topic, keys in self.spans:
-            part = [key for place, key in enumerate(keys, start) if place in wanted]
+            part = [key for place, key in enumerate(keys, start) if place in selected]
             start += len(keys)
             if part:
                 found.append((topic, part))
@@ -258,14 +259,14 @@ class HandOut(Work):
 class Inserts(Work):
     """New items, numbered from `first_number`.
 
-    Results: None (inserted), or the number of the first item of its key: nothing
-    was inserted, and its own number names nothing.
+    Results: None (inserted), or the number of the first item of its idempotency key.
+    In that case nothing is inserted, and no item gets the entry's own number.
 
     Args:
-        has_keys: the items have idempotency keys, all of them; else none has.
+        has_keys: all items have idempotency keys; otherwise none has.
 
     Attributes:
-        under_way: counts the entries that have no result yet; None where nobody asks.
+        in_flight: counts the entries that have no result yet; None if they are not counted.
     """
 
     __slots__ = ("has_keys", "in_flight", "items")
@@ -286,8 +287,8 @@ class Inserts(Work):
         self.bytes = self.size(0, len(items))
 
     def size(self, start: int, stop: int) -> int:
-        own = sum([len(item.payload) + len(item.metadata) for item in self.items[start:stop]])
-        return own + sum(map(len, self.keys(start, stop))) if self.has_keys else own
+        items_bytes = sum([len(item.payload) + len(item.metadata) for item in self.items[start:stop]])
+        return items_bytes + sum(map(len, self.keys(start, stop))) if self.has_keys else items_bytes
 
     def record_results(
         self, start: int, results: Sequence[Any], callbacks: MutableSequence[Callable[[], None]]
@@ -307,14 +308,14 @@ class Inserts(Work):
         super().fail(start, stop, error)
 
     def _leave_in_flight(self, in_flight: InFlight, start: int, stop: int) -> None:
-        """Those of these entries that have no result yet are about to have one."""
+        """Stop counting the entries that have no result yet, because they are about to get one."""
         entries = zip(self.items[start:stop], self.results[start:stop], strict=True)
         in_flight.remove([item for item, result in entries if result in _PENDING])
 
     def keys(self, start: int, stop: int) -> list[bytes]:
-        """The keys of these entries of a keyed work."""
+        """Return the idempotency keys of these entries. Only if `has_keys`."""
         return [item.idempotency_key for item in cast("Sequence[KeyedItem]", self.items[start:stop])]
 
     def digests(self, start: int, stop: int) -> list[bytes]:
-        """The digests of these entries of a keyed work."""
+        """Return the digests of these entries. Only if `has_keys`."""
         return [item.digest for item in cast("Sequence[KeyedItem]", self.items[start:stop])]
