@@ -1,10 +1,10 @@
-"""What one flush does: pure judgement of its batch, in columns.
+"""Decides what one flush does, as a pure function of its batch, in columns.
 
-An id stands in a batch once at most. `judge_batch` is run by the store on the
-rows it read, together with those that the writer remembers, possibly in another
-thread; it touches nothing but its arguments. The usual ack, hand-out and insert
-are decided right here, because they are most of what a queue does; whatever is
-not usual goes to `life.judge`, whose table is the specification of both.
+A number occurs in a batch at most once. The store calls `decide_batch` with the rows
+that it read and those that the writer remembers, possibly in another thread; it
+changes nothing but its arguments. The usual ack, delivery and insert are decided here,
+because they are most of the work of a queue. All other cases go to `life.apply_event`,
+whose table is the specification of both.
 """
 
 from __future__ import annotations
@@ -27,34 +27,33 @@ from foqs.core.timing.due_timers import DueTimers
 FindRow = Callable[[int], Row | None]
 
 NO_KEYS: Final[Mapping[KeyName, IdempotencyKey]] = {}
-"""No key's row was found, or looked for: all keys are believed new."""
+"""No keys are in use: all keys count as new."""
 
 NO_PURGE_MARKERS: Final = PurgeMarkers()
-"""Nothing is being purged."""
+"""No topic is being purged."""
 
 
 @dataclass(slots=True)
 class Decision:
-    """What a flush decided, as absolute values.
+    """The writes and results of a flush, as absolute values. An old row is the row before the flush.
 
     Attributes:
-        gone: rows to delete, as they were, by kind of event.
-        changed: (kind, the row as it was, as it will be).
-        leased: rows as they were and as they will be, place by place.
-        leases: ids by (due_ms, token, attempt) of the leased.
-        inserted: new rows; of them some are leased already.
-        results: for each part of the batch, what to settle it with.
-        unread: hand-outs that end at a place, as the payload of the row that stands
-            there is longer than what was set aside for it, and was not read.
-        claimed: for each claim of the batch, its rows; None where one cannot be leased yet.
-        purged: rows to delete, as they were, that a cut covers.
-        cuts: those that are made.
-        cuts_over: those that are over.
-        topics: names of the inserted, each once.
-        keys: rows of keys that are new; by namespace and key.
-        keys_replaced: rows in place of those that are over.
-        keys_repeated: new items that were not inserted, as their key named the same item before.
-        keys_in_conflict: the same, where it named another item.
+        deleted: old rows to delete, by kind of event.
+        changed: (kind, old row, new row).
+        leased: the old rows and the new rows of leases, place by place.
+        leases: numbers of the leased, by (due_ms, token, attempt).
+        inserted: new rows; some of them may be leased already.
+        results: for each part of the batch, the results of its entries.
+        unread: leases that stop at a place, because the payload of its row is larger than
+            its reservation, so it was not read.
+        directly_leased: for each direct delivery of the batch, its rows; None if a row cannot be leased yet.
+        purged: old rows to delete that a purge marker covers.
+        markers_set, markers_cleared: purge markers to set and to clear.
+        topics: topics of the inserted items, by namespace.
+        keys: new records of keys, by namespace and key.
+        keys_replaced: records in place of ones whose key window has ended.
+        key_repeat_count: repeats: new items that were not inserted, because their key names the same item.
+        key_conflict_count: new items that were not inserted, because their key names a different item.
     """
 
     deleted: dict[EventKind, list[Row]] = field(default_factory=dict)
@@ -83,23 +82,22 @@ def decide_batch(
     keys: Mapping[KeyName, IdempotencyKey] = NO_KEYS,
     purge_markers: PurgeMarkers = NO_PURGE_MARKERS,
 ) -> Decision:
-    """Judges every event by the row that `find_row` has and admits every new item whose key is not taken by `keys`.
+    """Apply every event to the row that `find_row` returns, and insert every new item whose key is not in use in `keys`.
 
-    What one of `purge_markers` covers is not there; a cut that this batch makes counts from the next on.
+    Items that `purge_markers` cover count as gone. A marker that this batch sets counts from the next batch on.
     """
     decision = Decision()
     if purge_markers:
         find_row = purge_markers.hide_purged(find_row)
     if batch.acks:
         _decide_acks(batch.acks, find_row, context, decision)
-    wanted = batch.dues_with_waiter()
-    for events in batch.events:
-        work = events.work
-        of = work.events[events.start : events.stop]
-        if wanted:
-            of = [_with_waiter(event, wanted) for event in of]
+    lease_ms_by_number = batch.dues_with_waiter()
+    for part in batch.events:
+        events = part.work.events[part.start : part.stop]
+        if lease_ms_by_number:
+            events = [_with_waiter(event, lease_ms_by_number) for event in events]
         decision.results.append(
-            (events, [_decide_event(event, find_row(event.id), context, timers, decision) for event in of])
+            (part, [_decide_event(event, find_row(event.id), context, timers, decision) for event in events])
         )
     if batch.hand_outs:
         _decide_hand_outs(batch.hand_outs, find_row, context, timers, decision)
@@ -115,14 +113,14 @@ def decide_batch(
 
 
 def entry_result(transition: Transition) -> Any:
-    """A verdict as a caller is told it: None, ALREADY_GONE or an error."""
+    """Return the caller's result of a transition: None, ALREADY_GONE or an error."""
     if transition.error is not None:
         return transition.error
     return ALREADY_GONE if transition.already_gone else None
 
 
 def _decide_acks(parts: Sequence[Part[Acks]], find_row: FindRow, context: FlushContext, decision: Decision) -> None:
-    gone = decision.deleted.setdefault(EventKind.ACK, [])
+    deleted = decision.deleted.setdefault(EventKind.ACK, [])
     for part in parts:
         work = part.work
         namespace, start = work.namespace, part.start
@@ -133,7 +131,7 @@ def _decide_acks(parts: Sequence[Part[Acks]], find_row: FindRow, context: FlushC
         for place, (number, token) in enumerate(zip(part.numbers, tokens, strict=True)):
             row = find_row(number)
             if row is not None and token == row.token and token and row.namespace == namespace:
-                gone.append(row)
+                deleted.append(row)
             else:
                 results[place] = entry_result(apply_event(Event(EventKind.ACK, number, namespace, token), row, context))
         decision.results.append((part, results))
@@ -142,20 +140,20 @@ def _decide_acks(parts: Sequence[Part[Acks]], find_row: FindRow, context: FlushC
 def _decide_event(
     event: Event, row: Row | None, context: FlushContext, timers: DueTimers, decision: Decision
 ) -> Transition:
-    verdict = apply_event(event, row, context)
-    if verdict.effect is Effect.DELETED:
+    transition = apply_event(event, row, context)
+    if transition.effect is Effect.DELETED:
         assert row is not None
         decision.deleted.setdefault(event.kind, []).append(row)
-    elif verdict.row is not None:
+    elif transition.row is not None:
         assert row is not None
-        if verdict.row.due_ms is not None:
-            verdict.row.due_ms = timers.raise_to_watermark(verdict.row.due_ms)
-        decision.changed.append((event.kind, row, verdict.row))
-    return verdict
+        if transition.row.due_ms is not None:
+            transition.row.due_ms = timers.raise_to_watermark(transition.row.due_ms)
+        decision.changed.append((event.kind, row, transition.row))
+    return transition
 
 
 def _with_waiter(event: Event, lease_ms_by_number: Mapping[int, int | None]) -> Event:
-    """A DUE event whose item a claim names, which gets it."""
+    """Return a DUE event as one with a waiter, if its item is delivered directly."""
     if event.kind is not EventKind.DUE or event.id not in lease_ms_by_number:
         return event
     return Event(EventKind.DUE, event.id, lease_ms=lease_ms_by_number[event.id], has_waiter=True)
@@ -166,14 +164,14 @@ def _decide_hand_outs(
 ) -> None:
     now_ms, token = context.now_ms, context.token
     ready = State.READY
-    lift_ms = timers.raise_to_watermark(0)
-    olds, news = decision.leased
-    # Most leases of a flush are equal: their end and their ids need not be looked for again.
-    last_ms, due_ms = -1, 0
-    last = (0, 0)
-    ids: list[int] = []
+    due_ms_min = timers.raise_to_watermark(0)
+    old_rows, new_rows = decision.leased
+    # Most leases of a flush are equal, so the last end and the last group are reused.
+    last_lease_ms, due_ms = -1, 0
+    last_group = (0, 0)
+    numbers: list[int] = []
     for part in parts:
-        own_ms = part.work.lease_ms
+        requested_ms = part.work.lease_ms
         results: list[Row | None] = [None] * part.count
         for place, number in enumerate(part.numbers):
             row = find_row(number)
@@ -183,31 +181,30 @@ def _decide_hand_outs(
                 _decide_event(Event(EventKind.DELIVER, number), row, context, timers, decision)
                 continue
             if row.payload is None:
-                # Nor is any that comes after it in this order.
+                # The payloads of the following rows were not read either.
                 decision.unread.append((part, part.start + place, row))
                 break
-            lease_ms = row.lease_ms if own_ms is None else own_ms
-            if lease_ms != last_ms:
-                last_ms, due_ms = lease_ms, _lease_end_ms(lease_ms, now_ms, lift_ms)
+            lease_ms = row.lease_ms if requested_ms is None else requested_ms
+            if lease_ms != last_lease_ms:
+                last_lease_ms, due_ms = lease_ms, _lease_end_ms(lease_ms, now_ms, due_ms_min)
             new = results[place] = row.with_lease(due_ms, token)
-            olds.append(row)
-            news.append(new)
-            if last != (due_ms, new.attempt):
-                last = (due_ms, new.attempt)
-                ids = decision.leases.setdefault((due_ms, token, new.attempt), [])
-            ids.append(number)
+            old_rows.append(row)
+            new_rows.append(new)
+            if last_group != (due_ms, new.attempt):
+                last_group = (due_ms, new.attempt)
+                numbers = decision.leases.setdefault((due_ms, token, new.attempt), [])
+            numbers.append(number)
         decision.results.append((part, results))
 
 
 def _lease_end_ms(lease_ms: int, now_ms: int, due_ms_min: int) -> int:
-    """`due_ms_min` is the least due that may be written."""
     return max(due_ms_min, min(now_ms + lease_ms, TIME_MS_MAX))
 
 
 def _decide_purges(batch: Batch, decision: Decision) -> None:
     for part in batch.purges:
         work = part.work
-        if isinstance(work, SetPurgeMarker):  # its result is for whoever counts to say
+        if isinstance(work, SetPurgeMarker):  # the shard's counts give its result
             decision.markers_set.append(work.marker)
             continue
         if isinstance(work, DeletePurgedRows):
@@ -229,22 +226,22 @@ def _decide_inserts(
     numbers: list[int] = []
     for part in batch.inserts:
         work = part.work
-        own = work.items if part.count == len(work.items) else work.items[part.start : part.stop]
-        own_numbers = part.numbers
+        part_items = work.items if part.count == len(work.items) else work.items[part.start : part.stop]
+        part_numbers = part.numbers
         results: list[Any] = [None] * part.count
         if work.has_keys and not _add_keys_if_all_new(part, context, keys, decision):
             results = _add_keys(part, context, keys, decision)
-            own = [item for item, first in zip(own, results, strict=True) if first is None]
-            own_numbers = [number for number, first in zip(own_numbers, results, strict=True) if first is None]
+            part_items = [item for item, result in zip(part_items, results, strict=True) if result is None]
+            part_numbers = [number for number, result in zip(part_numbers, results, strict=True) if result is None]
         decision.results.append((part, results))
         if purge_markers:
-            own, own_numbers = _not_purged(work.namespace, own, own_numbers, purge_markers)
-        items += own
-        numbers += own_numbers
-        names = decision.topics.get(work.namespace)
-        if names is None:
-            names = decision.topics[work.namespace] = set()
-        names.update([item.topic for item in own])
+            part_items, part_numbers = _not_purged(work.namespace, part_items, part_numbers, purge_markers)
+        items += part_items
+        numbers += part_numbers
+        topics = decision.topics.get(work.namespace)
+        if topics is None:
+            topics = decision.topics[work.namespace] = set()
+        topics.update([item.topic for item in part_items])
     inserted = decision.inserted
     inserted += map(new_row, items, numbers, repeat(context.now_ms))
     if timers.watermark_ms is not None:
@@ -256,7 +253,7 @@ def _decide_inserts(
 def _not_purged(
     namespace: str, items: Sequence[NewItem], numbers: Sequence[int], purge_markers: PurgeMarkers
 ) -> tuple[Sequence[NewItem], Sequence[int]]:
-    """Those items, with their numbers, that were numbered after their topic's cut. The others were purged before they were written."""
+    """Return the items, with their numbers, that no purge marker covers. The others were purged before they were written."""
     kept = [
         (item, number)
         for item, number in zip(items, numbers, strict=True)
@@ -268,25 +265,25 @@ def _not_purged(
 def _add_keys_if_all_new(
     part: Part[Inserts], context: FlushContext, keys: Mapping[KeyName, IdempotencyKey], decision: Decision
 ) -> bool:
-    """Takes all keys of a part at once, when each is new and stands in the flush once; else does nothing."""
+    """Add all keys of a part at once if each is new and occurs in the flush once; else do nothing and return False."""
     work = part.work
     namespace = work.namespace
-    taken = decision.keys.setdefault(namespace, {})
+    new = decision.keys.setdefault(namespace, {})
     names = work.keys(part.start, part.stop)
-    fresh = set(names)
-    if keys or len(fresh) < len(names) or not fresh.isdisjoint(taken):
+    distinct = set(names)
+    if keys or len(distinct) < len(names) or not distinct.isdisjoint(new):
         return False
     until_ms = context.now_ms + context.retry_policies[namespace].key_window_ms
     digests = work.digests(part.start, part.stop)
-    rows = map(IdempotencyKey, repeat(namespace), names, part.numbers, digests, repeat(until_ms))
-    taken.update(zip(names, rows, strict=True))
+    records = map(IdempotencyKey, repeat(namespace), names, part.numbers, digests, repeat(until_ms))
+    new.update(zip(names, records, strict=True))
     return True
 
 
 def _add_keys(
     part: Part[Inserts], context: FlushContext, keys: Mapping[KeyName, IdempotencyKey], decision: Decision
 ) -> list[Any]:
-    """None for each entry whose key was free, which takes it; for the others the first item's number, or the conflict."""
+    """Add the keys that are free. Return None for each of them; else the number of the key's first item, or a conflict."""
     work = part.work
     namespace = work.namespace
     new = decision.keys.setdefault(namespace, {})
@@ -297,25 +294,25 @@ def _add_keys(
     results: list[Any] = []
     for key, number, digest in zip(names, part.numbers, digests, strict=True):
         old = keys.get((namespace, key))
-        row = new.get(key) or replaced.get(key)
-        if row is None and old is not None and old.until_ms > context.first_attempt_ms:
-            # A row of a deleted namespace of this name names an item that is gone: its key is free.
-            row = old if is_of_incarnation(old, policy.incarnation) else None
-        if row is None:
+        record = new.get(key) or replaced.get(key)
+        if record is None and old is not None and old.until_ms > context.first_attempt_ms:
+            # The record of a deleted namespace with this name does not count: its item is gone.
+            record = old if is_of_incarnation(old, policy.incarnation) else None
+        if record is None:
             (new if old is None else replaced)[key] = IdempotencyKey(namespace, key, number, digest, until_ms)
             results.append(None)
         else:
-            results.append(_repeat_result(row, digest, decision))
+            results.append(_repeat_result(record, digest, decision))
     return results
 
 
-def _repeat_result(row: IdempotencyKey, digest: bytes, decision: Decision) -> Any:
-    """What an entry is told whose key this row names: the first item's number, or the conflict."""
-    if row.digest == digest:
+def _repeat_result(record: IdempotencyKey, digest: bytes, decision: Decision) -> Any:
+    """Return the result of an entry whose key is in use: the number of the key's first item, or a conflict."""
+    if record.digest == digest:
         decision.key_repeat_count += 1
-        return row.item_id
+        return record.item_id
     decision.key_conflict_count += 1
-    return KeyConflict("this key was used for another item; give each item a key of its own")
+    return KeyConflict("this key was used for a different item; give each item its own key")
 
 
 def _decide_replay_lookups(
@@ -324,7 +321,7 @@ def _decide_replay_lookups(
     keys: Mapping[KeyName, IdempotencyKey],
     decision: Decision,
 ) -> None:
-    """After the inserts, whose keys are taken as well."""
+    # Called after the inserts, because their keys count as in use.
     for part in parts:
         work = part.work
         new = decision.keys.get(work.namespace, {})
@@ -333,32 +330,36 @@ def _decide_replay_lookups(
         results: list[Any] = []
         for place in range(part.start, part.stop):
             key = work.keys[place]
-            row = new.get(key) or replaced.get(key) or keys.get((work.namespace, key))
-            if row is None or row.until_ms <= context.first_attempt_ms or not is_of_incarnation(row, incarnation):
+            record = new.get(key) or replaced.get(key) or keys.get((work.namespace, key))
+            if (
+                record is None
+                or record.until_ms <= context.first_attempt_ms
+                or not is_of_incarnation(record, incarnation)
+            ):
                 results.append(work.refusals[place])
             else:
-                results.append(_repeat_result(row, work.digests[place], decision))
+                results.append(_repeat_result(record, work.digests[place], decision))
         decision.results.append((part, results))
 
 
 def _decide_direct_deliveries(
     deliveries: Sequence[HandOut], context: FlushContext, timers: DueTimers, decision: Decision
 ) -> None:
-    """New items that a waiter gets enter the table leased; those that were due and wanted are leased already."""
+    """Lease new items that are delivered directly. Due ones are leased already, by their DUE events."""
     places = {row.id: place for place, row in enumerate(decision.inserted)}
-    woken = {new.id: new for kind, _, new in decision.changed if kind is EventKind.DUE and new.state is State.LEASED}
-    lift_ms = timers.raise_to_watermark(0)
-    for claim in deliveries:
+    due = {new.id: new for kind, _, new in decision.changed if kind is EventKind.DUE and new.state is State.LEASED}
+    due_ms_min = timers.raise_to_watermark(0)
+    for delivery in deliveries:
         rows: list[Row | None] = []
-        for number in claim.numbers:
+        for number in delivery.numbers:
             place = places.get(number)
-            if place is None:  # not inserted, as its key was taken; or due, if there still is something to deliver
-                rows.append(woken.get(number))
+            if place is None:  # a due item, if it still exists; or a repeat, which was not inserted
+                rows.append(due.get(number))
                 continue
             row = decision.inserted[place]
             if row.state is State.READY:
-                lease_ms = row.lease_ms if claim.lease_ms is None else claim.lease_ms
-                due_ms = _lease_end_ms(lease_ms, context.now_ms, lift_ms)
+                lease_ms = row.lease_ms if delivery.lease_ms is None else delivery.lease_ms
+                due_ms = _lease_end_ms(lease_ms, context.now_ms, due_ms_min)
                 row = decision.inserted[place] = row.with_lease(due_ms, context.token)
                 rows.append(row)
             else:
@@ -367,7 +368,7 @@ def _decide_direct_deliveries(
 
 
 def chain_finders(*sources: Mapping[int, Row] | FindRow) -> FindRow:
-    """Looks a row up in one source after the other."""
+    """Return a function that looks a row up in the sources, one after the other."""
     gets: list[FindRow] = [source.get if isinstance(source, Mapping) else source for source in sources]
     if len(gets) == 1:
         return gets[0]
