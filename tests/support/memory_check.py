@@ -53,7 +53,7 @@ def purged_in_index(shard: Shard) -> list[str]:
     return [
         f"{topic} has something in its window that is purged"
         for topic, last in (cuts._last_numbers.items() if cuts else ())
-        if any(order_key_number(key) <= last for key in index.peek(topic, index.window_len(topic)))
+        if any(order_key_number(key) <= last for key in index.peek(topic, len(index)))
     ]
 
 
@@ -102,7 +102,7 @@ def _index(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
             yield f"invariant 13: {topic} has {len(ready)} ready items and no window"
         elif index.peek(topic, len(rows) + 1) != within:
             yield f"invariant 13: {topic} has window {index.peek(topic, len(rows) + 1)} instead of {within}"
-    if len(index) != sum(map(index.window_len, index.topics())):
+    if len(index) != sum(len(index.peek(topic, len(rows) + 1)) for topic in index.topics()):
         yield "the index does not know its size"
 
 

@@ -1,8 +1,8 @@
-"""How much each topic was asked for lately, and so how much of it to have loaded ahead.
+"""The recent demand for each topic, which decides how much of it to prefetch.
 
-Averages that decay with time, brought up to date only when their topic is
-touched. Bounded in topics: the one that was asked for longest ago leaves.
-Times are seconds of any clock that does not go back.
+Holds averages that decay with time and are updated only when their topic is used.
+Bounded in topics: the least recently dequeued topic is dropped. Times are seconds of
+any clock that does not go back.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Final
 from foqs.core.items.item import TopicName
 
 _CHECK_FRACTION: Final = 8
-"""What is loaded is looked at again when one in so many of what was wanted is gone."""
+"""The prefetched items are checked again when 1 in this many of the target was dequeued."""
 
 
 @dataclass(slots=True, frozen=True)
 class DemandSettings:
-    """How far ahead to load.
+    """How far ahead to prefetch.
 
     Attributes:
         tau_s: the time in which a past call's weight falls to 1/e.
-        horizon_s: how long what is loaded should last.
-        quiet_s: a topic that nobody asked for since is wanted no longer.
-        items_max: wanted of one topic at most.
-        topics_max: topics remembered.
+        horizon_s: how long the prefetched items should last.
+        idle_s: a topic without a dequeue for this time is not prefetched.
+        items_max: prefetched items of one topic at most.
+        topics_max: topics remembered at most.
     """
 
     tau_s: float = 2.0
@@ -38,7 +38,7 @@ class DemandSettings:
 
 
 class _TopicDemand:
-    """Sums over a topic's calls, each weighted by its age at `at_s`; and when to look at it again."""
+    """Sums over the calls for a topic, weighted by their age at `at_s`, and when to check its prefetched items again."""
 
     __slots__ = ("at_s", "calls", "items", "items_until_check", "last_count", "next_check_s")
 
@@ -57,46 +57,46 @@ class Demand:
     def __init__(self, settings: DemandSettings) -> None:
         self._settings: Final = settings
         self._topics: OrderedDict[TopicName, _TopicDemand] = OrderedDict()
-        """The one that was asked for longest ago first."""
+        """The least recently dequeued topic comes first."""
 
     def __len__(self) -> int:
         return len(self._topics)
 
     def record_dequeue(self, topic: TopicName, count: int, now_s: float) -> bool:
-        """A call took `count` items of a topic. Returns whether it is time to see how much of it is loaded.
+        """Record a call that took `count` items of a topic. Return whether to check how many of its items are prefetched.
 
-        It is when a part of what was wanted then was taken since `want` was
-        asked, or half of what it was to last for has passed.
+        That is so if a part of the last `prefetch_target` was dequeued since, or if
+        half of its horizon has passed.
         """
-        asked = self._topics.get(topic)
-        if asked is None:
-            asked = self._topics[topic] = _TopicDemand(now_s)
+        demand = self._topics.get(topic)
+        if demand is None:
+            demand = self._topics[topic] = _TopicDemand(now_s)
             if len(self._topics) > self._settings.topics_max:
                 self._topics.popitem(last=False)
         else:
             self._topics.move_to_end(topic)
-        left = exp((asked.at_s - now_s) / self._settings.tau_s)
-        asked.calls = asked.calls * left + 1
-        asked.items = asked.items * left + count
-        asked.at_s = now_s
-        asked.last_count = count
-        asked.items_until_check -= count
-        return asked.items_until_check < 0 or now_s >= asked.next_check_s
+        decay = exp((demand.at_s - now_s) / self._settings.tau_s)
+        demand.calls = demand.calls * decay + 1
+        demand.items = demand.items * decay + count
+        demand.at_s = now_s
+        demand.last_count = count
+        demand.items_until_check -= count
+        return demand.items_until_check < 0 or now_s >= demand.next_check_s
 
     def last_dequeue_s_ago(self, topic: TopicName, now_s: float) -> float | None:
-        """Since the last call that took some of a topic; None where that is not remembered."""
-        asked = self._topics.get(topic)
-        return None if asked is None else now_s - asked.at_s
+        """Return the time since the last call that took items of a topic; None if none is remembered."""
+        demand = self._topics.get(topic)
+        return None if demand is None else now_s - demand.at_s
 
     def prefetch_target(self, topic: TopicName, now_s: float) -> int:
-        """Items to have loaded ahead: what the horizon needs and one call's more; 0 for a topic nobody asks for."""
+        """Return how many items to prefetch: those for the horizon and for one more call; 0 for an idle topic."""
         settings = self._settings
-        asked = self._topics.get(topic)
-        if asked is None or now_s - asked.at_s > settings.idle_s:
+        demand = self._topics.get(topic)
+        if demand is None or now_s - demand.at_s > settings.idle_s:
             return 0
-        rate = asked.items * exp((asked.at_s - now_s) / settings.tau_s) / settings.tau_s
-        call = asked.items / asked.calls
-        want = min(max(ceil(rate * settings.horizon_s + call), asked.last_count), settings.items_max)
-        asked.items_until_check = want // _CHECK_FRACTION
-        asked.next_check_s = now_s + settings.horizon_s / 2
-        return want
+        per_second = demand.items * exp((demand.at_s - now_s) / settings.tau_s) / settings.tau_s
+        per_call = demand.items / demand.calls
+        target = min(max(ceil(per_second * settings.horizon_s + per_call), demand.last_count), settings.items_max)
+        demand.items_until_check = target // _CHECK_FRACTION
+        demand.next_check_s = now_s + settings.horizon_s / 2
+        return target

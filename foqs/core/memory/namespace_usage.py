@@ -1,8 +1,8 @@
-"""How much each namespace has in a shard: items and bytes of payload, in whatever state.
+"""The usage of a shard by each namespace: items in any state, and their payload bytes.
 
-Counted from committed changes. Until `found` has brought what was there before
-the first of them, it holds the changes alone, and may be negative; what `least`
-says is never more than there is, so whoever refuses by it refuses rightly.
+Counts committed changes. Until `add_initial` has added all that was there before the
+first change, it holds the changes only and may be negative. `lower_bound` never
+exceeds the true usage, so a refusal that is based on it is justified.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ _BYTES: Final = attrgetter("payload_bytes")
 
 
 class NamespaceUsage:
-    """Items and bytes by namespace. One that has neither is forgotten."""
+    """Items and bytes by namespace. A namespace with neither is forgotten."""
 
     def __init__(self) -> None:
         self._usage: dict[str, list[int]] = {}
 
     def lower_bound(self, namespace: str) -> tuple[int, int]:
-        """(items, bytes) that the namespace has at least; exact once `found`."""
+        """Return the (items, bytes) that the namespace has at least. Exact once the initial usage is added."""
         items, size = self._usage.get(namespace, (0, 0))
         return max(0, items), max(0, size)
 
     def on_rows_inserted(self, rows: Sequence[Row]) -> None:
-        """New rows are committed."""
+        """Count committed new rows."""
         self._change(rows, 1)
 
     def on_rows_deleted(self, rows: Sequence[Row]) -> None:
-        """Rows are gone, committed."""
+        """Subtract rows whose deletion is committed."""
         self._change(rows, -1)
 
     def add_initial(self, usage: Iterable[tuple[str, int, int]]) -> None:
-        """(namespace, items, bytes) that the table held before the first change; a namespace may stand in it often."""
+        """Add the (namespace, items, bytes) that the table held before the first change. A namespace may occur often."""
         for namespace, items, size in usage:
             self._add(namespace, items, size)
 
     def restart_initial(self) -> None:
-        """`found` will bring what the table holds now."""
+        """Start again from the present table: `add_initial` will add what it holds now."""
         self._usage.clear()
 
     def _change(self, rows: Sequence[Row], sign: int) -> None:
-        names = set(map(_NAMESPACE, rows))
-        if len(names) == 1:
-            self._add(names.pop(), sign * len(rows), sign * sum(map(_BYTES, rows)))
+        namespaces = set(map(_NAMESPACE, rows))
+        if len(namespaces) == 1:
+            self._add(namespaces.pop(), sign * len(rows), sign * sum(map(_BYTES, rows)))
             return
         items: Counter[str] = Counter()
         sizes: Counter[str] = Counter()
@@ -60,10 +60,10 @@ class NamespaceUsage:
             self._add(namespace, sign * count, sign * sizes[namespace])
 
     def _add(self, namespace: str, items: int, size: int) -> None:
-        held = self._usage.get(namespace)
-        if held is None:
-            held = self._usage[namespace] = [0, 0]
-        held[0] += items
-        held[1] += size
-        if not held[0] and not held[1]:
+        usage = self._usage.get(namespace)
+        if usage is None:
+            usage = self._usage[namespace] = [0, 0]
+        usage[0] += items
+        usage[1] += size
+        if not usage[0] and not usage[1]:
             del self._usage[namespace]

@@ -1,13 +1,12 @@
-"""The ready index of one shard: which READY items come next, topic by topic.
+"""The ready index of one shard: which READY items come next, by topic.
 
-A sorted window of keys per topic. Always true between two flushes: a window
-holds exactly the topic's READY keys at or below its boundary that are not
-reserved. The boundary None is +infinity: the table holds no READY key beyond
-the window. A topic without a window has no READY item beyond those reserved.
-Eviction lowers a boundary, a refill raises it. Knows keys, never rows, and
-nobody who reads a table.
+Holds a sorted window of order keys per topic. Always true between two flushes: a
+window holds exactly the topic's READY keys at or below its boundary that are not
+reserved. A boundary of None is +infinity: the table holds no READY key beyond the
+window. A topic without a window has no READY items except reserved ones. Eviction
+lowers a boundary, a refill raises it. Knows keys, not rows, and reads no table.
 
-A re-keyed item is discarded by its old key and added by its new one.
+If the key of an item changes, its old key is discarded and its new one added.
 """
 
 from __future__ import annotations
@@ -20,18 +19,17 @@ from typing import Final
 from foqs.core.items.item import NUMBER_MAX, OrderKey, TopicName, pack_order_key, unpack_order_key
 
 BELOW_ALL: Final[OrderKey] = 0
-"""Lower than every key, as no item has the number 0: the boundary of a window that covers nothing yet."""
+"""Lower than every key, because no item has the number 0. The boundary of a window that covers nothing yet."""
 
 _COMPACT_FRACTION: Final = 4
-"""A window's list is compacted when more than one slot in so many was taken: a few words moved for each key."""
-
+"""A window's list is compacted when more than 1 slot in this many is unused, so a key costs few moves."""
 
 _REFILL_KEYS_MIN: Final = 500
-"""A refill reads as many keys as this where the window has room, even with more topics than there is room for."""
+"""A refill reads this many keys if the window has room, even if all topics together exceed `keys_max`."""
 
 
 class _Window:
-    """`keys[start:]` are what it holds; what is before `start` was taken and waits for the list to be compacted."""
+    """Holds the keys `keys[start:]`. The keys before `start` were reserved, and remain until the list is compacted."""
 
     __slots__ = ("boundary", "is_evictable", "keys", "prefetched_to", "refill", "start", "topic")
 
@@ -51,8 +49,8 @@ class _Window:
 class Refill:
     """A read that extends a topic's window: up to `limit` READY keys above `after`, in order.
 
-    It is void, and its result is ignored, once its window was forgotten,
-    discovered anew or lowered.
+    It is void, and its result is ignored, if its window was forgotten, discovered
+    again or lowered since.
     """
 
     __slots__ = ("_window", "after", "changes", "changes_max", "limit", "topic")
@@ -64,29 +62,29 @@ class Refill:
         self.after = after
         self.limit = limit
         self.changes = changes
-        """By number, what is known better than from the read: the key of what became READY, None of what did not stay it.
+        """Changes that the read may have missed, by number: the key of an item that became READY, else None.
 
-        What is taken needs no note: it lay at or below `after`, where nothing is read.
+        Reserved items need no entry: their keys are at or below `after`, which is not read.
         """
         self.changes_max = changes_max
         self._window = window
 
     def record_changes(self, numbers: Iterable[int], keys: Iterable[OrderKey | None]) -> None:
-        """These were touched since the read began. So much that it does not fit makes the refill void."""
+        """Record items that changed since the read began. The refill is void if there are too many."""
         self.changes.update(zip(numbers, keys, strict=False))
         if len(self.changes) > self.changes_max:
             self._window.refill = None
 
 
 class ReadyIndex:
-    """READY keys of one shard.
+    """The READY keys of one shard.
 
-    When full, the topics least recently taken from or refilled lose keys from
-    the ends of their windows.
+    If it is full, the topics least recently dequeued or refilled lose keys from the
+    ends of their windows.
 
     Args:
         window_keys_max: keys held per topic.
-        keys_max: keys held over all topics; one per topic is always kept.
+        keys_max: keys held of all topics; one per topic is always kept.
     """
 
     def __init__(self, window_keys_max: int, keys_max: int) -> None:
@@ -94,84 +92,79 @@ class ReadyIndex:
         self._keys_max = keys_max
         self._windows: dict[TopicName, _Window] = {}
         self._evictable: OrderedDict[_Window, None] = OrderedDict()
-        """Every window with more than one key, and perhaps others; the coldest first."""
+        """All windows with more than one key, and perhaps others; the least recently used first."""
         self._reserved: dict[int, OrderKey] = {}
         self._reserved_key_max: OrderKey = BELOW_ALL
-        """No reserved key lies above it."""
+        """An upper bound of the reserved keys."""
         self._size = 0
         self.refill_count = 0
-        """Reads that were taken in."""
+        """Completed refills."""
         self.evicted_count = 0
-        """Keys left to the table because a window, or the index, was full."""
+        """Keys dropped because a window, or the index, was full."""
 
     def __len__(self) -> int:
         return self._size
 
     @property
     def reserved_count(self) -> int:
-        """Keys taken and neither settled nor given back."""
+        """The count of keys that are reserved, and neither confirmed nor released."""
         return len(self._reserved)
 
-    # --------------------------------------------------------------- looking
+    # --------------------------------------------------------------- queries
 
     def topics(self) -> list[TopicName]:
-        """The topics that have, or may have, READY items beyond those reserved."""
+        """Return the topics that have, or may have, READY items that are not reserved."""
         return list(self._windows)
 
     @property
     def topic_count(self) -> int:
-        """How many topics have, or may have, READY items beyond those reserved."""
+        """The count of `topics`."""
         return len(self._windows)
 
     def filter_known(self, topics: Collection[TopicName]) -> list[TopicName]:
-        """Those that have, or may have, READY items beyond those reserved, in their order."""
+        """Return those of these topics that are in the index, in the given order."""
         windows = self._windows
         if windows.keys().isdisjoint(topics):
             return []
         return [topic for topic in topics if topic in windows]
 
     def best_key(self, topic: TopicName) -> OrderKey | None:
-        """The best key of the window; None when the window is empty."""
+        """Return the best key of the window; None if the window is empty."""
         window = self._windows.get(topic)
         return window.keys[window.start] if window else None
 
     def best_key_bound(self, topic: TopicName) -> OrderKey | None:
-        """No READY key beyond those reserved lies below this one: `head`, or else the boundary; None: there is none."""
+        """Return a lower bound of the READY keys that are not reserved; None if there are none."""
         window = self._windows.get(topic)
         if window is None:
             return None
         return window.keys[window.start] if window else window.boundary
 
     def __contains__(self, topic: TopicName) -> bool:
-        """The topic has, or may have, READY items beyond those reserved."""
+        """Return whether the topic has, or may have, READY items that are not reserved."""
         return topic in self._windows
 
-    def window_len(self, topic: TopicName) -> int:
-        """How many keys the window holds."""
-        window = self._windows.get(topic)
-        return 0 if window is None else len(window)
-
     def peek(self, topic: TopicName, count: int) -> list[OrderKey]:
-        """The best keys of the window, in order, at most `count`."""
+        """Return at most `count` best keys of the window, in order."""
         window = self._windows.get(topic)
         return [] if window is None else window.keys[window.start : window.start + count]
 
     def peek_with_boundary(self, topic: TopicName, count: int) -> tuple[list[OrderKey], OrderKey | None]:
-        """(what `peek` says, what `boundary` says)."""
+        """Return the results of `peek` and `boundary`."""
         window = self._windows.get(topic)
         return ([], None) if window is None else (window.keys[window.start : window.start + count], window.boundary)
 
     def boundary(self, topic: TopicName) -> OrderKey | None:
-        """The greatest key that the window covers; None when the table holds nothing beyond the window."""
+        """Return the greatest key that the window covers; None if the table holds no READY key beyond the window."""
         window = self._windows.get(topic)
         return None if window is None else window.boundary
 
     def is_reserved(self, number: int) -> bool:
-        """The item's key was taken, and neither settled nor given back."""
+        """Return whether the item's key is reserved, and neither confirmed nor released."""
         return number in self._reserved
 
     def rank(self, topic: TopicName, key: OrderKey) -> tuple[int, OrderKey | None]:
-        """How many keys of the window are better than `key`, and above which key the table may hold more; None: none."""
+        """Return (the count of better keys in the window, the key above which the table may hold more of them, or None)."""
         window = self._windows.get(topic)
         if window is None:
             return 0, None
@@ -180,12 +173,15 @@ class ReadyIndex:
         return better, boundary if boundary is not None and boundary < key else None
 
     def oldest_ms(self, keys_max: int, topic: TopicName | None = None) -> int | None:
-        """The least deliver_after_ms of the windows, or of a topic's, looking at every head and at most `keys_max` other keys."""
+        """Return the lowest deliver_after_ms in all windows, or in a topic's.
+
+        Examines the first key of each window and at most `keys_max` other keys, so the result is approximate.
+        """
         oldest: int | None = None
         windows = self._windows.values() if topic is None else filter(None, [self._windows.get(topic)])
         for window in windows:
             at, keys = window.start, window.keys
-            # Within a priority the first key is the oldest; the next one to look at is of the next priority.
+            # The first key of each priority is the oldest one.
             while at < len(keys):
                 priority, after_ms, _ = unpack_order_key(keys[at])
                 if oldest is None or after_ms < oldest:
@@ -196,33 +192,33 @@ class ReadyIndex:
                 keys_max -= 1
         return oldest
 
-    # ---------------------------------------------------- what the table did
+    # ---------------------------------------------------- changes of the table
 
     def discover(self, topic: TopicName) -> None:
-        """The table may hold READY items of `topic` that this index has not seen."""
+        """Note that the table may hold READY items of `topic` that are not in the index."""
         self.forget(topic)
         self._windows[topic] = _Window(topic, BELOW_ALL)
 
     def forget(self, topic: TopicName) -> None:
-        """The table holds no READY item of `topic`: there is nothing to refill from."""
+        """Drop the window of a topic without READY items in the table."""
         window = self._windows.get(topic)
         if window is not None:
             self._size -= len(window)
             self._remove_window(window)
 
     def forget_all(self, topics: Iterable[TopicName]) -> None:
-        """As `forget`, of many topics, of which mostly none has a window any more."""
+        """Forget many topics. Fast for those without a window, which are most."""
         windows = self._windows
         for topic in topics:
             if topic in windows:
                 self.forget(topic)
 
     def add(self, topic: TopicName, key: OrderKey) -> None:
-        """An item became READY, or was re-keyed while READY. One that is here already, or reserved, is left as it is."""
+        """Add an item that became READY, or got a new key while READY, unless its key is in the window or the item is reserved."""
         self.add_many(topic, (key,))
 
     def add_many(self, topic: TopicName, keys: Sequence[OrderKey]) -> None:
-        """As `add`, for keys in ascending order."""
+        """Do as `add`, for keys in ascending order."""
         if keys and keys[0] <= self._reserved_key_max:
             reserved = self._reserved
             keys = [key for key in keys if key & NUMBER_MAX not in reserved]
@@ -230,7 +226,7 @@ class ReadyIndex:
             self._add_ready(topic, keys)
 
     def discard(self, topic: TopicName, key: OrderKey) -> None:
-        """An item is READY no longer; a reservation of it has nothing to give back. Unknown keys are ignored."""
+        """Remove an item that is no longer READY, and its reservation. Unknown keys are ignored."""
         number = key & NUMBER_MAX
         self._reserved.pop(number, None)
         window = self._windows.get(topic)
@@ -245,16 +241,16 @@ class ReadyIndex:
             self._size -= 1
             self._compact(window)
 
-    # -------------------------------------------------------------- hand-out
+    # -------------------------------------------------------------- delivery
 
     def reserve(self, topic: TopicName, count: int, key_max: OrderKey | None = None) -> list[OrderKey]:
-        """Takes the best keys out, in order, and reserves them: at most `count`, none above `key_max`."""
+        """Reserve the best keys: at most `count`, none above `key_max`. Return them in order."""
         window = self._windows.get(topic)
         if window is None or count <= 0:
             return []
         keys, start = window.keys, window.start
         if len(keys) == 1 and window.boundary is None and not start and (key_max is None or keys[0] <= key_max):
-            # Where there are many topics, most hold one: it goes, and its window with it.
+            # A fast path: with many topics, most windows hold one key.
             key = keys[0]
             self._reserved[key & NUMBER_MAX] = key
             if key > self._reserved_key_max:
@@ -265,24 +261,23 @@ class ReadyIndex:
         end = min(start + count, len(keys))
         if key_max is not None and end > start and keys[end - 1] > key_max:
             end = bisect_right(keys, key_max, start, end)
-        taken = keys[start:end]
-        if not taken:
-            return taken
-        self._reserved.update([(key & NUMBER_MAX, key) for key in taken])
-        if taken[-1] > self._reserved_key_max:
-            self._reserved_key_max = taken[-1]
+        best = keys[start:end]
+        if not best:
+            return best
+        self._reserved.update([(key & NUMBER_MAX, key) for key in best])
+        if best[-1] > self._reserved_key_max:
+            self._reserved_key_max = best[-1]
         window.start = end
-        self._size -= len(taken)
+        self._size -= len(best)
         if window.is_evictable:
             self._evictable.move_to_end(window)
         self._compact(window)
-        return taken
+        return best
 
     def confirm_reservations(self, numbers: Iterable[int]) -> int:
-        """Reserved items were leased or are gone. Returns how many of them were still reserved.
+        """End the reservations of items that were leased or are gone. Return how many of them were still reserved.
 
-        Another was re-keyed since it was taken, and is perhaps in a window:
-        `discard` it by its row's key.
+        The others got another key since and may be in a window: `discard` them by the keys of their rows.
         """
         reserved = self._reserved
         before = len(reserved)
@@ -293,55 +288,55 @@ class ReadyIndex:
         return before - len(reserved)
 
     def release_reservations(self, topic: TopicName, keys: Iterable[OrderKey]) -> bool:
-        """Reserved items were not handed out after all. Returns whether any of them still was reserved."""
+        """Return reserved items that were not delivered to their window. Return whether any of them was still reserved."""
         reserved = self._reserved
-        # A key of another reservation of the same number is a former one: it has nothing to give back.
-        back = [key for key in keys if reserved.get(key & NUMBER_MAX) == key]
-        if not back:
+        # If the reservation of a number has another key, this key is outdated.
+        released = [key for key in keys if reserved.get(key & NUMBER_MAX) == key]
+        if not released:
             return False
-        for key in back:
+        for key in released:
             del reserved[key & NUMBER_MAX]
-        back.sort()
-        self._add_ready(topic, back)
+        released.sort()
+        self._add_ready(topic, released)
         return True
 
     # ---------------------------------------------------------------- refill
 
     def needs_refill(self, topic: TopicName) -> bool:
-        """True when the window is empty while the table may hold more."""
+        """Return whether the window is empty and the table may hold more keys."""
         return self.is_low(topic, 1)
 
     def is_low(self, topic: TopicName, keys_min: int) -> bool:
-        """True when the window holds fewer than `keys_min` keys while the table may hold more."""
+        """Return whether the window holds fewer than `keys_min` keys and the table may hold more."""
         window = self._windows.get(topic)
         return window is not None and window.boundary is not None and len(window) < keys_min
 
     def start_refill(self, topic: TopicName) -> Refill | None:
-        """What to read to extend the window; None when there is nothing to read or to make room for, or one is open.
+        """Return the read that extends the window; None if there is nothing to read, no room, or a refill in progress.
 
-        The read may run beside everything else; `finish_refill` or `cancel_refill` ends it.
+        The read may run while the index changes. `finish_refill` or `cancel_refill` ends it.
         """
         window = self._windows.get(topic)
         if window is None or window.boundary is None or window.refill is not None:
             return None
         half = max(1, self._window_keys_max // 2)
-        # What topics in use read must not put each other out, or each would be read anew for every take.
+        # The refills of topics in use must not evict each other, or each dequeue would need a read.
         share = max(_REFILL_KEYS_MIN, self._keys_max // (2 * max(1, len(self._evictable))), self._keys_max - self._size)
         limit = min(half, share, self._keys_max, self._window_keys_max - len(window))
         if limit <= 0:
             return None
-        # What is reserved now may lie above the boundary, and be leased while the read runs.
-        noted: dict[int, OrderKey | None] = dict.fromkeys(self._reserved)
-        window.refill = Refill(window, window.boundary, limit, noted, len(noted) + self._keys_max)
+        # Keys that are reserved now may lie above the boundary, and be leased while the read runs.
+        changes: dict[int, OrderKey | None] = dict.fromkeys(self._reserved)
+        window.refill = Refill(window, window.boundary, limit, changes, len(changes) + self._keys_max)
         return window.refill
 
     def finish_refill(self, refill: Refill, keys: Sequence[OrderKey], complete: bool) -> None:
-        """Takes in what the read found. Only between two flushes: whatever is committed was said here.
+        """Add the keys that the read found. Only between two flushes, when the index knows all commits.
 
         Args:
             keys: READY keys of the table above `refill.after`, in order and
                 without a gap, as they were at some moment since `start_refill`.
-            complete: the table held none beyond them.
+            complete: the table held no READY key beyond them.
         """
         window = self._windows.get(refill.topic)
         if window is None or window.refill is not refill:
@@ -349,12 +344,12 @@ class ReadyIndex:
         window.refill = None
         self.refill_count += 1
         boundary = None if complete else keys[-1] if keys else refill.after
-        noted = refill.changes
-        # What was at or below the old boundary is in the window, or was taken from it.
-        known = [key for key in noted.values() if key is not None and key > refill.after]
-        found = [key for key in keys if key & NUMBER_MAX not in noted] if noted else list(keys)
-        if known:
-            found += known
+        changes = refill.changes
+        # Keys at or below the old boundary are in the window already, or were reserved.
+        changed = [key for key in changes.values() if key is not None and key > refill.after]
+        found = [key for key in keys if key & NUMBER_MAX not in changes] if changes else list(keys)
+        if changed:
+            found += changed
             found.sort()
         window.boundary = boundary
         self._mark_recently_used(window)
@@ -363,7 +358,7 @@ class ReadyIndex:
         self._compact(window)
 
     def cancel_refill(self, refill: Refill) -> None:
-        """The read failed or is not wanted any more."""
+        """End a refill whose read failed or is no longer needed."""
         window = self._windows.get(refill.topic)
         if window is not None and window.refill is refill:
             window.refill = None
@@ -371,19 +366,19 @@ class ReadyIndex:
     # -------------------------------------------------------------- prefetch
 
     def prefetched_count(self, topic: TopicName) -> int:
-        """How many keys of the window, from the head, are loaded."""
+        """Return how many of the window's first keys are prefetched."""
         window = self._windows.get(topic)
         return 0 if window is None else bisect_right(window.keys, window.prefetched_to, window.start) - window.start
 
     def not_prefetched(self, topic: TopicName, count: int) -> list[OrderKey]:
-        """Those of the first `count` keys of the window that are not loaded."""
+        """Return those of the first `count` keys of the window that are not prefetched."""
         window = self._windows.get(topic)
         if window is None:
             return []
         return window.keys[bisect_right(window.keys, window.prefetched_to, window.start) : window.start + count]
 
     def set_prefetched(self, topic: TopicName, key: OrderKey) -> None:
-        """The rows of the window's keys up to `key` are loaded, or will be."""
+        """Note that the rows of the window's keys up to `key` are prefetched, or will be."""
         window = self._windows.get(topic)
         if window is not None:
             window.prefetched_to = key
@@ -401,38 +396,38 @@ class ReadyIndex:
         self._insert_keys(window, keys)
 
     def _insert_keys(self, window: _Window, keys: Sequence[OrderKey]) -> None:
-        """Puts ascending `keys` into the window as far as its boundary and the limits allow."""
+        """Insert ascending `keys` into the window, up to its boundary and the limits."""
         boundary = window.boundary
         if boundary is not None and keys[-1] > boundary:
             keys = keys[: bisect_right(keys, boundary)]
             if not keys:
                 return
-        held, start = window.keys, window.start
-        before = len(held) - start
-        if not before or keys[0] > held[-1]:
-            held.extend(keys)
-        elif keys[-1] < held[start] and len(keys) <= start:
-            # What was given back mostly finds the place that it left.
+        window_keys, start = window.keys, window.start
+        size_before = len(window_keys) - start
+        if not size_before or keys[0] > window_keys[-1]:
+            window_keys.extend(keys)
+        elif keys[-1] < window_keys[start] and len(keys) <= start:
+            # Released keys usually fit where they were before.
             window.start -= len(keys)
-            held[window.start : start] = keys
+            window_keys[window.start : start] = keys
         else:
-            _merge_into(held, start, keys)
-        self._on_window_grown(window, len(held) - window.start - before)
+            _merge_into(window_keys, start, keys)
+        self._on_window_grown(window, len(window_keys) - window.start - size_before)
 
     def _on_window_grown(self, window: _Window, added: int) -> None:
-        """A window holds so many more keys, perhaps more than there is room for."""
-        now = len(window)
+        """Count the keys added to a window, and enforce the limits."""
+        size = len(window)
         self._size += added
-        if now > 1 and not window.is_evictable:
+        if size > 1 and not window.is_evictable:
             window.is_evictable = True
             self._evictable[window] = None
-        if now > self._window_keys_max:
+        if size > self._window_keys_max:
             self._lower_boundary(window, self._window_keys_max)
         if self._size > self._keys_max:
             self._evict()
 
     def _evict(self) -> None:
-        """Takes keys from the coldest windows until the rest fits; a window that has no more to give leaves the list."""
+        """Drop keys from the least recently used windows until the rest fits. A window keeps at least one key."""
         while self._size > self._keys_max and self._evictable:
             window = next(iter(self._evictable))
             self._lower_boundary(window, max(1, len(window) - (self._size - self._keys_max)))
@@ -441,7 +436,7 @@ class ReadyIndex:
                 window.is_evictable = False
 
     def _lower_boundary(self, window: _Window, keys_max: int) -> None:
-        """Keeps the best `keys_max` keys, at least one: the rest is left to the table."""
+        """Keep the best `keys_max` keys, at least one, and drop the rest from memory."""
         if len(window) <= keys_max:
             return
         self._size -= len(window) - keys_max
@@ -456,7 +451,7 @@ class ReadyIndex:
             self._evictable.move_to_end(window)
 
     def _compact(self, window: _Window) -> None:
-        """Compacts the list after keys went; drops a window that is empty and has nothing to be refilled from."""
+        """Compact the list after keys were removed. Drop the window if it is empty and cannot be refilled."""
         keys, start = window.keys, window.start
         if start * _COMPACT_FRACTION > len(keys):
             del keys[:start]
@@ -471,9 +466,9 @@ class ReadyIndex:
 
 
 def _merge_into(target: list[OrderKey], start: int, keys: Sequence[OrderKey]) -> None:
-    """Inserts ascending `keys` into the ascending `held[start:]`, which is not empty, but for those it has already.
+    """Insert ascending `keys` into the ascending, not empty `target[start:]`. Keys that are there already are left out.
 
-    Neighbours that fall into one gap go in together.
+    Keys that belong between the same two neighbours are inserted together.
     """
     at, place = 0, start
     while at < len(keys):

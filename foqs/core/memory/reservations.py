@@ -1,8 +1,8 @@
-"""How much room remembered rows may take, over all the caches that share it.
+"""The memory budgets for cached rows, which all row caches of a host share.
 
-A budget counts bytes and rows and never holds more than its limits. That for
-rows just written and that for rows loaded ahead also divide their room between
-namespaces. Knows sizes, not which rows are held, nor where.
+A budget counts bytes and rows and never exceeds its limits. The budgets for written
+and for prefetched rows also divide their room among namespaces. Knows sizes, not
+which rows are held, nor where.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Final
 from foqs.core.items.item import Row
 
 ROW_BYTES: Final = 512
-"""What a row costs in memory, besides payload and metadata."""
+"""The size of a row in memory, without payload and metadata."""
 
 _FIRST_GUESS_BYTES: Final = 2_048
-"""What a row is taken for in a namespace of which none was loaded yet."""
+"""The assumed size of a row in a namespace of which no row was read yet."""
 
 _NAMES_MAX: Final = 10_000
-"""So many namespaces have their longest payload remembered."""
+"""The longest payload is remembered for at most this many namespaces."""
 
 _ACTIVE_S: Final = 1.0
-"""A namespace that asked for room counts for so long."""
+"""A namespace counts as active for this time after it asked for room."""
 
 
 def size_of(rows: Collection[Row]) -> int:
-    """The bytes that these rows take, as far as their payload is here."""
+    """Return the bytes that these rows take in memory."""
     content = sum([len(row.metadata) if row.payload is None else len(row.metadata) + len(row.payload) for row in rows])
     return ROW_BYTES * len(rows) + content
 
 
 class Budget:
-    """At most `bytes_max` bytes and `items_max` rows; `bytes` and `items` are what is held of them."""
+    """Limits rows to `bytes_max` and `items_max`. `bytes` and `items` are in use."""
 
     def __init__(self, bytes_max: int, items_max: int) -> None:
         self.bytes_max: Final = bytes_max
@@ -41,11 +41,11 @@ class Budget:
         self.items = 0
 
     def fits(self, items: int, size: int) -> bool:
-        """Whether so many rows of `size` bytes altogether have room."""
+        """Return whether `items` more rows of `size` bytes in total fit."""
         return self.items + items <= self.items_max and self.bytes + size <= self.bytes_max
 
     def rows_that_fit(self, rows: list[Row], size: int) -> list[Row]:
-        """Of rows of `size` bytes altogether, those that have room when each is taken in that fits beside the ones before it."""
+        """Return the rows that fit, chosen in order. `size` is the total size of `rows`."""
         if self.fits(len(rows), size):
             return rows
         fitting: list[Row] = []
@@ -58,22 +58,22 @@ class Budget:
         return fitting
 
     def new_rows_that_fit(self, rows: list[Row], size: int) -> list[Row]:
-        """As `fitting`, of rows that were not held yet."""
+        """Return the rows that fit, of rows that are not in the cache yet."""
         return self.rows_that_fit(rows, size)
 
     def add(self, rows: list[Row], size: int) -> None:
-        """Takes in rows of `size` bytes altogether, which fit."""
+        """Count rows of `size` bytes in total, which must fit."""
         self.items += len(rows)
         self.bytes += size
 
     def remove(self, rows: list[Row], size: int) -> None:
-        """Gives back the room of rows of `size` bytes altogether."""
+        """Release the room of rows of `size` bytes in total."""
         self.items -= len(rows)
         self.bytes -= size
 
 
 class _DividedBudget(Budget):
-    """A budget that knows what each namespace holds."""
+    """A budget that is counted by namespace."""
 
     def add(self, rows: list[Row], size: int) -> None:
         self._change_by_namespace(rows, size, 1)
@@ -82,22 +82,22 @@ class _DividedBudget(Budget):
         self._change_by_namespace(rows, size, -1)
 
     def _change_by_namespace(self, rows: list[Row], size: int, sign: int) -> None:
-        parts = _group_by_namespace(rows)
-        for name, part in parts.items():
-            part_size = size if len(parts) == 1 else size_of(part)
-            self._change_namespace(name, sign * len(part), sign * part_size)
+        groups = _group_by_namespace(rows)
+        for namespace, group in groups.items():
+            group_size = size if len(groups) == 1 else size_of(group)
+            self._change_namespace(namespace, sign * len(group), sign * group_size)
 
     def _change_namespace(self, namespace: str, items: int, size: int) -> None:
-        """The namespace holds so much more, or less."""
+        """Add to the use of a namespace, or subtract."""
         self.items += items
         self.bytes += size
 
 
 class WrittenRowsBudget(_DividedBudget):
-    """A budget for rows just written, divided between the namespaces that hold something.
+    """The budget for rows just written, divided among the namespaces that have some.
 
-    A namespace may hold as much as is left free, so one alone has half of it:
-    items that nobody takes keep no room from those of others.
+    A namespace may hold as much as is left free, so a single one gets half of it.
+    Thus items that no consumer dequeues leave room for the items of others.
     """
 
     def __init__(self, bytes_max: int, items_max: int) -> None:
@@ -106,19 +106,19 @@ class WrittenRowsBudget(_DividedBudget):
         """Rows and bytes of each namespace."""
 
     def new_rows_that_fit(self, rows: list[Row], size: int) -> list[Row]:
-        parts = _group_by_namespace(rows)
-        if len(parts) == 1:
+        groups = _group_by_namespace(rows)
+        if len(groups) == 1:
             return self._namespace_rows_that_fit(rows, size, 0, 0)
-        admitted: list[Row] = []
+        all_fitting: list[Row] = []
         size = 0
-        for part in parts.values():
-            taken = self._namespace_rows_that_fit(part, size_of(part), len(admitted), size)
-            admitted += taken
-            size += size_of(taken)
-        return admitted
+        for group in groups.values():
+            fitting = self._namespace_rows_that_fit(group, size_of(group), len(all_fitting), size)
+            all_fitting += fitting
+            size += size_of(fitting)
+        return all_fitting
 
     def _namespace_rows_that_fit(self, rows: list[Row], size: int, other_items: int, other_size: int) -> list[Row]:
-        """Those of a namespace's rows that have room, beside so many others that are about to enter."""
+        """Return the rows of one namespace that fit beside others that are about to be added."""
         own, own_bytes = self._held.get(rows[0].namespace, (0, 0))
         items_max = self.items_max - self.items - other_items - own
         bytes_max = self.bytes_max - self.bytes - other_size - own_bytes
@@ -134,25 +134,25 @@ class WrittenRowsBudget(_DividedBudget):
 
 
 class LongestPayloads:
-    """The longest payload that is known of each namespace, however short its new ones must be now.
+    """The longest known payload of each namespace, even if its present limit is lower.
 
-    What is not remembered cannot be weighed before it is read: it is taken to be as
-    long as this. It only grows while the namespace lives; all is forgotten when there are too many names.
+    A row that is not cached is assumed to have a payload of this length until it is read.
+    A length only grows while the namespace exists. All are forgotten if there are too many.
     """
 
     def __init__(self) -> None:
         self._payload_bytes: dict[str, int] = {}
 
     def payload_bytes_max(self, namespace: str) -> int:
-        """0 when nothing is known."""
+        """Return the longest known payload of a namespace; 0 if none is known."""
         return self._payload_bytes.get(namespace, 0)
 
     def forget(self, namespace: str) -> None:
-        """Drops what is known: the namespace was deleted, and holds nothing."""
+        """Forget a namespace that was deleted."""
         self._payload_bytes.pop(namespace, None)
 
     def record(self, namespace: str, payload_bytes: int) -> None:
-        """Notes that the namespace holds, or may hold, such a payload."""
+        """Record that the namespace has, or may have, a payload of this length."""
         if payload_bytes > self._payload_bytes.get(namespace, 0):
             if len(self._payload_bytes) >= _NAMES_MAX:
                 self._payload_bytes.clear()
@@ -160,7 +160,7 @@ class LongestPayloads:
 
 
 class _Tenant:
-    """What a namespace holds, set aside room included, and when it asked last."""
+    """The use of the budget by one namespace, reservations included, and its last request."""
 
     __slots__ = ("bytes", "items", "last_request_s", "row_bytes", "weight")
 
@@ -173,30 +173,30 @@ class _Tenant:
 
 
 class PrefetchBudget(_DividedBudget):
-    """A budget for rows loaded ahead, divided between the namespaces that hold or want something.
+    """The budget for prefetched rows, divided among the namespaces that hold or want some.
 
-    Half of it is for whoever comes first. Of the rest a namespace gets what it
-    lacks of its share, by weight, among those that hold something or asked a
-    moment ago. So one that is alone may have everything, and one that comes
-    later gets its share as soon as rows of the others go.
+    Half of it is first come, first served. From the other half, a namespace may fill
+    up its share by weight among the namespaces that hold rows or asked recently. So a
+    single namespace may use all of it, and a later one gets its share as soon as rows
+    of the others are removed.
     """
 
     def __init__(self, bytes_max: int, items_max: int) -> None:
         super().__init__(bytes_max, items_max)
         self._tenants: dict[str, _Tenant] = {}
         self._tenants_max = 64
-        """When there are more, those that count no longer go."""
+        """Above this count, inactive tenants are dropped."""
 
     @property
     def namespace_count(self) -> int:
-        """How many namespaces are known."""
+        """The count of namespaces that are remembered."""
         return len(self._tenants)
 
     def reserve(self, namespace: str, weight: float, items: int, now_s: float) -> tuple[int, int]:
-        """Sets room aside for rows to be read. `weight` is above 0; `now_s` never goes back.
+        """Reserve room for rows to be read. `weight` is above 0; `now_s` never goes back.
 
         Returns:
-            (rows, bytes): how many of the `items` to read; what is set aside, to be given to `release`.
+            (rows, bytes): how many of the `items` to read, and the bytes to give to `release_reservation`.
         """
         tenant = self._tenants.get(namespace) or self._add_tenant(namespace, now_s)
         tenant.weight = weight
@@ -208,7 +208,7 @@ class PrefetchBudget(_DividedBudget):
         part = weight / weights
         room_items = _available(self.items_max, self.items, part, tenant.items)
         room_bytes = _available(self.bytes_max, self.bytes, part, tenant.bytes)
-        # Whoever holds nothing may try one row: it may be smaller than those seen before.
+        # A namespace without rows may try one, which may be smaller than those before.
         fitting = room_bytes // tenant.row_bytes or int(room_bytes > 0 and not tenant.items)
         count = max(0, min(items, room_items, fitting))
         size = min(count * tenant.row_bytes, room_bytes) if count else 0
@@ -216,11 +216,11 @@ class PrefetchBudget(_DividedBudget):
         return count, size
 
     def release_reservation(self, namespace: str, items: int, size: int) -> None:
-        """Gives back what `claim` set aside."""
+        """Release what `reserve` reserved."""
         self._change_tenant(self._tenants[namespace], -items, -size)
 
     def learn_row_bytes(self, namespace: str, rows: Collection[Row]) -> None:
-        """These were read, with payload or without: the next ones of the namespace are taken to be as large."""
+        """Learn the mean size of rows that were read, with payload or without. The next ones are assumed to be as large."""
         tenant = self._tenants.get(namespace)
         if rows and tenant is not None:
             unread = sum([row.payload_bytes for row in rows if row.payload is None])
@@ -249,17 +249,17 @@ class PrefetchBudget(_DividedBudget):
 
 
 def _group_by_namespace(rows: list[Row]) -> dict[str, list[Row]]:
-    """Rows in groups; mostly all are of one namespace."""
-    names = {row.namespace for row in rows}
-    if len(names) == 1:
-        return {names.pop(): rows}
-    parts: dict[str, list[Row]] = {}
+    # Usually all rows are of one namespace.
+    namespaces = {row.namespace for row in rows}
+    if len(namespaces) == 1:
+        return {namespaces.pop(): rows}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        parts.setdefault(row.namespace, []).append(row)
-    return parts
+        groups.setdefault(row.namespace, []).append(row)
+    return groups
 
 
 def _available(limit: int, used: int, fraction: float, own: int) -> int:
-    """What of `limit` somebody may still get who holds `own` of it and whose share is `fraction`."""
+    """Return how much of `limit` a namespace that holds `own` and has a share of `fraction` may still get."""
     free = limit - used
     return min(free, max(free - limit // 2, int(limit * fraction) - own))

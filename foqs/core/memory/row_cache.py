@@ -1,15 +1,14 @@
-"""Rows that a shard's owner still remembers, so that a flush need not read them back.
+"""The rows that the owner of a shard remembers, so that a flush need not read them.
 
-A shard has one owner and its writer does one thing at a time, so a remembered
-row is the row in the table: it is replaced when a flush that changes it is
-committed, and forgotten when it is deleted. A row that is here must not be
-changed; a leased one has no payload, as its delivery carries that. Whatever is
-not here is read.
+A shard has one owner, and its writer does one thing at a time. So a cached row equals
+the row in the table: it is replaced when a flush that changes it is committed, and
+removed when it is deleted. A cached row must not be changed. A leased row has no
+payload, because its delivery carries it. Rows that are not cached are read.
 
-Two pools, each with its budget, which the caches of a host's shards share: rows
-just written, of which a full pool takes no new ones, because the oldest are
-wanted soonest; and rows loaded ahead. A row stays in its pool for as long as it
-is here. Knows neither the index nor who reads.
+There are two pools, each with a budget that the caches of all shards of a host share:
+rows just written, and prefetched rows. A full pool of written rows accepts no new
+ones, because the oldest ones are needed first. A row stays in its pool while it is
+cached. Knows neither the index nor who reads.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from foqs.core.memory.reservations import ROW_BYTES, Budget, LongestPayloads, Pr
 
 
 class Prefetch:
-    """Rows that are being read ahead: those of `numbers`."""
+    """A prefetch in progress: the rows of `numbers` are being read."""
 
     __slots__ = ("namespace", "numbers", "reserved_bytes")
 
@@ -31,15 +30,15 @@ class Prefetch:
         self.namespace = namespace
         self.numbers = numbers
         self.reserved_bytes = size
-        """Set aside for them."""
+        """Bytes reserved for them."""
 
     @property
     def payload_bytes_max(self) -> int:
-        """Of each row: together no more is read than is set aside."""
+        """The payload to read of each row at most, so that all together stay within the reservation."""
         return max(0, self.reserved_bytes // len(self.numbers) - ROW_BYTES)
 
     def numbers_to_read_again(self, rows: Sequence[Row]) -> list[int]:
-        """Of these rows, which were read, those that came without payload and have room beside the others."""
+        """Return the rows that were read without their payload and still fit with it."""
         left = self.reserved_bytes - size_of(rows)
         fitting: list[int] = []
         for row in rows:
@@ -50,12 +49,12 @@ class Prefetch:
 
 
 class RowCache:
-    """Rows by id. `get` is its dict's own: `get(number)` is the row or None.
+    """Rows by number. `get(number)`, which returns the row or None, is the dict's own method, for speed.
 
     Args:
         written_budget: the budget of rows just written.
-        prefetch_budget: the budget of rows loaded ahead.
-        longest_payloads: told of what is loaded, for all shards of the host.
+        prefetch_budget: the budget of prefetched rows.
+        longest_payloads: records the payloads of prefetched rows, for all shards of the host.
     """
 
     def __init__(
@@ -66,94 +65,97 @@ class RowCache:
         self._prefetch_budget: Final = prefetch_budget
         self._rows: dict[int, Row] = {}
         self._prefetched: set[int] = set()
-        """Those in the pool of rows loaded ahead."""
+        """The numbers in the pool of prefetched rows."""
         self._prefetching: dict[int, Prefetch] = {}
-        """Ids being read, as far as nothing was written to them since their load began."""
+        """Numbers that are being read, without those written since their prefetch began."""
         self._prefetches: set[Prefetch] = set()
-        """Those that have room set aside."""
+        """The prefetches in progress, which hold reservations."""
         self.get: Final[Callable[[int], Row | None]] = self._rows.get
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def store_written(self, rows: Iterable[Row]) -> None:
-        """Rows as a flush has just committed them, each id once; `payload` may be None.
+        """Store rows as a flush has just committed them, each number once. `payload` may be None.
 
-        New rows are taken in as far as there is room. One that was here already
-        is replaced, and dropped when it has grown beyond the room.
+        New rows are stored while they fit. A cached row is replaced, and dropped if
+        the new version no longer fits.
         """
-        fresh = {row.id: row for row in rows}
-        self._invalidate_prefetches(fresh)
-        if self._rows.keys().isdisjoint(fresh):
-            self._add(self._written_budget, list(fresh.values()))
+        written = {row.id: row for row in rows}
+        self._invalidate_prefetches(written)
+        if self._rows.keys().isdisjoint(written):
+            self._add(self._written_budget, list(written.values()))
             return
-        known = self._rows.keys() & fresh.keys()
-        ahead = known & self._prefetched
-        self._replace(self._prefetch_budget, [fresh[number] for number in ahead])
-        self._replace(self._written_budget, [fresh[number] for number in known - ahead])
-        self._add(self._written_budget, [row for number, row in fresh.items() if number not in known])
+        cached = self._rows.keys() & written.keys()
+        prefetched = cached & self._prefetched
+        self._replace(self._prefetch_budget, [written[number] for number in prefetched])
+        self._replace(self._written_budget, [written[number] for number in cached - prefetched])
+        self._add(self._written_budget, [row for number, row in written.items() if number not in cached])
 
     def store_prefetched(self, rows: Iterable[Row]) -> None:
-        """Rows as they are in the table now, with payload; as many as there is room for. What is here already stays."""
-        fresh = [row for row in rows if row.id not in self._rows]
-        self._prefetched.update([row.id for row in self._add(self._prefetch_budget, fresh)])
+        """Store rows as they are in the table now, with payload, while they fit. Rows that are cached already stay."""
+        new = [row for row in rows if row.id not in self._rows]
+        self._prefetched.update([row.id for row in self._add(self._prefetch_budget, new)])
 
     def remove(self, numbers: Collection[int]) -> None:
-        """These rows are gone, or no longer known."""
+        """Remove rows that are deleted, or whose state is unknown."""
         self._invalidate_prefetches(numbers)
         self._remove(numbers)
 
     def clear(self) -> None:
-        """Forgets everything and gives the room back: the shard is another's now."""
-        for load in list(self._prefetches):
-            self.cancel_prefetch(load)
+        """Remove all rows and release their room, because the shard has another owner."""
+        for prefetch in list(self._prefetches):
+            self.cancel_prefetch(prefetch)
         self._remove(list(self._rows))
 
-    # ----------------------------------------------------------- loading ahead
+    # --------------------------------------------------------------- prefetch
 
     def start_prefetch(self, namespace: str, weight: float, numbers: Iterable[int], now_s: float) -> Prefetch | None:
-        """What to read of these ids, best first: those without payload here, as many as the namespace has room for.
+        """Return the rows to read, or None if there is nothing to read or no room.
 
-        The read may run beside flushes; `finish_prefetch` or `cancel_prefetch` ends it. None
-        when there is nothing to read, or no room.
+        These are the numbers, best first, whose payload is not cached, as many as the
+        namespace has room for. The read may run during flushes; `finish_prefetch` or
+        `cancel_prefetch` ends it.
         """
-        rows, loading = self._rows, self._prefetching
-        wanted = [
+        rows, prefetching = self._rows, self._prefetching
+        missing = [
             number
             for number in numbers
-            if number not in loading and ((row := rows.get(number)) is None or row.payload is None)
+            if number not in prefetching and ((row := rows.get(number)) is None or row.payload is None)
         ]
-        if not wanted:
+        if not missing:
             return None
-        count, size = self._prefetch_budget.reserve(namespace, weight, len(wanted), now_s)
+        count, size = self._prefetch_budget.reserve(namespace, weight, len(missing), now_s)
         if not count:
             return None
-        load = Prefetch(namespace, wanted[:count], size)
-        loading.update(dict.fromkeys(load.numbers, load))
-        self._prefetches.add(load)
-        return load
+        prefetch = Prefetch(namespace, missing[:count], size)
+        prefetching.update(dict.fromkeys(prefetch.numbers, prefetch))
+        self._prefetches.add(prefetch)
+        return prefetch
 
     def finish_prefetch(self, prefetch: Prefetch, rows: Sequence[Row]) -> None:
-        """Takes in what was read, unless it was written to since. Only between two flushes.
+        """Store the rows that were read, except those written since. Only between two flushes.
 
-        A row that came without payload is remembered so: its length is known.
+        A row that was read without its payload is stored too, because its length is useful.
         """
         current = [row for row in rows if self._prefetching.get(row.id) is prefetch and row.id not in self._rows]
         self.cancel_prefetch(prefetch)
         self._prefetch_budget.learn_row_bytes(prefetch.namespace, rows)
         self.longest_payloads.record(prefetch.namespace, max([row.payload_bytes for row in rows], default=0))
-        # A payload never changes: it serves whatever else of its row has changed since.
+        # A payload never changes, so it is valid even if the rest of its row has changed.
         filled = [
-            replace(here, payload=row.payload)
+            replace(cached, payload=row.payload)
             for row in rows
-            if row.payload is not None and (here := self._rows.get(row.id)) is not None and here.state is State.READY
+            if row.payload is not None
+            and (cached := self._rows.get(row.id)) is not None
+            and cached.state is State.READY
         ]
         if filled:
             self._remove([row.id for row in filled])
         self.store_prefetched(filled + current)
 
     def cancel_prefetch(self, prefetch: Prefetch) -> None:
-        """The read failed or is not wanted any more; safe to repeat."""
+        """End a prefetch whose read failed or is no longer needed. Safe to repeat."""
         if prefetch not in self._prefetches:
             return
         self._prefetches.discard(prefetch)
@@ -165,33 +167,33 @@ class RowCache:
     # ------------------------------------------------------------------ inside
 
     def _invalidate_prefetches(self, numbers: Collection[int]) -> None:
-        """Whatever is being read of these rows is no longer to be trusted."""
+        """Ignore the results of reads of these rows."""
         if self._prefetching and not self._prefetching.keys().isdisjoint(numbers):
             for number in numbers:
                 self._prefetching.pop(number, None)
 
     def _add(self, budget: Budget, rows: list[Row]) -> list[Row]:
-        """Takes in the first of these rows, as many as fit; returns them."""
+        """Add the rows that fit, and return them."""
         if not rows:
             return rows
         size = size_of(rows)
-        taken = budget.new_rows_that_fit(rows, size)
-        if len(taken) < len(rows):
-            rows, size = taken, size_of(taken)
+        fitting = budget.new_rows_that_fit(rows, size)
+        if len(fitting) < len(rows):
+            rows, size = fitting, size_of(fitting)
         budget.add(rows, size)
         self._rows.update(zip([row.id for row in rows], rows, strict=True))
         return rows
 
     def _replace(self, budget: Budget, rows: list[Row]) -> None:
-        """Puts new versions in the place of those that are here; drops those that have grown beyond the room."""
+        """Replace cached rows by new versions. Drop those that no longer fit."""
         if not rows:
             return
         numbers = [row.id for row in rows]
-        former = [self._rows[number] for number in numbers]
+        old_rows = [self._rows[number] for number in numbers]
         size = size_of(rows)
-        budget.remove(former, size_of(former))
+        budget.remove(old_rows, size_of(old_rows))
         if not budget.fits(len(rows), size):
-            # Those that have not grown come first: they always fit.
+            # Rows that have not grown come first, because they always fit.
             rows.sort(key=lambda row: size_of([row]) - size_of([self._rows[row.id]]))
             rows = budget.rows_that_fit(rows, size)
             size = size_of(rows)
@@ -204,12 +206,12 @@ class RowCache:
 
     def _remove(self, numbers: Collection[int]) -> None:
         pop = self._rows.pop
-        gone = [row for number in numbers if (row := pop(number, None)) is not None]
+        removed = [row for number in numbers if (row := pop(number, None)) is not None]
         if self._prefetched:
-            ahead = [row for row in gone if row.id in self._prefetched]
-            if ahead:
-                gone = [row for row in gone if row.id not in self._prefetched]
-                self._prefetched.difference_update([row.id for row in ahead])
-                self._prefetch_budget.remove(ahead, size_of(ahead))
-        if gone:
-            self._written_budget.remove(gone, size_of(gone))
+            prefetched = [row for row in removed if row.id in self._prefetched]
+            if prefetched:
+                removed = [row for row in removed if row.id not in self._prefetched]
+                self._prefetched.difference_update([row.id for row in prefetched])
+                self._prefetch_budget.remove(prefetched, size_of(prefetched))
+        if removed:
+            self._written_budget.remove(removed, size_of(removed))

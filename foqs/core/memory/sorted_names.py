@@ -1,9 +1,9 @@
-"""Names in their order, from which pages are read.
+"""Sorted names, which are read in pages.
 
-Holds `SortedNames`, which keeps them so, and `in_order`, which sorts what was
-not kept so. Always true: a name stands in it once, in a sorted run of bounded
-length; what comes and goes moves one run, however many names there are. Knows
-nothing of what is named.
+Holds `SortedNames`, a set that is kept sorted, and `merge_names`, which sorts unsorted
+lists. Always true: a name occurs in `SortedNames` once, in a sorted run of bounded
+length, so a change moves one run however many names there are. Knows nothing of the
+things that are named.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Final
 
 _RUN_MAX: Final = 512
 SORTED_PER_STEP_MAX: Final = 2_048
-"""Names sorted in one go: a millisecond."""
+"""Names sorted in one step, which takes about a millisecond."""
 NAMES_PER_STEP_MAX: Final = 256
-"""Names given out in one go; the caller looks at each of them."""
+"""Names yielded in one step. The caller processes each of them."""
 
 
 def merge_names(lists: Iterable[Sequence[str]], start_name: str, *, is_exclusive: bool = False) -> Iterator[str | None]:
-    """The names from `start_name` on, or `is_exclusive` it, of all lists in order, each once.
+    """Yield the names of all lists from `start_name` on, in order and each once. `is_exclusive` leaves `start_name` out.
 
-    None stands where the caller should let others run: no more than SORTED_MAX names
-    are sorted, nor PASSED_MAX given out, without one.
+    Yields None when the caller should let other tasks run: after each SORTED_PER_STEP_MAX
+    names sorted and each NAMES_PER_STEP_MAX names yielded.
     """
     runs: list[list[str]] = []
     unsorted = 0
@@ -39,19 +39,19 @@ def merge_names(lists: Iterable[Sequence[str]], start_name: str, *, is_exclusive
                 sorted([name for name in part if name > start_name or (name == start_name and not is_exclusive)])
             )
     last: str | None = None
-    passed = 0
+    yielded = 0
     for name in merge(*runs):
         if name != last:
-            if passed == NAMES_PER_STEP_MAX:
-                passed = 0
+            if yielded == NAMES_PER_STEP_MAX:
+                yielded = 0
                 yield None
-            passed += 1
+            yielded += 1
             last = name
             yield name
 
 
 class SortedNames:
-    """A set of names that gives them out in order."""
+    """A sorted set of names."""
 
     __slots__ = ("_last_names", "_runs", "_size")
 
@@ -65,12 +65,12 @@ class SortedNames:
         return self._size
 
     def add(self, name: str) -> None:
-        """One that is there already stays."""
-        runs, lasts = self._runs, self._last_names
+        """Add a name, unless it is there."""
+        runs, last_names = self._runs, self._last_names
         if not runs:
             runs.append([])
-            lasts.append(name)
-        at = min(bisect_left(lasts, name), len(lasts) - 1)
+            last_names.append(name)
+        at = min(bisect_left(last_names, name), len(last_names) - 1)
         run = runs[at]
         place = bisect_left(run, name)
         if place < len(run) and run[place] == name:
@@ -81,12 +81,12 @@ class SortedNames:
             half = len(run) // 2
             runs.insert(at + 1, run[half:])
             del run[half:]
-            lasts.insert(at, run[-1])
+            last_names.insert(at, run[-1])
             at += 1
-        lasts[at] = runs[at][-1]
+        last_names[at] = runs[at][-1]
 
     def discard(self, name: str) -> None:
-        """One that is not there is left out in silence."""
+        """Remove a name, if it is there."""
         at = bisect_left(self._last_names, name)
         if at == len(self._last_names):
             return
@@ -102,12 +102,12 @@ class SortedNames:
             del self._runs[at], self._last_names[at]
 
     def page_from(self, start_name: str, count: int, *, is_exclusive: bool) -> list[str]:
-        """The first names from this one on, or `is_exclusive` it, in order: at most `count`."""
-        find = bisect_right if is_exclusive else bisect_left
-        at = find(self._last_names, start_name)
+        """Return at most `count` names from `start_name` on, in order. `is_exclusive` leaves `start_name` out."""
+        bisect = bisect_right if is_exclusive else bisect_left
+        at = bisect(self._last_names, start_name)
         if at == len(self._runs):
             return []
-        found = self._runs[at][find(self._runs[at], start_name) :]
-        while len(found) < count and (at := at + 1) < len(self._runs):
-            found += self._runs[at]
-        return found[:count]
+        names = self._runs[at][bisect(self._runs[at], start_name) :]
+        while len(names) < count and (at := at + 1) < len(self._runs):
+            names += self._runs[at]
+        return names[:count]

@@ -1,12 +1,11 @@
-"""When to look for due rows, and from where.
+"""Decides when to scan a shard for due rows, and from which due time on.
 
-Every scan covers `watermark <= due <= now`; the watermark is the seed's
-checkpoint. Always true: no row below the watermark is due and unprocessed,
-because the watermark rises only when everything a scan found is committed, and
-a due that would be written below it is lifted to it. `next_ms` is never later
-than the earliest due above the watermark. A sweep without a lower bound runs
-once after takeover and then from time to time, so that a mistake makes an item
-late, not lost. Reads no clock and no table.
+A scan covers `watermark <= due <= now`. Always true: no row with a due below the
+watermark is unprocessed, because the watermark rises only when everything that a scan
+found is committed, and a due that would be written below it is raised to it.
+`next_scan_ms` is never later than the earliest due above the watermark. A sweep, which
+is a scan without a lower bound, runs once after a takeover and then at intervals, so
+that a bug makes an item late, not lost. Reads no clock and no table.
 """
 
 from __future__ import annotations
@@ -25,31 +24,31 @@ class DueTimers:
         self._next_due_ms: int | None = 0
         self._next_sweep_ms = 0
         self.last_sweep_ms: int | None = None
-        """When the last sweep was read to its end."""
+        """When the last sweep was completed."""
 
     def raise_to_watermark(self, due_ms: int) -> int:
-        """The due to write instead of `due_ms`, so that no scan misses it."""
+        """Return the due to write instead of `due_ms`, so that no scan misses it."""
         return due_ms if self.watermark_ms is None else max(due_ms, self.watermark_ms)
 
     def on_due_written(self, due_ms: int) -> None:
-        """A row with this due was committed."""
+        """Note that a row with this due was committed."""
         if self._next_due_ms is None or due_ms < self._next_due_ms:
             self._next_due_ms = due_ms
 
     def next_scan_ms(self) -> int:
-        """When the next scan is worth its while, on the shard's clock."""
+        """Return when the next scan is needed, on the shard's clock."""
         return self._next_sweep_ms if self._next_due_ms is None else min(self._next_due_ms, self._next_sweep_ms)
 
     def scan_lower_bound_ms(self, now_ms: int) -> int | None:
-        """The lower bound of a scan at `now_ms`; None for a sweep."""
+        """Return the lower bound of a scan at `now_ms`; None for a sweep."""
         return None if now_ms >= self._next_sweep_ms else self.watermark_ms
 
     def on_scan_completed(self, now_ms: int, next_due_ms: int | None, *, swept: bool) -> None:
-        """A scan up to `now_ms` was read to its end and all it found is committed.
+        """Record that a scan up to `now_ms` is complete and all that it found is committed.
 
         Args:
-            next_due_ms: the earliest due above `now_ms` then in the table.
-            swept: the scan had no lower bound.
+            next_due_ms: the earliest due above `now_ms` in the table at the scan.
+            swept: the scan was a sweep.
         """
         self.watermark_ms = now_ms if self.watermark_ms is None else max(self.watermark_ms, now_ms)
         self._next_due_ms = next_due_ms
@@ -58,12 +57,12 @@ class DueTimers:
             self.last_sweep_ms = now_ms
 
     def on_scan_incomplete(self, retry_at_ms: int, next_due_ms: int | None, *, swept: bool) -> None:
-        """A scan left something due behind: the watermark stays, and all from it is read again.
+        """Record that a scan left due rows unprocessed. The watermark stays, and the next scan starts from it again.
 
         Args:
-            retry_at_ms: when to try again what was left.
-            next_due_ms: the earliest due above the scan then in the table; it is not kept waiting.
-            swept: the scan had no lower bound, and neither shall the one that tries again.
+            retry_at_ms: when to scan again.
+            next_due_ms: the earliest due above the scan in the table; the retry is not later than that.
+            swept: the scan was a sweep, so the retry is one too.
         """
         self._next_due_ms = retry_at_ms if next_due_ms is None else min(retry_at_ms, next_due_ms)
         if swept:

@@ -1,11 +1,11 @@
-"""A shard's own time: a steady clock that follows the database's at a bounded rate.
+"""The shard clock: a steady clock that follows the database's clock at a bounded rate.
 
-Always true: it never goes back and never jumps; in a second of the steady clock
-it passes one second, more or less `slew_permille` milliseconds. A sample of
-the database's clock says how far the two are apart; the difference is worked off
-at that rate, whatever the database's clock has done. A new owner's time starts
-where the former's can have been at most, and never behind what it saved. Reads
-no clock itself; counts in microseconds, so that nothing is lost to rounding.
+Always true: it never goes back and never jumps; in a second of the steady clock it
+advances one second, plus or minus at most `slew_permille` milliseconds. A sample of
+the database's clock shows the difference, which is corrected at that rate, even if
+the database's clock jumps. A new owner's clock starts at least where the former
+owner's can have been, and never before the saved time. Reads no clock itself. Counts
+in microseconds, so that no rounding errors add up.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ _US_PER_MS = 1_000
 
 
 class ShardClock:
-    """Milliseconds since 1970-01-01 UTC, as this shard counts them.
+    """The time of a shard, in milliseconds since 1970-01-01 UTC.
 
     Args:
-        monotonic_ms: a steady clock that never goes back and counts on while the machine sleeps.
+        monotonic_ms: a steady clock that never goes back and also counts while the machine sleeps.
         start_ms: the shard's time now.
-        database_ms: the database's clock now, at the latest.
+        database_ms: the database's clock, read just now.
         slew_permille: how much faster or slower than the steady clock it may run, in thousandths; below 1,000.
     """
 
     def __init__(self, monotonic_ms: Callable[[], int], start_ms: int, database_ms: int, slew_permille: int) -> None:
         self._monotonic_ms = monotonic_ms
         self._slew_permille = slew_permille
-        """Microseconds that it may gain or lose in a millisecond."""
+        """Also the microseconds that it may gain or lose in a millisecond."""
         self._since_ms = monotonic_ms()
         self._base_us = start_ms * _US_PER_MS
         """The shard's time at `_since_ms`."""
         self._behind_us = (database_ms - start_ms) * _US_PER_MS
-        """How far it was behind the database's clock then; negative when ahead."""
+        """How far it was behind the database's clock at `_since_ms`; negative if it was ahead."""
 
     def now_ms(self) -> int:
         elapsed_ms = self._monotonic_ms() - self._since_ms
         return (self._base_us + elapsed_ms * _US_PER_MS + self._slewed_us(elapsed_ms)) // _US_PER_MS
 
     def now_and_offset_ms(self) -> tuple[int, int]:
-        """(the shard's time, what it is less the database's clock, as far as that is known)."""
+        """Return (the shard's time, the shard's time minus the estimated database's clock)."""
         elapsed_ms = self._monotonic_ms() - self._since_ms
         slewed_us = self._slewed_us(elapsed_ms)
         now_us = self._base_us + elapsed_ms * _US_PER_MS + slewed_us
         return now_us // _US_PER_MS, (slewed_us - self._behind_us) // _US_PER_MS
 
     def on_database_time(self, database_ms: int, requested_at_ms: int) -> None:
-        """The database's clock was read, at some moment since the shard's time was `requested_at_ms`.
+        """Record a sample of the database's clock, read at some moment since the shard's time `requested_at_ms`.
 
-        So the difference lies between what it would be had the clock been read
-        at once, and just now. What was believed stands where it lies there too;
-        otherwise the nearer end is believed: half a round trip is never worked off.
+        So the difference lies in an interval: from its value if the clock was read now,
+        to its value if the clock was read at once. An estimate within the interval stays;
+        otherwise it moves to the nearer end. So the round trip itself is never corrected.
         """
         now_ms = self._monotonic_ms()
         elapsed_ms = now_ms - self._since_ms
@@ -64,13 +64,13 @@ class ShardClock:
 
     @property
     def is_catching_up(self) -> bool:
-        """It is behind the database's clock, and runs faster than the steady clock to catch up."""
+        """Whether it is behind the database's clock, and so runs faster than the steady clock."""
         if self._behind_us <= 0:
             return False
         return self._slewed_us(self._monotonic_ms() - self._since_ms) < self._behind_us
 
     def wait_ms(self, until_ms: int) -> int:
-        """How long on the steady clock until the shard's time is `until_ms`, unless a sample comes first; 0 when it is."""
+        """Return the time on the steady clock until the shard's time is `until_ms`, without further samples; 0 if it is past."""
         elapsed_ms = self._monotonic_ms() - self._since_ms
         gap_us = until_ms * _US_PER_MS - self._base_us
         slew, behind_us = self._slew_permille, self._behind_us
@@ -81,7 +81,7 @@ class ShardClock:
         return max(0, wait_ms - elapsed_ms)
 
     def _slewed_us(self, elapsed_ms: int) -> int:
-        """What was worked off in so much time."""
+        """Return the correction made in `elapsed_ms`."""
         most_us, behind_us = elapsed_ms * self._slew_permille, self._behind_us
         if -most_us <= behind_us <= most_us:
             return behind_us
@@ -89,14 +89,14 @@ class ShardClock:
 
 
 def initial_time_ms(database_ms: int, saved_ms: int, offset_ms: int, skew_ms_max: int) -> int:
-    """A new owner's first moment.
+    """Return the time at which a new owner's shard clock starts.
 
     Args:
         database_ms: the database's clock, read just now.
-        saved_ms: the shard's time when it was last written; 0 when it never was.
-        offset_ms: the shard's time less the database's clock then.
-        skew_ms_max: how far two servers' clocks are apart at most; the one read now
-            may be another than the one that was read then.
+        saved_ms: the shard's time at its last write; 0 if there was none.
+        offset_ms: the shard's time minus the database's clock at its last write.
+        skew_ms_max: the maximum difference between the clocks of two database servers,
+            because the server may be another one than at the last write.
     """
     if not saved_ms:
         return database_ms

@@ -284,7 +284,7 @@ def test_nothing_is_read_for_a_consumer_of_a_paused_topic() -> None:
         engine = await world.engine()
         assert not (await Caller(world, engine).get("t")).items
         await world.pass_s(1)
-        assert not any(shard.index.window_len(("default", "t")) for shard in engine.shards.values())
+        assert not any(shard.index.peek(("default", "t"), 1) for shard in engine.shards.values())
 
     run_in_world(story)
 

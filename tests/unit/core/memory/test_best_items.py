@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.items.item import OrderKey
-from foqs.core.memory.best_items import merge_values, plan_prefetch, reserve_best
+from foqs.core.memory.best_items import plan_prefetch, reserve_best
 from foqs.core.memory.ready_index import ReadyIndex
 from tests.support.ready_windows import ALL, TOPIC, finish_refill, order_key, order_keys, window
 
@@ -84,12 +84,6 @@ def test_what_to_load_are_those_of_the_best_that_are_not_loaded(keys: Numbers, w
     assert sum(index.reserved_count for index in indexes) == 0
 
 
-@given(numbers)
-def test_results_come_in_the_order_of_their_keys(keys: Numbers) -> None:
-    values = [[(key, at) for key in order_keys(*part)] for at, part in enumerate(keys)]
-    assert merge_values([order_keys(*part) for part in keys], values) == ranked(keys)
-
-
 def test_an_index_whose_table_was_not_looked_at_holds_back_the_others() -> None:
     indexes = complete([[5, 6], []])
     indexes[1].discover(TOPIC)
@@ -110,7 +104,6 @@ def test_of_no_index_more_is_taken_than_its_most_and_the_others_give_no_worse_on
 def test_there_is_nothing_to_merge_of_no_index() -> None:
     assert reserve_best([], TOPIC, 3, []) == []
     assert plan_prefetch([], TOPIC, 3) == []
-    assert merge_values([], []) == []
 
 
 def test_one_index_with_all_the_best_keys_gives_them_all() -> None:

@@ -146,7 +146,7 @@ def test_a_forgotten_topic_has_no_keys_left_to_make_room_with() -> None:
     index.add_many(TOPIC, order_keys(1, 2, 3))
     index.forget(TOPIC)
     index.add_many(OTHER, order_keys(*range(1, 9)))
-    assert (len(index), index.window_len(OTHER)) == (6, 6)
+    assert (len(index), len(window(index, OTHER))) == (6, 6)
 
 
 def test_a_discovered_topic_is_read_from_its_very_first_key() -> None:
@@ -236,7 +236,7 @@ def test_more_topics_than_keys_keep_one_key_each() -> None:
     index = ReadyIndex(100, 3)
     for number in range(1, 11):
         index.add_many(("ns", f"t{number}"), order_keys(number, number + 100))
-    assert [index.window_len(("ns", f"t{number}")) for number in range(1, 11)] == [1] * 10
+    assert [len(window(index, ("ns", f"t{number}"))) for number in range(1, 11)] == [1] * 10
 
 
 def test_the_coldest_topic_makes_room_and_the_one_just_taken_from_does_not() -> None:
@@ -246,10 +246,10 @@ def test_the_coldest_topic_makes_room_and_the_one_just_taken_from_does_not() -> 
         index.add_many(topic, order_keys(*range(10 * at + 1, 10 * at + 4)))
     index.release_reservations(names[0], index.reserve(names[0], 1))
     index.add(("ns", "d"), order_key(50))
-    assert [index.window_len(topic) for topic in names] == [3, 2, 3]
+    assert [len(window(index, topic)) for topic in names] == [3, 2, 3]
     assert index.boundary(names[1]) == order_key(12)
     index.add_many(("ns", "d"), order_keys(51, 52))
-    assert [index.window_len(topic) for topic in names] == [3, 1, 2]
+    assert [len(window(index, topic)) for topic in names] == [3, 1, 2]
 
 
 def test_a_topic_just_refilled_is_not_the_one_that_makes_room() -> None:
@@ -259,7 +259,7 @@ def test_a_topic_just_refilled_is_not_the_one_that_makes_room() -> None:
     index.add_many(OTHER, order_keys(11, 12, 13))
     finish_refill(index, order_keys(3), complete=False)
     index.add(("ns", "v"), order_key(20))
-    assert (index.window_len(TOPIC), index.window_len(OTHER)) == (3, 2)
+    assert (len(window(index, TOPIC)), len(window(index, OTHER))) == (3, 2)
 
 
 def test_a_topic_in_use_gets_room_for_its_refill_from_the_others() -> None:
@@ -278,12 +278,12 @@ def test_a_topic_that_gave_all_it_had_gives_again_when_it_has_grown() -> None:
     index = ReadyIndex(100, 4)
     index.add_many(TOPIC, order_keys(1, 2, 3))
     index.add_many(OTHER, order_keys(11, 12, 13))
-    assert (index.window_len(TOPIC), index.window_len(OTHER)) == (1, 3)
+    assert (len(window(index, TOPIC)), len(window(index, OTHER))) == (1, 3)
     index.reserve(OTHER, 3)
     finish_refill(index, order_keys(2, 3), complete=False)
-    assert index.window_len(TOPIC) == 3
+    assert len(window(index, TOPIC)) == 3
     index.add_many(OTHER, order_keys(14, 15, 16))
-    assert (index.window_len(TOPIC), index.window_len(OTHER)) == (1, 3)
+    assert (len(window(index, TOPIC)), len(window(index, OTHER))) == (1, 3)
 
 
 # ------------------------------------------------------------------ prefetch
