@@ -195,9 +195,9 @@ def test_read_only_server_is_refused_although_the_user_may_write_there(own_maria
     async def story() -> None:
         owned = await opened(bench.store())
         own_mariadb.query("SET GLOBAL read_only = 1")
-        with pytest.raises(StoreLost, match="read-only: look the primary up again"):
+        with pytest.raises(StoreLost, match="read-only: point the URL at the primary"):
             await owned.store.read_owner()
-        with pytest.raises(StoreLost, match="read-only: look the primary up again"):
+        with pytest.raises(StoreLost, match="read-only: point the URL at the primary"):
             await bench.store().open()
         own_mariadb.query("SET GLOBAL read_only = 0")
         await owned.store.read_owner()

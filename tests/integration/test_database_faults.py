@@ -291,7 +291,7 @@ def test_a_server_that_is_read_only_is_named_and_needs_no_restart_of_the_host(tm
     with Trial(tmp_path / "host", mariadb) as trial:
         trial.play(read_only)
         assert trial.codes == {"UNAVAILABLE"}
-        assert "it is read-only: look the primary up again" in trial.host.log
+        assert "it is read-only: point the URL at the primary" in trial.host.log
 
 
 def test_a_server_that_came_back_with_weak_durability_is_named_and_served_when_set_right(

@@ -71,7 +71,7 @@ def test_a_host_with_the_least_rights_does_all_that_a_host_does(
     with RestartableHost(tmp_path / "new", url(server, "foqs"), options) as new:
         new.launch()
         assert new.wait_for_exit() == 1
-        assert "run foqs schema apply as a user who may" in new.log
+        assert "run foqs schema apply as a user with that right" in new.log
         assert server.query("SHOW TABLES FROM foqs") == []
         made = CliRunner().invoke(
             root,

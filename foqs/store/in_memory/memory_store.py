@@ -1,12 +1,12 @@
 """The store in memory: the plain specification of the other two, and the simulation's database.
 
-`MemoryDatabase` is what survives a crash: tables of shards, a clock, open
-transactions and their locks. `MemoryStore` is one connection to it for writing,
-`MemoryReads` one for reading. The owner row's lock is held from a flush's fence
-to its end, as InnoDB holds it; a COMMIT once sent takes effect even when its
-sender dies before the reply, and one that is being made durable even when its
-connection is killed, its lock held until then; a read is taken at one moment while it is under
-way, so that a flush that commits meanwhile is in it or not.
+`MemoryDatabase` survives a crash: tables of shards, a clock, open transactions
+and their locks. `MemoryStore` is a connection for writing, `MemoryReads` one for
+reading. As in InnoDB, a flush holds the owner row's lock from its fence to its
+end. A COMMIT that was sent takes effect even when its sender dies before the
+reply. A COMMIT that is being made durable takes effect even when its connection
+is killed, and holds its lock until then. A read happens at one moment during the
+call, so it sees all or nothing of a flush that commits meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 
 async def _no_latency() -> None:
-    """The latency of everyday tests: none, but still a place to be interrupted."""
+    """Take no time, but give other tasks their turn."""
     await asyncio.sleep(0)
 
 
@@ -53,28 +53,28 @@ class MemoryDatabase:
 
     Args:
         now_ms: its clock.
-        latency: awaited wherever a real connection would wait.
+        latency: awaited where a real connection would wait.
     """
 
     def __init__(self, now_ms: Callable[[], int], latency: Callable[[], Awaitable[None]] = _no_latency) -> None:
         self.context = copy_context()
-        """The database's own, so that what it has begun outlives the process that asked for it."""
+        """The database's own context, so that its work outlives the process that requested it."""
         self.now_ms = now_ms
         self.latency = latency
         self.tables: dict[int, ShardTables] = {}
         self.refuse: Callable[[Writes], str | WriteRefused | None] = lambda writes: None
-        """A hook: a reason to refuse a flush's writes, as a full disk, a deadlock or a bad row would."""
+        """A hook: returns a reason to refuse a flush's writes, as a full disk, a deadlock or a bad row would."""
         self.unsafe_settings: Callable[[], str | None] = lambda: None
-        """A hook: why the database may lose acknowledged writes; asked at every connection that may write."""
+        """A hook: returns why the database may lose acknowledged writes; called for every connection that may write."""
         self.on_committed: Callable[[int, Fence], None] = lambda shard, fence: None
-        """A hook: told of every flush that took effect."""
+        """A hook: called for every flush that took effect."""
         self._connections = 0
         self._alive: set[int] = set()
         self._committing: set[int] = set()
-        """Connections whose COMMIT nothing stops any more."""
+        """Connections whose COMMIT cannot be stopped any more."""
 
     def store(self, shard: int, faults: FaultHook = no_faults) -> MemoryStore:
-        """A connection to one shard, created when new."""
+        """Return a connection to one shard, which is created if it is new."""
         self.tables.setdefault(shard, ShardTables())
         return MemoryStore(self, shard, faults)
 
@@ -84,9 +84,9 @@ class MemoryDatabase:
         return self._connections
 
     def kill(self, connection: int) -> None:
-        """Ends a connection: its open transaction is rolled back and its locks are freed.
+        """End a connection: roll its transaction back and free its locks.
 
-        A COMMIT that is being made durable goes on, and keeps its lock until it has taken effect.
+        A COMMIT that is being made durable continues and keeps its lock until it has taken effect.
         """
         self._alive.discard(connection)
         for table in self.tables.values():
@@ -94,7 +94,7 @@ class MemoryDatabase:
                 self.unlock(table)
 
     async def commit(self, connection: int, take_effect: Callable[[], None]) -> None:
-        """A COMMIT has come: it takes effect when it is durable."""
+        """Handle a COMMIT that has arrived: it takes effect when it is durable."""
         self._committing.add(connection)
         try:
             await self.sync(connection)
@@ -103,13 +103,13 @@ class MemoryDatabase:
             self._committing.discard(connection)
 
     async def sync(self, connection: int) -> None:
-        """What making a COMMIT durable takes: nothing here."""
+        """Make a COMMIT durable; nothing to do here."""
 
     def is_alive(self, connection: int) -> bool:
         return connection in self._alive
 
     async def lock(self, tables: ShardTables, connection: int, timeout_s: float | None = None) -> bool:
-        """Takes the owner row's lock; False when `timeout_s` ran out first."""
+        """Take the owner row's lock. Returns False when `timeout_s` ended first."""
         if tables.locked_by is not None:
             try:
                 async with asyncio.timeout(timeout_s):
@@ -137,10 +137,10 @@ class MemoryStore:
         self._connection = 0
         self._is_lost = False
         self._unsafe_settings: str | None = None
-        """Why the database, when we connected, might lose acknowledged writes."""
+        """Why the database might lose acknowledged writes, as of the connect."""
         self._ownership: tuple[int, str] | None = None
         self._committing_connection: int | None = None
-        """The connection whose COMMIT is on its way: the database, not the sender, frees its lock."""
+        """The connection whose COMMIT is on its way: the database frees its lock, not the sender."""
         self._commit_task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -249,16 +249,16 @@ class MemoryStore:
         self._faults("committed")
 
     async def _commit(self, fence: Fence, writes: Writes) -> None:
-        """Sends COMMIT: from here on the database acts by itself, whatever becomes of the sender."""
+        """Send COMMIT. From here on the database acts by itself, even if the sender dies."""
         loop = asyncio.get_running_loop()
         self._committing_connection = self._connection
-        answer: asyncio.Future[bool] = loop.create_future()
-        arriving = self._apply(self._connection, fence, writes, answer)
-        self._commit_task = loop.create_task(arriving, context=self._database.context)
-        if not await answer:
+        reply: asyncio.Future[bool] = loop.create_future()
+        applying = self._apply(self._connection, fence, writes, reply)
+        self._commit_task = loop.create_task(applying, context=self._database.context)
+        if not await reply:
             raise StoreLost("the connection was killed before its COMMIT arrived")
 
-    async def _apply(self, connection: int, fence: Fence, writes: Writes, answer: asyncio.Future[bool]) -> None:
+    async def _apply(self, connection: int, fence: Fence, writes: Writes, reply: asyncio.Future[bool]) -> None:
         await self._database.latency()
         table = self._tables
         arrived = table.locked_by == connection
@@ -268,8 +268,8 @@ class MemoryStore:
             self._database.unlock(table)
         if self._committing_connection == connection:
             self._committing_connection = None
-        if not answer.done():
-            answer.set_result(arrived)
+        if not reply.done():
+            reply.set_result(arrived)
 
     async def topics(self) -> list[TopicName]:
         await self._round_trip()
@@ -313,7 +313,7 @@ class MemoryStore:
         self._is_lost = False
 
     def _write_owner(self, owner: Owner) -> None:
-        """Writes the locked owner row, with this connection; flushes may follow. Raises `StoreLost`: what they write may be lost."""
+        """Write the locked owner row with this connection. Raises `StoreLost` if acknowledged writes may be lost."""
         self._check_durability()
         self._tables.owner = replace(owner, connection=self._connection)
 
@@ -332,7 +332,7 @@ class MemoryStore:
             raise StoreLost("the connection to the memory database is closed")
 
     async def _lock_or_fail(self) -> None:
-        """Waits on for the owner row's lock, after its holder was killed."""
+        """Wait for the owner row's lock after its holder was killed."""
         if not await self._database.lock(self._tables, self._connection, timeout_s=5.0):
             self._database.kill(self._connection)
             raise StoreLost("another connection holds the owner row's lock")
@@ -387,7 +387,7 @@ class MemoryReads:
     async def counts(self) -> list[TopicCount]:
         await self._one_way()
         if self._counts is None:
-            raise self._store_lost("there is no snapshot to count in")
+            raise self._store_lost("there is no snapshot to count")
         return list(self._counts)
 
     async def close(self) -> None:
@@ -395,7 +395,7 @@ class MemoryReads:
         self._disconnect()
 
     async def _read(self, committed: Fence, read: Callable[[], _T]) -> _T:
-        """Asks, takes the answer at one moment, and brings it home."""
+        """Read at one moment, between the two ways of a round trip."""
         if self._counts is not None:
             raise RuntimeError("only counts may be read in a snapshot")
         await self._one_way()
@@ -409,7 +409,7 @@ class MemoryReads:
         return found
 
     async def _one_way(self) -> None:
-        """One way between us and the database; connects before the first."""
+        """Wait for one way between us and the database. Connects first if necessary."""
         if self._is_closed:
             raise StoreLost("these reads were closed")
         try:
@@ -423,9 +423,9 @@ class MemoryReads:
         if self._connection is None or not self._database.is_alive(self._connection):
             raise self._store_lost("the connection to the memory database is closed")
 
-    def _store_lost(self, why: str) -> StoreLost:
+    def _store_lost(self, reason: str) -> StoreLost:
         self._disconnect()
-        return StoreLost(why)
+        return StoreLost(reason)
 
     def _disconnect(self) -> None:
         self._counts = None

@@ -1,8 +1,8 @@
-"""One shard's tables in memory: rows, their orders, their topics, keys, slots, cuts and their owner row.
+"""One shard's tables in memory: rows and their indexes, topics, idempotency keys, key slots, purge markers and the owner row.
 
-Always true: `due`, `ready` and `over` hold exactly the rows they should, sorted; rows
-are handed out as copies. Everything here happens at one moment; who waits for
-whom, and which connection may do what, is `memory`'s.
+Always true: `due`, `ready` and `key_expiries` match the rows and are sorted; rows
+are returned as copies. Each method takes effect at one moment. `memory_store`
+knows the connections, their rights and their locks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, LeaseUpdate, TopicCount
 
 @dataclass(slots=True)
 class ShardTables:
-    """One shard, and who holds its owner row's lock."""
+    """The tables of one shard, and the connection that holds its owner row's lock."""
 
     rows: dict[int, Row] = field(default_factory=dict)
     topics: set[TopicName] = field(default_factory=set)
@@ -30,7 +30,7 @@ class ShardTables:
     ready: dict[TopicName, list[OrderKey]] = field(default_factory=dict)
     idempotency_keys: dict[KeyName, IdempotencyKey] = field(default_factory=dict)
     key_expiries: list[tuple[int, KeyName]] = field(default_factory=list)
-    """When keys' rows are over."""
+    """(until_ms, key) of each key row."""
     key_slots: set[int] = field(default_factory=set)
     purge_markers: set[PurgeMarker] = field(default_factory=set)
     owner: Owner = field(default_factory=lambda: Owner(0, "", 0, 0, 0))
@@ -40,7 +40,7 @@ class ShardTables:
     # ---------------------------------------------------------------- writing
 
     def write(self, fence: Fence, writes: Writes) -> None:
-        """A flush takes effect, whole."""
+        """Apply a whole flush."""
         for number in writes.deletes:
             self.delete(number)
         for lease in writes.leases:
@@ -57,12 +57,12 @@ class ShardTables:
             self.expire_keys(writes.keys_expired_by_ms)
         self.key_slots.update(writes.key_slots_added)
         self.purge_markers.difference_update(writes.purge_markers_removed)
-        for cut in writes.purge_markers_added:
-            self.purge_markers = {other for other in self.purge_markers if other[:2] != cut[:2]} | {cut}
+        for marker in writes.purge_markers_added:
+            self.purge_markers = {other for other in self.purge_markers if other[:2] != marker[:2]} | {marker}
         self.owner = replace(self.owner, flush=fence.flush, clock_ms=fence.clock_ms, offset_ms=fence.offset_ms)
 
     def put(self, row: Row) -> None:
-        """Adds a row, or replaces it."""
+        """Add or replace a row."""
         self.delete(row.id)
         self.rows[row.id] = row
         if row.due_ms is not None:
@@ -71,7 +71,7 @@ class ShardTables:
             insort(self.ready.setdefault((row.namespace, row.topic), []), row.order_key)
 
     def update(self, new: Row) -> None:
-        """Writes the mutable columns of a row that exists."""
+        """Write the mutable columns of a row, if it exists."""
         row = self.rows.get(new.id)
         if row is None:
             return
@@ -90,7 +90,7 @@ class ShardTables:
         )
 
     def update_leases(self, lease: LeaseUpdate) -> None:
-        """Changes those of the rows that exist."""
+        """Change the rows that exist."""
         for number in lease.ids:
             row = self.rows.get(number)
             if row is not None:
@@ -98,7 +98,7 @@ class ShardTables:
                 self.put(values)
 
     def delete(self, number: int) -> None:
-        """Removes a row, if it is there."""
+        """Remove a row, if it exists."""
         row = self.rows.pop(number, None)
         if row is None:
             return
@@ -109,7 +109,7 @@ class ShardTables:
             del keys[bisect_right(keys, row.order_key) - 1]
 
     def put_idempotency_key(self, row: IdempotencyKey) -> None:
-        """Adds a key's row, or replaces it."""
+        """Add or replace a key row."""
         name = (row.namespace, row.key)
         old = self.idempotency_keys.get(name)
         if old is not None:
@@ -118,7 +118,7 @@ class ShardTables:
         insort(self.key_expiries, (row.until_ms, name))
 
     def expire_keys(self, now_ms: int) -> None:
-        """Removes the oldest rows of keys that are over, as many as a flush may."""
+        """Remove the oldest expired key rows, as many as one flush may."""
         page = [name for until_ms, name in self.key_expiries[:KEY_EXPIRY_ROWS_MAX] if until_ms <= now_ms]
         del self.key_expiries[: len(page)]
         for name in page:
@@ -127,19 +127,19 @@ class ShardTables:
     # ---------------------------------------------------------------- reading
 
     def copies(self, ids: Iterable[int], *, with_payload: bool) -> list[Row]:
-        """The rows of these ids that exist."""
+        """Return copies of the rows of these ids that exist."""
         found = [self.rows[number] for number in dict.fromkeys(ids) if number in self.rows]
         return [replace(row) if with_payload else replace(row, payload=None) for row in found]
 
     def rows_with_payload(self, payload_limits: Mapping[int, int]) -> list[Row]:
-        """The rows of these ids that exist, with their payload unless it is longer than is said of the id."""
+        """Return the rows of these ids that exist. Payloads above the id's limit are left out."""
         return [
             row if row.payload_bytes <= payload_limits[row.id] else replace(row, payload=None)
             for row in self.copies(payload_limits, with_payload=True)
         ]
 
     def ready_keys(self, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int) -> list[OrderKey]:
-        """As `Reads.ready_keys`."""
+        """See `Reads.ready_keys`."""
         keys = self.ready.get(topic, [])
         start = 0 if after is None else bisect_right(keys, after)
         return list(islice((key for key in keys[start:] if order_key_number(key) > purged_up_to), limit))
@@ -154,7 +154,7 @@ class ShardTables:
         *,
         with_payload: bool,
     ) -> list[Row]:
-        """As `Reads.list_rows`."""
+        """See `Reads.list_rows`."""
         rows = [
             row
             for row in self.rows.values()
@@ -167,14 +167,14 @@ class ShardTables:
         return self.copies(page, with_payload=with_payload)
 
     def idempotency_key_of(self, number: int, until_ms: int) -> bytes | None:
-        """As `Reads.idempotency_key_of`."""
+        """See `Reads.idempotency_key_of`."""
         return next(
             (row.key for row in self.idempotency_keys.values() if (row.item_id, row.until_ms) == (number, until_ms)),
             None,
         )
 
     def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
-        """As `Store.due_rows`."""
+        """See `Store.due_rows`."""
         start = 0 if low_ms is None else bisect_right(self.due, (low_ms, -1))
         if after is not None:
             start = max(start, bisect_right(self.due, (after.due_ms, after.id)))
@@ -182,17 +182,17 @@ class ShardTables:
         return [DueRow(at, number) for at, number in self.due[start : min(stop, start + limit)]]
 
     def next_due_ms(self, above_ms: int) -> int | None:
-        """As `Store.next_due_ms`."""
+        """See `Store.next_due_ms`."""
         at = bisect_right(self.due, (above_ms + 1, -1))
         return self.due[at][0] if at < len(self.due) else None
 
     def counts(self) -> list[TopicCount]:
-        """As `Reads.counts`."""
-        cuts = PurgeMarkers(self.purge_markers)
-        spots: dict[tuple[str, str, State], list[Row]] = {}
+        """See `Reads.counts`."""
+        markers = PurgeMarkers(self.purge_markers)
+        groups: dict[tuple[str, str, State], list[Row]] = {}
         for row in self.rows.values():
-            spots.setdefault((row.namespace, row.topic, row.state), []).append(row)
+            groups.setdefault((row.namespace, row.topic, row.state), []).append(row)
         return [
-            TopicCount(*spot, len(rows), sum(row.payload_bytes for row in rows), sum(map(cuts.covers, rows)))
-            for spot, rows in sorted(spots.items())
+            TopicCount(*group, len(rows), sum(row.payload_bytes for row in rows), sum(map(markers.covers, rows)))
+            for group, rows in sorted(groups.items())
         ]

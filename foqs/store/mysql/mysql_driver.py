@@ -1,11 +1,10 @@
-"""The MySQL driver, behind the few things the store needs of it: connect, run, end.
+"""A connection to MySQL with the few operations that the store needs: connect, run, close.
 
-Always true: `run` sends one or more statements at once and returns when
-every result was read; anything that leaves a result unread (a timeout, a
-cancel, a broken socket) ends the link for good. The driver connects, encrypts
-and logs in; its own way of reading results costs a dozen calls and two awaits
-for every row, so `mysql_wire` reads them. Knows nothing of queues, SQL or what
-an error code means for a transaction.
+Always true: `run` sends one or more statements at once and returns when every
+result was read. If a result stays unread (a timeout, a cancel, a broken socket),
+the link ends for good. aiomysql connects, encrypts and logs in; its own reading
+costs a dozen calls and two awaits a row, so `mysql_protocol` reads the results.
+Knows nothing of queues, SQL or the meaning of error codes for a transaction.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ __all__ = ["MysqlLink", "MysqlLinkLost", "MysqlSettings", "OnResults", "Result",
 
 _CLIENT_ERROR_CODES: Final = range(2000, 3000)
 _CLOSING_CODES: Final = frozenset({1040, 1053, 1080, 1152, 1153, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3169, 4031})
-"""Server errors after which the server closes the connection, or was told to."""
+"""Server errors with which the server closes the connection, or a statement or connection was killed."""
 PREPARE_REFUSED_CODES: Final = frozenset({1243, 1461, 1615})
-"""Server errors of what is prepared: not known, no room for it, not as its table is any more."""
+"""Server errors of prepared statements: unknown, no room for it, its table has changed."""
 _QUIT_PACKET: Final = b"\x01\0\0\0\x01"
 """The packet that ends a session: COM_QUIT."""
 
 
 @dataclass(slots=True, frozen=True)
 class MysqlSettings:
-    """Where a shard's database is and how patient to be with it.
+    """The address, login and timeouts of a shard's database.
 
     `unix_socket`, when set, is used instead of host and port.
-    `statement_timeout_s` bounds one round trip, the lock wait within it included, and a COMMIT that follows it.
-    `lock_wait_timeout_s` is a whole number of seconds, as the server counts them.
+    `statement_timeout_s` bounds one round trip, with its lock waits and the COMMIT that follows it.
+    `lock_wait_timeout_s` is a whole number of seconds, as the server requires.
     `unsafe_durability` accepts server settings that can lose acknowledged writes.
     """
 
@@ -69,48 +68,48 @@ class MysqlSettings:
 
     @property
     def location(self) -> str:
-        """The database's name for messages; holds no secret."""
+        """The database's name and address for messages, without secrets."""
         return f"{self.database} at {self.unix_socket or f'{self.host}:{self.port}'}"
 
 
 OnResults: TypeAlias = Callable[[list[Result]], bytes | None]
-"""What follows statements, in text, when all their results are read; None: nothing does."""
+"""Maps the results of statements to a statement that follows them, as text, or None."""
 
 
 class MysqlLinkLost(Exception):
-    """The connection is gone; what was sent last may or may not take effect."""
+    """The connection is gone. The last statements may or may not take effect."""
 
 
 class MysqlLink(asyncio.Protocol):
-    """One connection. Made by `connect`, which lets the driver shake hands; what follows is read here."""
+    """One connection, made by `connect`. aiomysql does the handshake; this class does the rest."""
 
     def __init__(self, connection: Any, timeout_s: float) -> None:
         self._connection = connection
-        # Kept apart: the driver forgets its transport when it closes, before buffers are flushed.
+        # The driver drops its transport when it closes, before buffers are flushed.
         self._transport: asyncio.Transport = connection._writer.transport
         self.timeout_s = timeout_s
-        """How long a round trip may take."""
+        """The longest time of a round trip."""
         self.can_prepare = True
-        """The server has not yet refused what was prepared, or to be: until then statements may be bound."""
+        """Statements may be bound: the server has not refused a prepared statement."""
         self._loop = asyncio.get_running_loop()
         self._reply_reader: ReplyReader | PrepareReplyReader = ReplyReader()
-        """Of what is asked for now."""
+        """Reads the replies to the current request."""
         self._statement_ids: dict[bytes, int] = {}
-        """The server's numbers of statements, by their text."""
+        """The server's ids of prepared statements, by their text."""
         self._waiter: asyncio.Future[Any] | None = None
         self._on_results: OnResults | None = None
-        """What follows what is asked for now; None once it was asked."""
+        """The callback of the current request; None once it was called."""
         self._ended_reason: str | None = None
-        """Why nothing can be asked any more."""
+        """Why the link has ended; None while it works."""
         self._transport.set_protocol(self)
 
     @classmethod
     async def connect(cls, settings: MysqlSettings) -> MysqlLink:
-        """A new connection.
+        """Open a new connection.
 
         Raises:
-            ServerError: refused by the server (a wrong password, no such database).
-            MysqlLinkLost: not reached within `connect_timeout_s`.
+            ServerError: the server refused it (a wrong password, no such database).
+            MysqlLinkLost: the server was not reached within `connect_timeout_s`.
         """
         connection = aiomysql.Connection(
             host=settings.host,
@@ -136,15 +135,16 @@ class MysqlLink(asyncio.Protocol):
         return cls(connection, settings.statement_timeout_s)
 
     async def run(self, *statements: Statement, on_results: OnResults | None = None) -> list[Result]:
-        """Sends the statements at once and reads every result. What is bound is prepared before, once.
+        """Send the statements at once and read every result. A bound statement is prepared first, once.
 
         Args:
-            on_results: asked what follows, which is sent in the same turn of the loop in which the last result came; its
-                results follow theirs. What it raises is raised here, and nothing follows. `timeout_s` is for both.
+            on_results: returns a statement that follows, which is sent in the turn of the
+                loop in which the last result arrived. Its result is added to the others. If the
+                callback raises, nothing follows and the error is raised here. `timeout_s` is for
+                both.
 
-        At an error, which is the first there is, earlier statements have run. Of
-        those after it the ones in text up to the next that is bound have not, and
-        the others may have.
+        The first error is raised. The statements before it have run. The text statements
+        after it, up to the next bound one, have not run; the others may have.
 
         Raises:
             ServerError, MysqlLinkLost: as their docstrings say.
@@ -152,14 +152,14 @@ class MysqlLink(asyncio.Protocol):
         for statement in statements:
             if type(statement) is BoundStatement and statement.sql not in self._statement_ids:
                 self._statement_ids[statement.sql] = await self._prepare(statement)
-        asked = request_packets(statements, self._statement_ids)
-        replies = ReplyReader(len(asked))
+        packets = request_packets(statements, self._statement_ids)
+        reply_reader = ReplyReader(len(packets))
         self._on_results = on_results
         try:
-            return await self._exchange(asked, replies)  # type: ignore[no-any-return]
+            return await self._exchange(packets, reply_reader)  # type: ignore[no-any-return]
         except ServerError as error:
-            if self._reply_reader is replies:
-                self._note_refusal(error, statements[replies.answered_count])
+            if self._reply_reader is reply_reader:
+                self._note_refusal(error, statements[reply_reader.answered_count])
             raise
         finally:
             self._on_results = None
@@ -176,21 +176,21 @@ class MysqlLink(asyncio.Protocol):
         if error.code in PREPARE_REFUSED_CODES:
             self.can_prepare = False
 
-    async def _exchange(self, request: list[bytes], reply_reader: ReplyReader | PrepareReplyReader) -> Any:
-        """Sends packets in one write; what the reader makes of the answers."""
-        assert self._waiter is None, "one question at a time"
+    async def _exchange(self, packets: list[bytes], reply_reader: ReplyReader | PrepareReplyReader) -> Any:
+        """Send packets in one write, and return the result of the reader."""
+        assert self._waiter is None, "one request at a time"
         if self._ended_reason is not None:
             raise MysqlLinkLost(self._ended_reason)
         self._reply_reader = reply_reader
         self._waiter = waiter = self._loop.create_future()
-        self._transport.write(b"".join(request))
+        self._transport.write(b"".join(packets))
         timer = self._loop.call_later(self.timeout_s, self._mark_ended, f"no answer within {self.timeout_s} s")
         try:
             return await waiter
         except BaseException as error:
-            # What the server refused, and what `then` raised, is told when every result was read.
-            told = waiter.done() and not waiter.cancelled() and waiter.exception() is error
-            if not told or isinstance(error, MysqlLinkLost):
+            # A server error, or one of `on_results`, is set when every result was read: the link stays usable.
+            all_read = waiter.done() and not waiter.cancelled() and waiter.exception() is error
+            if not all_read or isinstance(error, MysqlLinkLost):
                 self.abort()
             raise
         finally:
@@ -198,12 +198,12 @@ class MysqlLink(asyncio.Protocol):
             self._waiter = None
 
     def abort(self) -> None:
-        """Cuts the connection now; unsent bytes are thrown away."""
-        self._mark_ended("the connection was cut")
+        """Close the connection at once; unsent bytes are lost."""
+        self._mark_ended("the connection was aborted")
         self._connection.close()
 
     async def close(self) -> None:
-        """Says goodbye and cuts the connection; waits for no answer. Never raises but for a cancel."""
+        """Send COM_QUIT and close the connection without waiting. Raises nothing but CancelledError."""
         self._ended_reason = self._ended_reason or "the connection was closed"
         try:
             if not self._transport.is_closing():
@@ -217,7 +217,7 @@ class MysqlLink(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         waiter = self._waiter
         if waiter is None or waiter.done():
-            self._mark_ended("the server closed the connection")  # it says why, unasked, and goes
+            self._mark_ended("the server closed the connection")  # it sends its reason, then closes
             return
         reader = self._reply_reader
         try:
@@ -228,7 +228,7 @@ class MysqlLink(asyncio.Protocol):
             else:
                 waiter.set_exception(error)
         except Exception as error:
-            self._mark_ended(f"an answer that cannot be read: {type(error).__name__}: {error}")
+            self._mark_ended(f"the server sent an invalid reply: {type(error).__name__}: {error}")
         else:
             if found is not None:
                 self._on_replies(found, waiter)
@@ -236,16 +236,16 @@ class MysqlLink(asyncio.Protocol):
                 self._mark_ended(str(reader.error))
 
     def _on_replies(self, replies: Any, waiter: asyncio.Future[Any]) -> None:
-        """All that was asked for is there."""
-        then, self._on_results = self._on_results, None
+        """All replies to the request have arrived."""
+        on_results, self._on_results = self._on_results, None
         try:
-            following = None if then is None else then(replies)
+            following = None if on_results is None else on_results(replies)
         except Exception as error:
             if not waiter.done():
                 waiter.set_exception(error)
             return
         if waiter.done():
-            return  # `then` has ended the link, or whoever asked
+            return  # `on_results` has ended the link, or cancelled the caller
         if following is None:
             waiter.set_result(replies)
         else:
@@ -256,7 +256,7 @@ class MysqlLink(asyncio.Protocol):
         self._mark_ended(f"the connection broke: {exc}" if exc else "the server closed the connection")
 
     def _mark_ended(self, reason: str) -> None:
-        """Nothing that comes later is an answer to anything."""
+        """End the link: later bytes are no reply to anything."""
         self._ended_reason = self._ended_reason or reason
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(MysqlLinkLost(reason))
@@ -271,12 +271,12 @@ def _driver_error(error: Exception, timeout_text: str) -> ServerError | MysqlLin
         if code and code not in _CLIENT_ERROR_CODES and code not in _CLOSING_CODES:
             return ServerError(code, text)
         return MysqlLinkLost(f"{text}{_unreached_reason(error.__cause__)} (error {code})")
-    # Whatever else comes out of a driver whose socket broke under it.
+    # Any other error of a driver whose socket broke.
     return MysqlLinkLost(f"{type(error).__name__}: {error}")
 
 
 def _unreached_reason(cause: BaseException | None) -> str:
-    """Why a server was not reached, which the driver leaves out."""
+    """Return why the server was not reached, which the driver's text leaves out."""
     if not isinstance(cause, OSError):
         return ""
     if isinstance(cause, socket.gaierror) or cause.errno is None:

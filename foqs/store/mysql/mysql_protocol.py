@@ -1,16 +1,16 @@
-"""The bytes that statements are sent to a MySQL server in, and its answers, as results. No I/O.
+"""Encodes statements as MySQL packets and decodes the server's replies. No I/O.
 
-Statements are text, of which those that stand together travel in one packet, or
-`Bound`: prepared before, and executed with values. Always true: replies are read to
-their end or the reader raises and is of no more use; a result's rows are what the
-text protocol sends: integers as int, text of the connection's charset as str,
-everything else as bytes; what is bound gives no rows. Knows the classic protocol
-without the options that the driver does not ask for: results end with EOF packets,
-no packet is longer than 16 MiB.
+A statement is text or a `BoundStatement`, which is prepared first and executed with
+values. Consecutive text statements travel in one packet. Always true: replies are
+read to their end, or the reader raises and must not be used again. Rows have the
+values of the text protocol: integers as int, text of the connection's charset as
+str, everything else as bytes. A bound statement returns no rows. Knows the classic
+protocol without optional capabilities: results end with EOF packets, and no packet
+is longer than 16 MiB.
 
     packet: length, 3 bytes, little-endian | number, 1 byte | content
     answer: OK | ERR | columns' number, a packet for each, EOF, a packet for each row, EOF
-    execute: number, 4 bytes | flags, 1 byte | 1, 4 bytes | `Bound.values`
+    execute: number, 4 bytes | flags, 1 byte | 1, 4 bytes | `BoundStatement.values`
     prepared: 0 | number, 4 bytes | columns, 2 bytes | parameters, 2 bytes | 3 bytes; then
         a packet for each parameter, EOF, a packet for each column, EOF
 """
@@ -26,17 +26,17 @@ _PREPARE: Final = b"\x16"
 _EXECUTE: Final = b"\x17"
 _NO_CURSOR_ONE_EXECUTION: Final = b"\0\1\0\0\0"
 _EXECUTE_HEADER_BYTES: Final = 10
-"""Of an execute's packet, before its values."""
+"""Bytes of an execute packet before its values."""
 _CONTENT_BYTES_MAX: Final = 0xFFFFFE
 _OK: Final = 0x00
 _INFILE: Final = 0xFB
 _EOF: Final = 0xFE
 _ERR: Final = 0xFF
 _MORE_RESULTS: Final = 0x08
-"""The status bit that says that another statement's answer follows."""
+"""The status bit that says that the reply to another statement follows."""
 _NULL: Final = 0xFB
 _BINARY_CHARSET: Final = 63
-"""The charset of what is no text."""
+"""The charset of values that are not text."""
 _INTEGER_TYPES: Final = frozenset({1, 2, 3, 8, 9, 13})
 """The column types TINY, SHORT, LONG, LONGLONG, INT24, YEAR."""
 
@@ -45,7 +45,7 @@ _Convert: TypeAlias = Callable[[bytes], Any] | None
 
 @dataclass(slots=True)
 class Result:
-    """What one statement gave: the rows it read, or how many rows its condition matched."""
+    """The result of one statement: the rows that it read, or how many rows its condition matched."""
 
     rows: list[tuple[Any, ...]]
     matched_row_count: int
@@ -53,18 +53,18 @@ class Result:
 
 @dataclass(slots=True, frozen=True)
 class BoundStatement:
-    """A statement with question marks, for one execution.
+    """A statement with question marks and its values, for one execution.
 
     Attributes:
-        sql: its text, for as many values as it has question marks.
-        values: which of them are NULL, that their types follow, their types, and those that are not NULL.
+        sql: its text, with a question mark for each value.
+        values: the NULL bits, a flag that types follow, the types, and the values that are not NULL.
     """
 
     sql: bytes
     values: bytes
 
     def __len__(self) -> int:
-        """Bytes of its packet's content."""
+        """Return the bytes of its packet's content."""
         return _EXECUTE_HEADER_BYTES + len(self.values)
 
 
@@ -72,9 +72,9 @@ Statement: TypeAlias = bytes | BoundStatement
 
 
 class ServerError(Exception):
-    """The server answered with an error; the link is still in step.
+    """The server replied with an error; the link can still be used.
 
-    `statement`: the one that it refused, of those that were sent together.
+    `statement`: the refused one, of the statements that were sent together.
     """
 
     def __init__(self, code: int, text: str) -> None:
@@ -84,42 +84,45 @@ class ServerError(Exception):
 
 
 class MysqlProtocolError(Exception):
-    """What came is no answer to what was sent."""
+    """The received bytes are no reply to the request."""
 
 
 def query_packet(statements: Sequence[bytes]) -> bytes:
-    """The packet that asks for these.
+    """Return the packet that runs these statements.
 
     Raises:
-        ValueError: it would be longer than one packet may be.
+        ValueError: they do not fit one packet.
     """
     first, *others = statements
     return b";".join([_packet_header(sum(map(len, statements)) + len(statements)) + _QUERY + first, *others])
 
 
 def prepare_packet(sql: bytes) -> bytes:
-    """The packet that has a statement prepared. Raises ValueError, as `query`."""
+    """Return the packet that prepares a statement. Raises ValueError, as `query_packet`."""
     return _packet_header(1 + len(sql)) + _PREPARE + sql
 
 
 def request_packets(statements: Sequence[Statement], statement_ids: Mapping[bytes, int]) -> list[bytes]:
-    """What asks for these, in order, each packet answered by itself; `statement_ids` are those of prepared statements.
+    """Return the packets that run these statements in order. The server replies to each packet separately.
 
-    Raises ValueError, as `query`.
+    Raises ValueError, as `query_packet`.
+
+    Args:
+        statement_ids: the ids of prepared statements, by their text.
     """
-    found: list[bytes] = []
+    packets: list[bytes] = []
     text: list[bytes] = []
     for statement in statements:
         if isinstance(statement, bytes):
             text.append(statement)
             continue
         if text:
-            found.append(query_packet(text))
+            packets.append(query_packet(text))
             text = []
-        found.append(_execute_packet(statement, statement_ids))
+        packets.append(_execute_packet(statement, statement_ids))
     if text:
-        found.append(query_packet(text))
-    return found
+        packets.append(query_packet(text))
+    return packets
 
 
 def _execute_packet(bound: BoundStatement, statement_ids: Mapping[bytes, int]) -> bytes:
@@ -128,14 +131,14 @@ def _execute_packet(bound: BoundStatement, statement_ids: Mapping[bytes, int]) -
 
 
 def _packet_header(length: int) -> bytes:
-    """Of a packet, the first that is sent."""
+    """Return the header of the first packet of a command."""
     if length > _CONTENT_BYTES_MAX:
         raise ValueError(f"statements of {length} bytes do not fit one packet")
     return length.to_bytes(3, "little") + b"\0"
 
 
 class PrepareReplyReader:
-    """Reads the answer to one `prepare` packet."""
+    """Reads the reply to one `prepare_packet`."""
 
     error: ServerError | None = None
 
@@ -143,48 +146,52 @@ class PrepareReplyReader:
         self._buffer = b""
 
     def feed(self, data: bytes) -> int | None:
-        """Takes what arrived; the statement's number once all is there, else None. Raises ServerError, MysqlProtocolError."""
-        self._buffer = held = self._buffer + data
-        at, number, left = 0, 0, 1
-        while left:
-            stop = at + 4 + int.from_bytes(held[at : at + 3], "little")
-            if len(held) < max(stop, at + 4):
+        """Read received bytes. Returns the statement's id once the reply is complete, else None.
+
+        Raises:
+            ServerError, MysqlProtocolError
+        """
+        self._buffer = data = self._buffer + data
+        at, statement_id, packets_left = 0, 0, 1
+        while packets_left:
+            stop = at + 4 + int.from_bytes(data[at : at + 3], "little")
+            if len(data) < max(stop, at + 4):
                 return None
             if at == 0:
-                if held[4:5] == bytes([_ERR]):
-                    raise _error(held[5:stop])
-                if held[4:5] != bytes([_OK]) or stop < 4 + 9:
-                    raise MysqlProtocolError(f"an answer that begins with {held[4:5]!r} to what was to be prepared")
-                number = int.from_bytes(held[5:9], "little")
-                for count in (int.from_bytes(held[9:11], "little"), int.from_bytes(held[11:13], "little")):
-                    left += count + 1 if count else 0
-            at, left = stop, left - 1
-        if at != len(held):
-            raise MysqlProtocolError("more came than was asked for")
-        return number
+                if data[4:5] == bytes([_ERR]):
+                    raise _error(data[5:stop])
+                if data[4:5] != bytes([_OK]) or stop < 4 + 9:
+                    raise MysqlProtocolError(f"the reply to a prepare begins with {data[4:5]!r}")
+                statement_id = int.from_bytes(data[5:9], "little")
+                for count in (int.from_bytes(data[9:11], "little"), int.from_bytes(data[11:13], "little")):
+                    packets_left += count + 1 if count else 0
+            at, packets_left = stop, packets_left - 1
+        if at != len(data):
+            raise MysqlProtocolError("more bytes came than the reply has")
+        return statement_id
 
 
 class ReplyReader:
-    """Reads the answers to so many of `packet_count`.
+    """Reads the replies to `packet_count` packets.
 
     Args:
-        results: of what was asked before, which those of these packets are added to.
+        results: results of an earlier request, to which those of these packets are added.
 
     Attributes:
-        error: what the first of them was refused with, while others are still to be read.
+        error: the first error, while other replies are still to be read.
     """
 
     def __init__(self, packet_count: int = 1, results: Sequence[Result] = ()) -> None:
         self.error: ServerError | None = None
         self._packets_left = packet_count
-        """Those that are not answered yet."""
+        """Packets without a complete reply."""
         self._results: list[Result] = [*results]
         self._chunks: list[bytes] = []
         self._buffered_bytes = 0
         self._needed_bytes = 4
-        """Fewer bytes than this need no look."""
+        """Fewer bytes than this hold no complete packet."""
         self._next_packet_number = 1
-        # The answer that is half read: how many columns are still to come, what to make of those that came.
+        # The state of the result that is being read.
         self._columns_left = 0
         self._is_reading_columns = False
         self._columns: list[_Convert] | None = None
@@ -194,15 +201,15 @@ class ReplyReader:
 
     @property
     def answered_count(self) -> int:
-        """So many statements were answered before the first that was refused, where one was."""
+        """The number of statements that succeeded before the first error, if there is one."""
         return len(self._results) if self.error is None else self._refused_at
 
     def feed(self, data: bytes) -> list[Result] | None:
-        """Takes what arrived; the results once all are there, else None.
+        """Read received bytes. Returns the results once all replies are complete, else None.
 
         Raises:
-            ServerError: a statement failed; those after it in its packet did not run, other packets did.
-            MysqlProtocolError: the connection is of no more use.
+            ServerError: a statement failed. The later ones in its packet did not run; other packets did.
+            MysqlProtocolError: the connection cannot be used any more.
         """
         self._chunks.append(data)
         self._buffered_bytes += len(data)
@@ -227,7 +234,7 @@ class ReplyReader:
                     if self.error is not None:
                         raise self.error
                     if stop != end:
-                        raise MysqlProtocolError("more came than was asked for")
+                        raise MysqlProtocolError("more bytes came than the reply has")
                     return self._results
             at = stop
         self._chunks = [data[at:]]
@@ -235,11 +242,11 @@ class ReplyReader:
         return None
 
     def _read_packet(self, data: bytes, at: int, end: int) -> bool:
-        """Reads one packet; True after the last that answers one of ours."""
+        """Read one packet. Returns True after the last packet of a reply."""
         if at == end:
-            raise MysqlProtocolError("an empty packet")
-        head = data[at]
-        if head == _ERR:
+            raise MysqlProtocolError("the server sent an empty packet")
+        first_byte = data[at]
+        if first_byte == _ERR:
             if self.error is None:
                 self.error = _error(data[at + 1 : end])
                 self._refused_at = len(self._results)
@@ -247,32 +254,32 @@ class ReplyReader:
             self._rows = []
             return True
         if self._columns is None:
-            return self._begin_result(data, at, head)
+            return self._begin_result(data, at, first_byte)
         if self._columns_left:
             self._columns_left -= 1
             self._columns.append(_converter(data, end))
-        elif head == _EOF:  # no row: its first value would be longer than a packet
+        elif first_byte == _EOF:  # no row: its first value would be longer than a packet
             return self._end_of_section(data[at + 3])
         else:
             self._rows.append(_row(data, at, self._columns))
         return False
 
-    def _begin_result(self, data: bytes, at: int, head: int) -> bool:
-        """The first packet of an answer."""
-        if head == _OK:
+    def _begin_result(self, data: bytes, at: int, first_byte: int) -> bool:
+        """Read the first packet of a result."""
+        if first_byte == _OK:
             matched, at = read_length(data, at + 1)
             _, at = read_length(data, at)
             self._results.append(Result([], matched))
             return not data[at] & _MORE_RESULTS
-        if head in (_INFILE, _EOF):
-            raise MysqlProtocolError(f"an answer that begins with {head}")
+        if first_byte in (_INFILE, _EOF):
+            raise MysqlProtocolError(f"a reply begins with {first_byte}")
         self._columns_left, _ = read_length(data, at)
         self._columns = []
         self._is_reading_columns = True
         return False
 
     def _end_of_section(self, status: int) -> bool:
-        """An EOF packet ends the columns, and then the rows."""
+        """Handle an EOF packet: the first one ends the columns, the second one the rows."""
         if self._is_reading_columns:
             self._is_reading_columns = False
             return False
@@ -288,23 +295,23 @@ def _error(content: bytes) -> ServerError:
 
 
 def _converter(data: bytes, end: int) -> _Convert:
-    """What to make of a column's values, by the end of its description: charset, length, type, flags, decimals."""
+    """Return the conversion of a column's values. Its description ends with charset, length, type, flags, decimals."""
     if data[end - 6] in _INTEGER_TYPES:
         return int
     return None if int.from_bytes(data[end - 12 : end - 10], "little") == _BINARY_CHARSET else bytes.decode
 
 
 def read_length(data: bytes, at: int) -> tuple[int, int]:
-    """A length-encoded integer, and where what follows begins."""
-    head = data[at]
-    if head < _NULL:
-        return head, at + 1
-    size = {0xFC: 2, 0xFD: 3, 0xFE: 8}[head]
+    """Return a length-encoded integer and the position after it."""
+    first_byte = data[at]
+    if first_byte < _NULL:
+        return first_byte, at + 1
+    size = {0xFC: 2, 0xFD: 3, 0xFE: 8}[first_byte]
     return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size
 
 
 def _row(data: bytes, at: int, columns: list[_Convert]) -> tuple[Any, ...]:
-    """One row: a length-encoded string, or NULL, for each column."""
+    """Decode one row: a length-encoded string, or NULL, for each column."""
     values: list[Any] = []
     add = values.append
     for convert in columns:

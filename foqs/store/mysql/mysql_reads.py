@@ -1,9 +1,9 @@
-"""Reading a shard's MySQL tables beside its flushes: a connection of its own.
+"""Reads a shard's MySQL tables beside its flushes, over its own connection.
 
-Always true: each call is one round trip and one transaction that only reads, so
-the owner row and what is read with it are of one moment; it waits for no lock;
-a call that ends in any other way than with its answer ends the connection.
-Knows nothing of SQL's text or of the driver's ways.
+Always true: each call is one round trip and one read-only transaction, so the
+owner row and the rows are of one moment. A call waits for no lock. A call that
+raises closes the connection. Knows nothing of SQL text or of the driver's
+internals.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from foqs.store.port import ANY_LENGTH, StoreLost, TopicCount, check_not_behind
 from foqs.store.sql_rows import order_keys_of
 
 _COUNTS_TIMEOUT_S: Final = 3_600.0
-"""Counting reads an index of the whole shard, with pauses: three million rows take 5 seconds, with nothing that waits for it."""
+"""A count reads an index of the whole shard, with pauses, and nothing waits for it."""
 _IDLE_CHECKS_MAX: Final = 2
 
 
@@ -34,7 +34,7 @@ class MysqlReads:
         self._sql = sql.Statements(shard)
         self._link: MysqlLink | None = None
         self._connection_id = 0
-        """The server's number of `_link`."""
+        """The server's id of `_link`."""
         self._in_snapshot = False
         self._is_busy = False
         self._is_closed = False
@@ -61,8 +61,8 @@ class MysqlReads:
         *,
         with_payload: bool,
     ) -> list[Row]:
-        asked = self._sql.list_rows(topic, state, after, limit, purged_up_to, with_payload=with_payload)
-        return decode_rows(await self._read(committed, [asked]))
+        statement = self._sql.list_rows(topic, state, after, limit, purged_up_to, with_payload=with_payload)
+        return decode_rows(await self._read(committed, [statement]))
 
     async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
         (found,) = await self._read(committed, [self._sql.idempotency_key_of(number, until_ms)])
@@ -74,12 +74,12 @@ class MysqlReads:
 
     async def counts(self) -> list[TopicCount]:
         if not self._in_snapshot:
-            raise StoreLost(f"{self._settings.location}: there is no snapshot to count in")
+            raise StoreLost(f"{self._settings.location}: there is no snapshot to count")
         if self._link is not None:
             self._link.timeout_s = max(self._link.timeout_s, _COUNTS_TIMEOUT_S)
-        found, cuts = await self._run_while_server_works([self._sql.counts, self._sql.purge_markers])
-        of_cuts = [self._sql.count_purged_rows(cut) for cut in decode_purge_markers(cuts)]
-        return decode_counts(found, await self._run(of_cuts) if of_cuts else ())
+        counts, markers = await self._run_while_server_works([self._sql.counts, self._sql.purge_markers])
+        purged = [self._sql.count_purged_rows(marker) for marker in decode_purge_markers(markers)]
+        return decode_counts(counts, await self._run(purged) if purged else ())
 
     async def close(self) -> None:
         self._is_closed = True
@@ -94,28 +94,28 @@ class MysqlReads:
         return found
 
     async def _run_while_server_works(self, statements: Sequence[bytes]) -> list[Result]:
-        """Asks what may take as long as it likes, for as long as the server works on it.
+        """Run statements without a time limit, as long as the server works on them.
 
-        A network that swallows the answer looks like a server that still counts, so the
-        server is asked, over another connection, whether it does. An answer may be on
-        its way: only the second look at a server that does nothing gives up.
+        A network that lost the reply looks like a server that still counts. So another
+        connection checks whether the server works. The reply may be on its way, so
+        only the second check of an idle server gives up.
         """
-        asking = asyncio.ensure_future(self._run(statements))
-        idle_looks = 0
+        call = asyncio.ensure_future(self._run(statements))
+        idle_checks = 0
         try:
-            while idle_looks < _IDLE_CHECKS_MAX:
-                await asyncio.wait((asking,), timeout=self._settings.statement_timeout_s)
-                if asking.done():
-                    return asking.result()
-                idle_looks = 0 if await self._is_running() else idle_looks + 1
-            raise StoreLost(f"{self._settings.location}: the answer to a count was lost")
+            while idle_checks < _IDLE_CHECKS_MAX:
+                await asyncio.wait((call,), timeout=self._settings.statement_timeout_s)
+                if call.done():
+                    return call.result()
+                idle_checks = 0 if await self._is_running() else idle_checks + 1
+            raise StoreLost(f"{self._settings.location}: the reply to a count was lost")
         finally:
-            if not asking.done():
-                asking.cancel()
-                await asyncio.wait((asking,))
+            if not call.done():
+                call.cancel()
+                await asyncio.wait((call,))
 
     async def _is_running(self) -> bool:
-        """Whether the server works on what our connection has asked. Raises `StoreLost`: it does not answer."""
+        """Return whether the server works on a statement of our connection. Raises `StoreLost` if it does not answer."""
         try:
             link = await MysqlLink.connect(self._settings)
             try:
@@ -127,7 +127,7 @@ class MysqlReads:
         return bool(found.rows[0][0])
 
     async def _run(self, statements: Sequence[bytes], committed: Fence | None = None) -> list[Result]:
-        """One packet; with `committed`, its second statement reads the owner row, which must show that flush."""
+        """Run statements in one packet. With `committed`, the second one reads the owner row, which must show that flush."""
         if self._is_busy:
             raise RuntimeError(f"shard {self._shard}: a connection runs one call at a time")
         self._is_busy = True

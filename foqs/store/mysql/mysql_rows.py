@@ -1,6 +1,6 @@
-"""What MySQL's results mean: owner, rows, keys, topics, cuts and counts.
+"""Decodes MySQL's results: owner, rows, idempotency keys, topics, purge markers and counts.
 
-Always true: names are stored as bytes and are text here. Knows nothing of
+Always true: names are stored as bytes and become text here. Knows nothing of
 connections or statements.
 """
 
@@ -20,7 +20,7 @@ from foqs.store.sql_rows import owner_of, row_of
 
 
 def decode_owner(result: Result) -> Owner:
-    """The owner row. Raises `StoreUnusable`: there is none."""
+    """Decode the owner row. Raises `StoreUnusable` if there is none."""
     if not result.rows:
         return owner_of(None)
     epoch, nonce, *rest = result.rows[0]
@@ -28,7 +28,7 @@ def decode_owner(result: Result) -> Owner:
 
 
 def decode_rows(results: Iterable[Result]) -> list[Row]:
-    """Rows of any number of statements."""
+    """Decode the rows of any number of statements."""
     rows = [row_of(values) for result in results for values in result.rows]
     for row in rows:
         if row.due_ms == NEVER_MS:
@@ -39,7 +39,7 @@ def decode_rows(results: Iterable[Result]) -> list[Row]:
 
 
 def decode_idempotency_keys(results: Iterable[Result]) -> dict[KeyName, IdempotencyKey]:
-    """Rows of keys of any number of statements."""
+    """Decode the key rows of any number of statements."""
     rows = [
         IdempotencyKey(_decode_name(namespace), *values) for result in results for namespace, *values in result.rows
     ]
@@ -47,18 +47,18 @@ def decode_idempotency_keys(results: Iterable[Result]) -> dict[KeyName, Idempote
 
 
 def decode_topics(result: Result) -> list[TopicName]:
-    """The topics table."""
+    """Decode the topics table."""
     return [(_decode_name(namespace), _decode_name(topic)) for namespace, topic in result.rows]
 
 
 def decode_purge_markers(result: Result) -> list[PurgeMarker]:
-    """The table of cuts."""
+    """Decode the table of purge markers."""
     return [PurgeMarker(_decode_name(namespace), _decode_name(topic), last) for namespace, topic, last in result.rows]
 
 
 def decode_counts(counts: Result, purged_results: Iterable[Result]) -> list[TopicCount]:
-    """Rows and their bytes by topic and state, with the rows of each cut by state."""
-    purged = {tuple(spot): rows for result in purged_results for *spot, rows in result.rows}
+    """Combine the counts by topic and state with the purged rows of each marker by state."""
+    purged = {tuple(group): rows for result in purged_results for *group, rows in result.rows}
     return [
         TopicCount(
             _decode_name(namespace),
@@ -74,5 +74,5 @@ def decode_counts(counts: Result, purged_results: Iterable[Result]) -> list[Topi
 
 @lru_cache(maxsize=4096)
 def _decode_name(value: bytes | str) -> str:
-    """A name's text; few names make up many rows."""
+    """Decode a name. Cached, because many rows have the same few names."""
     return str(value, "utf-8") if isinstance(value, bytes) else value

@@ -1,8 +1,9 @@
-"""A MySQL server's fitness and a shard's tables: checked and brought to today's schema at open.
+"""Checks a MySQL server's settings and rights, and migrates a shard's tables, at open.
 
-Always true: when `prepare` returns, the tables are InnoDB and of the newest
-version, and the user may do all that a flush does. `weakness` and `is_read_only`
-judge the server's settings, which every new connection reads. Knows nothing of owners.
+Always true: when `prepare_tables` returns, the tables are InnoDB and of the newest
+version, and the user has all rights that a flush needs. `unsafe_settings` and
+`is_read_only` check the settings that every new connection reads. Knows nothing of
+owners.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ _COLUMN_EXISTS_CODE: Final = 1060
 DENIED_CODES: Final = frozenset({1044, 1142, 1143, 1370})
 """A right is missing."""
 READ_ONLY_CODES: Final = frozenset({1290, 1792, 1836})
-"""The server takes no writes."""
+"""The server accepts no writes."""
 _STEP_TIMEOUT_S: Final = 24 * 3_600.0
-"""An index of a large table takes long to build, and would be begun again and again if it were given up."""
+"""An index of a large table takes long to build; a timeout would only start it again and again."""
 _STRICT_MODES: Final = frozenset({"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"})
 RUN_RIGHTS: Final = "SELECT, INSERT, UPDATE, DELETE"
-"""What the user of a host needs on its database. Ending its own connections needs no right."""
+"""The rights that the user of a host needs on its database. Ending its own connections needs no right."""
 SCHEMA_RIGHTS: Final = f"{RUN_RIGHTS}, CREATE, ALTER, INDEX"
-"""What the user needs who makes the tables, or brings them to a newer version."""
+"""The rights that a user needs to create or migrate the tables."""
 
 
 async def prepare_tables(link: MysqlLink, settings: MysqlSettings, shard: int) -> None:
-    """Migrates the shard's tables, checks them and the rights.
+    """Migrate the shard's tables; check them and the user's rights.
 
     Raises:
         StoreUnusable: the text names the setting, its value and the remedy.
@@ -48,50 +49,50 @@ async def prepare_tables(link: MysqlLink, settings: MysqlSettings, shard: int) -
 
 
 def unsafe_settings(result: Result, settings: MysqlSettings) -> str | None:
-    """Names the server's settings that can lose or alter acknowledged writes, and the remedy; None where there are none.
+    """Return a text with the settings that can lose or alter acknowledged writes and the remedy; None if there are none.
 
     Args:
-        result: the answer to `sql.SERVER_SETTINGS`.
+        result: the result of `sql.SERVER_SETTINGS`.
     """
     at_commit, binary_log, sync_binary_log, sql_mode, _ = result.rows[0]
     modes = _decode_text(sql_mode)
-    weak = []
+    unsafe = []
     if at_commit != 1:
-        weak.append(("innodb_flush_log_at_trx_commit", at_commit, "1"))
+        unsafe.append(("innodb_flush_log_at_trx_commit", at_commit, "1"))
     if binary_log and sync_binary_log != 1:
-        weak.append(("sync_binlog", sync_binary_log, "1"))
+        unsafe.append(("sync_binlog", sync_binary_log, "1"))
     if not _STRICT_MODES & set(modes.upper().split(",")):
-        weak.append(("sql_mode", modes or "''", "one with STRICT_TRANS_TABLES"))
-    if not weak:
+        unsafe.append(("sql_mode", modes or "''", "one with STRICT_TRANS_TABLES"))
+    if not unsafe:
         return None
-    told = "; ".join(f"{name} is {value}: set it to {wanted}" for name, value, wanted in weak)
+    remedies = "; ".join(f"{name} is {value}: set it to {wanted}" for name, value, wanted in unsafe)
     return (
-        f"the server of {settings.location} may lose or alter acknowledged writes: {told} "
+        f"the server of {settings.location} may lose or alter acknowledged writes: {remedies} "
         "(SET GLOBAL and the server's configuration file), or accept the loss with --unsafe-durability"
     )
 
 
 def is_read_only(result: Result) -> bool:
-    """Whether the server is a replica, or writing is switched off; a user with enough rights could write all the same.
+    """Return whether the server is a replica or has writing switched off. A user with enough rights could still write.
 
     Args:
-        result: the answer to `sql.SERVER_SETTINGS`. Newer MariaDB servers name the value, others count it.
+        result: the result of `sql.SERVER_SETTINGS`. Newer MariaDB servers return the value as a name, others as a number.
     """
     return _decode_text(result.rows[0][-1]).upper() not in ("0", "OFF")
 
 
 async def _migrate(link: MysqlLink, settings: MysqlSettings, shard: int, statements: sql.Statements) -> None:
-    """Takes the steps that are missing.
+    """Run the pending migrations.
 
-    DDL commits by itself here, so a second connection holds the version row's
-    lock meanwhile: another host that opens the shard waits for it and then finds
-    nothing to do. After a crash the step's statements run again.
+    DDL commits by itself in MySQL, so a second connection holds the version row's lock
+    meanwhile: another host that opens the shard waits for it and then finds nothing to
+    do. After a crash the step's statements run again.
     """
-    where = f"shard {shard} in {settings.location}"
+    location = f"shard {shard} in {settings.location}"
     version = await read_version(link, shard)
-    if not pending_migrations(version or 0, sql.MIGRATIONS, where):
+    if not pending_migrations(version or 0, sql.MIGRATIONS, location):
         return
-    await _check_can_migrate(link, settings, where, version or 0)
+    await _check_can_migrate(link, settings, location, version or 0)
     if version is None:
         await link.run(sql.CREATE_VERSIONS)
     await link.run(sql.add_version(shard))
@@ -99,7 +100,7 @@ async def _migrate(link: MysqlLink, settings: MysqlSettings, shard: int, stateme
     try:
         _, found = await guard.run(sql.BEGIN, sql.read_version(shard, lock=True))
         link.timeout_s = _STEP_TIMEOUT_S
-        for step in pending_migrations(found.rows[0][0], sql.MIGRATIONS, where):
+        for step in pending_migrations(found.rows[0][0], sql.MIGRATIONS, location):
             for text in step.statements:
                 await _run_migration_statement(link, statements.migration(text))
             await guard.run(sql.set_version(shard, step.number))
@@ -110,7 +111,7 @@ async def _migrate(link: MysqlLink, settings: MysqlSettings, shard: int, stateme
 
 
 async def _run_migration_statement(link: MysqlLink, statement: bytes) -> None:
-    """Runs a migration's statement. A column that is there was added before a crash: MySQL has no ADD COLUMN IF NOT EXISTS."""
+    """Run a migration's statement. A column that exists was added before a crash: MySQL has no ADD COLUMN IF NOT EXISTS."""
     try:
         await link.run(statement)
     except ServerError as error:
@@ -119,7 +120,7 @@ async def _run_migration_statement(link: MysqlLink, statement: bytes) -> None:
 
 
 async def read_version(link: MysqlLink, shard: int) -> int | None:
-    """The version of a shard's tables, 0 where it has none; None where no shard of the database has any."""
+    """Return the version of a shard's tables; 0 if it has none, None if no shard of the database has tables."""
     try:
         (found,) = await link.run(sql.read_version(shard))
     except ServerError as error:
@@ -130,7 +131,7 @@ async def read_version(link: MysqlLink, shard: int) -> int | None:
 
 
 async def read_versions(link: MysqlLink) -> dict[int, int]:
-    """The version of every shard that has tables in this database."""
+    """Return the version of every shard that has tables in this database."""
     try:
         (found,) = await link.run(sql.READ_VERSIONS)
     except ServerError as error:
@@ -141,19 +142,19 @@ async def read_versions(link: MysqlLink) -> dict[int, int]:
 
 
 async def clock_ms(link: MysqlLink) -> int:
-    """The server's clock."""
+    """Return the server's time."""
     (found,) = await link.run(sql.NOW_MS)
     return int(found.rows[0][0])
 
 
 async def prepared_statements_max(link: MysqlLink) -> int:
-    """How many prepared statements the server keeps at once."""
+    """Return how many prepared statements the server keeps at once."""
     (found,) = await link.run(sql.READ_PREPARED_STATEMENTS_MAX)
     return int(found.rows[0][0])
 
 
 async def can_create_tables(link: MysqlLink) -> bool:
-    """Whether the user may create tables; nothing is created."""
+    """Return whether the user may create tables. Creates none."""
     try:
         await link.run(sql.PROBE_CREATE, sql.END_PROBE)
     except ServerError as error:
@@ -164,9 +165,9 @@ async def can_create_tables(link: MysqlLink) -> bool:
 
 
 async def missing_rights(link: MysqlLink, shard: int) -> list[str]:
-    """What the user may not do of what a flush does, in the server's words; changes nothing.
+    """Return the server's errors for rights that a flush needs and the user lacks. Changes nothing.
 
-    Tables that are not there yet are no reason to complain.
+    Tables that do not exist yet are ignored.
     """
     missing = []
     for probe in sql.Statements(shard).right_probes:
@@ -182,12 +183,12 @@ async def missing_rights(link: MysqlLink, shard: int) -> list[str]:
 
 
 async def _check_can_migrate(link: MysqlLink, settings: MysqlSettings, location: str, version: int) -> None:
-    """A user who only runs is told who makes tables, rather than which statement was denied."""
+    """Raise an error with the remedy if the user may not create tables."""
     if not await can_create_tables(link):
         newest = sql.MIGRATIONS[-1].number
         raise StoreUnusable(
-            f"{location} has schema version {version} and needs {newest}, and user {settings.user} may not make tables: "
-            f"run foqs schema apply as a user who may, or GRANT {SCHEMA_RIGHTS} ON `{settings.database}`.* "
+            f"{location} has schema version {version} and needs {newest}, but user {settings.user} may not create tables: "
+            f"run foqs schema apply as a user with that right, or GRANT {SCHEMA_RIGHTS} ON `{settings.database}`.* "
             f"TO '{settings.user}'"
         )
 

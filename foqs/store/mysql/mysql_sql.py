@@ -1,10 +1,10 @@
 """The SQL of the MySQL store, for MariaDB 10.11 and MySQL 8 and 9: each shard has its own tables.
 
-Always true: every statement is named and says its purpose; numbers are spliced
-in as decimal and everything else as `sql_mysql_values` spells it, so no value
-can end a literal; what goes by ids names the primary key, and its lists are cut
-so short that the optimiser keeps to ranges of it. Statements are bytes, but for those of
-every flush, which are `Bound`. Knows nothing of connections or errors.
+Always true: every statement has a name and a stated purpose. Numbers are decimal
+text and other values are literals of `mysql_values`, so no value can end its
+literal. A statement with ids names the primary key, and its lists are short
+enough that the optimiser reads ranges of it. Statements are bytes; the fence and
+the inserts are a `BoundStatement`. Knows nothing of connections or errors.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from foqs.store.sql_rows import (
 )
 
 IDS_PER_STATEMENT: Final = 500
-"""From 1,000 ids on MariaDB rewrites an IN list as a join; from 16,000 on it scans the table."""
+"""MariaDB rewrites an IN list of 1,000 ids or more as a join, and scans the table for 16,000."""
 UPDATES_PER_STATEMENT: Final = 200
 TOPICS_PER_STATEMENT: Final = 200
 INSERT_BYTES_MAX: Final = 4 << 20
-"""A multi-row INSERT is cut here; a server's smaller max_allowed_packet cuts earlier."""
+"""The most bytes of a multi-row INSERT; a smaller max_allowed_packet of the server has precedence."""
 _ROWS_PER_PAUSE: Final = 4096
-"""A count of a shard sleeps at so many rows, as the numbers in ids are given in turn."""
+"""A count of a shard sleeps once in this many rows, because the numbers in ids are consecutive."""
 _PAUSE_S: Final = 0.005
-"""So it takes a fifth of a processor: 4,096 rows take 0.8 ms, and 1.3 from the disk."""
+"""The length of these pauses: a count takes about a fifth of a processor."""
 INSERT_ROW_COUNTS: Final = (100, 50, *range(32, 0, -1))
-"""New rows go in statements of so many, each prepared once by each writer when it is first needed: what few callers bring
-is one statement, as each is answered by itself, and the host wakes for it."""
+"""The numbers of rows of the INSERT statements, each prepared by a writer when first needed. Up to 32 rows are one
+statement, because the server replies to each statement separately and each reply wakes the host."""
 PREPARED_STATEMENTS_MAX: Final = len(INSERT_ROW_COUNTS) + 1
-"""So many statements a shard's writer prepares at most: those of new rows, and the fence."""
+"""The most statements that a shard's writer prepares: the INSERTs and the fence."""
 _INT64_MIN: Final = -(1 << 63)
 
 _ITEM: Final = """CREATE TABLE IF NOT EXISTS {item} (
@@ -130,42 +130,41 @@ MIGRATIONS: Final = (
     Migration(3, "idempotency keys, and the slots of keys that the shard holds", (_KEY, _SLOT)),
     Migration(
         4,
-        "how far the shard's time is from the database's clock",
+        "the distance of the shard's time from the database's clock",
         ("ALTER TABLE {owner} ADD COLUMN offset_ms BIGINT NOT NULL DEFAULT 0",),
     ),
     Migration(
         5,
-        "sizes in the order's index, so that a namespace's bytes are counted without reading its items",
+        "sizes in the order index, so that a namespace's bytes are counted without reading its items",
         (
             "ALTER TABLE {item} DROP KEY item_order, "
             "ADD KEY item_order (namespace, topic, state, priority, deliver_after_ms, id, payload_bytes)",
         ),
     ),
-    Migration(6, "cuts: topics that were purged, whose rows still have to go", (_CUT,)),
+    Migration(6, "purge markers: purged topics whose rows are still to be deleted", (_CUT,)),
     Migration(
         7,
-        "what is not scheduled is due at the end of time; a NULL that is there means the same",
+        "a row that is never due has the largest due_ms; NULL in an older row means the same",
         (f"ALTER TABLE {{item}} ALTER COLUMN due_ms SET DEFAULT {NEVER_MS}",),
     ),
 )
-"""`{item}` and the like stand for the shard's tables."""
-
+"""`{item}` and similar names stand for the shard's tables."""
 
 _CLOCK_MS: Final = b"CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
 
 
 def set_autocommit(enabled: bool) -> bytes:
-    """Whether every statement commits by itself."""
+    """Set whether every statement commits by itself."""
     return b"SET SESSION autocommit = %d" % enabled
 
 
 def session_settings(lock_wait_s: int, *, read_only: bool = False) -> tuple[bytes, ...]:
-    """A new connection's settings; the last statement gives its number, the server's limit and the server's clock.
+    """Set up a new connection. The last statement reads its id, the server's packet limit and the server's clock.
 
-    The literals of `sql_mysql_values` rely on the charset and on what this sql_mode
-    leaves out. UTC, because a local clock repeats an hour each year. A transaction
-    that only reads shows one moment; one that writes sees what is newest and locks
-    no gaps, and begins with its first statement: nothing is written but by a COMMIT.
+    The literals of `mysql_values` rely on the charset and on this sql_mode. The time
+    zone is UTC, because a local clock repeats an hour each year. A read-only
+    transaction shows one moment. A writing one reads the newest rows and locks no
+    gaps; it begins with its first statement, and only COMMIT makes its writes permanent.
     """
     level = "REPEATABLE READ" if read_only else "READ COMMITTED"
     return (
@@ -182,61 +181,61 @@ SERVER_SETTINGS: Final = (
     b"SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog, @@GLOBAL.sql_mode, "
     b"@@GLOBAL.read_only"
 )
-"""What decides whether a COMMIT is on disk, whether bad values are refused, and whether anything is written at all.
+"""Reads whether COMMIT syncs to disk, bad values are refused, and writes are allowed.
 
-MySQL's super_read_only needs no look: it switches read_only on. MariaDB has no such variable.
+MySQL's super_read_only need not be read: it switches read_only on. MariaDB has no such variable.
 """
 
 READ_PREPARED_STATEMENTS_MAX: Final = b"SELECT @@GLOBAL.max_prepared_stmt_count"
-"""So many prepared statements the server keeps, of all its connections together."""
+"""Reads how many prepared statements the server keeps for all connections together."""
 
 NOW_MS: Final = b"SELECT " + _CLOCK_MS
-"""The clock."""
+"""Reads the clock."""
 
 UPTIME_S: Final = b"SHOW SESSION STATUS LIKE 'Uptime'"
-"""A name and for how long the server has run: its connections' numbers begin anew with every start."""
+"""Reads how long the server has run: connection ids start again with every start of the server."""
 
 BEGIN: Final = b"START TRANSACTION"
 BEGIN_READ: Final = b"START TRANSACTION READ ONLY"
-"""What is read until COMMIT is of one moment, that of the first SELECT, and waits for no lock."""
+"""All reads until COMMIT show the moment of the first SELECT, and wait for no lock."""
 COMMIT: Final = b"COMMIT"
 ROLLBACK: Final = b"ROLLBACK"
 
 CREATE_VERSIONS: Final = (
     b"CREATE TABLE IF NOT EXISTS foqs_schema (shard INT NOT NULL PRIMARY KEY, version INT NOT NULL) ENGINE = InnoDB"
 )
-"""The versions of all shards of a database."""
+"""Creates the table of the versions of all shards of a database."""
 
 READ_VERSIONS: Final = b"SELECT shard, version FROM foqs_schema"
-"""Of every shard of a database."""
+"""Reads the version of every shard of a database."""
 
 PROBE_CREATE: Final = b"PREPARE foqs_probe FROM 'CREATE TABLE foqs_probe (one INT)'"
-"""Needs the right to create tables, and creates none: it is never executed."""
+"""Checks the right to create tables without creating one: it is never executed."""
 END_PROBE: Final = b"DEALLOCATE PREPARE foqs_probe"
 
 
 def add_version(shard: int) -> bytes:
-    """A new shard is at version 0."""
+    """Add a new shard with version 0."""
     return b"INSERT IGNORE INTO foqs_schema VALUES (%d, 0)" % shard
 
 
 def read_version(shard: int, *, lock: bool = False) -> bytes:
-    """A shard's schema version; locked while it migrates, so that a second host waits."""
+    """Read a shard's schema version; with a lock during a migration, so that a second host waits."""
     return b"SELECT version FROM foqs_schema WHERE shard = %d%b" % (shard, b" FOR UPDATE" if lock else b"")
 
 
 def set_version(shard: int, number: int) -> bytes:
-    """A step was taken."""
+    """Store the version after a migration step."""
     return b"UPDATE foqs_schema SET version = %d WHERE shard = %d" % (number, shard)
 
 
 def set_lock_wait(seconds: int) -> bytes:
-    """How long the next statements wait for a row lock."""
+    """Set how long the next statements wait for a row lock."""
     return b"SET SESSION innodb_lock_wait_timeout = %d" % seconds
 
 
 def is_ours(connection_id: int) -> bytes:
-    """1 when that connection is open, and of the same user and database as this one."""
+    """Read 1 if that connection is open and has the user and database of this one, else 0."""
     return (
         b"SELECT COUNT(*) FROM information_schema.PROCESSLIST "
         b"WHERE ID = %d AND USER = SUBSTRING_INDEX(USER(), '@', 1) AND DB = DATABASE()" % connection_id
@@ -244,12 +243,12 @@ def is_ours(connection_id: int) -> bytes:
 
 
 def is_running(connection_id: int) -> bytes:
-    """1 when that connection of this user is open, and the server runs a statement of it."""
+    """Read 1 if that connection of this user is open and the server runs a statement of it, else 0."""
     return b"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %d AND COMMAND <> 'Sleep'" % connection_id
 
 
 def kill(connection_id: int) -> bytes:
-    """Ends a connection, rolls its transaction back and frees its locks."""
+    """End a connection, roll its transaction back and free its locks."""
     return b"KILL CONNECTION %d" % connection_id
 
 
@@ -264,7 +263,7 @@ _UPDATE_COLUMNS: Final = (
     ("token", "0"),
     ("attempt", "0"),
 )
-"""A row of id 0, which no item has: it names the columns of the constants."""
+"""A row with id 0, which no item has. It names the columns of the constants."""
 
 
 class Statements:
@@ -277,10 +276,9 @@ class Statements:
         self._key = f"foqs_{shard}_key"
         self._slot = f"foqs_{shard}_slot"
         self._cut = f"foqs_{shard}_cut"
-        # What the statements of a flush begin and end with. The index is named because where the
-        # server believes in a handful of rows, rightly or by what it knew before a restart, it
-        # reads, and locks, all of them rather than those of a few ids. A DELETE can name it only
-        # when it says which table it deletes from.
+        # Parts of the statements of a flush. They name the index, because a server that expects
+        # a handful of rows in the table, perhaps from old statistics, would read and lock all of
+        # them. A DELETE can name an index only if it names the table that it deletes from.
         item = self._item
         self._from_ids = f"FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
         self._delete = f"DELETE {item} FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
@@ -300,13 +298,13 @@ class Statements:
         ).encode()
 
     def migration(self, step: str) -> bytes:
-        """A migration's statement for this shard's tables."""
+        """Return a migration's statement for this shard's tables."""
         tables = {name: getattr(self, f"_{name}") for name in ("item", "owner", "topic", "key", "slot", "cut")}
         return step.format(**tables).encode()
 
     @property
     def non_innodb_tables(self) -> bytes:
-        """The shard's tables that are not InnoDB."""
+        """Reads the shard's tables that are not InnoDB."""
         names = "', '".join((self._item, self._owner, self._topic, self._key, self._slot, self._cut))
         return (
             "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() "
@@ -315,7 +313,7 @@ class Statements:
 
     @property
     def right_probes(self) -> tuple[bytes, ...]:
-        """Need every right that a flush needs and change nothing."""
+        """Statements that need every right that a flush needs, and change nothing."""
         item, owner, topic, key, slot, cut = self._item, self._owner, self._topic, self._key, self._slot, self._cut
         texts = (
             f"INSERT INTO {item} SELECT * FROM {item} WHERE FALSE",
@@ -335,19 +333,19 @@ class Statements:
     # ---------------------------------------------------------------- the owner
 
     def read_owner(self, *, lock: bool = False) -> bytes:
-        """The owner row; locked, so that no earlier transaction can still change it."""
+        """Read the owner row; with a lock, so that no earlier transaction can still change it."""
         tail = " FOR UPDATE" if lock else ""
         return f"SELECT {', '.join(OWNER_COLUMNS)} FROM {self._owner} WHERE one = 1{tail}".encode()
 
     def set_owner(self, owner: Owner) -> bytes:
-        """A takeover or a new connection of the owner, after the row was locked."""
+        """Write a takeover or a new connection of the owner, after the row was locked."""
         return (
             f"UPDATE {self._owner} SET epoch = {owner.epoch}, nonce = {name_literal(owner.nonce)}, flush = {owner.flush}, "
             f"connection = {owner.connection} WHERE one = 1"
         ).encode()
 
     def fence(self, fence: Fence) -> BoundStatement:
-        """The first statement of a flush: matches nothing when another owner wrote since; holds the row's lock."""
+        """Begin a flush: matches no row if another owner wrote since; otherwise locks the owner row."""
         return bind(
             self._fence,
             (fence.flush, fence.clock_ms, fence.offset_ms, fence.epoch, fence.nonce.encode(), fence.flush - 1),
@@ -356,9 +354,9 @@ class Statements:
     # ---------------------------------------------------------------- the writes
 
     def write(self, writes: Writes, packet_bytes: int) -> Iterator[Statement]:
-        """What one flush changes; no statement with several rows is longer than `packet_bytes`.
+        """Return the writes of one flush. No statement with several rows is longer than `packet_bytes`.
 
-        Keys come first: one that is taken ends the flush.
+        Keys come first, because a key that exists ends the flush.
         """
         if writes.idempotency_keys_added:
             yield from self._idempotency_key_statements(
@@ -369,15 +367,15 @@ class Statements:
                 f"REPLACE INTO {self._key} VALUES ".encode(), writes.idempotency_keys_replaced, packet_bytes
             )
         if writes.keys_expired_by_ms is not None:
-            over = f"until_ms <= {writes.keys_expired_by_ms} ORDER BY until_ms, namespace, name LIMIT {KEY_EXPIRY_ROWS_MAX}"
-            yield f"DELETE FROM {self._key} WHERE {over}".encode()
+            expired = f"until_ms <= {writes.keys_expired_by_ms} ORDER BY until_ms, namespace, name LIMIT {KEY_EXPIRY_ROWS_MAX}"
+            yield f"DELETE FROM {self._key} WHERE {expired}".encode()
         if writes.key_slots_added:
             slots = ",".join([f"({slot})" for slot in writes.key_slots_added])
             yield f"INSERT IGNORE INTO {self._slot} VALUES {slots}".encode()
-        for cut_over in writes.purge_markers_removed:
-            yield f"DELETE FROM {self._cut} WHERE {_marker_condition(cut_over)} AND last = {cut_over.last_number}".encode()
-        for made in writes.purge_markers_added:
-            values = f"({name_literal(made.namespace)},{name_literal(made.topic)},{made.last_number})"
+        for marker in writes.purge_markers_removed:
+            yield f"DELETE FROM {self._cut} WHERE {_marker_condition(marker)} AND last = {marker.last_number}".encode()
+        for marker in writes.purge_markers_added:
+            values = f"({name_literal(marker.namespace)},{name_literal(marker.topic)},{marker.last_number})"
             yield f"REPLACE INTO {self._cut} VALUES {values}".encode()
         for part in _chunks_of_ids(sorted(writes.deletes)):
             yield b"%b%b)" % (self._delete, part)
@@ -391,17 +389,17 @@ class Statements:
             yield from self._topic_statements(writes, packet_bytes)
 
     def _lease_statements(self, lease: LeaseUpdate) -> Iterator[bytes]:
-        """Equal values for many rows."""
-        told = (lease.state, due_or_never(lease.due_ms), lease.token, lease.attempt)
-        values = b"state = %d, due_ms = %d, token = %d, attempt = %d" % told
+        """Write equal values to many rows."""
+        columns = (lease.state, due_or_never(lease.due_ms), lease.token, lease.attempt)
+        values = b"state = %d, due_ms = %d, token = %d, attempt = %d" % columns
         for part in _chunks_of_ids(sorted(lease.ids)):
             yield b"%b%b WHERE id IN (%b)" % (self._lease, values, part)
 
     def _update_statements(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[bytes]:
-        """Absolute values, joined to the rows that exist: it can never insert.
+        """Write absolute values, joined to the rows that exist, so that nothing can be inserted.
 
-        STRAIGHT_JOIN makes the server walk the constants and look rows up by
-        primary key, however small it believes the table to be.
+        STRAIGHT_JOIN makes the server read the constants and find their rows by primary
+        key, however small it expects the table to be.
         """
         selects = [update_select(row) for row in sorted(rows, key=lambda row: row.id)]
         room = packet_bytes - len(self._update) - len(self._update_tail)
@@ -409,53 +407,53 @@ class Statements:
             yield b"".join((self._update, *part, self._update_tail))
 
     def _insert_statements(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[BoundStatement]:
-        """New rows; an id that exists is an error, never a change."""
-        left: Sequence[BoundRow] = encode_rows(rows)
+        """Insert rows. An id that exists is an error."""
+        remaining: Sequence[BoundRow] = encode_rows(rows)
         room = packet_bytes - BOUND_OVERHEAD_BYTES
-        whole = sum(map(len, left)) <= room
-        while left:
+        all_fit = sum(map(len, remaining)) <= room
+        while remaining:
             for count in INSERT_ROW_COUNTS:
-                if count <= len(left) and (whole or count == 1 or sum(map(len, left[:count])) <= room):
+                if count <= len(remaining) and (all_fit or count == 1 or sum(map(len, remaining[:count])) <= room):
                     break
-            yield bind_rows(self._insert[count], left[:count])
-            left = left[count:]
+            yield bind_rows(self._insert[count], remaining[:count])
+            remaining = remaining[count:]
 
     def _idempotency_key_statements(
-        self, head: bytes, rows: Sequence[IdempotencyKey], packet_bytes: int
+        self, prefix: bytes, rows: Sequence[IdempotencyKey], packet_bytes: int
     ) -> Iterator[bytes]:
-        """Rows of keys, new ones or in place of those that are over."""
-        for part in chunked(idempotency_key_values(rows), packet_bytes - len(head), len(rows)):
-            yield head + b",".join(part)
+        """Add or replace key rows, depending on `prefix`."""
+        for part in chunked(idempotency_key_values(rows), packet_bytes - len(prefix), len(rows)):
+            yield prefix + b",".join(part)
 
     def adds_idempotency_keys(self, statement: Statement) -> bool:
-        """This is the statement that a key's row which is there already refuses."""
+        """Return whether the statement adds key rows, so that a duplicate key means that one exists."""
         return isinstance(statement, bytes) and statement.startswith(self._add_idempotency_keys)
 
     def _topic_statements(self, writes: Writes, packet_bytes: int) -> Iterator[bytes]:
-        """Names leave the topics table and enter it; one that is there stays as it is."""
-        room = packet_bytes - 1_000  # for what begins the statements and joins the names
-        gone = [
+        """Remove topics and add topics; one that exists stays as it is."""
+        room = packet_bytes - 1_000  # for the rest of the statement and separators
+        conditions = [
             f"(namespace = {name_literal(name)} AND topic = {name_literal(topic)})".encode()
             for name, topic in writes.topics_removed
         ]
-        for part in chunked(gone, room, TOPICS_PER_STATEMENT):
+        for part in chunked(conditions, room, TOPICS_PER_STATEMENT):
             yield f"DELETE FROM {self._topic} WHERE ".encode() + b" OR ".join(part)
-        new = [f"({name_literal(name)},{name_literal(topic)})".encode() for name, topic in writes.topics_added]
-        for part in chunked(new, room, TOPICS_PER_STATEMENT):
+        added = [f"({name_literal(name)},{name_literal(topic)})".encode() for name, topic in writes.topics_added]
+        for part in chunked(added, room, TOPICS_PER_STATEMENT):
             values = b",".join(part)
             yield b"INSERT INTO %b VALUES %b ON DUPLICATE KEY UPDATE topic = topic" % (self._topic.encode(), values)
 
     # ----------------------------------------------------------------- the reads
 
     def read_rows(self, ids: Sequence[int]) -> list[bytes]:
-        """Rows by id, without their payload."""
+        """Read rows by id, without payload."""
         return [
             b"SELECT %b %b%b)" % (COLUMNS_WITHOUT_PAYLOAD.encode(), self._from_ids, part)
             for part in _chunks_of_ids(ids)
         ]
 
     def read_rows_with_payload(self, payload_limits: Mapping[int, int]) -> list[bytes]:
-        """Rows by id, with their payload unless it is longer than is said of the id."""
+        """Read rows by id, with payloads up to each id's limit."""
         groups: dict[int, list[int]] = {}
         for number, length in payload_limits.items():
             groups.setdefault(length, []).append(number)
@@ -466,39 +464,41 @@ class Statements:
         ]
 
     def read_idempotency_keys(self, key_names: Sequence[KeyName]) -> list[bytes]:
-        """Rows of keys: ranges of the primary key, a statement for each namespace."""
+        """Read key rows by ranges of the primary key, with a statement for each namespace."""
         names: dict[str, list[bytes]] = {}
         for namespace, key in key_names:
             names.setdefault(namespace, []).append(bytes_literal(key))
-        head = f"SELECT namespace, name, id, digest, until_ms FROM {self._key} FORCE INDEX (PRIMARY) WHERE namespace = "
+        select = (
+            f"SELECT namespace, name, id, digest, until_ms FROM {self._key} FORCE INDEX (PRIMARY) WHERE namespace = "
+        )
         return [
-            b"%b%b AND name IN (%b)" % (head.encode(), name_literal(namespace).encode(), b",".join(part))
-            for namespace, found in names.items()
-            for part in chunked(found, INSERT_BYTES_MAX, IDS_PER_STATEMENT)
+            b"%b%b AND name IN (%b)" % (select.encode(), name_literal(namespace).encode(), b",".join(part))
+            for namespace, keys in names.items()
+            for part in chunked(keys, INSERT_BYTES_MAX, IDS_PER_STATEMENT)
         ]
 
     @property
     def next_key_expiry(self) -> bytes:
-        """When the next key's row is over."""
+        """Reads when the next key row expires."""
         return f"SELECT until_ms FROM {self._key} FORCE INDEX (key_until) ORDER BY until_ms LIMIT 1".encode()
 
     def idempotency_key_of(self, number: int, until_ms: int) -> bytes:
-        """The key that names an item, by when its row is over."""
-        head = f"SELECT name FROM {self._key} FORCE INDEX (key_until)"
-        return f"{head} WHERE until_ms = {until_ms} AND id = {number} LIMIT 1".encode()
+        """Read the key that names an item, by its `until_ms`."""
+        select = f"SELECT name FROM {self._key} FORCE INDEX (key_until)"
+        return f"{select} WHERE until_ms = {until_ms} AND id = {number} LIMIT 1".encode()
 
     @property
     def key_slots(self) -> bytes:
-        """The slots that the shard holds."""
+        """Reads the key slots of the shard."""
         return f"SELECT slot FROM {self._slot} ORDER BY slot".encode()
 
     @property
     def purge_markers(self) -> bytes:
-        """The cuts that stand."""
+        """Reads the purge markers."""
         return f"SELECT namespace, topic, last FROM {self._cut}".encode()
 
     def count_purged_rows(self, purge_marker: PurgeMarker) -> bytes:
-        """Rows of a cut by state, from the index alone."""
+        """Count the rows under a purge marker by state, from the index alone."""
         return (
             f"SELECT namespace, topic, state, COUNT(*) FROM {self._item} FORCE INDEX (item_order) "
             f"WHERE {_marker_condition(purge_marker)} AND id <= {purge_marker.last_number} GROUP BY namespace, topic, state"
@@ -506,11 +506,11 @@ class Statements:
 
     @property
     def topics(self) -> bytes:
-        """The topics table."""
+        """Reads the topics table."""
         return f"SELECT namespace, topic FROM {self._topic}".encode()
 
     def ready_keys(self, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0) -> bytes:
-        """The next keys of a topic's READY rows."""
+        """Read the next keys of a topic's READY rows."""
         return self._order_keys(topic, State.READY, after, limit, purged_up_to).encode()
 
     def list_rows(
@@ -523,7 +523,7 @@ class Statements:
         *,
         with_payload: bool,
     ) -> bytes:
-        """The next rows of a topic in a state: keys by index first, then only those rows."""
+        """Read the next rows of a topic in a state: first the keys by index, then only those rows."""
         columns = ", ".join("NULL" if name == "payload" and not with_payload else f"item.{name}" for name in COLUMNS)
         return (
             f"SELECT {columns} FROM ({self._order_keys(topic, state, after, limit, purged_up_to)}) AS page "
@@ -532,39 +532,39 @@ class Statements:
         ).encode()
 
     def _order_keys(self, topic: TopicName, state: State, after: OrderKey | None, limit: int, purged_up_to: int) -> str:
-        """Keys above a key, as three ranges of the index: neither server makes one range of a row comparison."""
+        """Read keys above a key as three ranges of the index: neither server turns a row comparison into one range."""
         columns = "priority, deliver_after_ms, id"
-        head = (
+        select = (
             f"SELECT {columns} FROM {self._item} FORCE INDEX (item_order) "
             f"WHERE namespace = {name_literal(topic[0])} AND topic = {name_literal(topic[1])} AND state = {int(state)}"
         )
         if purged_up_to:
-            head += f" AND id > {purged_up_to}"
+            select += f" AND id > {purged_up_to}"
         order = f"ORDER BY {columns} LIMIT {limit}"
         if after is None:
-            return f"{head} {order}"
+            return f"{select} {order}"
         priority, deliver_after, number = unpack_order_key(after)
         ranges = (
             f"priority = {priority} AND deliver_after_ms = {deliver_after} AND id > {number}",
             f"priority = {priority} AND deliver_after_ms > {deliver_after}",
             f"priority > {priority}",
         )
-        return " UNION ALL ".join(f"({head} AND {bounds} {order})" for bounds in ranges) + f" {order}"
+        return " UNION ALL ".join(f"({select} AND {bounds} {order})" for bounds in ranges) + f" {order}"
 
     def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> bytes:
-        """A page of what is due, bounded on both sides."""
+        """Read a page of due rows, bounded on both sides."""
         start = (_INT64_MIN if low_ms is None else low_ms, -1)
         if after is not None:
             start = max(start, (after.due_ms, after.id))
-        head = f"SELECT due_ms, id FROM {self._item} FORCE INDEX (item_due) WHERE"
+        select = f"SELECT due_ms, id FROM {self._item} FORCE INDEX (item_due) WHERE"
         order = f"ORDER BY due_ms, id LIMIT {limit}"
         return (
-            f"({head} due_ms = {start[0]} AND due_ms <= {high_ms} AND id > {start[1]} {order}) UNION ALL "
-            f"({head} due_ms > {start[0]} AND due_ms <= {high_ms} {order}) {order}"
+            f"({select} due_ms = {start[0]} AND due_ms <= {high_ms} AND id > {start[1]} {order}) UNION ALL "
+            f"({select} due_ms > {start[0]} AND due_ms <= {high_ms} {order}) {order}"
         ).encode()
 
     def next_due_ms(self, above_ms: int) -> bytes:
-        """When the next row comes due."""
+        """Read when the next row is due."""
         return (
             f"SELECT due_ms FROM {self._item} FORCE INDEX (item_due) "
             f"WHERE due_ms > {above_ms} AND due_ms < {NEVER_MS} ORDER BY due_ms LIMIT 1"
@@ -572,10 +572,10 @@ class Statements:
 
     @property
     def counts(self) -> bytes:
-        """Rows and their bytes by topic and state, from the index alone, at a pace that leaves processors to flushes."""
+        """Counts rows and payload bytes by topic and state, from the index alone, with pauses for the flushes."""
         columns = "namespace, topic, state"
         sums = "COUNT(*), CAST(SUM(payload_bytes) AS SIGNED)"
-        # Always true, as SLEEP is 0, or 1 where the statement is killed meanwhile; no lock is held while it sleeps.
+        # Always true: SLEEP returns 0, or 1 if the statement is killed. It sleeps without holding a lock.
         pauses = f"id % {_ROWS_PER_PAUSE} <> 0 OR SLEEP({_PAUSE_S}) >= 0"
         return (
             f"SELECT {columns}, {sums} FROM {self._item} FORCE INDEX (item_order) WHERE {pauses} GROUP BY {columns}"

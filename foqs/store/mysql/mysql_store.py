@@ -1,9 +1,9 @@
-"""The store on MySQL or MariaDB: one connection for writing, READ COMMITTED, every flush one transaction.
+"""The store on MySQL or MariaDB: one connection for writing, READ COMMITTED, one transaction for each flush.
 
-Always true: nothing is committed but by a COMMIT, which is sent only after every
-result was read; a connection on which anything was left unread is cut and never
-used again; after that nothing runs until the owner row was read under its lock.
-Knows nothing of SQL's text or of the driver's ways.
+Always true: only a COMMIT commits, and it is sent only after every result was
+read. A connection with unread results is closed and never used again; then
+nothing runs until the owner row was read under its lock. Knows nothing of SQL
+text or of the driver's internals.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from struct import error as OutOfRange  # noqa: N812 - what it says of a number that no column holds
+from struct import error as OutOfRange  # noqa: N812 - a number is too large for its column
 from typing import Final, TypeVar
 
 from foqs.core.flush.fence import Fence, Owner
@@ -66,17 +66,17 @@ _T = TypeVar("_T")
 
 _LOCK_WAIT_CODE: Final = 1205
 _RETRYABLE_CODES: Final = frozenset({_LOCK_WAIT_CODE, 1213, *PREPARE_REFUSED_CODES})
-"""A lock that did not come, a deadlock; what was bound, and is text the next time."""
+"""A lock wait that timed out, a deadlock, and a refused prepared statement, which is sent as text the next time."""
 _DUPLICATE_KEY_CODE: Final = 1062
 _NO_ACCESS_CODES: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698})
 _DISK_FULL_CODES: Final = frozenset({1021, 1114})
 _OWNER_LOCK_WAIT_S: Final = 1
 """How long a takeover or a check waits for the owner row before it kills the holder."""
 _PACKET_MARGIN: Final = 1024
-"""Room for the fence and what joins statements."""
+"""Room for the fence and for separators."""
 _PACKET_BYTES_MAX: Final = 15 << 20
 """Below 16 MiB, where the protocol splits packets."""
-_READ_ONLY_HINT: Final = "it is read-only: look the primary up again"
+_READ_ONLY_HINT: Final = "it is read-only: point the URL at the primary"
 
 
 class MysqlStore:
@@ -91,12 +91,12 @@ class MysqlStore:
         self._is_busy = False
         self._connection_id = 0
         self._connected_ms = 0
-        """When `_connection` was made, on the server's clock."""
+        """When `_link` was connected, on the server's clock."""
         self._packet_bytes = 0
         self._unsafe_settings: str | None = None
-        """Which settings of the server that `_link` reached may lose acknowledged writes."""
+        """Which settings of the server may lose acknowledged writes, as of the connect."""
         self._is_read_only = False
-        """That server takes no writes."""
+        """The server accepts no writes, as of the connect."""
         self._ownership: tuple[int, str] | None = None
 
     async def open(self) -> None:
@@ -166,7 +166,7 @@ class MysqlStore:
     # ---------------------------------------------------------- the connection
 
     async def _run_exclusively(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Runs one call; whatever ends it without an answer ends the connection too."""
+        """Run one call, and close the connection if the call leaves its state unknown."""
         if self._is_busy:
             raise RuntimeError(f"shard {self._shard}: a store runs one call at a time")
         self._is_busy = True
@@ -202,7 +202,7 @@ class MysqlStore:
         self._disconnect()
         link = await MysqlLink.connect(self._settings)
         try:
-            # The settings travel along: a server that comes back may have others than before.
+            # Read again with each connection: a restarted server may have other settings.
             *_, found, server = await link.run(
                 *sql.session_settings(self._settings.lock_wait_timeout_s), sql.SERVER_SETTINGS
             )
@@ -217,7 +217,7 @@ class MysqlStore:
         return link
 
     def _check_server(self) -> None:
-        """Raises `StoreLost` when the server, as it was when we connected, may lose what is written, or takes no writes."""
+        """Raise `StoreLost` if the server may lose acknowledged writes or accepts none, as of the connect."""
         if self._unsafe_settings is not None:
             raise StoreLost(self._unsafe_settings)
         if self._is_read_only:
@@ -250,17 +250,17 @@ class MysqlStore:
     # --------------------------------------------------------------- the owner
 
     async def _take_over(self, link: MysqlLink, epoch: int, nonce: str) -> Owner:
-        """Ends the former owner's connection before the row, which names it, forgets it.
+        """End the former owner's connection, then overwrite the owner row, which names that connection.
 
-        What a former owner sends later would be fenced out, but its writes travel with
-        the fence: their locks would stay for as long as it does not read the answer.
+        A later flush of the former owner would be fenced, but its writes travel with
+        the fence and would hold their locks until it reads the reply.
         """
         self._ownership = (epoch, nonce)
         old = await self._lock_owner(link)
         if old is None:
-            seen = await self._select_owner(link)
-            self._check_not_superseded(seen)
-            await self._kill(link, seen.connection)
+            holder = await self._select_owner(link)
+            self._check_not_superseded(holder)
+            await self._kill(link, holder.connection)
             old = await self._lock_owner_or_fail(link)
         try:
             self._check_not_superseded(old)
@@ -273,22 +273,22 @@ class MysqlStore:
         return await self._write_owner(link, replace(old, epoch=epoch, nonce=nonce, flush=0))
 
     def _check_not_superseded(self, owner: Owner) -> None:
-        """Raises `Superseded` when our claim comes after that of the owner row: epochs only go up."""
+        """Raise `Superseded` unless our epoch is higher than the owner row's, or the row is ours."""
         assert self._ownership is not None
         if owner.epoch >= self._ownership[0] and (owner.epoch, owner.nonce) != self._ownership:
             raise Superseded(owner.epoch)
 
     async def _reconnect(self) -> Owner:
-        """Reads the owner row over a new connection, under its lock, when the old one was ended.
+        """End the old connection, then read the owner row under its lock over a new one.
 
-        The lock alone proves that nothing older is still to take effect: COMMIT
-        follows the fence's result, so a transaction that may commit holds it. A
-        row that shows another owner needs no lock: ours is over for good, and
-        its holder must not be disturbed.
+        The lock proves that no older transaction can still commit: COMMIT follows the
+        fence's result, so such a transaction holds the lock. If the row shows another
+        owner, no lock is needed: our ownership has ended, and the owner must not be
+        disturbed.
         """
-        before, since_ms = self._connection_id, self._connected_ms
+        old_id, since_ms = self._connection_id, self._connected_ms
         link = await self._connect()
-        await self._kill(link, before, since_ms)
+        await self._kill(link, old_id, since_ms)
         await self._check_version(link)
         current = await self._lock_owner(link)
         if current is None:
@@ -303,20 +303,20 @@ class MysqlStore:
         return current
 
     async def _check_version(self, link: MysqlLink) -> None:
-        """Raises `StoreUnusable` when the tables have become newer than this program."""
+        """Raise `StoreUnusable` if the tables are newer than this program."""
         version = await read_version(link, self._shard)
         pending_migrations(version or 0, sql.MIGRATIONS, f"shard {self._shard} in {self._settings.location}")
 
     async def _lock_owner(self, link: MysqlLink, seconds: int = _OWNER_LOCK_WAIT_S) -> Owner | None:
-        """Begins a transaction that holds the owner row's lock; None, and none begun, when it does not come."""
-        patience = sql.set_lock_wait(seconds)
-        usual = sql.set_lock_wait(self._settings.lock_wait_timeout_s)
+        """Begin a transaction and lock the owner row. If the lock is not free in time, roll back and return None."""
+        set_wait = sql.set_lock_wait(seconds)
+        reset_wait = sql.set_lock_wait(self._settings.lock_wait_timeout_s)
         try:
-            *_, found, _ = await link.run(patience, sql.BEGIN, self._sql.read_owner(lock=True), usual)
+            *_, found, _ = await link.run(set_wait, sql.BEGIN, self._sql.read_owner(lock=True), reset_wait)
         except ServerError as error:
             if error.code not in _RETRYABLE_CODES:
                 raise
-            await link.run(sql.ROLLBACK, usual)
+            await link.run(sql.ROLLBACK, reset_wait)
             return None
         return decode_owner(found)
 
@@ -334,7 +334,7 @@ class MysqlStore:
         return decode_owner(found)
 
     async def _write_owner(self, link: MysqlLink, owner: Owner) -> Owner:
-        """Writes the locked owner row, with this connection, and commits; flushes may follow. Raises `StoreLost`: the server is not fit for them."""
+        """Write the locked owner row with this connection, and commit. Raises `StoreLost`, as `_check_server`."""
         self._check_server()
         new = replace(owner, connection=self._connection_id)
         await link.run(self._sql.set_owner(new))
@@ -342,15 +342,16 @@ class MysqlStore:
         return new
 
     async def _kill(self, link: MysqlLink, connection_id: int, since_ms: int | None = None) -> None:
-        """Ends another connection of ours, as far as rights go; it may be gone already.
+        """End another connection of ours, if our rights allow it. It may be closed already.
 
-        `since_ms`: it existed then; a server that was started later has given its number to another.
+        `since_ms`: the connection existed then. A server that started later reuses its id for another one.
         """
         if connection_id in (0, self._connection_id):
             return
         try:
             ours, uptime, now = await link.run(sql.is_ours(connection_id), sql.UPTIME_S, sql.NOW_MS)
-            # At the earliest: in doubt it is ended, as a lock that stays is worse than a connection made anew.
+            # The earliest possible start. In doubt the connection is ended: a lock that stays is worse
+            # than one more connect.
             started_ms = now.rows[0][0] - (int(uptime.rows[0][1]) + 1) * 1000
             if ours.rows[0][0] and (since_ms is None or started_ms <= since_ms):
                 await link.run(sql.kill(connection_id))
@@ -366,7 +367,7 @@ class MysqlStore:
         committing = False
 
         def commit(_: Sequence[Result] = ()) -> bytes:
-            """Every result was read, and none was an error: an error from here on is an unknown outcome, even one that the server sent."""
+            """Return COMMIT, after all results were read without an error. Any later error means an unknown outcome."""
             nonlocal committing
             self._faults("written")
             committing = True
@@ -391,18 +392,18 @@ class MysqlStore:
         self._faults("committed")
 
     async def _write(self, link: MysqlLink, fence: Fence, decide: Decide, commit: OnResults) -> None:
-        """Nothing must be read: the first writes travel with the fence, and COMMIT follows the results of the last.
+        """Write without reads: the first writes travel with the fence, and COMMIT follows the last results.
 
-        What they did under a fence that matched nothing is rolled back.
+        If the fence matches no row, these writes are rolled back.
         """
         first, *others = [*self._split_into_packets(self._statements_of(link, decide({}, {})))] or [[]]
 
-        def fenced(results: list[Result]) -> bytes | None:
+        def on_fenced(results: list[Result]) -> bytes | None:
             self._faults("fenced")
             self._faults("read")
             return None if others else commit(results)
 
-        await self._begin_with_fence(link, fence, first, fenced)
+        await self._begin_with_fence(link, fence, first, on_fenced)
         if others:
             await self._send_packets(link, others, commit)
 
@@ -415,7 +416,7 @@ class MysqlStore:
         decide: Decide,
         commit: Callable[[Sequence[Result]], bytes],
     ) -> None:
-        """In as few round trips as there are questions: the reads travel with the fence, and COMMIT follows the last results."""
+        """Read and write in two round trips: the reads travel with the fence, and COMMIT follows the last results."""
         first, *others = self._split_into_packets([*reads, *key_reads])
         found = await self._begin_with_fence(link, fence, first)
         for packet in others:
@@ -431,45 +432,47 @@ class MysqlStore:
             await link.run(commit(()))
 
     async def _send_packets(self, link: MysqlLink, packets: Sequence[Sequence[Statement]], commit: OnResults) -> None:
-        """More packets of a transaction that was begun, and COMMIT when the results of the last are read."""
-        *before, last = packets
-        for packet in before:
+        """Send more packets of a transaction, and COMMIT after the results of the last."""
+        *others, last = packets
+        for packet in others:
             await link.run(*packet)
         await link.run(*last, on_results=commit)
 
     async def _begin_with_fence(
         self, link: MysqlLink, fence: Fence, statements: Sequence[Statement], on_results: OnResults | None = None
     ) -> list[Result]:
-        """Begins the transaction with the fence; `statements` travel along, and their results are returned."""
+        """Begin the transaction with the fence. Sends `statements` with it and returns their results."""
 
-        def fenced(results: list[Result]) -> bytes | None:
+        def check_fence(results: list[Result]) -> bytes | None:
             if results[0].matched_row_count != 1:
                 raise FencedOut("the fence matched no row")
             return None if on_results is None else on_results(results)
 
         first = self._sql.fence(fence)
         try:
-            _, *results = await link.run(first if link.can_prepare else as_text(first), *statements, on_results=fenced)
+            _, *results = await link.run(
+                first if link.can_prepare else as_text(first), *statements, on_results=check_fence
+            )
         except FencedOut:
             await self._check_fence(link, fence)
             raise
         return results
 
     def _statements_of(self, link: MysqlLink, writes: Writes) -> Iterator[Statement]:
-        """A flush's statements; in text, which is up to twice as long, on a link that prepares no more."""
+        """Return a flush's statements. If the link cannot prepare, they are text, which is up to twice as long."""
         if link.can_prepare:
             return self._sql.write(writes, self._packet_bytes)
         return map(as_text, self._sql.write(writes, self._packet_bytes // 2))
 
     async def _check_fence(self, link: MysqlLink, fence: Fence) -> None:
-        """A write may be refused before its fence's result is read: being fenced is the weightier reason."""
+        """Raise `FencedOut` if the fence did not match: a write may fail before the fence's result is read."""
         if self._link is link:
             seen = await self._select_owner(link)
             if (seen.epoch, seen.nonce, seen.flush) != (fence.epoch, fence.nonce, fence.flush - 1):
                 raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
 
     def _split_into_packets(self, statements: Iterable[Statement]) -> Iterator[list[Statement]]:
-        """Statements that travel together, below the server's max_allowed_packet."""
+        """Group statements into packets below the server's max_allowed_packet."""
         packet: list[Statement] = []
         size = 0
         for statement in statements:
@@ -486,7 +489,7 @@ class MysqlStore:
             yield packet
 
     async def _roll_back(self, link: MysqlLink) -> None:
-        """COMMIT was not sent, so closing the connection does as well where ROLLBACK fails."""
+        """Roll back. If ROLLBACK fails, close the connection: COMMIT was not sent, so that has the same effect."""
         try:
             await link.run(sql.ROLLBACK)
         except (ServerError, MysqlLinkLost):

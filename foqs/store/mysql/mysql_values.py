@@ -1,19 +1,18 @@
-"""How values are written into MySQL's statements, and beside those that are prepared.
+"""Encodes values for MySQL: as literals in a statement's text, or bound to a prepared statement.
 
-Always true: a literal holds any bytes, and no value can end it. Text and bytes
-stand in quotes, with each quote and backslash escaped: a third of what hex costs
-the host, and less for the server too. The session must have an sql_mode with
-neither NO_BACKSLASH_ESCAPES nor ANSI_QUOTES, and the charset binary, in which every
-byte is a character (`sql_mysql.session` sets both). With utf8mb4 no value could end
-its literal either, but the server would look for characters, refuse bytes that are
-none, and take twice as long for 1 KiB of them. With binary a literal needs no
-`_binary` before it, which cost the server 0.5 us each, four times a row.
+Always true: a literal can hold any bytes, and no value can end it. Text and bytes
+are quoted, with each quote and backslash escaped, which is cheaper than hex for
+host and server. The session must have an sql_mode with neither
+NO_BACKSLASH_ESCAPES nor ANSI_QUOTES, and the charset binary, in which every byte
+is a character (`mysql_sql.session_settings` sets both). With utf8mb4 a value could
+not end its literal either, but the server would check the characters, refuse
+invalid ones, and take twice as long. With binary a literal needs no `_binary`.
 
-What every flush has, its fence and its new rows, is prepared: of a row of 1 KiB the
-server takes 10 us where text takes 14.
+The statements of every flush, its fence and its new rows, are prepared: the server
+reads bound values faster than text.
 
-What is not scheduled is due `NEVER_MS`, not NULL: a NULL takes no room, so a lease
-would change the row's length, and InnoDB would take it out and put it in anew.
+A row without a due moment has `NEVER_MS`, not NULL. A NULL takes no room, so a
+lease would change the row's length, and InnoDB would delete and insert the row.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from foqs.core.items.item import Row, TopicName
 from foqs.store.mysql.mysql_protocol import BoundStatement, Statement, read_length
 
 _INT64_TYPE: Final = b"\x08\0"
-"""The type of 8 bytes with a sign."""
+"""The type of a signed integer of 8 bytes."""
 _BYTES_TYPE: Final = b"\xfc\0"
 _INT64: Final = Struct("<q")
 _TWELVE_INT64: Final = Struct("<12q")
 
 NEVER_MS: Final = (1 << 63) - 1
-"""The `due_ms` of a row that nothing is scheduled for; rows of earlier versions may have NULL."""
+"""The `due_ms` of a row that is never due; rows of earlier versions may have NULL."""
 
 _BOUND_INTEGERS: Final = (
     "id",
@@ -51,28 +50,28 @@ _BOUND_INTEGERS: Final = (
 )
 _BOUND_NULLABLE: Final = ("ttl_ms", "expires_at_ms")
 BOUND_COLUMNS: Final = (*_BOUND_INTEGERS, *_BOUND_NULLABLE, "namespace", "topic", "payload", "metadata")
-"""The columns of a new row in the order in which they are bound: those of fixed length first."""
+"""The columns of a new row in the order of binding: those of fixed length first."""
 _NO_TTL, _NO_EXPIRY = (1 << BOUND_COLUMNS.index(name) for name in _BOUND_NULLABLE)
 _BOUND_TYPES: Final = _INT64_TYPE * (len(BOUND_COLUMNS) - 4) + _BYTES_TYPE * 4
 BOUND_OVERHEAD_BYTES: Final = 11
-"""So many bytes at most a statement with bound rows has beside those of its rows."""
+"""The most bytes of a statement with bound rows, besides those of its rows."""
 
 
 def name_literal(value: str) -> str:
-    """A name as a literal; few statements are made of text, so one spelling does for all."""
+    """Return a name as a literal."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def escape(value: bytes | None) -> bytes:
-    """What stands between the quotes of a literal."""
+    """Escape a value for use between the quotes of a literal."""
     if value is None:
-        raise TypeError("a row is written whole, with its payload and metadata")
+        raise TypeError("a row without payload or metadata cannot be written")
     return value.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
 
 
 def bytes_literal(value: bytes) -> bytes:
-    """Bytes as a literal."""
+    """Return bytes as a literal."""
     return b"'%b'" % escape(value)
 
 
@@ -81,12 +80,12 @@ def _integer_literal(value: int | None) -> bytes:
 
 
 def due_or_never(due_ms: int | None) -> int:
-    """What stands in the column for it."""
+    """Return the column's value for `due_ms`."""
     return NEVER_MS if due_ms is None else due_ms
 
 
 def update_select(row: Row) -> bytes:
-    """A row's id and mutable columns, as one more SELECT of constants."""
+    """Return a row's id and mutable columns as one more SELECT of constants."""
     return b" UNION ALL SELECT %d,%d,%d,%b,'%b',%d,%d,%d,%d" % (
         row.id,
         row.priority,
@@ -101,14 +100,14 @@ def update_select(row: Row) -> bytes:
 
 
 def bind(sql: bytes, values: Sequence[int | bytes]) -> BoundStatement:
-    """A statement with its values, of which none is NULL."""
+    """Bind values, none of them NULL, to a statement."""
     types = b"".join([_INT64_TYPE if type(value) is int else _BYTES_TYPE for value in values])
-    told = [_INT64.pack(value) if isinstance(value, int) else _length_prefixed(value) for value in values]
-    return BoundStatement(sql, b"".join((bytes(-(-len(values) // 8)), b"\1", types, *told)))
+    encoded = [_INT64.pack(value) if isinstance(value, int) else _length_prefixed(value) for value in values]
+    return BoundStatement(sql, b"".join((bytes(-(-len(values) // 8)), b"\1", types, *encoded)))
 
 
 class BoundRow:
-    """A new row's values, and which of them are NULL, as bits."""
+    """A new row's values, and a bit for each value that is NULL."""
 
     __slots__ = ("nulls", "values")
 
@@ -117,21 +116,21 @@ class BoundRow:
         self.values = values
 
     def __len__(self) -> int:
-        """Bytes, with the types."""
+        """Return its bytes, types included."""
         return len(self.values) + len(_BOUND_TYPES) + 3
 
 
 def bind_rows(sql: bytes, rows: Sequence[BoundRow]) -> BoundStatement:
-    """A statement that has so many rows of question marks."""
+    """Bind rows to a statement with as many rows of question marks."""
     width, nulls = len(BOUND_COLUMNS), 0
-    for place, row in enumerate(rows):
-        nulls |= row.nulls << place * width
-    told = nulls.to_bytes(-(-len(rows) * width // 8), "little")
-    return BoundStatement(sql, b"".join((told, b"\1", _BOUND_TYPES * len(rows), *[row.values for row in rows])))
+    for index, row in enumerate(rows):
+        nulls |= row.nulls << index * width
+    null_bits = nulls.to_bytes(-(-len(rows) * width // 8), "little")
+    return BoundStatement(sql, b"".join((null_bits, b"\1", _BOUND_TYPES * len(rows), *[row.values for row in rows])))
 
 
 def as_text(statement: Statement) -> bytes:
-    """The same for a server that prepares no more: every question mark is the value it stands for."""
+    """Return the statement as text, with the values in place of the question marks, for a server that cannot prepare."""
     if isinstance(statement, bytes):
         return statement
     first, *others = statement.sql.split(b"?")
@@ -139,24 +138,24 @@ def as_text(statement: Statement) -> bytes:
     types_at = -(-count // 8) + 1
     nulls = int.from_bytes(values[: types_at - 1], "little")
     at = types_at + 2 * count
-    found = [first]
-    for place, after in enumerate(others):
-        if nulls >> place & 1:
-            found.append(b"NULL")
-        elif values[types_at + 2 * place] == _INT64_TYPE[0]:
+    parts = [first]
+    for index, after in enumerate(others):
+        if nulls >> index & 1:
+            parts.append(b"NULL")
+        elif values[types_at + 2 * index] == _INT64_TYPE[0]:
             (number,) = _INT64.unpack_from(values, at)
-            found.append(b"%d" % number)
+            parts.append(b"%d" % number)
             at += _INT64.size
         else:
             size, at = read_length(values, at)
-            found.append(bytes_literal(values[at : at + size]))
+            parts.append(bytes_literal(values[at : at + size]))
             at += size
-        found.append(after)
-    return b"".join(found)
+        parts.append(after)
+    return b"".join(parts)
 
 
 def encode_rows(rows: Sequence[Row]) -> list[BoundRow]:
-    """The values of rows, with one piece of work for each topic, not for each row."""
+    """Encode rows. Names are encoded once for each topic, not for each row."""
     namespaces: dict[str, bytes] = {}
     names: dict[TopicName, bytes] = {}
     values: list[BoundRow] = []
@@ -171,7 +170,7 @@ def encode_rows(rows: Sequence[Row]) -> list[BoundRow]:
             name = names[topic] = namespace + _length_prefixed(row.topic.encode())
         payload, metadata = row.payload, row.metadata
         if payload is None or metadata is None:
-            raise TypeError("a row is written whole, with its payload and metadata")
+            raise TypeError("a row without payload or metadata cannot be written")
         nulls = 0
         ttl = expires = b""
         if row.ttl_ms is None:
@@ -196,7 +195,7 @@ def encode_rows(rows: Sequence[Row]) -> list[BoundRow]:
             row.attempt,
             NEVER_MS if row.due_ms is None else row.due_ms,
         )
-        told = (
+        encoded = (
             fixed,
             ttl,
             expires,
@@ -206,7 +205,7 @@ def encode_rows(rows: Sequence[Row]) -> list[BoundRow]:
             _encode_length(len(metadata)),
             metadata,
         )
-        values.append(BoundRow(nulls, b"".join(told)))
+        values.append(BoundRow(nulls, b"".join(encoded)))
     return values
 
 
@@ -215,7 +214,7 @@ def _length_prefixed(value: bytes) -> bytes:
 
 
 _ONE_BYTE_LENGTHS: Final = tuple(bytes([size]) for size in range(251))
-"""Lengths that are one byte."""
+"""Encodings of lengths that take one byte."""
 
 
 def _encode_length(size: int) -> bytes:
@@ -229,7 +228,7 @@ def _encode_length(size: int) -> bytes:
 
 
 def idempotency_key_values(rows: Sequence[IdempotencyKey]) -> list[bytes]:
-    """The values of keys' rows."""
+    """Encode key rows as literals."""
     names = {namespace: name_literal(namespace).encode() for namespace in {row.namespace for row in rows}}
     return [
         b"(%b,'%b',%d,'%b',%d)" % (names[namespace], escape(key), number, escape(digest), until_ms)
@@ -238,7 +237,7 @@ def idempotency_key_values(rows: Sequence[IdempotencyKey]) -> list[bytes]:
 
 
 def chunked(parts: list[bytes], bytes_max: int, count_max: int) -> Iterator[list[bytes]]:
-    """Groups of parts within both limits; a part that is too long by itself stands alone."""
+    """Group parts within both limits. A part that is too long is alone in its group."""
     if len(parts) <= count_max and sum(map(len, parts)) + len(parts) <= bytes_max:
         if parts:
             yield parts

@@ -1,8 +1,8 @@
-"""A shard's SQLite file: opened, checked, brought to today's schema; and what its errors mean.
+"""Opens, checks and migrates a shard's SQLite file, and classifies its errors.
 
-Always true: a connection this module returns is in WAL mode with the asked
-durability, belongs to the asked shard, has the newest schema and waits a
-bounded time for locks; a file that was created is in its directory on disk.
+Always true: a connection from this module is in WAL mode with the requested
+durability, belongs to the requested shard, has the newest schema and waits a
+bounded time for locks. The directory entry of a new file is on disk.
 Synchronous; knows nothing of event loops, owners or flushes.
 """
 
@@ -34,14 +34,14 @@ _BROKEN_CODES: Final = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL, sqlite3.S
 
 @dataclass(slots=True, frozen=True)
 class SqliteFile:
-    """How to open one shard's file.
+    """The file of one shard, and how to open it.
 
     Args:
-        path: the file; it and its folders are created by `open(create=True)`.
-        shard: the shard it must hold.
+        path: the file; `open(create=True)` creates it and its folders.
+        shard: the shard that it must hold.
         synchronous: SQLite's durability level; below FULL a power failure loses
             acknowledged writes.
-        unsafe_durability: open nevertheless.
+        unsafe_durability: accept a level below FULL.
         busy_timeout_s: how long a statement waits for another process's lock.
     """
 
@@ -52,13 +52,13 @@ class SqliteFile:
     busy_timeout_s: float
 
     def open(self, *, create: bool) -> sqlite3.Connection:
-        """Opens the file, ready for use.
+        """Open the file, ready for use.
 
         Raises:
             StoreUnusable: weak durability, another shard's file, no foqs file, a
                 newer schema, damage, or, with `create`, no access.
-            StoreLost: it is locked, or cannot be used now: without `create`, a
-                file that is there was usable once, and may be so again.
+            StoreLost: the file is locked or cannot be used now. Without `create`, a
+                file that exists was usable before and may be usable again.
         """
         self._check_synchronous()
         new = not _may_exist(self.path)
@@ -83,12 +83,12 @@ class SqliteFile:
         return db
 
     def open_for_reading(self) -> sqlite3.Connection:
-        """Opens the file as a writer left it, waiting for no lock; the connection cannot write.
+        """Open the file for reading only, without waiting for a lock.
 
         Raises:
             sqlite3.Error: it cannot be opened.
         """
-        db = self._connect("rw")  # `ro` could not read a file whose log's index is not there yet
+        db = self._connect("rw")  # `ro` cannot read a file whose log has no index yet
         try:
             db.execute("PRAGMA query_only = ON")
             db.execute(f"PRAGMA cache_size = -{_PAGE_CACHE_KIB}")
@@ -98,10 +98,10 @@ class SqliteFile:
         return db
 
     def store_error(self, error: Exception) -> StoreError:
-        """What an error of a statement means for the transaction it stood in.
+        """Map an error of a statement to the state of its transaction.
 
-        `WriteRefused` only where SQLite's rollback is certain; `StoreLost` where
-        the file must be opened and read again before anything is known.
+        `WriteRefused` only if SQLite certainly rolls back; `StoreLost` if the file
+        must be opened and read again before anything is known.
         """
         code = primary_code(error)
         text = f"{self.path}: {error}"
@@ -122,7 +122,7 @@ class SqliteFile:
     def _check_synchronous(self) -> None:
         level = self.synchronous.upper()
         if level not in _LEVELS:
-            raise StoreUnusable(f"synchronous={self.synchronous} is none of {', '.join(_LEVELS)}")
+            raise StoreUnusable(f"synchronous={self.synchronous} is unknown; use one of {', '.join(_LEVELS)}")
         if _LEVELS.index(level) < _FULL_LEVEL and not self.unsafe_durability:
             raise StoreUnusable(
                 f"synchronous={level} would lose acknowledged writes at a power failure: "
@@ -144,7 +144,7 @@ class SqliteFile:
         db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES_KEPT}")
 
     def _migrate(self, db: sqlite3.Connection) -> None:
-        """Brings the schema up to date; the write lock makes a second opener wait, then find nothing to do."""
+        """Migrate the schema. The write lock makes a second opener wait, which then finds nothing to do."""
         db.execute(sql.BEGIN)
         (version,) = db.execute("PRAGMA user_version").fetchone()
         (application,) = db.execute("PRAGMA application_id").fetchone()
@@ -165,7 +165,7 @@ class SqliteFile:
             raise StoreUnusable(f"{self.path} holds shard {shard}, not shard {self.shard}; check the configuration")
         db.execute(sql.COMMIT)
         if steps:
-            # Who looks at the file alone (`sqlite_header`) shall see the schema that it has.
+            # `sqlite_header` reads the file alone, without the log, and must see the new version.
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _open_error(self, error: sqlite3.Error, *, was_usable: bool) -> StoreError:
@@ -173,35 +173,35 @@ class SqliteFile:
         if code in _DAMAGED_CODES:
             return StoreUnusable(f"{self.path}: {error}; the file is damaged: keep it, and restore a copy")
         if code in _NO_ACCESS_CODES:
-            told = f"{self.path}: {error}; let this user read and write the file and its folder"
-            return StoreLost(told) if was_usable else StoreUnusable(told)
+            text = f"{self.path}: {error}; let this user read and write the file and its folder"
+            return StoreLost(text) if was_usable else StoreUnusable(text)
         if code in _LOCKED_CODES:
             return StoreLost(f"{self.path}: {error}; another process holds the file's write lock")
         return StoreLost(f"{self.path}: {error}")
 
 
 def primary_code(error: Exception) -> int:
-    """SQLite's primary result code of an error; 0 where it has none."""
+    """Return SQLite's primary result code of an error; 0 if it has none."""
     code = getattr(error, "sqlite_errorcode", None)
     return code & 0xFF if isinstance(code, int) else 0
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether an error says that the file's content is broken."""
+    """Return whether an error says that the file is damaged."""
     return primary_code(error) in _DAMAGED_CODES
 
 
 def _switch_to_wal(db: sqlite3.Connection) -> str:
-    """Switches to WAL and returns the mode reached.
+    """Switch to WAL and return the resulting mode.
 
-    Two openers of a new file can refuse each other without waiting, so the
-    switch is tried a few times; one of the two always wins.
+    Two openers of a new file can refuse each other without waiting, so the switch
+    is tried a few times; one of the two always succeeds.
     """
-    for last in (*[False] * (_WAL_ATTEMPTS - 1), True):
+    for is_last in (*[False] * (_WAL_ATTEMPTS - 1), True):
         try:
             (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
         except sqlite3.OperationalError as error:
-            if last or primary_code(error) not in _LOCKED_CODES:
+            if is_last or primary_code(error) not in _LOCKED_CODES:
                 raise
         else:
             return str(mode)
@@ -209,7 +209,7 @@ def _switch_to_wal(db: sqlite3.Connection) -> str:
 
 
 def _may_exist(path: Path) -> bool:
-    """Whether the file exists, or may exist where this user cannot look."""
+    """Return whether the file exists; True also if this user has no right to look."""
     try:
         path.stat()
     except PermissionError:
@@ -220,7 +220,7 @@ def _may_exist(path: Path) -> bool:
 
 
 def _make_folder(folder: Path) -> None:
-    """Creates a folder and those above it, each durably."""
+    """Create a folder and its parents durably."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)

@@ -1,8 +1,8 @@
-"""What the first bytes of a SQLite file tell of it, without opening it as a database.
+"""Reads the header of a SQLite file without opening it as a database.
 
-Opening would leave a log and its index behind, as the user who looked. Always
-true: the file is only read. What a log beside the file holds and the file does
-not yet is not seen: a version can be older here than it is.
+Opening it would leave a log and its index behind, owned by the user of this
+process. Always true: the file is only read. Changes that are still in the log
+are not seen, so the version can be older here than it is.
 
 Source: https://www.sqlite.org/fileformat.html, "The Database Header".
 """
@@ -20,17 +20,17 @@ _BYTES: Final = 100
 
 @dataclass(slots=True, frozen=True)
 class SqliteHeader:
-    """`schema_version`: of the schema (`PRAGMA user_version`); `application_id`: whose file it is (`PRAGMA application_id`)."""
+    """`schema_version` is `PRAGMA user_version`; `application_id` names the program that made the file."""
 
     schema_version: int
     application_id: int
 
 
 def read_header(path: Path) -> SqliteHeader | None:
-    """The header; None for a file that is no SQLite database. An empty file is one without anything.
+    """Return the header; None if the file is no SQLite database. An empty file is an empty database.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         head = file.read(_BYTES)

@@ -1,9 +1,8 @@
-"""Reading a shard's SQLite file beside its flushes: a connection and a thread of its own.
+"""Reads a shard's SQLite file beside its flushes, with its own connection and thread.
 
-Always true: each call is one hop into the thread and one read transaction
-there, which shows one commit of the writer and never waits for it (the file is
-in WAL mode); nothing is ever written. Knows nothing of SQL's text or of how a
-file is opened.
+Always true: each call is one hop into the thread and one read transaction there,
+which shows one commit of the writer and never waits for it (the file is in WAL
+mode). Nothing is ever written. Knows nothing of SQL text or of opening files.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class SqliteReads:
         self._file = file
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"foqs-reads-{file.shard}")
         self._is_closed = False
-        # Only the thread changes what follows.
+        # Only the thread changes the field below.
         self._db: sqlite3.Connection | None = None
 
     async def rows(self, committed: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
@@ -81,7 +80,7 @@ class SqliteReads:
         if not self._is_closed:
             self._is_closed = True
             self._interrupt()
-            # Not awaited on a loop that may be ending: the thread finishes what it has, closes and ends.
+            # Not awaited, as the loop may be ending: the thread finishes its calls, closes and ends.
             self._thread.submit(self._disconnect)
             closing = asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
             await asyncio.shield(closing)
@@ -101,7 +100,7 @@ class SqliteReads:
         return await self._run_in_thread(lambda: self._run_or_disconnect(lambda: self._query(committed, query)))
 
     def _interrupt(self) -> None:
-        """Ends the statement that runs now, if any: nobody waits for its answer."""
+        """End the statement that runs now, if any: its result is not wanted any more."""
         db = self._db
         if db is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -110,7 +109,7 @@ class SqliteReads:
     # ------------------------------------------------------------ in the thread
 
     def _run_or_disconnect(self, work: Callable[[], _T]) -> _T:
-        """Whatever ends a read without an answer ends the connection too."""
+        """Run `work`, and close the connection if it raises."""
         try:
             return work()
         except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
@@ -129,7 +128,7 @@ class SqliteReads:
         return found
 
     def _begin_read(self, committed: Fence) -> sqlite3.Connection:
-        """Begins a read transaction, in which nothing changes, and checks whose tables it shows."""
+        """Begin a read transaction, and check that it shows the flush `committed` of this owner."""
         if self._db is None:
             self._db = self._file.open_for_reading()
         self._db.execute(sql.BEGIN_READ)
@@ -138,11 +137,11 @@ class SqliteReads:
 
     def _count(self) -> list[TopicCount]:
         if self._db is None or not self._db.in_transaction:
-            raise StoreLost(f"{self._file.path}: there is no snapshot to count in")
+            raise StoreLost(f"{self._file.path}: there is no snapshot to count")
         purged = {
-            (cut[0], cut[1], state): rows
-            for cut in self._db.execute(sql.PURGE_MARKERS).fetchall()
-            for state, rows in self._db.execute(sql.COUNT_PURGED_ROWS, cut)
+            (marker[0], marker[1], state): rows
+            for marker in self._db.execute(sql.PURGE_MARKERS).fetchall()
+            for state, rows in self._db.execute(sql.COUNT_PURGED_ROWS, marker)
         }
         return [
             TopicCount(namespace, topic, State(state), rows, size, purged.get((namespace, topic, state), 0))
@@ -150,7 +149,7 @@ class SqliteReads:
         ]
 
     def _disconnect(self) -> None:
-        """Closes the connection and with it its transaction."""
+        """Close the connection, which ends its transaction."""
         db, self._db = self._db, None
         if db is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -158,14 +157,14 @@ class SqliteReads:
 
 
 def read_rows(db: sqlite3.Connection, statement: str, ids: Iterable[int]) -> list[Row]:
-    """The rows of `ids` that exist; one prepared lookup each costs less than a list spliced into SQL."""
+    """Return the rows of `ids` that exist. One prepared lookup for each costs less than a list in SQL text."""
     execute = db.execute
     found = [execute(statement, (number,)).fetchone() for number in ids]
     return [row_of(values) for values in found if values is not None]
 
 
 def read_rows_with_payload(db: sqlite3.Connection, payload_limits: Mapping[int, int]) -> list[Row]:
-    """The rows of these ids that exist, with their payload unless it is longer than is said of the id."""
+    """Return the rows of these ids that exist. Payloads above the id's limit are left out."""
     execute = db.execute
     found = [
         execute(sql.READ_ROW_WITH_PAYLOAD, (length, number)).fetchone() for number, length in payload_limits.items()
@@ -176,7 +175,7 @@ def read_rows_with_payload(db: sqlite3.Connection, payload_limits: Mapping[int, 
 def _page_statement(
     first: str, following: str, topic: TopicName, state: State, after: OrderKey | None, limit: int, purged_up_to: int
 ) -> tuple[str, tuple[str | int, ...]]:
-    """The statement that reads a page of a topic, and its values."""
+    """Return the statement that reads a page of a topic, and its values."""
     if after is None:
         return first, (*topic, int(state), purged_up_to, limit)
     return following, (*topic, int(state), purged_up_to, *unpack_order_key(after), limit)

@@ -1,7 +1,7 @@
 """The SQL of the SQLite store: one file holds one shard.
 
-Always true: every statement is named and says its purpose; values are bound,
-never spliced in. Knows nothing of connections or errors.
+Always true: every statement has a name and a stated purpose; values are bound,
+never part of the text. Knows nothing of connections or errors.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from foqs.store.sql_rows import (
 )
 
 APPLICATION_ID: Final = 0x464F5153
-"""`FOQS`, in the file's header: tells our files from others."""
+"""`FOQS`, in the file's header: distinguishes our files from others."""
 
-# The rowid ends every index, so an index's order is total without naming id where nothing comes after it.
+# Every index ends with the rowid, so an index needs `id` only if another column follows it.
 MIGRATIONS: Final = (
     Migration(
         1,
@@ -91,12 +91,12 @@ MIGRATIONS: Final = (
     ),
     Migration(
         4,
-        "how far the shard's time is from the database's clock",
+        "the distance of the shard's time from the database's clock",
         ("ALTER TABLE owner ADD COLUMN offset_ms INTEGER NOT NULL DEFAULT 0",),
     ),
     Migration(
         5,
-        "sizes in the order's index, so that a namespace's bytes are counted without reading its items",
+        "sizes in the order index, so that a namespace's bytes are counted without reading its items",
         (
             "DROP INDEX item_order",
             "CREATE INDEX item_order ON item (namespace, topic, state, priority, deliver_after_ms, id, payload_bytes)",
@@ -104,7 +104,7 @@ MIGRATIONS: Final = (
     ),
     Migration(
         6,
-        "cuts: topics that were purged, whose rows still have to go",
+        "purge markers: purged topics whose rows are still to be deleted",
         (
             """CREATE TABLE cut (
   namespace TEXT NOT NULL,
@@ -119,139 +119,139 @@ MIGRATIONS: Final = (
 ADD_OWNER: Final = (
     "INSERT OR IGNORE INTO owner (one, shard, epoch, nonce, flush, clock_ms, connection) VALUES (1, ?, 0, '', 0, 0, 0)"
 )
-"""The owner row of a new file: nobody's. Binds the shard's number."""
+"""Adds the owner row of a new file, without an owner. Binds the shard's number."""
 
 READ_SHARD: Final = "SELECT shard FROM owner WHERE one = 1"
-"""Which shard the file holds."""
+"""Reads the number of the shard in the file."""
 
 NOW_MS: Final = (
     "SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER)"
 )
-"""The clock; 'now' is one moment within a statement."""
+"""Reads the clock; 'now' is one moment within a statement."""
 
 BEGIN: Final = "BEGIN IMMEDIATE"
-"""Takes the write lock at once, so that nothing read in the transaction can go stale."""
+"""Takes the write lock at once, so that nothing read in the transaction becomes stale."""
 
 BEGIN_READ: Final = "BEGIN DEFERRED"
-"""Its first SELECT fixes what the transaction shows, and waits for no lock."""
+"""The first SELECT fixes the moment that the transaction shows. Waits for no lock."""
 
 COMMIT: Final = "COMMIT"
 ROLLBACK: Final = "ROLLBACK"
 
 READ_OWNER: Final = f"SELECT {', '.join(OWNER_COLUMNS)} FROM owner WHERE one = 1"
-"""The owner row."""
+"""Reads the owner row."""
 
 SET_OWNER: Final = "UPDATE owner SET epoch = ?, nonce = ?, flush = ?, connection = ? WHERE one = 1"
-"""A takeover, after the row was read under the write lock."""
+"""Takes over, after the row was read under the write lock."""
 
 FENCE: Final = "UPDATE owner SET flush = ?, clock_ms = ?, offset_ms = ? WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ? - 1"
-"""The first statement of a flush: matches nothing when another owner wrote since."""
+"""Begins a flush: matches no row if another owner wrote since."""
 
 READ_ROW: Final = f"SELECT {COLUMNS_WITHOUT_PAYLOAD} FROM item WHERE id = ?"
-"""One row without its payload."""
+"""Reads one row without its payload."""
 
 READ_ROW_WITH_PAYLOAD: Final = f"SELECT {columns_with_payload_up_to('?')} FROM item WHERE id = ?"
-"""One row with its payload, unless it is longer than that."""
+"""Reads one row with its payload, unless it is longer than the limit."""
 
 DELETE: Final = "DELETE FROM item WHERE id = ?"
-"""Removes a row; nothing happens when it is gone."""
+"""Deletes a row, if it exists."""
 
 UPDATE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in MUTABLE_COLUMNS)} WHERE id = ?"
 """Writes a row's mutable columns; never inserts."""
 
 LEASE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in LEASE_COLUMNS)} WHERE id = ?"
-"""Writes what a lease changes."""
+"""Writes the columns that a lease changes."""
 
 INSERT: Final = f"INSERT INTO item ({COLUMNS_WITH_PAYLOAD}) VALUES ({', '.join('?' * len(COLUMNS))})"
 """Adds a row; an id that exists is an error."""
 
 TOPICS: Final = "SELECT namespace, topic FROM topic"
-"""The topics table."""
+"""Reads the topics table."""
 
 ADD_TOPIC: Final = "INSERT INTO topic VALUES (?, ?) ON CONFLICT DO NOTHING"
-"""A topic that has an item."""
+"""Adds a topic."""
 
 REMOVE_TOPIC: Final = "DELETE FROM topic WHERE namespace = ? AND topic = ?"
-"""A topic that has none any more."""
+"""Removes a topic without items."""
 
 READ_IDEMPOTENCY_KEY: Final = "SELECT namespace, name, id, digest, until_ms FROM key WHERE namespace = ? AND name = ?"
-"""A key's row."""
+"""Reads a key row."""
 
 ADD_IDEMPOTENCY_KEY: Final = "INSERT INTO key VALUES (?, ?, ?, ?, ?)"
-"""A new key's row; one that exists is an error."""
+"""Adds a key row; one that exists is an error."""
 
 REPLACE_IDEMPOTENCY_KEY: Final = "INSERT OR REPLACE INTO key VALUES (?, ?, ?, ?, ?)"
-"""A key's row in place of one that is over."""
+"""Replaces an expired key row."""
 
 EXPIRE_IDEMPOTENCY_KEYS: Final = (
     "DELETE FROM key WHERE (namespace, name) IN "
     "(SELECT namespace, name FROM key WHERE until_ms <= ? ORDER BY until_ms, namespace, name LIMIT ?)"
 )
-"""Some rows that are over, the oldest first."""
+"""Deletes some expired key rows, the oldest first."""
 
 NEXT_KEY_EXPIRY: Final = "SELECT MIN(until_ms) FROM key"
-"""When the next key's row is over."""
+"""Reads when the next key row expires."""
 
 IDEMPOTENCY_KEY_OF: Final = "SELECT name FROM key INDEXED BY key_until WHERE until_ms = ? AND id = ? LIMIT 1"
-"""The key that names an item, by when its row is over."""
+"""Reads the key that names an item, by its `until_ms`."""
 
 KEY_SLOTS: Final = "SELECT slot FROM slot ORDER BY slot"
-"""The slots that the shard holds."""
+"""Reads the key slots of the shard."""
 
 ADD_KEY_SLOT: Final = "INSERT INTO slot VALUES (?) ON CONFLICT DO NOTHING"
-"""A slot that the shard is given."""
+"""Adds a key slot."""
 
 PURGE_MARKERS: Final = "SELECT namespace, topic, last FROM cut"
-"""The cuts that stand."""
+"""Reads the purge markers."""
 
 SET_PURGE_MARKER: Final = "INSERT OR REPLACE INTO cut VALUES (?, ?, ?)"
-"""A topic is purged up to a number."""
+"""Marks a topic as purged up to a number."""
 
 REMOVE_PURGE_MARKER: Final = "DELETE FROM cut WHERE namespace = ? AND topic = ? AND last = ?"
-"""The rows of a cut have gone."""
+"""Removes a marker whose rows are deleted."""
 
 COUNT_PURGED_ROWS: Final = (
     "SELECT state, COUNT(*) FROM item WHERE namespace = ? AND topic = ? AND +id <= ? GROUP BY state"
 )
-"""Rows of a cut by state, from the index alone."""
+"""Counts the rows under a purge marker by state, from the index alone."""
 
 _TOPIC_CONDITION: Final = (
-    "namespace = ? AND topic = ? AND state = ? AND +id > ?"  # +: it is no reason to leave the index
+    "namespace = ? AND topic = ? AND state = ? AND +id > ?"  # + keeps SQLite on the index item_order
 )
 _AFTER_CONDITION: Final = "(priority, deliver_after_ms, id) > (?, ?, ?)"
 _ORDER_AND_LIMIT: Final = "ORDER BY priority, deliver_after_ms, id LIMIT ?"
 
 FIRST_ORDER_KEYS: Final = f"SELECT priority, deliver_after_ms, id FROM item WHERE {_TOPIC_CONDITION} {_ORDER_AND_LIMIT}"
-"""The first keys of a topic in a state."""
+"""Reads the first keys of a topic in a state."""
 
 NEXT_ORDER_KEYS: Final = f"SELECT priority, deliver_after_ms, id FROM item WHERE {_TOPIC_CONDITION} AND {_AFTER_CONDITION} {_ORDER_AND_LIMIT}"
-"""The keys after a key."""
+"""Reads the keys after a key."""
 
 FIRST_ROWS: Final = f"SELECT {COLUMNS_WITH_PAYLOAD} FROM item WHERE {_TOPIC_CONDITION} {_ORDER_AND_LIMIT}"
-"""The first rows of a topic in a state."""
+"""Reads the first rows of a topic in a state."""
 
 NEXT_ROWS: Final = (
     f"SELECT {COLUMNS_WITH_PAYLOAD} FROM item WHERE {_TOPIC_CONDITION} AND {_AFTER_CONDITION} {_ORDER_AND_LIMIT}"
 )
-"""The rows after a key."""
+"""Reads the rows after a key."""
 
 FIRST_ROWS_WITHOUT_PAYLOAD: Final = (
     f"SELECT {COLUMNS_WITHOUT_PAYLOAD} FROM item WHERE {_TOPIC_CONDITION} {_ORDER_AND_LIMIT}"
 )
-"""The first rows of a topic in a state, without their payload."""
+"""Reads the first rows of a topic in a state, without payload."""
 
 NEXT_ROWS_WITHOUT_PAYLOAD: Final = (
     f"SELECT {COLUMNS_WITHOUT_PAYLOAD} FROM item WHERE {_TOPIC_CONDITION} AND {_AFTER_CONDITION} {_ORDER_AND_LIMIT}"
 )
-"""The rows after a key, without their payload."""
+"""Reads the rows after a key, without payload."""
 
 DUE_ROWS: Final = "SELECT due_ms, id FROM item WHERE (due_ms, id) > (?, ?) AND due_ms <= ? ORDER BY due_ms, id LIMIT ?"
-"""A page of what is due, after (due_ms, id)."""
+"""Reads a page of due rows after (due_ms, id)."""
 
 NEXT_DUE: Final = "SELECT due_ms FROM item WHERE due_ms > ? ORDER BY due_ms LIMIT 1"
-"""When the next row comes due."""
+"""Reads when the next row is due."""
 
 COUNTS: Final = (
     "SELECT namespace, topic, state, COUNT(*), SUM(payload_bytes) FROM item GROUP BY namespace, topic, state"
 )
-"""Rows and their bytes by topic and state, from the index alone."""
+"""Counts rows and payload bytes by topic and state, from the index alone."""

@@ -1,10 +1,9 @@
-"""The store on SQLite: one file, one connection for writing, one thread that alone touches it.
+"""The store on SQLite: one file, one connection for writing, and one thread that uses it.
 
 Always true: each method is one hop into the thread, and a flush runs there from
-BEGIN to COMMIT, so a cancelled caller leaves nothing half done: the call
-finishes, and the next one waits for it. Two processes on one file fence each
-other by the owner row, as on a server. Knows nothing of SQL's text or of how a
-file is opened.
+BEGIN to COMMIT. So a cancelled call leaves nothing half done: it finishes, and
+the next one waits for it. Two processes on one file fence each other by the
+owner row, as on a server. Knows nothing of SQL text or of opening files.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ from foqs.store.sqlite.sqlite_reads import SqliteReads, read_rows, read_rows_wit
 _T = TypeVar("_T")
 _INT64_MIN = -(1 << 63)
 _STATEMENT_ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
-"""What binding and running a statement may raise."""
+"""Errors of binding and running a statement."""
 
 
 class SqliteStore:
     """One shard in one file; see `port.Store`.
 
     Args:
-        path: the file; created by `open`, with its folders.
+        path: the file; `open` creates it and its folders.
         shard: the shard's number, written into a new file and checked in an old one.
-        faults: the hook of `port.FAULT_POINTS`; it runs in the store's thread.
-        synchronous: FULL or EXTRA; anything weaker is refused by `open` unless
+        faults: the hook for `port.FAULT_POINTS`; it runs in the store's thread.
+        synchronous: FULL or EXTRA; `open` refuses weaker levels without
             `unsafe_durability`.
         busy_timeout_s: how long a call waits for another process's lock.
     """
@@ -76,7 +75,7 @@ class SqliteStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"foqs-shard-{shard}")
         self._is_cancelled = False
         self._is_closed = False
-        # Only the thread touches what follows.
+        # Only the thread uses the fields below.
         self._db: sqlite3.Connection | None = None
         self._ownership: tuple[int, str] | None = None
         self._damage: str | None = None
@@ -137,7 +136,7 @@ class SqliteStore:
     async def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            # Not awaited on a loop that may be ending: the thread finishes what it has, closes and ends.
+            # Not awaited, as the loop may be ending: the thread finishes its calls, closes and ends.
             self._thread.submit(self._disconnect)
             closing = asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
             await asyncio.shield(closing)
@@ -145,7 +144,7 @@ class SqliteStore:
     # ------------------------------------------------------- on the event loop
 
     async def _run_in_thread(self, work: Callable[[], _T], *, reconnects: bool = False) -> _T:
-        """Runs `work` in the thread. After a cancelled call only `reconnects` work is let in: its outcome is unknown."""
+        """Run `work` in the thread. After a cancelled call, whose outcome is unknown, only work that `reconnects` may run."""
         if self._is_closed:
             raise StoreLost(f"{self._file.path}: this store was closed")
         if reconnects:
@@ -169,7 +168,7 @@ class SqliteStore:
         return self._db
 
     def _disconnect(self) -> None:
-        """Closes the connection; SQLite rolls back what was open."""
+        """Close the connection. SQLite rolls back its transaction."""
         db, self._db = self._db, None
         if db is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -183,12 +182,12 @@ class SqliteStore:
         return self._db
 
     def _disconnect_after(self, error: Exception) -> StoreLost:
-        """Gives the connection up after an error that is no answer."""
-        told = self._file.store_error(error)
+        """Close the connection after an error that leaves its state unknown."""
+        store_error = self._file.store_error(error)
         if is_damage(error):
-            self._damage = str(told)
+            self._damage = str(store_error)
         self._disconnect()
-        return StoreLost(str(told))
+        return StoreLost(str(store_error))
 
     def _query(self, query: Callable[[sqlite3.Connection], _T]) -> _T:
         db = self._require_db()
@@ -198,7 +197,7 @@ class SqliteStore:
             raise self._disconnect_after(error) from error
 
     def _run_locked(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Runs `work` under the write lock and commits."""
+        """Run `work` under the write lock and commit."""
         db = self._require_db()
         try:
             db.execute(sql.BEGIN)
@@ -225,10 +224,10 @@ class SqliteStore:
         return self._run_locked(self._confirm_owner)
 
     def _confirm_owner(self, db: sqlite3.Connection) -> Owner:
-        """Reads the owner row and, when it is ours, writes it again.
+        """Read the owner row and, if it is ours, write it again.
 
-        The write makes what was read durable: a COMMIT whose fsync failed may
-        have left its frames in the log, and this one settles them.
+        The write makes the row durable: a COMMIT whose fsync failed may have left
+        its frames in the log, and this COMMIT syncs them.
         """
         current = owner_of(db.execute(sql.READ_OWNER).fetchone())
         if (current.epoch, current.nonce) == self._ownership:
@@ -236,7 +235,7 @@ class SqliteStore:
         return current
 
     def _write_owner(self, db: sqlite3.Connection, owner: Owner) -> Owner:
-        """Writes the owner row with this process as its connection."""
+        """Write the owner row with this process as its connection."""
         db.execute(sql.SET_OWNER, (owner.epoch, owner.nonce, owner.flush, os.getpid()))
         return owner_of(db.execute(sql.READ_OWNER).fetchone())
 
@@ -263,11 +262,11 @@ class SqliteStore:
             db.execute(sql.COMMIT)
             self._faults("committed")
         except _STATEMENT_ERRORS as error:
-            told = self._file.store_error(error)
-            if not isinstance(told, WriteRefused):
+            store_error = self._file.store_error(error)
+            if not isinstance(store_error, WriteRefused):
                 raise self._disconnect_after(error) from error
             self._roll_back()
-            raise told from error
+            raise store_error from error
         except StoreLost:
             self._disconnect()
             raise
@@ -276,7 +275,7 @@ class SqliteStore:
             raise
 
     def _roll_back(self) -> None:
-        """Ends the transaction; where SQLite refuses, closing the connection does."""
+        """End the transaction. If SQLite refuses, close the connection, which ends it too."""
         try:
             if self._db is not None and self._db.in_transaction:
                 self._db.execute(sql.ROLLBACK)
@@ -320,7 +319,7 @@ def _write(db: sqlite3.Connection, writes: Writes) -> None:
 
 
 def _write_idempotency_keys(db: sqlite3.Connection, writes: Writes) -> None:
-    """Keys come first: one that is taken ends the flush."""
+    """Write the keys. They come first, because a key that exists ends the flush."""
     if writes.idempotency_keys_added:
         try:
             db.executemany(sql.ADD_IDEMPOTENCY_KEY, writes.idempotency_keys_added)

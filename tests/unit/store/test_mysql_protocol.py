@@ -543,7 +543,7 @@ def test_whatever_else_comes_ends_the_link(end: str) -> None:
             else:
                 link.connection_lost(None if end == "gone" else OSError("cable"))
             with pytest.raises(
-                MysqlLinkLost, match={"garbage": "cannot be read", "gone": "closed", "broken": "cable"}[end]
+                MysqlLinkLost, match={"garbage": "invalid reply", "gone": "closed", "broken": "cable"}[end]
             ):
                 await asking
         assert transport.aborted
