@@ -1,8 +1,8 @@
-"""Who may come in: a host's principals, and what is granted to them.
+"""Authenticates the peers of a host by its current keyring.
 
-Holds the keyring in force. Always true: a peer is known by a token or a verified
-certificate and by nothing else; who is known may do what `rules` and the grants
-of this moment say. Knows nothing of connections.
+Always true: a peer is authenticated only by a token or a verified certificate;
+what it may do depends on `call_permissions` and the grants at that moment. Knows
+nothing of connections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from foqs.options.auth_options import PRINCIPAL_NAME_BYTES_MAX
 
 @dataclass(slots=True, frozen=True)
 class AuthenticationLimits:
-    """What a peer that nobody knows may cost; see `[auth]` in configs/foqs.toml."""
+    """Limits for peers that are not authenticated; see `[auth]` in configs/foqs.toml."""
 
     timeout_s: float = 10.0
     failure_delay_s: float = 0.5
@@ -26,31 +26,31 @@ class AuthenticationLimits:
 
 
 class AuthenticationObserver(Protocol):
-    """Who counts."""
+    """Counts authentications."""
 
     def authenticated(self, principal: str) -> None:
-        """A connection has this principal from now on."""
+        """Count a connection that was authenticated as this principal."""
         ...
 
     def authentication_failed(self) -> None:
-        """A wrong token, or none, was shown."""
+        """Count a wrong or missing token."""
         ...
 
 
 @dataclass(slots=True, frozen=True)
 class AuthenticatedPrincipal:
-    """A principal, and what it was known by."""
+    """A principal, and the digest of the credential that proved it."""
 
     principal: Principal
     credential_digest: bytes
 
 
 class Authenticator:
-    """What one host knows of its peers.
+    """Authenticates the peers of one host.
 
     Args:
-        administrators: the principals that may do everything.
-        permissions_of: what the others may do.
+        administrators: the principals that may make all calls.
+        permissions_of: returns the permissions of the others.
 
     Attributes:
         keyring: replaced when the files are read again.
@@ -71,16 +71,16 @@ class Authenticator:
         self._administrators = frozenset(administrators)
 
     def authenticate_token(self, token: bytes) -> AuthenticatedPrincipal | None:
-        """Whose token it is; None: nobody's."""
+        """Return the principal that owns the token; None if there is none."""
         found = self.keyring.find_token(token)
         return None if found is None else AuthenticatedPrincipal(self._principal(found[0]), found[1])
 
     def authenticate_certificate(self, certificate: Mapping[str, object] | None) -> AuthenticatedPrincipal | None:
-        """Whose verified certificate (as `ssl` gives it) it is; None: nobody's."""
-        name, proof = common_name(certificate), self.keyring.client_ca_digest
-        if proof is None or not name or not name.isprintable() or len(name.encode()) > PRINCIPAL_NAME_BYTES_MAX:
+        """Return the principal of a verified certificate, in the form of `ssl`; None if there is none."""
+        name, ca_digest = common_name(certificate), self.keyring.client_ca_digest
+        if ca_digest is None or not name or not name.isprintable() or len(name.encode()) > PRINCIPAL_NAME_BYTES_MAX:
             return None
-        return AuthenticatedPrincipal(self._principal(name), proof)
+        return AuthenticatedPrincipal(self._principal(name), ca_digest)
 
     def _principal(self, name: str) -> Principal:
         return Principal(name, name in self._administrators)

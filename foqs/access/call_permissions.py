@@ -1,9 +1,8 @@
-"""Who may make which call: one table.
+"""The permissions, and a table of which call needs which.
 
-Holds what every call of the contract needs, and the judgement of a principal by
-it. Always true: what the table does not name is allowed to nobody; whether a
-namespace exists changes no answer. Knows nothing of secrets, connections or how
-grants are stored.
+Always true: a call that the table lacks is allowed to nobody; a decision does not
+depend on whether the namespace exists. Knows nothing of secrets, connections or
+how grants are stored.
 """
 
 from __future__ import annotations
@@ -13,41 +12,49 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from foqs.access.permission import Permission as Permission
 from foqs.core.errors import PermissionDenied
 
+
+class Permission(enum.IntEnum):
+    """A permission of a principal in a namespace; the numbers of `Permission` in thrift/foqs.thrift."""
+
+    ENQUEUE = 1
+    CONSUME = 2
+    ADMIN = 3
+
+
 PermissionLookup: TypeAlias = Callable[[str, str], Collection[int]]
-"""(principal, namespace) to the permissions granted; asked at every call, so it must be a look-up."""
+"""Returns the permissions of (principal, namespace). It is called for every request, so it must be fast."""
 
 
 @dataclass(slots=True, frozen=True)
 class Principal:
-    """Who calls. One with `is_admin` may do everything, in every namespace and to the cluster."""
+    """The owner of a token or certificate. With `is_admin` it may make all calls, on every namespace and the cluster."""
 
     name: str
     is_admin: bool = False
 
 
 class Scope(enum.Enum):
-    """What a call concerns."""
+    """What a call affects, and so what it needs."""
 
     PUBLIC = enum.auto()
-    """Allowed before a principal is known."""
+    """Allowed without a principal."""
     AUTHENTICATED = enum.auto()
-    """Nothing that is somebody's: allowed to every principal."""
+    """Allowed to every principal."""
     NAMESPACE = enum.auto()
-    """One namespace: a grant on it is needed."""
+    """Affects one namespace: needs a grant on it."""
     CLUSTER = enum.auto()
-    """All namespaces, or the hosts: for administrators."""
+    """Affects all namespaces or the hosts: needs an administrator."""
 
 
 @dataclass(slots=True, frozen=True)
 class Requirement:
-    """What a call needs.
+    """The requirement of a call.
 
     Attributes:
-        any_of: with NAMESPACE, one of these; the first is named in a refusal.
-        namespace: the path of the request's field that names the namespace.
+        any_of: for NAMESPACE: one of these permissions is needed.
+        namespace_field: the path of the request's field that names the namespace.
     """
 
     scope: Scope
@@ -55,7 +62,7 @@ class Requirement:
     namespace_field: str = "namespace_name"
 
     def refusal(self, principal: Principal, granted: Collection[int]) -> PermissionDenied | None:
-        """Why the principal may not; None when it may. `granted` is on the call's namespace."""
+        """Return the error if the principal may not make the call. `granted`: its permissions on the namespace."""
         if principal.is_admin or self.scope is Scope.AUTHENTICATED or self.scope is Scope.PUBLIC:
             return None
         for permission in self.any_of:
@@ -63,13 +70,13 @@ class Requirement:
                 return None
         if self.scope is Scope.CLUSTER:
             return PermissionDenied(
-                f"this concerns the whole cluster and {principal.name!r} is no administrator; set admin = true for it in "
-                "[auth.principals]",
+                f"this call affects the whole cluster, and {principal.name!r} is not an administrator; "
+                "set admin = true for it in [auth.principals]",
                 field="admin",
             )
         wanted = " or ".join(permission.name for permission in self.any_of)
         return PermissionDenied(
-            f"{principal.name!r} needs the grant {wanted} on the namespace; somebody with ADMIN on it can give it",
+            f"{principal.name!r} needs the grant {wanted} on the namespace; a principal with ADMIN on it can set it",
             field=self.any_of[0].name,
         )
 
@@ -126,4 +133,4 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
     "undrainHost": _CLUSTER,
     "gossip": _CLUSTER,
 }
-"""What each call of the contract needs, by its name."""
+"""The requirement of each call of the contract, by its name."""

@@ -1,9 +1,9 @@
-"""What a host recognises its peers by: tokens, and the certificates of its listener.
+"""The tokens of a host's principals and the TLS files of its listener.
 
-Holds one reading of the files, frozen; a host that is told to read them again
-makes another. Always true: of a token only the SHA-256 is kept; every token is
-compared with all of them, so that the time taken says nothing; a token belongs
-to one principal. Knows nothing of connections or grants.
+A keyring is frozen; to read the files again, a host makes another one. Always
+true: only the SHA-256 of a token is kept; a token is compared with all known
+ones, so that the time reveals nothing; a token belongs to one principal. Knows
+nothing of connections or grants.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Final
 from foqs.access.secret_files import UnusableFile, read_secret, read_tokens
 
 PEM_BYTES_MAX: Final = 1 << 20
-"""Of a certificate or key file."""
+"""Limit of a certificate or key file."""
 
 
 class UnusableOptionFile(Exception):
-    """An option whose file cannot be used: `option` is the option's dotted name."""
+    """The file of an option cannot be used. `option` is the dotted name of the option."""
 
     def __init__(self, option: str, cause: UnusableFile) -> None:
         super().__init__(f"{cause.file}: {option}: {cause.problem}; {cause.remedy}")
@@ -33,7 +33,7 @@ class UnusableOptionFile(Exception):
 
 @dataclass(slots=True, frozen=True)
 class TlsFiles:
-    """The listener's certificate and key; and the CA of its clients' certificates, if these are asked for."""
+    """The listener's certificate and key, and the CA of client certificates if these are used."""
 
     cert: str
     key: str
@@ -42,13 +42,12 @@ class TlsFiles:
 
 @dataclass(slots=True, frozen=True)
 class Keyring:
-    """One reading of the files.
+    """The credentials as they were in the files.
 
     Attributes:
-        context: of the listener's TLS; None: it speaks plainly.
-        proofs: by what a principal can be known now: the digests of the tokens, and
-            that of the clients' CA.
-        client_ca: the last one; None: certificates are not asked for.
+        principal_by_digest: the principal of each token, by the SHA-256 of the token.
+        tls_context: for the listener; None if it does not use TLS.
+        client_ca_digest: the SHA-256 of the clients' CA file; None if client certificates are not used.
     """
 
     principal_by_digest: Mapping[bytes, str] = field(default_factory=dict, repr=False)
@@ -56,44 +55,44 @@ class Keyring:
     client_ca_digest: bytes | None = None
 
     def find_token(self, token: bytes) -> tuple[str, bytes] | None:
-        """The principal that a token belongs to, and the token's digest; None when it is nobody's."""
+        """Return the principal of a token and the token's digest; None if no principal has it."""
         digest = hashlib.sha256(token).digest()
         found = None
-        for known, name in self.principal_by_digest.items():
-            if hmac.compare_digest(known, digest):
-                found = name, known
+        for known_digest, principal in self.principal_by_digest.items():
+            if hmac.compare_digest(known_digest, digest):
+                found = principal, known_digest
         return found
 
     def is_valid_credential(self, credential_digest: bytes) -> bool:
-        """Whether a principal that was known by this would be known by it now."""
+        """Return whether this credential still authenticates a principal."""
         return credential_digest in self.principal_by_digest or credential_digest == self.client_ca_digest
 
 
 def read_keyring(token_files: Mapping[str, str], tls: TlsFiles | None) -> Keyring:
-    """Reads all files.
+    """Read all files.
 
     Args:
-        token_files: by principal.
+        token_files: the token file of each principal.
 
     Raises:
-        UnusableOptionFile: one of them cannot be used.
+        UnusableOptionFile: a file cannot be used.
     """
-    tokens: dict[bytes, str] = {}
+    principal_by_digest: dict[bytes, str] = {}
     for name, file in token_files.items():
-        key = f"auth.principals.{name}.token_file"
+        option = f"auth.principals.{name}.token_file"
         try:
-            found = read_tokens(file)
+            tokens = read_tokens(file)
         except UnusableFile as error:
-            raise UnusableOptionFile(key, error) from None
-        for token in found:
-            other = tokens.setdefault(hashlib.sha256(token).digest(), name)
+            raise UnusableOptionFile(option, error) from None
+        for token in tokens:
+            other = principal_by_digest.setdefault(hashlib.sha256(token).digest(), name)
             if other != name:
-                problem = f"it holds a secret of {other!r} too"
-                raise UnusableOptionFile(key, UnusableFile(file, problem, "give every principal secrets of its own"))
+                problem = f"it also holds a secret of {other!r}"
+                raise UnusableOptionFile(option, UnusableFile(file, problem, "give every principal its own secrets"))
     if tls is None:
-        return Keyring(tokens)
-    context, client_ca = _load_tls(tls)
-    return Keyring(tokens, context, client_ca)
+        return Keyring(principal_by_digest)
+    context, client_ca_digest = _load_tls(tls)
+    return Keyring(principal_by_digest, context, client_ca_digest)
 
 
 def _load_tls(files: TlsFiles) -> tuple[ssl.SSLContext, bytes | None]:
@@ -106,24 +105,24 @@ def _load_tls(files: TlsFiles) -> tuple[ssl.SSLContext, bytes | None]:
         raise UnusableOptionFile("server.tls_key_file", error) from None
     _read_public_file("server.tls_cert_file", files.cert)
     try:
-        # A key with a passphrase must not make the host ask for it.
+        # Without this, a key with a passphrase would make the host prompt for it.
         context.load_cert_chain(files.cert, files.key, password=lambda: "")
     except (ssl.SSLError, OSError) as error:
-        problem = f"it and the key in {files.key} cannot be used ({_reason(error)})"
-        remedy = "name a PEM file of the certificate and its chain, and its own key without a passphrase"
+        problem = f"it cannot be used with the key in {files.key} ({_reason(error)})"
+        remedy = "name a PEM file of the certificate and its chain, and its key without a passphrase"
         raise UnusableOptionFile("server.tls_cert_file", UnusableFile(files.cert, problem, remedy)) from None
     if not files.client_ca:
         return context, None
-    key = "server.tls_client_ca_file"
-    data = _read_public_file(key, files.client_ca)
+    option = "server.tls_client_ca_file"
+    data = _read_public_file(option, files.client_ca)
     try:
         context.load_verify_locations(cadata=data.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
-        problem = f"it holds no certificate that can be read ({_reason(error)})"
+        problem = f"it holds no readable certificate ({_reason(error)})"
         raise UnusableOptionFile(
-            key, UnusableFile(files.client_ca, problem, "name a PEM file of the clients' CA")
+            option, UnusableFile(files.client_ca, problem, "name a PEM file of the clients' CA")
         ) from None
-    # A client may come with a token instead.
+    # A client may use a token instead.
     context.verify_mode = ssl.CERT_OPTIONAL
     return context, hashlib.sha256(data).digest()
 
@@ -144,7 +143,7 @@ def _reason(error: Exception) -> str:
 
 
 def common_name(certificate: Mapping[str, object] | None) -> str | None:
-    """The subject's one common name, of a verified certificate as `ssl` gives it; None when there is none or several."""
+    """Return the subject's common name of a certificate, in the form of `ssl`; None unless there is exactly one."""
     subject = certificate.get("subject") if certificate else None
     if not isinstance(subject, tuple):
         return None

@@ -1,10 +1,10 @@
-"""The calls that change and show what is configured: namespaces, grants, pauses, the whole document.
+"""The calls that read and change the configuration: namespaces, grants, pauses, the whole document.
 
-Always true: changes of this host happen one after the other; each is stored
-before it holds here, and holds here before its caller is told. What others
-store holds here as soon as the catalog says so. A change that has begun goes
-on when its caller leaves. A namespace is deleted only when it is certain that
-it holds nothing. Speaks no Thrift.
+Always true: this host makes one change at a time; a change is stored before it
+applies here, and applies here before the caller gets the reply. Changes of other
+hosts apply as soon as the catalog reports them. A change that has started
+continues if its caller leaves. A namespace is deleted only if it certainly holds
+no items. Knows no Thrift.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from foqs.shard.shard import Shard
 log = logging.getLogger(__name__)
 
 FIRST_NAMESPACE: Final = "default"
-"""The namespace of a catalog that is new."""
+"""The namespace of a new catalog."""
 
 _ATTEMPTS_MAX: Final = 10
-"""So often a change is made anew because another came between."""
+"""How often a change is tried if changes of other hosts come between."""
 
 _RETRY_MS: Final = 1_000
 
@@ -61,7 +61,7 @@ DocumentChange = Callable[[Document], Document]
 
 @dataclass(slots=True, frozen=True)
 class UsageReport:
-    """What a namespace holds in shards of this host, and what this host took in of it; `payload_bytes` of payload."""
+    """The items of a namespace in shards of this host, and this host's enqueues of it."""
 
     items: int
     payload_bytes: int
@@ -82,11 +82,11 @@ class EnqueueCounts(Protocol):
 
 
 class Administration:
-    """See `api` for how errors mean; every method raises `FoqsError`.
+    """The configuration calls of one host. Every method may raise `FoqsError`.
 
     Args:
-        item_bytes_max: payload and metadata of an item that a call can carry.
-        on_topics_resumed: told topics that hand out again.
+        item_bytes_max: limit of payload and metadata of an item in a call.
+        on_topics_resumed: called with topics that are no longer paused.
     """
 
     def __init__(
@@ -111,18 +111,18 @@ class Administration:
         self._rng = rng
         self._deletions: NamespaceDeletions | None = None
         self._change_lock = asyncio.Lock()
-        """Held by the one change of this host that is under way."""
+        """Held by the change that is in progress."""
         self._running_changes: set[asyncio.Task[Document]] = set()
         self._listeners: list[Callable[[], None]] = []
 
     # -------------------------------------------------------------- life cycle
 
     async def open(self) -> None:
-        """Takes in what is stored; a new catalog gets its first namespace.
+        """Apply the stored document; create the first namespace in a new catalog.
 
-        Waits for who keeps it, as long as it takes. Raises `CatalogError`: what is stored cannot be used.
+        Waits without limit for a catalog that is unreachable. Raises `CatalogError`: the document cannot be used.
         """
-        document, trouble = EMPTY_DOCUMENT, ""
+        document, last_error = EMPTY_DOCUMENT, ""
         while document == EMPTY_DOCUMENT:
             try:
                 document = await self._catalog.load()
@@ -133,9 +133,9 @@ class Administration:
             except CatalogConflict:
                 continue  # another host was first
             except (CatalogUnreachable, CatalogUnknownOutcome) as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    log.warning("waiting for the catalog: %s", trouble)
+                if str(error) != last_error:
+                    last_error = str(error)
+                    log.warning("waiting for the catalog: %s", last_error)
                 await asyncio.sleep(_RETRY_MS / 1_000)
         self._apply(document)
         for name, namespace in document.namespaces.items():
@@ -145,87 +145,89 @@ class Administration:
                 log.warning("namespace %r does not fit this host: %s", name, error)
 
     async def refresh(self) -> None:
-        """Takes in what is stored now; where that is nothing, what was read last holds. Raises `CatalogError`."""
+        """Apply the stored document, unless it is empty. Raises `CatalogError`."""
         async with self._change_lock:
             document = await self._catalog.load()
             if document != EMPTY_DOCUMENT:
                 self._apply(document)
 
     def add_change_listener(self, listener: Callable[[], None]) -> None:
-        """Has it called each time another document holds here."""
+        """Register a listener that is called after each change of the document."""
         self._listeners.append(listener)
 
     async def watch(self) -> None:
-        """Takes in what others store, until it is cancelled. What cannot be read changes nothing."""
-        trouble = ""
+        """Apply changes of other hosts, until cancelled. A document that cannot be read changes nothing."""
+        last_error = ""
         while True:
             await self._catalog.wait_for_change(self._namespaces.document.version)
             try:
                 await self._load_and_apply(self._load_not_empty)
-                trouble = ""
+                last_error = ""
             except CatalogError as error:
-                if str(error) != trouble:
-                    trouble = str(error)
-                    log.error("the catalog stays as it was: %s", error)  # noqa: TRY400 - the text says all
-            except Exception:  # whatever it is, later changes must still be seen
-                trouble = "unforeseen"
-                log.exception("taking in the catalog failed")
-            if trouble:
+                if str(error) != last_error:
+                    last_error = str(error)
+                    log.error("the last readable catalog stays in use: %s", error)  # noqa: TRY400 - the text says all
+            except Exception:  # later changes must still be seen
+                last_error = "unexpected"
+                log.exception("applying the catalog failed")
+            if last_error:
                 await asyncio.sleep(_RETRY_MS / 1_000)
 
     async def _load_and_apply(self, load: Callable[[], Awaitable[Document]]) -> Document:
-        """Has hold here what is stored, and returns it. Raises `CatalogError`.
+        """Load the stored document, apply it and return it. Raises `CatalogError`.
 
-        It is read again where something else came to hold meanwhile, so that no older one comes after a newer.
+        It is loaded again if another document was applied meanwhile, so that an older one never replaces a newer one.
         """
         while True:
-            held = self._namespaces.document
+            current = self._namespaces.document
             document = await load()
-            if self._namespaces.document is held:
+            if self._namespaces.document is current:
                 if document != EMPTY_DOCUMENT:
                     self._apply(document)
                 return document
 
     async def _load_not_empty(self) -> Document:
-        """What is stored, which is not nothing. Raises `CatalogFailed`."""
+        """Load the stored document. Raises `CatalogFailed` if it has become empty."""
         document = await self._catalog.load()
         if document == EMPTY_DOCUMENT and self._namespaces.document.version:
-            raise CatalogFailed("it is empty and was not before; import what was exported: foqs config import FILE")
+            raise CatalogFailed(
+                "the stored catalog is empty, and was not before; import an export: foqs config import FILE"
+            )
         return document
 
     def _apply(self, document: Document) -> None:
         if document != self._namespaces.document:
-            log.info("catalog version %d holds, with %d namespaces", document.version, len(document.namespaces))
+            log.info("catalog version %d applies, with %d namespaces", document.version, len(document.namespaces))
             before, after = self._namespaces.document.namespaces, document.namespaces
             resumed = self._namespaces.apply(document)
             self._enqueue_counts.forget(
-                name for name, own in before.items() if name not in after or after[name].incarnation != own.incarnation
+                name for name, old in before.items() if name not in after or after[name].incarnation != old.incarnation
             )
             if resumed:
                 self._on_topics_resumed(resumed)
             for listener in self._listeners:
                 listener()
 
-    # ----------------------------------------------------------------- looking
+    # ----------------------------------------------------------------- reading
 
     def document(self) -> Document:
-        """All of it. Raises `Unavailable`."""
+        """Return the document that applies here. Raises `Unavailable`."""
         document = self._namespaces.document
         if not document.version:
             raise Unavailable("the host has not read its namespaces yet; try again", retry_after_ms=_RETRY_MS)
         return document
 
     def namespace(self, name: str) -> Namespace:
-        """As it was configured."""
+        """Return a namespace as it was configured. Raises `NamespaceNotFound`."""
         return changes.find_namespace(self.document(), name)
 
     def settings(self, namespace: Namespace) -> Mapping[str, int]:
-        """What holds for a namespace, the host's defaults included."""
+        """Return the settings of a namespace with the host's defaults."""
         default = self._namespaces.default_settings
         return {name: getattr(default, name) for name in SETTING_RANGES} | dict(namespace.settings)
 
     def usage(self, name: str, shard_numbers: Collection[int] | None = None) -> UsageReport:
-        """What a namespace holds, as far as it is counted, in these shards or in all of this host. Raises `Unavailable`."""
+        """Return the usage of a namespace, as far as it is counted, in these shards or all of this host. Raises `Unavailable`."""
         self.namespace(name)
         shards = (
             self._all_shards()
@@ -233,33 +235,33 @@ class Administration:
             else [self._serving_shard(number) for number in sorted(set(shard_numbers))]
         )
         topics = {topic for shard in shards for topic in shard.counts.topic_names(name)}
-        held = [shard.memory.usage.lower_bound(name) for shard in shards]
-        items, size = sum(items for items, _ in held), sum(size for _, size in held)
-        return UsageReport(items, size, topics, self._enqueue_counts.enqueued_last_minute(name))
+        usages = [shard.memory.usage.lower_bound(name) for shard in shards]
+        items, payload_bytes = sum(items for items, _ in usages), sum(size for _, size in usages)
+        return UsageReport(items, payload_bytes, topics, self._enqueue_counts.enqueued_last_minute(name))
 
     def export(self) -> str:
-        """All of it, as JSON that `restore` reads."""
+        """Return the document as JSON that `restore` accepts."""
         return render(self.document())
 
     # ---------------------------------------------------------------- changing
 
     async def create(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:
-        """A namespace more; doing so again with the same settings changes nothing."""
-        fresh, own = self._new_incarnation(), tier or self._namespaces.tier
+        """Create a namespace. Creating it again with the same settings changes nothing."""
+        incarnation, own_tier = self._new_incarnation(), tier or self._namespaces.tier
         return await self._change_namespace(
-            name, lambda before: changes.create(before, name, own, settings, incarnation=fresh), deadline
+            name, lambda before: changes.create(before, name, own_tier, settings, incarnation=incarnation), deadline
         )
 
     async def update(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:
-        """Other settings; those not given stay as they are."""
+        """Change the given settings of a namespace."""
         return await self._change_namespace(name, lambda before: changes.update(before, name, tier, settings), deadline)
 
     def use_cluster_deletion(self, deletions: NamespaceDeletions) -> None:
-        """There are other hosts, whose shards may hold what a namespace holds."""
+        """Delete namespaces with the other hosts of the cluster, whose shards may hold items of them."""
         self._deletions = deletions
 
     async def change(self, change: DocumentChange, deadline: float, *, is_known_empty: bool = False) -> None:
-        """Any change; one that takes a namespace away is `is_known_empty`: every shard is known to hold nothing of it."""
+        """Store a change. `is_known_empty`: all shards are known to hold nothing of a namespace that it removes."""
         await self._change(change, deadline, is_known_empty=is_known_empty)
 
     async def _change_namespace(self, name: str, change: DocumentChange, deadline: float) -> Namespace:
@@ -271,7 +273,7 @@ class Administration:
         return (await self._change(checked, deadline)).namespaces[name]
 
     async def delete(self, name: str, deadline: float) -> None:
-        """One namespace less. Raises `InvalidArgument` while it holds items."""
+        """Delete a namespace. Raises `InvalidArgument` if it holds items."""
         self.namespace(name)
         if self._deletions is not None:
             await self._deletions.delete(name, deadline)
@@ -279,58 +281,62 @@ class Administration:
         await self._change(lambda before: changes.delete(before, name), deadline)
 
     async def grant(self, name: str, principal: str, permissions: frozenset[Permission], deadline: float) -> None:
-        """A principal has these permissions and no others; none revokes."""
+        """Set the permissions of a principal; none revokes them all."""
         await self._change(lambda before: changes.grant(before, name, principal, permissions), deadline)
 
     async def pause(self, name: str, topic: str, deadline: float, *, paused: bool) -> None:
-        """A topic hands nothing out, or does so again."""
+        """Stop the delivery of a topic, or resume it."""
         await self._change(lambda before: changes.pause(before, name, topic, paused=paused), deadline)
 
     async def restore(self, text: str, deadline: float) -> None:
-        """All that an export holds, in place of what there is. A namespace that it lacks must hold no items."""
+        """Replace the configuration by an export. A namespace that the export lacks must hold no items."""
         try:
-            given = parse(text)
+            imported = parse(text)
         except MalformedDocument as error:
-            raise InvalidArgument(f"{error}; mend that place", field="json") from None
-        for name, namespace in given.namespaces.items():
+            raise InvalidArgument(f"{error}; correct that place", field="json") from None
+        for name, namespace in imported.namespaces.items():
             try:
                 self._check_settings(namespace)
             except FoqsError as error:
                 raise InvalidArgument(f"namespaces.{name}.{error.field}: {error.message}", field="json") from None
-        fresh = self._new_incarnation()
-        await self._change(lambda before: changes.restore(before, given, incarnation=fresh), deadline, from_empty=True)
+        incarnation = self._new_incarnation()
+        await self._change(
+            lambda before: changes.restore(before, imported, incarnation=incarnation), deadline, from_empty=True
+        )
 
     def _new_incarnation(self) -> int:
-        """One that no namespace had before, not even in a catalog that was lost."""
+        """Return a random number, so that not even a catalog that was lost had it before."""
         return self._rng.randint(1, INCARNATION_MAX)
 
     def _check_settings(self, namespace: Namespace) -> None:
-        """Refuses settings that contradict one another, or the host's own. Raises `InvalidArgument`."""
-        whole = self.settings(namespace)
-        check_consistent(whole)
-        if whole["payload_bytes_max"] + whole["metadata_bytes_max"] > self._item_bytes_max:
+        """Refuse settings that contradict one another or the host's own. Raises `InvalidArgument`."""
+        settings = self.settings(namespace)
+        check_consistent(settings)
+        if settings["payload_bytes_max"] + settings["metadata_bytes_max"] > self._item_bytes_max:
             raise InvalidArgument(
                 f"the host's frames carry items of at most {self._item_bytes_max} bytes; raise wire.frame_bytes_max",
                 field="settings.payload_bytes_max",
             )
         if namespace.settings.get("key_window_ms", self._limits.timeout_ms_max + 1) <= self._limits.timeout_ms_max:
             raise InvalidArgument(
-                f"a call may last {self._limits.timeout_ms_max} ms, and tried again later it could enqueue twice; "
-                "give more than that",
+                f"a call may last {self._limits.timeout_ms_max} ms, so a retry after that could enqueue twice; "
+                "use a larger value",
                 field="settings.key_window_ms",
             )
 
-    # ----------------------------------------------------------- one at a time
+    # ------------------------------------------------------- one change at a time
 
     async def _change(
         self, change: DocumentChange, deadline: float, *, from_empty: bool = False, is_known_empty: bool = False
     ) -> Document:
-        """Stores what `change` makes of the document, and has it hold here."""
+        """Store the changed document and apply it."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._change_lock.acquire()
         except TimeoutError:
-            raise DeadlineExceeded("the time ran out while other changes were made; nothing was changed") from None
+            raise DeadlineExceeded(
+                "the time ran out while waiting for other changes; nothing was changed; try again"
+            ) from None
         task = asyncio.ensure_future(
             self._change_now(change, deadline, from_empty=from_empty, is_known_empty=is_known_empty)
         )
@@ -339,14 +345,14 @@ class Administration:
         loop = asyncio.get_running_loop()
         done, _ = await asyncio.wait((task,), timeout=max(0.0, deadline - loop.time()))
         if not done:
-            raise UnknownOutcome("the change was not stored by the deadline; it may still be")
+            raise UnknownOutcome("the change was not stored by the deadline; it may still be stored later")
         return task.result()
 
     def _on_change_ended(self, task: asyncio.Task[Document]) -> None:
         self._change_lock.release()
         self._running_changes.discard(task)
         if not task.cancelled():
-            task.exception()  # its caller may have left
+            task.exception()  # marks it as retrieved: its caller may have left
 
     async def _change_now(
         self, change: DocumentChange, deadline: float, *, from_empty: bool, is_known_empty: bool
@@ -355,48 +361,50 @@ class Administration:
             for _ in range(_ATTEMPTS_MAX):
                 before = await self._load_and_apply(self._catalog.load if from_empty else self._load_not_empty)
                 after = change(before)
-                gone = self._removed_namespaces(after) if not is_known_empty else []
-                async with self._closed_and_empty(gone, deadline):
+                removed = self._removed_namespaces(after) if not is_known_empty else []
+                async with self._closed_and_empty(removed, deadline):
                     if after is not before:
-                        held = self._namespaces.document
+                        current = self._namespaces.document
                         try:
                             await self._catalog.replace(after, before)
                         except CatalogConflict:
                             continue
                         except CatalogUnknownOutcome:
-                            # What was closed must not be opened for a document that may be gone.
-                            with suppress(CatalogError):  # nobody answers: what is stored is still not known
+                            # Apply what is stored before the namespaces are reopened: they may be deleted.
+                            with suppress(CatalogError):  # the outcome stays unknown
                                 await self._load_and_apply(self._catalog.load)
                             raise
-                        if self._namespaces.document is held:
-                            self._apply(after)  # else what holds is as new, or newer
+                        if self._namespaces.document is current:
+                            self._apply(after)  # else the document that applies is as new, or newer
                 return after
         except CatalogUnknownOutcome as error:
-            raise UnknownOutcome(f"{error}; the change may hold or not, look at it") from None
+            raise UnknownOutcome(
+                f"{error}; the change may or may not be stored; read it before you repeat it"
+            ) from None
         except CatalogFull as error:
             raise LimitExceeded(str(error)) from None
         except CatalogError as error:
             raise Unavailable(str(error), retry_after_ms=_RETRY_MS) from None
-        raise Unavailable("others change the catalog all the time; try again", retry_after_ms=_RETRY_MS)
+        raise Unavailable("other hosts changed the catalog at the same time; try again", retry_after_ms=_RETRY_MS)
 
     def _removed_namespaces(self, after: Document) -> list[str]:
-        """The namespaces that a document lacks. Raises `InvalidArgument`: other hosts would have to be asked."""
-        gone = [name for name in self._namespaces.document.namespaces if name not in after.namespaces]
-        if gone and self._deletions is not None:
+        """Return the namespaces that a document lacks. Raises `InvalidArgument` if other hosts may hold items of them."""
+        removed = [name for name in self._namespaces.document.namespaces if name not in after.namespaces]
+        if removed and self._deletions is not None:
             raise InvalidArgument(
-                f"the document lacks the namespace {gone[0]!r}, and other hosts may hold items of it; "
-                f"delete it first: foqs namespace delete {gone[0]}",
+                f"the document lacks the namespace {removed[0]!r}, and other hosts may hold items of it; "
+                f"delete it first: foqs namespace delete {removed[0]}",
                 field="json",
             )
-        return gone
+        return removed
 
     @asynccontextmanager
     async def _closed_and_empty(self, names: Sequence[str], deadline: float) -> AsyncIterator[None]:
-        """Meanwhile these namespaces take in nothing, and hold nothing.
+        """Keep these namespaces closed, after it is certain that they hold no items.
 
         Raises:
             InvalidArgument: one of them holds items.
-            Unavailable, DeadlineExceeded: it cannot be told.
+            Unavailable, DeadlineExceeded: it is not known whether they do.
         """
         for name in names:
             self._namespaces.close(name)
@@ -415,14 +423,14 @@ class Administration:
                 for shard in shards:
                     await shard.wait_for_queued_inserts()
         except TimeoutError:
-            raise DeadlineExceeded("what was enqueued before was not written in time; try again") from None
+            raise DeadlineExceeded("the time ran out before earlier enqueues were written; try again") from None
         if any(shard.counts.is_lagging for shard in shards):
             raise Unavailable("the items are still being counted; try again", retry_after_ms=_RETRY_MS)
         for name in names:
             items = sum(shard.counts.item_count(name) for shard in shards)
             if items:
                 raise InvalidArgument(
-                    f"the namespace {name!r} holds {items} items; have them acked or cancelled first",
+                    f"the namespace {name!r} holds {items} items; ack or cancel them first",
                     field="namespace_name",
                 )
 
@@ -430,13 +438,13 @@ class Administration:
         shard = self._shards.get(shard_number)
         if shard is None or not shard.is_serving:
             raise Unavailable(
-                f"shard {shard_number} is not being served here now; try again", retry_after_ms=HANDOVER_RETRY_MS
+                f"shard {shard_number} is not served here now; try again", retry_after_ms=HANDOVER_RETRY_MS
             )
         return shard
 
     def _all_shards(self) -> list[Shard]:
-        """Every shard of this host. Raises `Unavailable`."""
+        """Return all shards of this host. Raises `Unavailable` if one is not served."""
         shards = [shard for shard in self._shards.values() if shard.is_serving]
         if len(shards) < len(self._statuses):
-            raise Unavailable("not every shard is being served now; try again", retry_after_ms=_RETRY_MS)
+            raise Unavailable("not every shard is served now; try again", retry_after_ms=_RETRY_MS)
         return shards

@@ -1,8 +1,8 @@
-"""The changes of a document: each takes one and returns the next.
+"""The changes of a document: each takes a document and returns the next one.
 
-Always true: what is returned has the next version, or is the very document that
-was given when the change changes nothing, so that repeating one does no harm.
-Pure; what only a host can tell (whether a namespace holds items) it does not ask.
+Always true: the result has the next version, or is the same object if nothing
+changes, so that a change can be repeated safely. Pure; does not check what only
+a host knows, such as whether a namespace holds items.
 """
 
 from __future__ import annotations
@@ -21,19 +21,23 @@ from foqs.core.items import validation
 def create(
     document: Document, name: str, tier: str | None, settings: Mapping[str, int], *, incarnation: int = 0
 ) -> Document:
-    """A namespace more. Raises `InvalidArgument`: it exists, with other settings; `Unavailable`: it is being deleted.
+    """Add a namespace.
 
     Args:
-        incarnation: of the new namespace, which no namespace of this name had before.
+        incarnation: must differ from those of earlier namespaces of this name.
+
+    Raises:
+        InvalidArgument: it exists with other settings.
+        Unavailable: it is being deleted.
     """
-    fresh = Namespace(tier, _checked_settings(settings), incarnation=incarnation)
-    there = document.namespaces.get(name)
-    if there is None:
-        return _with_namespace(document, name, fresh)
-    if there.deleting is not None:
+    created = Namespace(tier, _checked_settings(settings), incarnation=incarnation)
+    existing = document.namespaces.get(name)
+    if existing is None:
+        return _with_namespace(document, name, created)
+    if existing.deleting is not None:
         raise Unavailable(f"the namespace {name!r} is being deleted; try again", retry_after_ms=1_000)
-    _check_tier(name, there, tier)
-    if there.settings != fresh.settings:
+    _check_tier(name, existing, tier)
+    if existing.settings != created.settings:
         raise InvalidArgument(
             f"the namespace {name!r} exists with other settings; change them with updateNamespace",
             field="settings.name",
@@ -42,81 +46,90 @@ def create(
 
 
 def update(document: Document, name: str, tier: str | None, settings: Mapping[str, int]) -> Document:
-    """Other settings; those not given stay as they are, and so does a tier that is recorded. Raises `NamespaceNotFound`, `InvalidArgument`."""
-    there = find_namespace(document, name, "settings.name")
-    _check_tier(name, there, tier)
+    """Change the given settings of a namespace, and record its tier. Raises `NamespaceNotFound`, `InvalidArgument`."""
+    existing = find_namespace(document, name, "settings.name")
+    _check_tier(name, existing, tier)
     changed = replace(
-        there, tier=there.tier if tier is None else tier, settings={**there.settings, **_checked_settings(settings)}
+        existing,
+        tier=existing.tier if tier is None else tier,
+        settings={**existing.settings, **_checked_settings(settings)},
     )
-    return document if changed == there else _with_namespace(document, name, changed)
+    return document if changed == existing else _with_namespace(document, name, changed)
 
 
 def delete(document: Document, name: str) -> Document:
-    """One namespace less. Raises `NamespaceNotFound`."""
+    """Remove a namespace. Raises `NamespaceNotFound`."""
     find_namespace(document, name)
     rest = {other: namespace for other, namespace in document.namespaces.items() if other != name}
     return _next_version(document, namespaces=rest)
 
 
 def start_deletion(document: Document, name: str) -> Document:
-    """No host takes in anything for a namespace any more. Raises `NamespaceNotFound`."""
-    there = find_namespace(document, name)
+    """Mark a namespace as being deleted: no host accepts items for it any more. Raises `NamespaceNotFound`."""
+    namespace = find_namespace(document, name)
     return (
         document
-        if there.deleting is not None
-        else _with_namespace(document, name, replace(there, deleting=frozenset()))
+        if namespace.deleting is not None
+        else _with_namespace(document, name, replace(namespace, deleting=frozenset()))
     )
 
 
 def cancel_deletion(document: Document, name: str) -> Document:
-    """A namespace that is being deleted stays; nothing where there is none."""
-    there = document.namespaces.get(name)
-    if there is None or there.deleting is None:
+    """Remove the mark of a namespace that is being deleted, if there is one."""
+    namespace = document.namespaces.get(name)
+    if namespace is None or namespace.deleting is None:
         return document
-    return _with_namespace(document, name, replace(there, deleting=None))
+    return _with_namespace(document, name, replace(namespace, deleting=None))
 
 
 def record_empty_shards(
     document: Document, name: str, empty_shards: Collection[int], all_shards: Collection[int]
 ) -> Document:
-    """These shards hold nothing of a namespace that is being deleted; it is gone when that was said of all.
+    """Record that shards hold nothing of a namespace that is being deleted. It is deleted once all shards are recorded.
 
     Args:
-        all_shards: all shards that may hold something of it; none where that is not known.
+        all_shards: all shards that may hold items of it; none if they are not known.
     """
-    there = document.namespaces.get(name)
-    if there is None or there.deleting is None:
+    namespace = document.namespaces.get(name)
+    if namespace is None or namespace.deleting is None:
         return document
-    empty = there.deleting.union(empty_shards)
+    empty = namespace.deleting.union(empty_shards)
     if all_shards and empty >= set(all_shards):
         return delete(document, name)
-    return document if empty == there.deleting else _with_namespace(document, name, replace(there, deleting=empty))
+    if empty == namespace.deleting:
+        return document
+    return _with_namespace(document, name, replace(namespace, deleting=empty))
 
 
 def grant(document: Document, name: str, principal: str, permissions: frozenset[Permission]) -> Document:
-    """A principal has these permissions in a namespace, and no others; none revokes. Raises `NamespaceNotFound`."""
-    there = find_namespace(document, name, "grant.namespace_name")
-    grants = {who: given for who, given in there.grants.items() if who != principal}
+    """Set the permissions of a principal in a namespace; none revokes them all. Raises `NamespaceNotFound`."""
+    namespace = find_namespace(document, name, "grant.namespace_name")
+    grants = {other: granted for other, granted in namespace.grants.items() if other != principal}
     if permissions:
         grants[principal] = permissions
-    return document if grants == there.grants else _with_namespace(document, name, replace(there, grants=grants))
+    if grants == namespace.grants:
+        return document
+    return _with_namespace(document, name, replace(namespace, grants=grants))
 
 
 def pause(document: Document, name: str, topic: str, *, paused: bool) -> Document:
-    """A topic hands nothing out, or does so again. Raises `NamespaceNotFound`."""
-    there = find_namespace(document, name)
-    topics = there.paused | {topic} if paused else there.paused - {topic}
-    return document if topics == there.paused else _with_namespace(document, name, replace(there, paused=topics))
+    """Stop the delivery of a topic, or resume it. Raises `NamespaceNotFound`."""
+    namespace = find_namespace(document, name)
+    topics = namespace.paused | {topic} if paused else namespace.paused - {topic}
+    if topics == namespace.paused:
+        return document
+    return _with_namespace(document, name, replace(namespace, paused=topics))
 
 
 def restore(document: Document, imported: Document, *, incarnation: int = 0) -> Document:
-    """All that `imported` holds, in place of what there is; the version goes on.
+    """Replace the content by that of `imported`; the version continues.
 
-    A namespace that exists keeps its incarnation. One that was deleted since `imported` was
-    exported is created again; `imported` is believed where the catalog is younger than it.
+    A namespace that exists keeps its incarnation. A namespace that was deleted after the
+    export gets the incarnation given here. If the catalog is younger than `imported`, because
+    it was lost, the incarnations of `imported` are used.
 
-    Slots that it gives to shards are added to those that are recorded. That a
-    shard has none is for the shard to say, for it may have got some since.
+    The key slots of `imported` are added to the recorded ones. Shards without slots there are
+    ignored, because they may have got some since.
 
     Args:
         incarnation: of namespaces that are created again.
@@ -125,55 +138,54 @@ def restore(document: Document, imported: Document, *, incarnation: int = 0) -> 
         InvalidArgument: a slot is recorded as another shard's.
     """
     slots = dict(document.slots)
-    for tier, held in imported.slots.items():
-        for shard, its in held.items():
+    for tier, assignment in imported.slots.items():
+        for shard, own in assignment.items():
             try:
-                slots[tier] = with_slots(slots.get(tier, {}), shard, its) if its else slots.get(tier, {})
+                slots[tier] = with_slots(slots.get(tier, {}), shard, own) if own else slots.get(tier, {})
             except SlotConflict as error:
                 raise InvalidArgument(
                     f"slots.{tier}.{shard}: {error}, and keys are there; leave `slots` out of the document",
                     field="json",
                 ) from None
-    slots = {tier: held for tier, held in slots.items() if held}
+    slots = {tier: assignment for tier, assignment in slots.items() if assignment}
     is_younger = document.version < imported.version
 
-    def incarnation_of(name: str, given: Namespace) -> int:
-        there = document.namespaces.get(name)
-        if is_younger and (there is None or not there.incarnation):
-            return given.incarnation  # the catalog was lost, and perhaps begun anew with its first namespace
-        return incarnation if there is None else there.incarnation
+    def incarnation_of(name: str, namespace: Namespace) -> int:
+        existing = document.namespaces.get(name)
+        if is_younger and (existing is None or not existing.incarnation):
+            return namespace.incarnation  # the catalog was lost; a new one has only its first namespace
+        return incarnation if existing is None else existing.incarnation
 
     namespaces = {
         name: replace(own, deleting=None, incarnation=incarnation_of(name, own))
         for name, own in imported.namespaces.items()
     }
-    same = document.version > 0 and (document.namespaces, document.slots) == (namespaces, slots)
-    return document if same else _next_version(document, namespaces=namespaces, slots=slots)
+    is_same = document.version > 0 and (document.namespaces, document.slots) == (namespaces, slots)
+    return document if is_same else _next_version(document, namespaces=namespaces, slots=slots)
 
 
 def record_slots(
     document: Document, tier: str, held_slots: Mapping[int, frozenset[int]], tier_shards: Collection[int]
 ) -> Document:
-    """What the tables of these shards hold is recorded, and the slots of a new tier are divided.
+    """Record the key slots that shards hold in their tables, and divide the slots of a new tier.
 
-    A shard of whose slots one is recorded as another's is left out. Nothing that
-    is recorded is taken away: what a shard does not hold of it, it is still to
-    write down.
+    A shard is skipped if one of its slots is recorded as another's. Recorded
+    slots are never removed: a shard that lacks one has yet to write it.
 
     Args:
-        tier_shards: all shards of the tier; none where that is not known.
+        tier_shards: all shards of the tier; none if they are not known.
     """
-    there = document.slots.get(tier, {})
-    after = there
+    before = document.slots.get(tier, {})
+    after = before
     for shard, slots in sorted(held_slots.items()):
         if not conflicting_slots(after, shard, slots):
             after = with_slots(after, shard, slots)
     after = with_even_division(after, tier_shards)
-    return document if after == there else _next_version(document, slots={**document.slots, tier: after})
+    return document if after == before else _next_version(document, slots={**document.slots, tier: after})
 
 
 def find_namespace(document: Document, name: str, field: str = "namespace_name") -> Namespace:
-    """A namespace. Raises `NamespaceNotFound`."""
+    """Return a namespace. Raises `NamespaceNotFound`."""
     namespace = document.namespaces.get(name)
     if namespace is None:
         raise namespace_not_found(name, field)
@@ -181,17 +193,18 @@ def find_namespace(document: Document, name: str, field: str = "namespace_name")
 
 
 def namespace_not_found(name: str, field: str = "namespace_name") -> NamespaceNotFound:
-    """What says that there is none of this name."""
+    """Return the error for a namespace that does not exist."""
     return NamespaceNotFound(
-        f"there is no namespace {name!r}; make it with createNamespace (foqs namespace create)", field=field
+        f"there is no namespace {name!r}; create it with createNamespace (foqs namespace create)", field=field
     )
 
 
 def _check_tier(name: str, namespace: Namespace, tier: str | None) -> None:
-    """A namespace stays in its tier: its items and keys are there. Raises `InvalidArgument`."""
+    """Refuse to move a namespace to another tier, because its items and keys cannot move. Raises `InvalidArgument`."""
     if tier is not None and namespace.tier not in (None, tier):
         raise InvalidArgument(
-            f"the namespace {name!r} belongs to tier {namespace.tier!r}; ask a host of that tier", field="settings.tier"
+            f"the namespace {name!r} belongs to tier {namespace.tier!r}; call a host of that tier",
+            field="settings.tier",
         )
 
 

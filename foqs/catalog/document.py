@@ -1,11 +1,10 @@
-"""What is configured by calls, namespaces with their settings, grants and paused topics, and which slots each shard
-shall hold, as one frozen document.
+"""The catalog's document: all that is configured by calls, and the assignment of key slots to shards.
 
-Holds the document, and its form in JSON. Always true of a document in hand:
-names are valid, settings lie within their ranges, a namespace has no empty
-grant, no slot of a tier has two shards; `version` goes up by one with each change, and 0 is the empty document
-that was never written. A namespace owns its grants and pauses: they go with it.
-Pure; knows nothing of where documents are kept.
+Holds the frozen document and its JSON form. Always true: names are valid,
+settings lie within their ranges, a namespace has no empty grant, no key slot of
+a tier has two shards. Each change increases `version` by one; version 0 is the
+empty document, which is never stored. Deleting a namespace deletes its grants
+and pauses. Pure; knows nothing of where documents are stored.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from foqs.access.permission import Permission as Permission
+from foqs.access.call_permissions import Permission as Permission
 from foqs.catalog.key_slot_assignment import SlotAssignment, SlotConflict, format_slots, parse_slot_range, with_slots
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.errors import FoqsError
@@ -39,29 +38,32 @@ VERSION_MAX: Final = (1 << 63) - 1
 
 @dataclass(slots=True, frozen=True)
 class Namespace:
-    """A namespace as it was configured. What it does not set is as in the host's `[namespace]`."""
+    """A namespace as it was configured. Settings that it lacks are as in the host's `[namespace]`."""
 
     tier: str | None = None
     settings: Mapping[str, int] = field(default_factory=dict)
-    """Only those that it sets; see `settings.SETTING_RANGES`."""
+    """The settings that it has of its own; see `namespace_settings.SETTING_RANGES`."""
     grants: Mapping[str, frozenset[Permission]] = field(default_factory=dict)
-    """By principal; never an empty one."""
+    """The permissions by principal; none is empty."""
     paused: frozenset[str] = frozenset()
-    """Topics that hand nothing out."""
+    """Topics that are not delivered."""
     deleting: frozenset[int] | None = None
-    """The shards that hold nothing of it and take nothing in for it, while it is being deleted; None: it is not."""
+    """While it is being deleted: the shards that hold no items of it and accept none. Else None."""
     incarnation: int = 0
-    """Random at its creation: tells it from a deleted one of the same name. 0: made by an older version, or with its catalog."""
+    """Random number that distinguishes it from a deleted namespace of the same name.
+
+    0 if it was created by an older version or together with the catalog.
+    """
 
 
 @dataclass(slots=True, frozen=True)
 class Document:
-    """All of it, at one version."""
+    """One version of the catalog."""
 
     version: int
     namespaces: Mapping[str, Namespace]
     slots: Mapping[str, SlotAssignment] = field(default_factory=dict)
-    """By tier."""
+    """The assignment of key slots by tier."""
 
 
 EMPTY_DOCUMENT: Final = Document(0, {})
@@ -71,52 +73,52 @@ EMPTY_DOCUMENT: Final = Document(0, {})
 
 
 def render(document: Document) -> str:
-    """The document as JSON, the same text for equal documents."""
+    """Return the document as JSON, the same text for equal documents."""
     namespaces = {name: _namespace_to_json(namespace) for name, namespace in sorted(document.namespaces.items())}
-    whole: dict[str, Any] = {"format": FORMAT_VERSION, "version": document.version, "namespaces": namespaces}
+    fields: dict[str, Any] = {"format": FORMAT_VERSION, "version": document.version, "namespaces": namespaces}
     if document.slots:
-        whole["slots"] = {
+        fields["slots"] = {
             tier: {str(shard): format_slots(slots) for shard, slots in sorted(held.items())}
             for tier, held in sorted(document.slots.items())
         }
-    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
 
 def _namespace_to_json(namespace: Namespace) -> dict[str, Any]:
-    plain: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if namespace.tier is not None:
-        plain["tier"] = namespace.tier
+        fields["tier"] = namespace.tier
     if namespace.settings:
-        plain["settings"] = dict(sorted(namespace.settings.items()))
+        fields["settings"] = dict(sorted(namespace.settings.items()))
     if namespace.grants:
-        plain["grants"] = {
+        fields["grants"] = {
             principal: [permission.name.lower() for permission in sorted(permissions)]
             for principal, permissions in sorted(namespace.grants.items())
         }
     if namespace.paused:
-        plain["paused"] = sorted(namespace.paused)
+        fields["paused"] = sorted(namespace.paused)
     if namespace.deleting is not None:
-        plain["deleting"] = sorted(namespace.deleting)
+        fields["deleting"] = sorted(namespace.deleting)
     if namespace.incarnation:
-        plain["incarnation"] = namespace.incarnation
-    return plain
+        fields["incarnation"] = namespace.incarnation
+    return fields
 
 
 # ----------------------------------------------------------------- from JSON
 
 
 def parse(text: str | bytes) -> Document:
-    """The document of a JSON text.
+    """Parse a document from JSON.
 
     Raises:
-        Malformed: it is none; the error names the place.
+        MalformedDocument: names the place that is wrong.
     """
     raw = parse_json(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
     fields = parse_object_of(raw, "", ("format", "version", "namespaces", "slots"))
-    form = fields.get("format")
-    if form != FORMAT_VERSION or type(form) is not int:
+    version_read = fields.get("format")
+    if version_read != FORMAT_VERSION or type(version_read) is not int:
         raise MalformedDocument(
-            "format", f"{abbreviate(form)} is not a format that this version reads; it reads {FORMAT_VERSION}"
+            "format", f"{abbreviate(version_read)} is not a format that this version reads; it reads {FORMAT_VERSION}"
         )
     version = integer_parser(0, VERSION_MAX)(fields.get("version"), "version")
     namespaces = parse_object(fields.get("namespaces"), "namespaces")
@@ -130,68 +132,70 @@ def parse(text: str | bytes) -> Document:
 
 def _parse_namespace(name: str, raw: Any) -> Namespace:
     path = f"namespaces.{name}"
-    found = parse_object_of(raw, path, ("tier", "settings", "grants", "paused", "deleting", "incarnation"))
-    settings = parse_object_of(found.get("settings", {}), f"{path}.settings", tuple(SETTING_RANGES))
-    grants = parse_object(found.get("grants", {}), f"{path}.grants")
-    paused = parse_list(found.get("paused", []), f"{path}.paused")
-    deleting = found.get("deleting")
-    tier = found.get("tier")
+    fields = parse_object_of(raw, path, ("tier", "settings", "grants", "paused", "deleting", "incarnation"))
+    settings = parse_object_of(fields.get("settings", {}), f"{path}.settings", tuple(SETTING_RANGES))
+    grants = parse_object(fields.get("grants", {}), f"{path}.grants")
+    paused = parse_list(fields.get("paused", []), f"{path}.paused")
+    deleting = fields.get("deleting")
+    tier = fields.get("tier")
     return Namespace(
         None if tier is None else _parse_name(tier, f"{path}.tier"),
         {key: integer_parser(*SETTING_RANGES[key])(value, f"{path}.settings.{key}") for key, value in settings.items()},
         {
-            _parse_name(who, f"{path}.grants"): _parse_permissions(given, f"{path}.grants.{who}")
-            for who, given in grants.items()
+            _parse_name(principal, f"{path}.grants"): _parse_permissions(permissions, f"{path}.grants.{principal}")
+            for principal, permissions in grants.items()
         },
-        frozenset(_parse_name(topic, f"{path}.paused[{place}]") for place, topic in enumerate(paused)),
+        frozenset(_parse_name(topic, f"{path}.paused[{i}]") for i, topic in enumerate(paused)),
         None if deleting is None else _parse_shards(deleting, f"{path}.deleting"),
-        integer_parser(0, INCARNATION_MAX)(found.get("incarnation", 0), f"{path}.incarnation"),
+        integer_parser(0, INCARNATION_MAX)(fields.get("incarnation", 0), f"{path}.incarnation"),
     )
 
 
 def _parse_shards(raw: Any, path: str) -> frozenset[int]:
     return frozenset(
-        integer_parser(0, SHARD_MAX)(shard, f"{path}[{at}]") for at, shard in enumerate(parse_list(raw, path))
+        integer_parser(0, SHARD_MAX)(shard, f"{path}[{i}]") for i, shard in enumerate(parse_list(raw, path))
     )
 
 
 def _parse_slot_assignment(path: str, raw: Any) -> SlotAssignment:
-    held: dict[int, frozenset[int]] = {}
-    taken: set[int] = set()
+    assignment: dict[int, frozenset[int]] = {}
+    assigned: set[int] = set()
     for name, texts in parse_object(raw, path).items():
         shard = parse_number_key(name, SHARD_MAX, path)
-        where = f"{path}.{shard}"
+        shard_path = f"{path}.{shard}"
         slots: set[int] = set()
-        for place, text in enumerate(parse_list(texts, where)):
+        for i, text in enumerate(parse_list(texts, shard_path)):
             try:
                 slots.update(parse_slot_range(text if isinstance(text, str) else ""))
             except ValueError as error:
-                raise MalformedDocument(f"{where}[{place}]", f"{abbreviate(text)} names no slots: {error}") from None
+                raise MalformedDocument(f"{shard_path}[{i}]", f"{abbreviate(text)} names no slots: {error}") from None
         try:
-            before = held.get(shard, frozenset())
-            held[shard] = before | slots if taken.isdisjoint(slots) else with_slots(held, shard, slots)[shard]
+            before = assignment.get(shard, frozenset())
+            assignment[shard] = (
+                before | slots if assigned.isdisjoint(slots) else with_slots(assignment, shard, slots)[shard]
+            )
         except SlotConflict as error:
-            raise MalformedDocument(where, f"{error}; a slot has one shard") from None
-        taken |= slots
-    return held
+            raise MalformedDocument(shard_path, f"{error}; a slot has one shard") from None
+        assigned |= slots
+    return assignment
 
 
 def _parse_permissions(raw: Any, path: str) -> frozenset[Permission]:
     names = parse_list(raw, path)
     if not names:
         raise MalformedDocument(path, "this grants nothing; leave the principal out")
-    known = {permission.name.lower(): permission for permission in Permission}
-    for place, name in enumerate(names):
-        if not isinstance(name, str) or name not in known:
+    permissions = {permission.name.lower(): permission for permission in Permission}
+    for i, name in enumerate(names):
+        if not isinstance(name, str) or name not in permissions:
             raise MalformedDocument(
-                f"{path}[{place}]", f"{abbreviate(name)} is not a permission; use {', '.join(known)}"
+                f"{path}[{i}]", f"{abbreviate(name)} is not a permission; use {', '.join(permissions)}"
             )
-    return frozenset(known[name] for name in names)
+    return frozenset(permissions[name] for name in names)
 
 
 def _parse_name(raw: Any, path: str) -> str:
     if not isinstance(raw, str):
-        raise MalformedDocument(path, f"this must be a text, not {abbreviate(raw)}")
+        raise MalformedDocument(path, f"this must be a string, not {abbreviate(raw)}")
     try:
         return validation.decode_name(raw.encode("utf-8", "surrogatepass"), "")
     except FoqsError as error:

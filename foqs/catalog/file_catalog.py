@@ -1,11 +1,10 @@
 """A catalog in a file of one machine.
 
-Always true: the file is replaced as a whole, by a rename, after what replaces
-it was synced; a crash leaves the old one or the new one. Whoever replaces it
-holds the lock file beside it from reading the version until the rename, so two
-hosts on one file do not overwrite each other's changes. A file that cannot be
-read as a catalog is never overwritten. All of it runs in threads: a slow disk
-holds up no call.
+Always true: the new file is synced, then replaces the old one by a rename; a
+crash leaves one of the two. The lock file beside it is held from reading the
+version until the rename, so two hosts on one file do not overwrite each other's
+changes. A file that is not a readable catalog is never overwritten. File access
+runs in threads, so a slow disk delays no call.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class FileCatalog:
     """See `port.Catalog`.
 
     Args:
-        bytes_max: of the file.
-        poll_s: how often the file is looked at for others' changes.
+        bytes_max: limit of the file.
+        poll_s: interval of the checks for changes by other processes.
     """
 
     def __init__(self, path: Path, bytes_max: int, poll_s: float) -> None:
@@ -41,7 +40,7 @@ class FileCatalog:
         self._bytes_max = bytes_max
         self._poll_s = poll_s
         self._last_loaded: tuple[_Fingerprint, int] | None = None
-        """The file as it was when it was loaded last, and its version."""
+        """The fingerprint of the file at the last load, and the document's version."""
 
     async def load(self) -> Document:
         return await asyncio.to_thread(self._load_sync)
@@ -58,18 +57,18 @@ class FileCatalog:
     # ------------------------------------------------------------- in a thread
 
     def _load_sync(self) -> Document:
-        mark = self._fingerprint()  # before the read: what comes after it is seen as a change
+        fingerprint = self._fingerprint()  # before the read, so that a later write is seen as a change
         document = self._read()
-        self._last_loaded = mark, document.version
+        self._last_loaded = fingerprint, document.version
         return document
 
     def _fingerprint(self) -> _Fingerprint:
-        """Differs between two files that stood here one after the other."""
+        """Return a value that differs between the file and its replacement."""
         try:
-            found = self._path.stat()
+            stat = self._path.stat()
         except OSError:
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
     def _read(self) -> Document:
         try:
@@ -87,7 +86,7 @@ class FileCatalog:
             return parse(data)
         except MalformedDocument as error:
             raise CatalogFailed(
-                f"{self._path} is damaged: {error}; mend that place, or move the file away and import an export"
+                f"{self._path} is damaged: {error}; correct that place, or move the file away and import an export"
             ) from None
 
     def _replace_sync(self, document: Document, expected: Document | None) -> None:
@@ -103,13 +102,15 @@ class FileCatalog:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Nobody else replaces the file meanwhile. Raises `CatalogFailed`."""
-        name = self._path.with_name(f"{self._path.name}.lock")
+        """Hold the lock for replacing the file. Raises `CatalogFailed`."""
+        lock_path = self._path.with_name(f"{self._path.name}.lock")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            lock = name.open("ab")
+            lock = lock_path.open("ab")
         except OSError as error:
-            raise CatalogFailed(f"cannot write {name}: {error.strerror}; give this user the right to") from error
+            raise CatalogFailed(
+                f"cannot write {lock_path}: {error.strerror}; give this user the right to write it"
+            ) from error
         with lock:
             deadline = time.monotonic() + _LOCK_WAIT_S
             while True:
@@ -118,21 +119,23 @@ class FileCatalog:
                     break
                 except OSError:
                     if time.monotonic() > deadline:
-                        raise CatalogFailed(f"another process holds {name}; see that it is not stopped") from None
+                        raise CatalogFailed(
+                            f"another process holds {lock_path}; check that this process is not stopped"
+                        ) from None
                     time.sleep(_LOCK_POLL_S)
             yield
 
     def _write(self, data: bytes) -> None:
-        fresh = self._path.with_name(f"{self._path.name}.new")
+        new_path = self._path.with_name(f"{self._path.name}.new")
         try:
-            with fresh.open("wb") as file:
+            with new_path.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            fresh.replace(self._path)
+            new_path.replace(self._path)
         except OSError as error:
             with contextlib.suppress(OSError):
-                fresh.unlink()
+                new_path.unlink()
             raise CatalogFailed(f"cannot write {self._path}: {error.strerror}") from error
         try:
             folder = os.open(self._path.parent, os.O_RDONLY)

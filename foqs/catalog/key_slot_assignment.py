@@ -1,9 +1,9 @@
-"""Which shard shall hold which slots of idempotency keys, as the catalog's document says it.
+"""The assignment of key slots to the shards of a tier, as the catalog's document records it.
 
-Holds the slots of one tier, by shard, and their form in text. A shard that is
-named with no slots holds none, and is known to; one that is not named has not
-said yet. Always true of what `joined` and `shared_out` return: no slot has two
-shards. Pure; the tables of the shards say what they do hold.
+Also holds the text form of slots. A shard that is recorded without slots is
+known to hold none; a shard that is not recorded has not reported yet. Always
+true: in a result of `with_slots` or `with_even_division`, no slot has two
+shards. Pure; the slots that a shard really holds are in its tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT, divide_key_slots
 
 SlotAssignment: TypeAlias = Mapping[int, frozenset[int]]
-"""The slots of each shard of a tier that was recorded."""
+"""The key slots of each recorded shard of a tier."""
 
 _SLOT_RANGE: Final = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4})(?:/([0-9]{1,4}))?)?")
 
@@ -31,32 +31,32 @@ class SlotConflict(Exception):
 
 
 def conflicting_slots(assignment: SlotAssignment, shard: int, slots: Set[int]) -> dict[int, frozenset[int]]:
-    """By shard, those of one shard's slots that are recorded as another's."""
+    """Return those of a shard's slots that are recorded as another's, by the other shard."""
     if slots <= assignment.get(shard, frozenset()):
-        return {}  # no slot has two shards: nothing is compared with a thousand others
+        return {}  # saves the comparison with a thousand shards: no slot has two
     shared = {other: held & slots for other, held in assignment.items() if other != shard}
-    return {other: both for other, both in shared.items() if both}
+    return {other: conflicts for other, conflicts in shared.items() if conflicts}
 
 
 def with_slots(assignment: SlotAssignment, shard: int, slots: Set[int]) -> SlotAssignment:
-    """The same with these slots for a shard, besides those that it has. Raises `SlotConflict`."""
-    for other, both in conflicting_slots(assignment, shard, slots).items():
-        raise SlotConflict(shard, both, other)
+    """Return the assignment with these slots added to a shard. Raises `SlotConflict`."""
+    for other, conflicts in conflicting_slots(assignment, shard, slots).items():
+        raise SlotConflict(shard, conflicts, other)
     held = assignment.get(shard)
     return assignment if held is not None and slots <= held else {**assignment, shard: (held or frozenset()) | slots}
 
 
 def shard_by_slot(assignment: SlotAssignment) -> list[int | None]:
-    """The shard of each slot."""
-    found: list[int | None] = [None] * KEY_SLOT_COUNT
+    """Return the shard of each slot."""
+    shards: list[int | None] = [None] * KEY_SLOT_COUNT
     for shard, slots in assignment.items():
         for slot in slots:
-            found[slot] = shard
-    return found
+            shards[slot] = shard
+    return shards
 
 
 def with_even_division(assignment: SlotAssignment, tier_shards: Collection[int]) -> SlotAssignment:
-    """The same with the slots divided evenly, where all that share them are recorded and nobody has any."""
+    """Divide the slots evenly, if all shards of the tier are recorded and none has slots; else change nothing."""
     if not tier_shards or not assignment.keys() >= set(tier_shards) or any(assignment.values()):
         return assignment
     return {**assignment, **{shard: frozenset(part) for shard, part in divide_key_slots(sorted(tier_shards)).items()}}
@@ -66,7 +66,7 @@ def with_even_division(assignment: SlotAssignment, tier_shards: Collection[int])
 
 
 def format_slots(slots: Iterable[int]) -> list[str]:
-    """`4`, `4-7`, or `4-10/2` (4, 6, 8, 10): the same texts for equal sets, in order."""
+    """Return slots as texts such as `4`, `4-7` or `4-10/2` (4, 6, 8, 10); the same texts for equal sets."""
     rest = sorted(slots)
     texts: list[str] = []
     start = 0
@@ -84,11 +84,11 @@ def format_slots(slots: Iterable[int]) -> list[str]:
 
 
 def parse_slot_range(text: str) -> range:
-    """The slots that one such text names. Raises `ValueError`: it is none."""
+    """Parse one text of `format_slots`. Raises `ValueError`."""
     found = _SLOT_RANGE.fullmatch(text)
     if found is not None:
         first = int(found[1])
         last, step = int(found[2] or first), int(found[3] or 1)
         if step and first <= last < KEY_SLOT_COUNT:
             return range(first, last + 1, step)
-    raise ValueError(f"it must be as 4, 4-7 or 4-10/2, of slots from 0 to {KEY_SLOT_COUNT - 1}")
+    raise ValueError(f"write it as 4, 4-7 or 4-10/2, with slots from 0 to {KEY_SLOT_COUNT - 1}")

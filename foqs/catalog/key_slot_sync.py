@@ -1,10 +1,11 @@
-"""Brings the slots that this host's shards hold and those that the catalog gives them together.
+"""Keeps the key slots in the tables of this host's shards and in the catalog the same.
 
-Always true: what a shard's table holds, or is being given, is recorded before
-the shard is given anything; a shard is given only what is recorded as its own,
-by the document that this host has now. Slots that are recorded as another
-shard's are left alone: nothing is recorded of such a shard, and their keys are
-the other's. What a process that dies leaves undone, the next owner does.
+It records in the catalog the slots that a shard holds, and assigns to a shard the
+slots that the catalog records as its own. Always true: slots of a shard are
+recorded before it is assigned others; a shard is assigned only slots that the
+current document records as its own. A shard that holds slots recorded as
+another's is in dispute: nothing is recorded for it, and keys in these slots
+belong to the other shard. If a host dies, the next owner continues.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _NO_ASSIGNMENT: Final[SlotAssignment] = {}
 
 
 class KeySlotSync:
-    """The slots of this host's shards.
+    """Synchronizes the key slots of this host's shards.
 
     Args:
-        tier: of this host.
-        tier_shards: all shards of the tier, here or elsewhere; none while that is not known.
-        on_slots_moved: told that other shards than before may answer for some slots.
-        on_settled: told when `is_settled` may have become true.
+        tier: the tier of this host.
+        tier_shards: returns all shards of the tier; none while they are not known.
+        on_slots_moved: called when another shard than before may hold a slot.
+        on_settled: called when `is_settled` may have become true.
     """
 
     def __init__(
@@ -60,26 +61,26 @@ class KeySlotSync:
         self._disputes: dict[int, str] = {}
         self._cached_assignment: SlotAssignment = _NO_ASSIGNMENT
         self._shard_by_slot = shard_by_slot(_NO_ASSIGNMENT)
-        """Of each slot, as `_known` says it."""
-        self._trouble = ""
+        """The shard of each slot in `_cached_assignment`."""
+        self._last_error = ""
         self._has_untried_work = False
-        """Something is to be recorded or given, and was not tried yet."""
+        """Whether slots are to be recorded or assigned and that was not tried yet."""
         admin.add_change_listener(self.on_change)
 
     @property
     def is_settled(self) -> bool:
-        """Every shard that is here has what it shall have, as far as that can be done now."""
+        """Whether each shard here has its slots, as far as that can be done now."""
         return not self._has_untried_work and not any(shard.has_pending_key_slots for shard in self._shards.values())
 
     def on_change(self) -> None:
-        """A shard is here that was not, or the document or the tier's shards have changed."""
+        """Check for work, because a shard was acquired, or the document or the tier's shards changed."""
         self._update_disputes()
         if self._has_work():
             self._has_untried_work = True
             self._wake_event.set()
 
     async def run(self) -> None:
-        """Does what is to be done, until it is cancelled; also what it broke off when it failed."""
+        """Record and assign slots, until cancelled. After a failure, continues with the work that is left."""
         if self._has_untried_work:
             self._wake_event.set()
         while True:
@@ -95,11 +96,11 @@ class KeySlotSync:
 
     @property
     def assignment(self) -> SlotAssignment:
-        """The slots that each shard of the tier shall hold; the same object as long as they are the same."""
+        """The recorded slots of each shard of the tier; the same object until they change."""
         return self._namespaces.document.slots.get(self._tier, _NO_ASSIGNMENT)
 
     def shard_of_slot(self, slot: int) -> int | None:
-        """The shard that shall hold a slot."""
+        """Return the shard to which a slot is assigned."""
         recorded = self.assignment
         if recorded is not self._cached_assignment:
             self._cached_assignment, self._shard_by_slot = recorded, shard_by_slot(recorded)
@@ -108,17 +109,17 @@ class KeySlotSync:
     # ----------------------------------------------------------------- inside
 
     def _with_held_slots(self, before: Document) -> Document:
-        claimed = {number: shard.assigned_key_slots for number, shard in self._shards.items()}
-        return changes.record_slots(before, self._tier, claimed, self._tier_shards())
+        held = {number: shard.assigned_key_slots for number, shard in self._shards.items()}
+        return changes.record_slots(before, self._tier, held, self._tier_shards())
 
     def _missing_slots(self) -> dict[Shard, frozenset[int]]:
-        """What is recorded as a shard's and has not reached its writer."""
+        """Return the recorded slots that have not been passed to the writer of their shard."""
         recorded = self.assignment
-        lacks = {
+        missing = {
             shard: recorded.get(number, frozenset()) - shard.assigned_key_slots
             for number, shard in self._shards.items()
         }
-        return {shard: slots for shard, slots in lacks.items() if slots}
+        return {shard: slots for shard, slots in missing.items() if slots}
 
     def _has_work(self) -> bool:
         document = self._namespaces.document
@@ -129,23 +130,23 @@ class KeySlotSync:
         if self._with_held_slots(document) is not document:
             try:
                 await self._admin.change(self._with_held_slots, asyncio.get_running_loop().time() + _STORE_TIMEOUT_S)
-                self._trouble = ""
+                self._last_error = ""
             except FoqsError as error:
-                if error.message != self._trouble:
-                    self._trouble = error.message
-                    log.error("slots of keys cannot be recorded: %s", error.message)  # noqa: TRY400 - the text says all
+                if error.message != self._last_error:
+                    self._last_error = error.message
+                    log.error("key slots cannot be recorded: %s", error.message)  # noqa: TRY400 - the text says all
         for shard, slots in self._missing_slots().items():
-            # One gift after the other: the writer knows of one.
+            # The writer accepts one assignment at a time.
             if not shard.has_pending_key_slots:
                 shard.assign_key_slots(sorted(slots), self._on_slots_held)
 
     def _on_slots_held(self) -> None:
-        """Slots that were given are committed."""
+        """Check for more work, because assigned slots are committed."""
         self.on_change()
         self._on_settled()
 
     def _update_disputes(self) -> None:
-        """Takes from each shard what is recorded as another's."""
+        """Have each shard refuse keys in slots that are recorded as another's."""
         recorded = self.assignment
         disputes: dict[int, str] = {}
         for number, shard in self._shards.items():
@@ -156,8 +157,8 @@ class KeySlotSync:
                 disputes[number] = f"{error}; its keys there are not served (docs/runbook.md, Slots of keys)"
                 others = frozenset().union(*(slots for other, slots in recorded.items() if other != number))
                 shard.dispute_key_slots(others, disputes[number])
-        for number, text in disputes.items():
-            if self._disputes.get(number) != text:
-                log.error("shard %d: %s", number, text)
+        for number, reason in disputes.items():
+            if self._disputes.get(number) != reason:
+                log.error("shard %d: %s", number, reason)
         self._disputes = disputes
         self._on_slots_moved()

@@ -1,6 +1,6 @@
-"""A catalog that lives as long as its object: for tests, and for a host that keeps nothing.
+"""A catalog in memory, for tests and for hosts that store nothing.
 
-The specification of the others: everything happens in one turn of the loop.
+It is the specification of the other catalogs: each call is one step of the event loop.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class MemoryCatalog:
         if size > self._bytes_max:
             raise CatalogFull(f"the catalog would have {size} bytes; at most {self._bytes_max} are allowed")
         self._document = document
-        turned, self._change_event = self._change_event, asyncio.Event()
-        turned.set()
+        changed, self._change_event = self._change_event, asyncio.Event()
+        changed.set()
 
     async def wait_for_change(self, known_version: int) -> None:
         while self._document.version == known_version:

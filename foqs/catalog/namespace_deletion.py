@@ -1,9 +1,10 @@
-"""The deletion of a namespace from shards that several hosts serve.
+"""The deletion of a namespace in a cluster, whose hosts all may hold items of it.
 
-Always true: the namespace is gone only when the owner of every shard has said,
-in the document that marks it, that the shard holds nothing of it; and who said
-so took in nothing more for it since. A mark that does not come to an end is
-taken back, which is always safe. Knows nothing of how a document is stored.
+A host marks the namespace in the catalog's document; then the owner of each
+shard records there that its shard holds no items of it. Always true: the
+namespace is deleted only after all owners did so, and since then they accept
+none. A mark that is too old is removed, which is always safe. Knows nothing of
+how the document is stored.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from foqs.shard.shard import Shard
 log = logging.getLogger(__name__)
 
 MARKED_S_MAX: Final = 60.0
-"""A namespace takes nothing in while it is marked: for no longer than this, whoever has marked it."""
+"""How long a namespace may be marked. It accepts no items meanwhile."""
 
 _RETRY_S: Final = 1.0
 _INSPECTION_S_MAX: Final = 10.0
@@ -32,7 +33,7 @@ _MARGIN_S: Final = 1.0
 
 
 class CatalogEditor(Protocol):
-    """What stores changes of the document; see `admin.Administration`."""
+    """Stores changes of the document; see `Administration`."""
 
     async def change(
         self, change: Callable[[Document], Document], deadline: float, *, is_known_empty: bool = False
@@ -43,7 +44,7 @@ class CatalogEditor(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class _ShardReport:
-    """What a shard says of the namespaces that are being deleted; of those in neither it cannot be told now."""
+    """The marked namespaces of which a shard holds no items, and those of which it holds some. Others are not known."""
 
     shard: int
     empty: Collection[str]
@@ -51,11 +52,11 @@ class _ShardReport:
 
 
 class NamespaceDeletions:
-    """This host's part.
+    """This host's part in the deletion of namespaces.
 
     Args:
-        all_shards: all shards of every tier, here or elsewhere; none while that is not known. Hosts of another tier
-            may have taken in items of a namespace whose tier an older version did not record.
+        all_shards: returns the shards of all tiers; none while they are not known. Hosts of another tier may hold
+            items of a namespace whose tier an older version did not record.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class NamespaceDeletions:
         self._all_shards = all_shards
         self._loop = asyncio.get_running_loop()
         self._marked_at_s: dict[str, float] = {}
-        """Since when each is known to be marked."""
+        """When this host first saw the mark of each marked namespace."""
         self._change_event = asyncio.Event()
         editor.add_change_listener(self._on_document_changed)
 
@@ -84,25 +85,25 @@ class NamespaceDeletions:
         changed.set()
 
     async def run(self) -> None:
-        """Looks into the shards of this host for namespaces that are marked, until it is cancelled."""
+        """Report the shards of this host for marked namespaces, until cancelled."""
         while True:
             changed = self._change_event
             if self._marked_at_s:
                 try:
                     await self._store_reports(list(self._marked_at_s), self._loop.time() + _INSPECTION_S_MAX)
                 except FoqsError as error:
-                    log.warning("a namespace that is being deleted: %s", error.message)
+                    log.warning("cannot report shards for a namespace that is being deleted: %s", error.message)
                 await asyncio.sleep(_RETRY_S)
             else:
                 await changed.wait()
 
     async def delete(self, name: str, deadline: float) -> None:
-        """Marks a namespace, and waits until it is gone.
+        """Mark a namespace, and wait until it is deleted.
 
         Raises:
             InvalidArgument: it holds items.
-            DeadlineExceeded: not every shard was looked into in time; it is there as before.
-            UnknownOutcome: the mark could not be taken back; it may still be deleted.
+            DeadlineExceeded: not every shard reported in time; the namespace is as before.
+            UnknownOutcome: the mark could not be removed; the namespace may still be deleted.
         """
         await self._editor.change(lambda before: changes.start_deletion(before, name), deadline)
         left_s = deadline - self._loop.time()
@@ -114,41 +115,42 @@ class NamespaceDeletions:
             await self._unmark(name, deadline)
             if name in self._namespaces.document.namespaces:
                 raise DeadlineExceeded(
-                    "not every shard was looked into in time; see that all are served (foqs doctor) and try again"
+                    "not every shard was checked in time; check that all are served (foqs doctor), and try again"
                 ) from None
         if name in self._namespaces.document.namespaces:
             raise InvalidArgument(
-                f"the namespace {name!r} holds items; have them acked or cancelled first", field="namespace_name"
+                f"the namespace {name!r} holds items; ack or cancel them first", field="namespace_name"
             )
 
     # ----------------------------------------------------------------- inside
 
     async def _unmark(self, name: str, deadline: float) -> None:
-        """Takes a mark back. Raises `UnknownOutcome`: while it stands, other hosts may go on with the deletion."""
+        """Remove a mark. Raises `UnknownOutcome`: as long as the mark exists, other hosts may go on with the deletion."""
         try:
             await self._editor.change(lambda before: changes.cancel_deletion(before, name), deadline)
         except FoqsError as error:
             raise UnknownOutcome(
-                f"the namespace {name!r} is marked as being deleted, and that could not be taken back: {error.message}; "
-                "it may be deleted or not, look at it"
+                f"the namespace {name!r} is marked as being deleted, and the mark could not be removed: {error.message}; "
+                "check whether the namespace still exists"
             ) from None
 
     async def _store_reports(self, names: list[str], deadline: float) -> None:
-        """Has it stored what the shards of this host say of these namespaces."""
+        """Inspect the shards of this host for these namespaces, and store the reports."""
         for name in names:
             self._namespaces.close(name)
-        closed = True
+        is_closed = True
         try:
-            looks = await _inspect_shards(self._shards.values(), names, deadline)
-            over = [name for name in names if self._loop.time() - self._marked_at_s.get(name, math.inf) > MARKED_S_MAX]
+            reports = await _inspect_shards(self._shards.values(), names, deadline)
+            now_s = self._loop.time()
+            overdue = [name for name in names if now_s - self._marked_at_s.get(name, math.inf) > MARKED_S_MAX]
 
             def change(before: Document) -> Document:
-                # What was found holds for as long as nothing is taken in.
-                return _with_reports(before, names, looks, over, self._all_shards()) if closed else before
+                # The reports are valid only while the namespaces are closed.
+                return _with_reports(before, names, reports, overdue, self._all_shards()) if is_closed else before
 
             await self._editor.change(change, deadline, is_known_empty=True)
         finally:
-            closed = False
+            is_closed = False
             for name in names:
                 self._namespaces.reopen(name)
 
@@ -162,26 +164,26 @@ def _with_reports(
 ) -> Document:
     after = before
     for name in names:
-        if name in overdue or any(name in look.held for look in reports):
+        if name in overdue or any(name in report.held for report in reports):
             after = changes.cancel_deletion(after, name)
         else:
-            empty = [look.shard for look in reports if name in look.empty]
+            empty = [report.shard for report in reports if name in report.empty]
             after = changes.record_empty_shards(after, name, empty, all_shards)
     return after if after is before else Document(before.version + 1, after.namespaces, after.slots)
 
 
 async def _inspect_shards(shards: Iterable[Shard], names: Collection[str], deadline: float) -> list[_ShardReport]:
-    """What the shards of this host hold of namespaces that take nothing in."""
-    looks = []
+    """Return which of these closed namespaces each shard of this host holds items of."""
+    reports = []
     for shard in list(shards):
         try:
             async with asyncio.timeout_at(deadline):
                 await shard.wait_for_queued_inserts()
                 held = [name for name in names if shard.counts.item_count(name) > 0]
                 empty = [] if shard.counts.is_lagging else [name for name in names if name not in held]
-                # It was ours until now, and whoever takes it over from now on reads the marks first.
+                # A host that takes the shard over after this reads the marks before it serves.
                 await shard.confirm_ownership()
         except (TimeoutError, NotOwner, Unavailable):
             continue
-        looks.append(_ShardReport(shard.number, empty, held))
-    return looks
+        reports.append(_ShardReport(shard.number, empty, held))
+    return reports

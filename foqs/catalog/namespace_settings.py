@@ -1,7 +1,7 @@
-"""The settings that a namespace may have of its own: their names, and the range of each.
+"""The settings that a namespace may have of its own, and their ranges.
 
-Always true: they are the options of `[namespace]`, so that whatever the host
-has a default for, a namespace may set. Knows nothing of documents.
+Always true: these are the options of `[namespace]`, so a namespace can override
+each default of the host. Knows nothing of documents.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def _range(constraints: list[Any]) -> tuple[int, int]:
 SETTING_RANGES: Final[Mapping[str, tuple[int, int]]] = {
     name: _range(field.metadata) for name, field in NamespaceOptions.model_fields.items()
 }
-"""By name, the least and the greatest value."""
+"""The minimum and maximum of each setting, by name."""
 
 
 def check_consistent(settings: Mapping[str, int]) -> None:
-    """Refuses settings, all that hold for a namespace, that contradict one another.
+    """Check that the settings of a namespace, defaults included, do not contradict one another.
 
     Raises:
-        InvalidArgument: names the setting and what it must fit.
+        InvalidArgument: names the two settings.
     """
     for low, high in NAMESPACE_ORDERED_PAIRS:
         if settings[low] > settings[high]:

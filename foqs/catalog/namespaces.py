@@ -1,10 +1,9 @@
-"""What holds for each namespace now: the catalog's document, resolved with the host's defaults.
+"""The namespaces as they are now: the catalog's document with the host's defaults.
 
-Always true: everything here follows from one version of the document, which
-`apply` replaces in one turn of the loop; so whoever asks each time sees a change
-at once. A namespace that is being deleted takes in no call. Items of a
-namespace that is not there any more are treated by the defaults. Knows nothing
-of where the document comes from.
+Always true: all fields follow from one version of the document, which `apply`
+replaces in one step of the event loop. A namespace that is being deleted accepts
+no call. Items of a namespace that no longer exists are treated by the defaults.
+Knows nothing of where the document comes from.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _NO_PERMISSIONS: frozenset[Permission] = frozenset()
 
 
 class _RetryPolicies(dict[str, RetryPolicy]):
-    """Policies by namespace, with an answer for every name."""
+    """The retry policies by namespace; a namespace that is missing has the default policy."""
 
     def __init__(self, default_policy: RetryPolicy) -> None:
         super().__init__()
@@ -44,20 +43,20 @@ def _retry_policy(settings: NamespaceSettings) -> RetryPolicy:
 
 
 class Namespaces:
-    """The live view.
+    """The namespaces as this host uses them.
 
     Args:
-        default_options: what a namespace has that it does not set.
-        tier: of this host.
+        default_options: the settings that a namespace does not set itself.
+        tier: the tier of this host.
 
     Attributes:
-        document: the version that all of it follows from.
-        policies: by namespace; has an answer for every name.
-        paused: topics that hand nothing out.
-        longest: the longest payloads that are known of each.
-        elsewhere: the tier of those that belong to another one. This host takes in no item of theirs; what it holds of
-            them, from before the tier was recorded, is handed out.
-        limited: the settings of those whose enqueues are limited by what they enqueued before.
+        document: the version that all fields follow from.
+        retry_policies: by namespace; every name has one.
+        paused_topics: topics that are not delivered.
+        longest_payloads: the longest known payload of each namespace.
+        foreign_tiers: the tier of each namespace of another tier. This host accepts no items of them; it delivers
+            those that it holds from before the tier was recorded.
+        limited_settings: the settings of the namespaces with a limit on rate, backlog or topics.
     """
 
     def __init__(self, default_options: NamespaceOptions, tier: str = "default") -> None:
@@ -73,7 +72,7 @@ class Namespaces:
         self._closed_names: set[str] = set()
 
     def settings_of(self, name: str) -> NamespaceSettings:
-        """What holds for a namespace's items. Raises `NamespaceNotFound`, `Unavailable`."""
+        """Return the settings of a namespace. Raises `NamespaceNotFound`, `Unavailable`."""
         settings = self._settings.get(name)
         if settings is None:
             raise self._missing_error(name)
@@ -87,30 +86,30 @@ class Namespaces:
         return namespace_not_found(name)
 
     def check_tier(self, name: str) -> None:
-        """This host may take in items of a namespace. Raises `InvalidArgument`: its hosts are others."""
+        """Check that this host may accept items of a namespace. Raises `InvalidArgument` if it is of another tier."""
         if name in self.foreign_tiers:
             raise InvalidArgument(
-                f"the namespace {name!r} belongs to tier {self.foreign_tiers[name]!r}, and this host to {self.tier!r}; "
-                "connect to a host of its tier",
+                f"the namespace {name!r} belongs to tier {self.foreign_tiers[name]!r}, but this host to {self.tier!r}; "
+                "connect to a host of the namespace's tier",
                 field="namespace_name",
             )
 
     def names_being_deleted(self) -> list[str]:
-        """Those that are being deleted, by all hosts."""
+        """Return the namespaces that are being deleted."""
         return [name for name, own in self.document.namespaces.items() if own.deleting is not None]
 
     def weight_of(self, name: str) -> int:
-        """Its part of what is short, at least 1."""
+        """Return the weight of a namespace when resources are short, at least 1."""
         settings = self._settings.get(name)
         return 1 if settings is None else settings.weight
 
     def permissions_of(self, principal: str, name: str) -> frozenset[Permission]:
-        """What a principal may do in a namespace."""
+        """Return the permissions of a principal in a namespace."""
         namespace = self.document.namespaces.get(name)
         return _NO_PERMISSIONS if namespace is None else namespace.grants.get(principal, _NO_PERMISSIONS)
 
     def apply(self, document: Document) -> frozenset[TopicName]:
-        """From now on this holds. Returns the topics that are paused no longer."""
+        """Use this document from now on. Returns the topics that are no longer paused."""
         self.document = document
         namespaces = document.namespaces
         settings = {
@@ -119,7 +118,7 @@ class Namespaces:
             )
             for name, own in namespaces.items()
         }
-        # Never empty, not for a moment: a flush on SQLite is judged in a thread of its own.
+        # Must never be empty, even for a moment: with SQLite, another thread reads it to judge a flush.
         self.retry_policies.update({name: _retry_policy(own) for name, own in settings.items()})
         for name in [name for name in self.retry_policies if name not in settings]:
             del self.retry_policies[name]
@@ -141,11 +140,11 @@ class Namespaces:
         return before - self.paused_topics
 
     def close(self, name: str) -> None:
-        """No further call is taken in for it, until `reopen`."""
+        """Refuse calls of a namespace until `reopen`."""
         self._closed_names.add(name)
         self._settings.pop(name, None)
 
     def reopen(self, name: str) -> None:
-        """Calls are taken in again, where it is still there."""
+        """Accept calls of a namespace again, if it still exists."""
         self._closed_names.discard(name)
         self.apply(self.document)

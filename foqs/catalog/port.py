@@ -1,12 +1,11 @@
-"""Where the catalog's document is kept, as the service sees it.
+"""The catalog's port: stores one document with what administrators configure.
 
-Always true: a document is replaced as a whole, and only by the one whose
-version follows the version that is stored, in place of the one that its author
-had seen, so no change overwrites another. What is stored is the truth, also when its version is
-lower than one that was seen before: somebody has restored a copy. Nothing here
-says file: implementations are `local` (a file, for one host), `shared` (the
-registry, for several) and `memory` (for tests); one contract suite holds them,
-tests/contract/test_catalog.py.
+Always true: a document is replaced as a whole, only by the next version, and
+only if its author read the stored one; so no change overwrites another. The
+stored document is the truth even if its version is lower than one read before:
+then a copy was restored. Implementations are `file_catalog` (a file, for one
+host), `registry_catalog` (for several hosts) and `memory_catalog` (for tests).
+tests/contract/test_catalog.py runs against all of them.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from foqs.catalog.document import Document
 
 
 class CatalogError(Exception):
-    """What a catalog reports. The text is for a person: what is wrong, where, what to do."""
+    """An error of a catalog. Its text is for a person: what is wrong, where, and what to do."""
 
 
 class CatalogFailed(CatalogError):
-    """It cannot be read or written now, or what is stored is damaged. Nothing was written, and nothing will be."""
+    """The catalog cannot be read or written now, or is damaged. Nothing was or will be written."""
 
 
 class CatalogUnreachable(CatalogFailed):
-    """Who keeps it cannot be asked now, or did not answer; asked again later, it may."""
+    """The registry that stores the catalog did not reply. It may do so later."""
 
 
 class CatalogConflict(CatalogError):
-    """What is stored is not the version before this document's. Nothing was written: load, and change that."""
+    """The stored document is not the one that was changed. Nothing was written: load it and change it again."""
 
 
 class CatalogFull(CatalogError):
@@ -37,39 +36,39 @@ class CatalogFull(CatalogError):
 
 
 class CatalogUnknownOutcome(CatalogError):
-    """It may have been written, or may yet be. `load` tells what is there."""
+    """The document may have been written, or may still be. `load` returns what is stored."""
 
 
 class Catalog(Protocol):
-    """One document. Calls may run at the same time."""
+    """Stores one document. Calls may run concurrently."""
 
     async def load(self) -> Document:
-        """What is stored; `EMPTY_DOCUMENT`, with version 0, where nothing was ever. Raises `CatalogFailed`."""
+        """Return the stored document; `EMPTY_DOCUMENT`, with version 0, if none was ever stored. Raises `CatalogFailed`."""
         ...
 
     async def replace(self, document: Document, expected: Document | None = None) -> None:
-        """Stores it, durably, in place of the one with the version before.
+        """Store a document durably in place of the previous version.
+
+        Must not be cancelled; it ends within seconds.
 
         Args:
-            expected: what must be stored. A copy that was restored may have the same version and another content. None: any
-                with the version before.
-
-        Not to be cancelled: it ends by itself, within seconds.
+            expected: the document that must be stored now. It matters if a copy with the same version was restored.
+                None accepts any document with the previous version.
 
         Raises:
             CatalogConflict, CatalogFull, CatalogFailed: nothing was written.
-            CatalogUnknownOutcome: perhaps it was.
+            CatalogUnknownOutcome: the document may have been written.
         """
         ...
 
     async def wait_for_change(self, known_version: int) -> None:
-        """Returns when another version than this may be stored; now and then it may return without cause."""
+        """Wait until another version may be stored. Sometimes returns without a change."""
         ...
 
 
 def check_replaceable(stored: Document, document: Document, expected: Document | None) -> None:
-    """Raises `CatalogConflict` where `document` may not replace what is stored: see `Catalog.replace`."""
+    """Raise `CatalogConflict` if `document` may not replace the stored one; see `Catalog.replace`."""
     if document.version != stored.version + 1:
         raise CatalogConflict(f"version {stored.version} is stored, and {document.version} does not follow it")
     if expected is not None and stored != expected:
-        raise CatalogConflict(f"version {stored.version} is stored with another content: somebody has restored a copy")
+        raise CatalogConflict(f"version {stored.version} is stored with another content: a copy was restored")

@@ -1,9 +1,9 @@
 """A catalog that several hosts share, as one document of the registry.
 
-Always true: the document is replaced only where the registry still holds what
-its version was compared with; one that cannot be read as a catalog is never
-overwritten. What changes through any host is looked at as soon as the registry
-says that anything did. Knows nothing of which registry it is.
+Always true: the document is replaced only if the registry still holds the entry
+that was compared; an entry that is not a readable catalog is never overwritten.
+The entry is read again as soon as the registry reports any change. Knows nothing
+of the kind of registry.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from shardmgr.registry.port import (
 )
 
 DOCUMENT_NAME: Final = "catalog"
-"""Of the document in the registry."""
+"""The name of the document in the registry."""
 
 _RETRY_S: Final = 1.0
 _COALESCE_S: Final = 0.01
-"""Changes of so long are looked at together: hosts' entries are changes too, and there may be many."""
+"""Changes within this time cause one read. Changes of hosts' entries count too, and there may be many."""
 
 
 class RegistryCatalog:
     """See `port.Catalog`.
 
     Args:
-        registry: open, or soon; until then the catalog cannot be read.
-        bytes_max: of the document; more than the registry takes is as if it were that.
+        registry: until it is open, the catalog cannot be read.
+        bytes_max: limit of the document; the limit of the registry applies too.
     """
 
     def __init__(self, registry: Registry, bytes_max: int) -> None:
         self._registry = registry
         self._bytes_max = min(bytes_max, DOCUMENT_BYTES_MAX)
         self._last_loaded: tuple[VersionedDocument | None, int] | None = None
-        """What was loaded last, and the version of the document in it."""
+        """The entry that was loaded last, and the version of its document."""
         self._last_parsed: tuple[bytes, Document] | None = None
-        """The text that was read last, and what it says."""
+        """The text that was parsed last, and its document."""
         self._change_event = asyncio.Event()
         registry.subscribe(self._change_event.set)
 
@@ -67,7 +67,7 @@ class RegistryCatalog:
         if len(data) > self._bytes_max:
             raise CatalogFull(
                 f"the catalog would have {len(data)} bytes, over {self._bytes_max}, the smaller of catalog.bytes_max "
-                f"and the {DOCUMENT_BYTES_MAX} that the registry takes; delete what is not needed"
+                f"and the {DOCUMENT_BYTES_MAX} that the registry accepts; delete what is not needed"
             )
         entry, stored = await self._read()
         check_replaceable(stored, document, expected)

@@ -78,7 +78,7 @@ def test_hosts_that_nobody_reaches_are_named() -> None:
 def test_a_namespace_that_is_not_there_is_named(host: RestartableHost, token_file: str) -> None:
     said = refusal({"url": host.address, "token_file": token_file, "namespace": "nope"})
     assert said.startswith("the hosts refuse this write: NAMESPACE_NOT_FOUND")
-    assert "'nope'; make it with createNamespace (foqs namespace create)" in said
+    assert "'nope'; create it with createNamespace (foqs namespace create)" in said
 
 
 def test_who_has_no_token_a_wrong_one_or_no_grant_is_told_so(

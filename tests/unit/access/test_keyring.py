@@ -37,9 +37,9 @@ def test_a_keyring_keeps_no_token(tmp_path: Path) -> None:
         (b"\n\n", "empty"),
         (b"x" * 15, "line 1 has 15 bytes"),
         (OLD + b"\n\n" + NEW, "line 2 has 0 bytes"),
-        (b" " + OLD, "line 1 holds more"),
-        (OLD + b"\x00", "line 1 holds more"),
-        (OLD + b"\xff", "line 1 holds more"),
+        (b" " + OLD, "line 1 is not printable"),
+        (OLD + b"\x00", "line 1 is not printable"),
+        (OLD + b"\xff", "line 1 is not printable"),
         (b"\n".join(b"%s%d" % (OLD, n) for n in range(secret_files.TOKENS_MAX + 1)), "9 lines"),
         (b"x" * 4_097, "longer than 4096"),
     ],
@@ -85,7 +85,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
 
 def test_two_principals_cannot_have_one_token(tmp_path: Path) -> None:
     one, two = (str(secret_file(tmp_path / name, OLD)) for name in ("one", "two"))
-    with pytest.raises(UnusableOptionFile, match="secret of 'a' too") as caught:
+    with pytest.raises(UnusableOptionFile, match="also holds a secret of 'a'") as caught:
         read_keyring({"a": one, "b": two}, None)
     assert caught.value.option == "auth.principals.b.token_file"
 
@@ -130,7 +130,7 @@ def test_a_context_is_made_of_certificate_key_and_client_ca(tmp_path: Path) -> N
         ({"cert": "absent"}, "server.tls_cert_file", "cannot be read"),
         ({"cert": "host.key"}, "server.tls_cert_file", "cannot be used"),
         ({"client_ca": "absent"}, "server.tls_client_ca_file", "cannot be read"),
-        ({"client_ca": "host.key"}, "server.tls_client_ca_file", "no certificate"),
+        ({"client_ca": "host.key"}, "server.tls_client_ca_file", "no readable certificate"),
     ],
 )
 def test_a_wrong_file_of_tls_is_named(tmp_path: Path, change: dict[str, str], key: str, words: str) -> None:

@@ -84,7 +84,7 @@ def slots(held: Any) -> str:
         ('{"format": 1, "version": 1, "namespaces": {"\\ud800": {}}}', "namespaces", "UTF-8"),
         ('{"format": 1, "\\ud800": {}}', "\\ud800", "no such field"),
         (f'{{"{"x" * 1_000}": 1}}', "x" * 60 + "...", "no such field"),
-        (form(tier=1), "namespaces.a.tier", "text"),
+        (form(tier=1), "namespaces.a.tier", "string"),
         (form(pause=[]), "namespaces.a.pause", "no such field"),
         (form(settings={"wait": 1}), "namespaces.a.settings.wait", "no such field"),
         (form(settings={"weight": 0}), "namespaces.a.settings.weight", "from 1 to 1000"),

@@ -154,7 +154,7 @@ def test_what_the_catalog_cannot_store_now_is_recorded_later_and_nothing_is_give
         await world.pass_s(10)
         assert tables(world) == {1: set(), 2: set()}
         assert [record.message for record in caplog.records if record.levelno == logging.ERROR] == [
-            "slots of keys cannot be recorded: the disk is full"
+            "key slots cannot be recorded: the disk is full"
         ]
         failing.broken = False
         await world.until(lambda: tables(world) == {1: EVEN, 2: ODD}, within_s=3)
