@@ -1,4 +1,4 @@
-"""What every catalog promises: the versions, the conflict, the limit, the signal."""
+"""The contract of all catalogs: versions, conflicts, the size limit, the signal of a change."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST = changes.create(EMPTY_DOCUMENT, "a", None, {"weight": 3})
 
 
 class Views:
-    """Views of one catalog, as several hosts have them."""
+    """Opens one catalog several times, as several hosts do."""
 
     def __init__(self, view: Callable[[], Catalog], run: Callable[[Coroutine[Any, Any, None]], None] = run) -> None:
         self.view = view
@@ -35,7 +35,7 @@ class Views:
 
 
 class _Joined(RegistryCatalog):
-    """One that begins its session when it is first used."""
+    """Joins the registry at its first use."""
 
     def __init__(self, registry: Registry) -> None:
         super().__init__(registry, BYTES_MAX)
@@ -71,14 +71,14 @@ def views(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Views]:
         bench.remove()
 
 
-def test_a_new_catalog_is_empty(views: Views) -> None:
+def test_new_catalog_is_empty(views: Views) -> None:
     async def main() -> None:
         assert await views.view().load() == EMPTY_DOCUMENT
 
     views.run(main())
 
 
-def test_what_was_stored_is_loaded_whole_by_everybody(views: Views) -> None:
+def test_stored_document_is_loaded_unchanged_by_all_hosts(views: Views) -> None:
     async def main() -> None:
         document = changes.grant(FIRST, "a", "é\u2028", frozenset(Permission))
         document = changes.pause(Document(1, document.namespaces), "a", "mail ", paused=True)
@@ -90,7 +90,7 @@ def test_what_was_stored_is_loaded_whole_by_everybody(views: Views) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 3])
-def test_a_document_that_does_not_follow_is_a_conflict_and_changes_nothing(views: Views, version: int) -> None:
+def test_document_with_a_wrong_version_is_a_conflict_and_is_not_stored(views: Views, version: int) -> None:
     async def main() -> None:
         await views.view().replace(FIRST)
         with pytest.raises(CatalogConflict):
@@ -100,9 +100,9 @@ def test_a_document_that_does_not_follow_is_a_conflict_and_changes_nothing(views
     views.run(main())
 
 
-def test_another_document_of_the_version_that_was_read_is_a_conflict_and_stays(views: Views) -> None:
+def test_restored_copy_with_the_same_version_is_a_conflict_and_is_not_replaced(views: Views) -> None:
     async def main() -> None:
-        restored = changes.create(EMPTY_DOCUMENT, "restored", None, {})  # the version of FIRST, another content
+        restored = changes.create(EMPTY_DOCUMENT, "restored", None, {})  # same version as FIRST, other content
         await views.view().replace(restored)
         change = changes.pause(FIRST, "a", "t", paused=True)
         with pytest.raises(CatalogConflict, match="another content"):
@@ -114,7 +114,7 @@ def test_another_document_of_the_version_that_was_read_is_a_conflict_and_stays(v
     views.run(main())
 
 
-def test_of_many_who_change_one_version_one_succeeds(views: Views) -> None:
+def test_one_of_many_concurrent_changes_succeeds(views: Views) -> None:
     async def main() -> None:
         await views.view().replace(FIRST)
         rivals = [changes.create(FIRST, f"n{number}", None, {}) for number in range(8)]
@@ -127,7 +127,7 @@ def test_of_many_who_change_one_version_one_succeeds(views: Views) -> None:
     views.run(main())
 
 
-def test_a_document_over_the_limit_is_refused_and_changes_nothing(views: Views) -> None:
+def test_document_over_the_limit_is_refused_and_not_stored(views: Views) -> None:
     async def main() -> None:
         await views.view().replace(FIRST)
         large = FIRST
@@ -140,7 +140,7 @@ def test_a_document_over_the_limit_is_refused_and_changes_nothing(views: Views) 
     views.run(main())
 
 
-def test_a_change_by_another_is_told(views: Views) -> None:
+def test_change_by_another_host_ends_the_wait(views: Views) -> None:
     async def main() -> None:
         mine, other = views.view(), views.view()
         await other.replace(FIRST)
@@ -151,7 +151,7 @@ def test_a_change_by_another_is_told(views: Views) -> None:
         await other.replace(changes.pause(FIRST, "a", "t", paused=True))
         await waiting
         assert (await mine.load()).version == 2
-        await mine.wait_for_change(1)  # whoever asks with an old version need not wait
+        await mine.wait_for_change(1)  # an old version returns at once
         waiting = asyncio.ensure_future(mine.wait_for_change(2))
         await other.replace(changes.pause(await other.load(), "a", "u", paused=True))
         await waiting

@@ -1,4 +1,4 @@
-"""Which call needs what: nothing of the contract is left out, and the default is no."""
+"""The requirement of each call: the table covers the contract, and the default is to refuse."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def allowed(call: str, *granted: Permission, principal: Principal = SOMEBODY) ->
     return REQUIREMENTS[call].refusal(principal, granted) is None
 
 
-def test_every_call_of_the_contract_has_its_need_and_no_other_has() -> None:
+def test_table_has_exactly_the_calls_of_the_contract() -> None:
     assert sorted(REQUIREMENTS) == CALLS
     assert (
         sorted([*(call for calls in WHO.values() for call in calls), *LOOKING, *CLUSTER, "authenticate", "getRouting"])
@@ -44,17 +44,17 @@ def test_permissions_have_the_numbers_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_without_a_grant_only_what_concerns_nobody_is_allowed(call: str) -> None:
+def test_principal_without_grants_may_make_only_calls_that_affect_no_namespace(call: str) -> None:
     assert allowed(call) == (call in ("authenticate", "getRouting"))
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_an_administrator_may_do_everything(call: str) -> None:
+def test_administrator_may_make_every_call(call: str) -> None:
     assert allowed(call, principal=Principal("root", is_admin=True))
 
 
 @pytest.mark.parametrize(("permission", "call"), [(own, call) for own, calls in WHO.items() for call in calls])
-def test_a_call_needs_its_own_permission_and_no_other_does(permission: Permission, call: str) -> None:
+def test_each_call_is_allowed_by_its_permission_and_by_no_other(permission: Permission, call: str) -> None:
     assert allowed(call, permission)
     others = [other for other in Permission if other is not permission]
     refusal = REQUIREMENTS[call].refusal(SOMEBODY, others)
@@ -64,20 +64,20 @@ def test_a_call_needs_its_own_permission_and_no_other_does(permission: Permissio
 
 
 @pytest.mark.parametrize("call", LOOKING)
-def test_looking_is_for_consumers_and_administrators_of_the_namespace(call: str) -> None:
+def test_reads_are_allowed_to_consumers_and_namespace_administrators(call: str) -> None:
     assert [allowed(call, permission) for permission in Permission] == [False, True, True]
 
 
 @pytest.mark.parametrize("call", CLUSTER)
-def test_no_grant_on_a_namespace_is_enough_for_the_cluster(call: str) -> None:
+def test_grants_on_a_namespace_do_not_allow_cluster_calls(call: str) -> None:
     refusal = REQUIREMENTS[call].refusal(SOMEBODY, list(Permission))
     assert refusal is not None
     assert (refusal.code, refusal.field) == (ErrorCode.PERMISSION_DENIED, "admin")
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_the_namespace_is_read_from_a_field_that_the_request_has(call: str) -> None:
-    """Every call whose request names a namespace is judged by that one; making and unmaking them is for operators."""
+def test_namespace_field_of_a_requirement_exists_in_the_request(call: str) -> None:
+    """Each call whose request names a namespace needs a grant on it, except those that create or delete namespaces."""
     fields = getattr(Foqs, f"{call}_args").thrift_spec[1][3][0].thrift_spec
     names = {field[2] for field in fields if field}
     need = REQUIREMENTS[call]

@@ -1,4 +1,4 @@
-"""Secrets and certificates from files: what is taken, and what is refused in one line."""
+"""Secrets and certificates from files: which are accepted, and which are refused with one line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.support.certificates import Authority, secret_file
 OLD, NEW = b"the-old-secret-of-orders", b"the-new-secret-of-orders"
 
 
-def test_every_line_of_a_token_file_is_a_token(tmp_path: Path) -> None:
+def test_each_line_of_a_token_file_is_a_valid_token(tmp_path: Path) -> None:
     file = secret_file(tmp_path / "tokens", NEW + b"\r\n" + OLD + b"\n\n")
     keyring = read_keyring({"orders": str(file)}, None)
     assert [keyring.find_token(token) and keyring.find_token(token)[0] for token in (OLD, NEW)] == ["orders"] * 2  # type: ignore[index]
     assert keyring.find_token(OLD[:-1]) is keyring.find_token(b"") is keyring.find_token(OLD + b"\n") is None
 
 
-def test_a_keyring_keeps_no_token(tmp_path: Path) -> None:
+def test_keyring_stores_no_token_in_clear(tmp_path: Path) -> None:
     file = secret_file(tmp_path / "tokens", OLD)
     keyring = read_keyring({"orders": str(file)}, None)
     assert OLD not in b"".join(keyring.principal_by_digest)
@@ -44,7 +44,7 @@ def test_a_keyring_keeps_no_token(tmp_path: Path) -> None:
         (b"x" * 4_097, "longer than 4096"),
     ],
 )
-def test_a_file_without_good_tokens_is_refused_and_not_quoted(tmp_path: Path, content: bytes, words: str) -> None:
+def test_file_with_invalid_tokens_is_refused_without_quoting_them(tmp_path: Path, content: bytes, words: str) -> None:
     file = str(secret_file(tmp_path / "tokens", content))
     with pytest.raises(UnusableOptionFile, match=r"auth\.principals\.orders\.token_file") as caught:
         read_keyring({"orders": file}, None)
@@ -56,12 +56,12 @@ def test_a_file_without_good_tokens_is_refused_and_not_quoted(tmp_path: Path, co
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o620, 0o610, 0o604, 0o602, 0o601])
-def test_a_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+def test_file_that_other_users_may_read_is_refused(tmp_path: Path, mode: int) -> None:
     with pytest.raises(UnusableFile, match="chmod 600"):
         read_tokens(str(secret_file(tmp_path / "tokens", OLD, mode)))
 
 
-def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = secret_file(tmp_path / "tokens", OLD)
     if os.geteuid() == 0:
         os.chown(file, 12_345, -1)
@@ -71,7 +71,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
         read_tokens(str(file))
 
 
-def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+def test_path_that_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     for name, words in (
         ("pipe", "regular"),
@@ -83,14 +83,14 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
             read_tokens(str(tmp_path / name))
 
 
-def test_two_principals_cannot_have_one_token(tmp_path: Path) -> None:
+def test_token_of_two_principals_is_refused(tmp_path: Path) -> None:
     one, two = (str(secret_file(tmp_path / name, OLD)) for name in ("one", "two"))
     with pytest.raises(UnusableOptionFile, match="also holds a secret of 'a'") as caught:
         read_keyring({"a": one, "b": two}, None)
     assert caught.value.option == "auth.principals.b.token_file"
 
 
-def test_what_a_principal_was_known_by_is_compared_with_the_keyring_in_force(tmp_path: Path) -> None:
+def test_credential_is_valid_only_while_the_current_keyring_has_it(tmp_path: Path) -> None:
     file = secret_file(tmp_path / "tokens", OLD)
     before = read_keyring({"orders": str(file)}, None)
     found = before.find_token(OLD)
@@ -104,7 +104,7 @@ def test_what_a_principal_was_known_by_is_compared_with_the_keyring_in_force(tmp
 # ------------------------------------------------------------------------- TLS
 
 
-def test_a_context_is_made_of_certificate_key_and_client_ca(tmp_path: Path) -> None:
+def test_tls_context_uses_certificate_key_and_client_ca(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     host = authority.sign("host")
     plain = read_keyring({}, TlsFiles(str(host.cert), str(host.key)))
@@ -133,7 +133,9 @@ def test_a_context_is_made_of_certificate_key_and_client_ca(tmp_path: Path) -> N
         ({"client_ca": "host.key"}, "server.tls_client_ca_file", "no readable certificate"),
     ],
 )
-def test_a_wrong_file_of_tls_is_named(tmp_path: Path, change: dict[str, str], key: str, words: str) -> None:
+def test_unusable_tls_file_is_named_with_its_option(
+    tmp_path: Path, change: dict[str, str], key: str, words: str
+) -> None:
     authority = Authority(tmp_path)
     host = authority.sign("host")
     authority.sign("other")
@@ -147,7 +149,7 @@ def test_a_wrong_file_of_tls_is_named(tmp_path: Path, change: dict[str, str], ke
     assert "\n" not in str(caught.value)
 
 
-def test_the_common_name_is_the_one_there_is() -> None:
+def test_common_name_is_none_unless_there_is_exactly_one() -> None:
     def named(*names: str) -> dict[str, object]:
         return {"subject": tuple((("commonName", name),) for name in names)}
 

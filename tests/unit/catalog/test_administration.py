@@ -1,4 +1,4 @@
-"""What is configured by calls, on an engine in virtual time: when it holds, for whom, and what races with it."""
+"""Configuration calls on an engine in virtual time: when a change applies, at which hosts, and races with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def update(world: World, engine: Engine, **settings: int) -> None:
 # ------------------------------------------------------------------- the start
 
 
-def test_a_new_catalog_gets_the_default_namespace_once() -> None:
+def test_new_catalog_gets_the_default_namespace_once() -> None:
     async def story(world: World) -> None:
         world.catalog = MemoryCatalog()
         engine = await world.engine()
@@ -50,22 +50,22 @@ def test_a_new_catalog_gets_the_default_namespace_once() -> None:
     run_in_world(story)
 
 
-def test_two_hosts_that_find_a_new_catalog_agree() -> None:
+def test_two_hosts_that_start_on_a_new_catalog_agree() -> None:
     async def story(world: World) -> None:
-        class Overtaken(MemoryCatalog):
+        class OvertakenCatalog(MemoryCatalog):
             async def replace(self, document: Document, before: Document | None = None) -> None:
                 if document.version == 1:
                     await super().replace(changes.create(EMPTY_DOCUMENT, "theirs", None, {}))
                 await super().replace(document, before)
 
-        world.catalog = Overtaken()
+        world.catalog = OvertakenCatalog()
         engine = await world.engine()
         assert list(engine.admin.document().namespaces) == ["theirs"]
 
     run_in_world(story)
 
 
-def test_before_the_catalog_was_read_calls_are_told_to_come_again() -> None:
+def test_calls_are_unavailable_until_the_catalog_was_read() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         with pytest.raises(Unavailable):
@@ -77,7 +77,7 @@ def test_before_the_catalog_was_read_calls_are_told_to_come_again() -> None:
 # -------------------------------------------------------------------- settings
 
 
-def test_a_change_holds_at_once_and_for_shards_that_run() -> None:
+def test_change_applies_at_once_and_to_running_shards() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
@@ -98,7 +98,7 @@ def test_a_change_holds_at_once_and_for_shards_that_run() -> None:
     run_in_world(story)
 
 
-def test_a_change_outlives_the_host_and_reaches_the_others() -> None:
+def test_change_survives_a_restart_and_reaches_other_hosts() -> None:
     async def story(world: World) -> None:
         one = await world.engine(engine_settings(1))
         two = await world.engine(engine_settings(2))
@@ -110,7 +110,7 @@ def test_a_change_outlives_the_host_and_reaches_the_others() -> None:
     run_in_world(story)
 
 
-def test_changes_of_two_hosts_at_once_all_hold() -> None:
+def test_concurrent_changes_of_two_hosts_all_apply() -> None:
     async def story(world: World) -> None:
         engines = [await world.engine(engine_settings(number)) for number in (1, 2)]
         creates = [
@@ -123,7 +123,7 @@ def test_changes_of_two_hosts_at_once_all_hold() -> None:
     run_in_world(story)
 
 
-def test_a_change_is_made_again_upon_a_copy_that_was_restored_meanwhile() -> None:
+def test_change_is_repeated_on_a_copy_that_was_restored_meanwhile() -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
         engine = await world.engine()
@@ -132,7 +132,7 @@ def test_a_change_is_made_again_upon_a_copy_that_was_restored_meanwhile() -> Non
         await world.until(lambda: catalog.replacing == 1)
         stored = await catalog.load()
         copy = changes.create(stored, "restored", None, {})
-        catalog.restore(Document(stored.version, copy.namespaces))  # the same version, another content
+        catalog.restore(Document(stored.version, copy.namespaces))  # same version, other content
         catalog.gate.set()
         await changing
         stored = await catalog.load()
@@ -142,7 +142,7 @@ def test_a_change_is_made_again_upon_a_copy_that_was_restored_meanwhile() -> Non
     run_in_world(story)
 
 
-def test_a_change_that_another_overtakes_is_made_anew_upon_it() -> None:
+def test_change_is_repeated_after_a_concurrent_change() -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
         engine = await world.engine()
@@ -170,7 +170,7 @@ def test_a_change_that_another_overtakes_is_made_anew_upon_it() -> None:
         ({"key_window_ms": 120_000}, InvalidArgument, "settings.key_window_ms"),
     ],
 )
-def test_settings_that_cannot_hold_are_refused_and_change_nothing(
+def test_invalid_settings_are_refused_and_not_stored(
     settings: dict[str, int], kind: type[FoqsError], field: str
 ) -> None:
     async def story(world: World) -> None:
@@ -190,7 +190,7 @@ def test_settings_that_cannot_hold_are_refused_and_change_nothing(
 # ----------------------------------------------------------------------- pause
 
 
-def test_a_paused_topic_hands_nothing_out_and_the_others_do() -> None:
+def test_paused_topic_is_not_delivered_but_others_are() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
@@ -211,7 +211,7 @@ def test_a_paused_topic_hands_nothing_out_and_the_others_do() -> None:
     run_in_world(story)
 
 
-def test_a_topic_of_the_same_name_in_another_namespace_is_not_paused() -> None:
+def test_pause_does_not_affect_the_same_topic_of_another_namespace() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         await pause(engine, "t")
@@ -221,7 +221,7 @@ def test_a_topic_of_the_same_name_in_another_namespace_is_not_paused() -> None:
     run_in_world(story)
 
 
-def test_an_item_for_somebody_who_waits_on_a_paused_topic_is_not_handed_out_before_it_is_resumed() -> None:
+def test_waiter_of_a_paused_topic_gets_an_item_only_after_resume() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
@@ -240,7 +240,7 @@ def test_an_item_for_somebody_who_waits_on_a_paused_topic_is_not_handed_out_befo
     run_in_world(story)
 
 
-def test_who_waits_for_a_paused_topic_and_another_is_served_by_the_other() -> None:
+def test_waiter_of_a_paused_topic_and_another_is_served_from_the_other() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
@@ -253,7 +253,7 @@ def test_who_waits_for_a_paused_topic_and_another_is_served_by_the_other() -> No
     run_in_world(story)
 
 
-def test_a_pause_outlives_emptiness_and_restart_and_resuming_finds_what_memory_does_not_hold() -> None:
+def test_pause_survives_empty_topic_and_restart_and_resume_finds_items_outside_memory() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
@@ -275,7 +275,7 @@ def test_a_pause_outlives_emptiness_and_restart_and_resuming_finds_what_memory_d
     run_in_world(story)
 
 
-def test_nothing_is_read_for_a_consumer_of_a_paused_topic() -> None:
+def test_no_rows_are_read_for_a_consumer_of_a_paused_topic() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         await Caller(world, engine).put("t", 5)
@@ -289,7 +289,7 @@ def test_nothing_is_read_for_a_consumer_of_a_paused_topic() -> None:
     run_in_world(story)
 
 
-def test_resuming_at_one_host_wakes_who_waits_at_another() -> None:
+def test_resume_at_one_host_wakes_waiters_at_another() -> None:
     async def story(world: World) -> None:
         one, two = await world.engine(engine_settings(1)), await world.engine(engine_settings(2))
         await pause(one, "t")
@@ -306,7 +306,7 @@ def test_resuming_at_one_host_wakes_who_waits_at_another() -> None:
     run_in_world(story)
 
 
-def test_deleting_a_namespace_resumes_its_topics_for_the_next_of_its_name() -> None:
+def test_namespace_created_again_has_no_paused_topics() -> None:
     async def story(world: World) -> None:
         engine = await world.counted_engine()
         await pause(engine, "t")
@@ -337,7 +337,7 @@ def test_usage_counts_items_and_topics_of_all_shards() -> None:
     run_in_world(story)
 
 
-def test_an_import_brings_back_what_was_exported_also_to_a_wiped_catalog() -> None:
+def test_import_restores_an_export_also_into_a_wiped_catalog() -> None:
     async def story(world: World) -> None:
         engine = await world.counted_engine()
         await engine.admin.create("orders", None, {"weight": 4}, world.deadline_in(5))
@@ -346,9 +346,12 @@ def test_an_import_brings_back_what_was_exported_also_to_a_wiped_catalog() -> No
         text = engine.admin.export()
         await engine.admin.delete("orders", world.deadline_in(5))
         await engine.admin.restore(text, world.deadline_in(5))
-        brought, given = engine.admin.document().namespaces, parse(text).namespaces
-        assert brought["orders"].incarnation not in (0, given["orders"].incarnation)
-        assert brought == {**given, "orders": replace(given["orders"], incarnation=brought["orders"].incarnation)}
+        restored, exported = engine.admin.document().namespaces, parse(text).namespaces
+        assert restored["orders"].incarnation not in (0, exported["orders"].incarnation)
+        assert restored == {
+            **exported,
+            "orders": replace(exported["orders"], incarnation=restored["orders"].incarnation),
+        }
         assert engine.namespaces.permissions_of("p", "orders") == {Permission.CONSUME}
         assert engine.namespaces.permissions_of("p", "default") == frozenset()
         assert engine.namespaces.permissions_of("q", "orders") == frozenset()
@@ -362,12 +365,12 @@ def test_an_import_brings_back_what_was_exported_also_to_a_wiped_catalog() -> No
     run_in_world(story)
 
 
-def test_an_import_does_not_take_away_what_another_host_has_just_made() -> None:
+def test_import_does_not_remove_a_namespace_that_another_host_just_created() -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
         engine = await world.engine()
         text = engine.admin.export()
-        catalog._document = changes.create(await catalog.load(), "late", None, {})  # nobody was told yet
+        catalog._document = changes.create(await catalog.load(), "late", None, {})  # not reported to any host yet
         await Caller(world, engine, "late").put()
         with pytest.raises(InvalidArgument, match="'late' holds 1 items"):
             await engine.admin.restore(text, world.deadline_in(5))
@@ -391,7 +394,7 @@ def test_an_import_does_not_take_away_what_another_host_has_just_made() -> None:
         ('{"format": 1, "version": 1, "namespaces": {}}', "'default' holds 1 items"),
     ],
 )
-def test_an_import_that_cannot_hold_is_refused_with_the_place(text: str, words: str) -> None:
+def test_invalid_import_is_refused_with_the_place(text: str, words: str) -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         await Caller(world, engine).put()

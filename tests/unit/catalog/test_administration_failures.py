@@ -1,4 +1,4 @@
-"""A catalog that is slow, cannot be reached, damaged or set back, on an engine in virtual time."""
+"""A catalog that is slow, unreachable, damaged or restored from a copy, on an engine in virtual time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import start_task
 
 
-def test_a_change_goes_on_without_its_caller_and_the_next_one_waits_for_it() -> None:
+def test_change_continues_without_its_caller_and_the_next_change_waits() -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
         engine = await world.engine()
@@ -43,7 +43,7 @@ def test_a_change_goes_on_without_its_caller_and_the_next_one_waits_for_it() -> 
     run_in_world(story)
 
 
-def test_a_change_that_is_not_stored_in_time_is_unknown_and_holds_when_it_is() -> None:
+def test_change_not_stored_by_the_deadline_is_unknown_and_applies_once_stored() -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
         engine = await world.engine()
@@ -57,7 +57,7 @@ def test_a_change_that_is_not_stored_in_time_is_unknown_and_holds_when_it_is() -
     run_in_world(story)
 
 
-def test_an_unknown_end_of_a_replacement_is_told_and_what_is_stored_holds() -> None:
+def test_unknown_outcome_of_a_replacement_is_reported_and_the_stored_document_applies() -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
         engine = await world.engine()
@@ -69,11 +69,11 @@ def test_an_unknown_end_of_a_replacement_is_told_and_what_is_stored_holds() -> N
     run_in_world(story)
 
 
-def test_a_replacement_of_unknown_outcome_is_not_told_as_refused_when_the_catalog_cannot_be_read_afterwards() -> None:
+def test_unknown_outcome_stays_unknown_if_the_catalog_cannot_be_read_afterwards() -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
         engine = await world.engine()
-        whole, replace = catalog.load, catalog.replace
+        original_load, replace = catalog.load, catalog.replace
 
         async def stored(document: Document, expected: Document | None = None) -> None:
             await replace(document, expected)
@@ -86,17 +86,17 @@ def test_a_replacement_of_unknown_outcome_is_not_told_as_refused_when_the_catalo
         catalog.replace = stored  # type: ignore[method-assign]
         with pytest.raises(UnknownOutcome, match="no answer"):
             await pause(engine, "t")
-        catalog.load = whole  # type: ignore[method-assign]
+        catalog.load = original_load  # type: ignore[method-assign]
         await world.until(lambda: bool(engine.namespaces.paused_topics), within_s=3)
 
     run_in_world(story)
 
 
-def test_a_deletion_of_unknown_outcome_takes_in_nothing_that_would_be_in_no_namespace(
+def test_namespace_whose_deletion_is_unknown_accepts_no_items(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def unseen(self: MemoryCatalog, version: int) -> None:
-        """The catalog is looked at again much later."""
+        """Delay the next read of the catalog."""
         await asyncio.sleep(1_000)
 
     monkeypatch.setattr(MemoryCatalog, "wait_for_change", unseen)
@@ -116,12 +116,10 @@ def test_a_deletion_of_unknown_outcome_takes_in_nothing_that_would_be_in_no_name
 @pytest.mark.parametrize(
     "failure", [CatalogUnreachable("the session is suspended"), CatalogUnknownOutcome("no answer")]
 )
-def test_a_host_that_starts_waits_for_who_keeps_the_catalog(
-    failure: CatalogError, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_start_waits_until_the_catalog_is_reachable(failure: CatalogError, caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
-        whole = catalog.load
+        original_load = catalog.load
 
         async def fails() -> Document:
             raise failure
@@ -130,15 +128,15 @@ def test_a_host_that_starts_waits_for_who_keeps_the_catalog(
         starting = asyncio.ensure_future(world.engine())
         await world.pass_s(30)
         assert not starting.done()
-        catalog.load = whole  # type: ignore[method-assign]
+        catalog.load = original_load  # type: ignore[method-assign]
         await pause(await starting, "t")
 
     run_in_world(story)
-    [told] = [record.message for record in caplog.records if "waiting" in record.message]
-    assert str(failure) in told
+    [message] = [record.message for record in caplog.records if "waiting" in record.message]
+    assert str(failure) in message
 
 
-def test_a_catalog_that_is_damaged_ends_a_start() -> None:
+def test_start_fails_on_a_damaged_catalog() -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
 
@@ -152,11 +150,11 @@ def test_a_catalog_that_is_damaged_ends_a_start() -> None:
     run_in_world(story)
 
 
-def test_a_catalog_that_cannot_be_read_changes_nothing_and_is_told() -> None:
+def test_unreadable_catalog_changes_nothing_and_is_logged_once() -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
         engine = await world.engine()
-        whole = catalog.load
+        original_load = catalog.load
 
         async def damaged() -> Document:
             raise CatalogFailed("catalog.json is damaged: line 1")
@@ -165,18 +163,18 @@ def test_a_catalog_that_cannot_be_read_changes_nothing_and_is_told() -> None:
         with pytest.raises(Unavailable, match="line 1"):
             await pause(engine, "t")
         await Caller(world, engine).put()
-        catalog.load = whole  # type: ignore[method-assign]
+        catalog.load = original_load  # type: ignore[method-assign]
         await pause(engine, "t")
 
     run_in_world(story)
 
 
 @pytest.mark.parametrize("failure", [CatalogFailed("it cannot be read"), RuntimeError("nobody foresaw this")])
-def test_a_change_that_could_not_be_taken_in_is_taken_in_later(failure: Exception) -> None:
+def test_change_that_could_not_be_applied_is_applied_later(failure: Exception) -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
         engine = await world.engine()
-        stored, whole = await catalog.load(), catalog.load
+        stored, original_load = await catalog.load(), catalog.load
         failed: list[Exception] = []
 
         async def fails() -> Document:
@@ -187,13 +185,13 @@ def test_a_change_that_could_not_be_taken_in_is_taken_in_later(failure: Exceptio
         await MemoryCatalog.replace(catalog, changes.pause(stored, "default", "t", paused=True))
         await world.until(lambda: bool(failed))
         assert not engine.namespaces.paused_topics
-        catalog.load = whole  # type: ignore[method-assign]
+        catalog.load = original_load  # type: ignore[method-assign]
         await world.until(lambda: bool(engine.namespaces.paused_topics), within_s=5)
 
     run_in_world(story)
 
 
-def test_a_copy_that_was_restored_with_a_lower_version_holds() -> None:
+def test_restored_copy_with_a_lower_version_applies() -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
         engine = await world.engine()
@@ -219,7 +217,7 @@ CALLS: list[Callable[[World, Engine], Coroutine[Any, Any, Any]]] = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_what_is_not_there_is_not_found(call: Callable[[World, Engine], Coroutine[Any, Any, Any]]) -> None:
+def test_missing_namespace_is_not_found(call: Callable[[World, Engine], Coroutine[Any, Any, Any]]) -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         with pytest.raises(NamespaceNotFound):
@@ -228,10 +226,10 @@ def test_what_is_not_there_is_not_found(call: Callable[[World, Engine], Coroutin
     run_in_world(story)
 
 
-def test_a_change_of_the_catalog_leaves_no_moment_without_the_policies_of_namespaces(
+def test_retry_policies_are_never_missing_while_a_catalog_is_applied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A flush on SQLite is judged in a thread of its own, and may look at any moment."""
+    """With SQLite, another thread judges a flush and may read the policies at any moment."""
 
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))

@@ -1,4 +1,4 @@
-"""The catalog's document: its form in JSON, what is refused and where, and the changes of it."""
+"""The catalog's document: its JSON form, errors with their place, and its changes."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ DOCUMENTS = st.builds(
 
 @settings(max_examples=50)
 @given(DOCUMENTS)
-def test_a_document_survives_being_written_and_read(document: Document) -> None:
+def test_document_survives_rendering_and_parsing(document: Document) -> None:
     assert parse(render(document)) == document
     assert parse(render(document).encode()) == document
 
 
 @settings(max_examples=50)
 @given(st.text() | st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
-def test_whatever_is_no_document_is_malformed(text: str | bytes) -> None:
+def test_any_other_text_is_malformed(text: str | bytes) -> None:
     with pytest.raises(MalformedDocument):
         parse(text)
 
@@ -107,14 +107,14 @@ def slots(held: Any) -> str:
         (slots({"0": ["0-7"], "1": ["6"]}), "slots.t.1", "slots 6 of shard 1 are recorded as those of shard 0"),
     ],
 )
-def test_a_mistake_is_named_with_its_place(text: str | bytes, path: str, words: str) -> None:
+def test_malformed_value_is_named_with_its_place(text: str | bytes, path: str, words: str) -> None:
     with pytest.raises(MalformedDocument) as caught:
         parse(text)
     assert caught.value.path == path
     assert words in caught.value.problem
 
 
-def test_what_a_namespace_may_set_is_what_holds_for_one() -> None:
+def test_setting_ranges_cover_the_namespace_settings() -> None:
     assert set(SETTING_RANGES) == set(NamespaceSettings.model_fields) - {"incarnation"}
     assert all(
         SETTING_RANGES[name][0] <= getattr(NamespaceOptions(), name) <= SETTING_RANGES[name][1]
@@ -148,7 +148,7 @@ Change = Callable[[Document], Document]
         (lambda d: changes.restore(d, Document(77, {"a": Namespace(deleting=frozenset({1}))})), Namespace()),
     ],
 )
-def test_a_change_makes_the_next_version_and_leaves_the_old(change: Change, namespace: Namespace | None) -> None:
+def test_change_returns_the_next_version_and_keeps_the_old_one(change: Change, namespace: Namespace | None) -> None:
     before = changes.create(ONE, "b", None, {})
     copy = parse(render(before))
     after = change(before)
@@ -167,7 +167,7 @@ def test_a_change_makes_the_next_version_and_leaves_the_old(change: Change, name
         lambda d: changes.restore(d, Document(9, d.namespaces)),
     ],
 )
-def test_a_change_that_changes_nothing_returns_what_it_was_given(change: Change) -> None:
+def test_change_without_effect_returns_the_same_document(change: Change) -> None:
     assert change(ONE) is ONE
 
 
@@ -181,13 +181,13 @@ def test_a_change_that_changes_nothing_returns_what_it_was_given(change: Change)
         lambda d: changes.restore(d, Document(9, {})),
     ],
 )
-def test_no_change_of_namespaces_loses_slots(change: Change) -> None:
+def test_changes_of_namespaces_keep_key_slots(change: Change) -> None:
     before = changes.record_slots(ONE, "default", {1: frozenset()}, [1])
     assert len(before.slots["default"][1]) == KEY_SLOT_COUNT
     assert change(before).slots == before.slots
 
 
-def test_what_was_done_can_be_undone() -> None:
+def test_changes_can_be_reverted() -> None:
     granted = changes.grant(ONE, "a", "p", frozenset(Permission))
     assert changes.grant(granted, "a", "p", frozenset()).namespaces == ONE.namespaces
     paused = changes.pause(ONE, "a", "t", paused=True)
@@ -206,7 +206,7 @@ def test_what_was_done_can_be_undone() -> None:
         (lambda d: changes.grant(d, "b", "p", frozenset()), NamespaceNotFound, "grant.namespace_name"),
     ],
 )
-def test_a_change_that_cannot_be_made_says_why(change: Change, kind: type[FoqsError], field: str) -> None:
+def test_refused_change_names_the_field(change: Change, kind: type[FoqsError], field: str) -> None:
     with pytest.raises(kind) as caught:
         change(ONE)
     assert caught.value.field == field
@@ -219,7 +219,7 @@ def test_a_change_that_cannot_be_made_says_why(change: Change, kind: type[FoqsEr
         ({"backoff_ms_min": 2, "backoff_ms_max": 1}, "settings.backoff_ms_min"),
     ],
 )
-def test_settings_that_contradict_one_another_are_refused(own: Mapping[str, int], field: str) -> None:
+def test_contradicting_settings_are_refused(own: Mapping[str, int], field: str) -> None:
     check_consistent(NamespaceOptions().model_dump())
     with pytest.raises(InvalidArgument) as caught:
         check_consistent({**NamespaceOptions().model_dump(), **own})

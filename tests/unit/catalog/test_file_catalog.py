@@ -1,4 +1,4 @@
-"""The catalog in a file: what a crash, a damaged file and another process do to it."""
+"""The catalog in a file: crashes, a damaged file, other processes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ def stored(path: Path, document: Document = FIRST) -> FileCatalog:
         (b" " * 100_001, "catalog.bytes_max"),
     ],
 )
-def test_a_damaged_file_is_named_with_the_place_and_never_overwritten(
-    tmp_path: Path, content: bytes, words: str
-) -> None:
+def test_damaged_file_is_named_with_the_place_and_never_overwritten(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "catalog.json"
     catalog = stored(path)
     path.write_bytes(content)
@@ -48,9 +46,7 @@ def test_a_damaged_file_is_named_with_the_place_and_never_overwritten(
     assert path.read_bytes() == content
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_leaves_only_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "catalog.json"
     catalog = stored(path)
 
@@ -64,7 +60,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert {file.name for file in tmp_path.iterdir()} == {"catalog.json", "catalog.json.lock"}
 
 
-def test_the_new_file_is_synced_before_it_stands_and_the_folder_after(
+def test_new_file_is_synced_before_the_rename_and_the_folder_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "catalog.json"
@@ -80,7 +76,7 @@ def test_the_new_file_is_synced_before_it_stands_and_the_folder_after(
     assert synced == [(False, "catalog.json.new"), (True, tmp_path.name)]
 
 
-def test_a_folder_that_cannot_be_synced_leaves_it_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_sync_of_the_folder_is_an_unknown_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "catalog.json"
     catalog = stored(path)
 
@@ -94,7 +90,7 @@ def test_a_folder_that_cannot_be_synced_leaves_it_unknown(tmp_path: Path, monkey
     assert run(catalog.load()) == SECOND
 
 
-def test_what_a_crash_left_behind_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_files_left_by_a_crash_do_no_harm(tmp_path: Path) -> None:
     path = tmp_path / "catalog.json"
     catalog = stored(path)
     path.with_name("catalog.json.new").write_text("half of a docu" * 10_000)
@@ -102,7 +98,7 @@ def test_what_a_crash_left_behind_is_in_nobodys_way(tmp_path: Path) -> None:
     assert run(catalog.load()) == SECOND
 
 
-def test_a_lock_that_is_never_given_back_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_that_is_never_released_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_catalog, "_LOCK_WAIT_S", 0.05)
     path = tmp_path / "catalog.json"
     catalog = stored(path)
@@ -113,7 +109,7 @@ def test_a_lock_that_is_never_given_back_is_named(tmp_path: Path, monkeypatch: p
     run(catalog.replace(SECOND))
 
 
-def test_a_file_that_is_lost_restored_or_replaced_by_hand_is_noticed(tmp_path: Path) -> None:
+def test_file_that_is_deleted_restored_or_replaced_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "catalog.json"
 
     async def main() -> None:

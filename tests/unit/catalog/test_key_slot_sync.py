@@ -1,4 +1,4 @@
-"""Slots of keys between the tables and the catalog, through whole engines: recorded, divided, disputed, restored."""
+"""Key slots in tables and catalog, on whole engines: recorded, divided, disputed, restored."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ async def recorded(world: World) -> Any:
     return (await world.catalog.load()).slots.get("default", {})
 
 
-async def begun(world: World, settings: EngineSettings, *sharing: int) -> Engine:
-    """An engine of some of a tier's shards, which are `sharing`."""
-    engine = await world.engine(settings, sharing=sharing)
+async def start_engine(world: World, settings: EngineSettings, *tier_shards: int) -> Engine:
+    """Start an engine with some of the `tier_shards`."""
+    engine = await world.engine(settings, sharing=tier_shards)
     await world.pass_s(0.1)
     return engine
 
@@ -49,7 +49,7 @@ async def begun(world: World, settings: EngineSettings, *sharing: int) -> Engine
 # ------------------------------------------------------------ recorded, divided
 
 
-def test_a_new_tier_s_slots_are_recorded_before_any_shard_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_of_a_new_tier_are_recorded_before_a_shard_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         gate = MethodGate(monkeypatch, MemoryCatalog, "replace", on_the_way_back=False)
         with closed(gate):
@@ -64,7 +64,7 @@ def test_a_new_tier_s_slots_are_recorded_before_any_shard_holds_them(monkeypatch
     run_in_world(story)
 
 
-def test_tables_that_hold_slots_are_recorded_as_they_are() -> None:
+def test_slots_in_tables_are_recorded_unchanged() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(TWO)
         (first,) = await Caller(world, engine).enqueue([in_slot(4)])
@@ -79,22 +79,22 @@ def test_tables_that_hold_slots_are_recorded_as_they_are() -> None:
     run_in_world(story)
 
 
-def test_slots_are_divided_once_every_shard_of_the_tier_was_served_by_whichever_host() -> None:
+def test_slots_are_divided_once_each_shard_of_the_tier_was_served_by_some_host() -> None:
     async def story(world: World) -> None:
-        one = await begun(world, engine_settings(1), 1, 2)
+        one = await start_engine(world, engine_settings(1), 1, 2)
         assert await recorded(world) == {1: frozenset()}
         (refused,) = await Caller(world, one).enqueue([in_slot(4)])
         assert isinstance(refused, Unavailable)
-        await begun(world, engine_settings(2), 1, 2)
+        await start_engine(world, engine_settings(2), 1, 2)
         await world.until(lambda: tables(world) == {1: EVEN, 2: ODD})
         assert ok((await Caller(world, one).enqueue([in_slot(4)]))[0])
 
     run_in_world(story)
 
 
-def test_two_hosts_that_divide_at_once_agree() -> None:
+def test_two_hosts_that_divide_slots_at_once_agree() -> None:
     async def story(world: World) -> None:
-        class Slow(MemoryCatalog):
+        class SlowCatalog(MemoryCatalog):
             async def load(self) -> Any:
                 document = await super().load()
                 await asyncio.sleep(0.2)
@@ -108,15 +108,17 @@ def test_two_hosts_that_divide_at_once_agree() -> None:
                     raise
 
         conflicts: list[Any] = []
-        world.catalog = Slow(await world.catalog.load())
-        await asyncio.gather(begun(world, engine_settings(1), 1, 2), begun(world, engine_settings(2), 1, 2))
+        world.catalog = SlowCatalog(await world.catalog.load())
+        await asyncio.gather(
+            start_engine(world, engine_settings(1), 1, 2), start_engine(world, engine_settings(2), 1, 2)
+        )
         await world.until(lambda: tables(world) == {1: EVEN, 2: ODD})
         assert conflicts
 
     run_in_world(story)
 
 
-def test_a_host_that_dies_after_the_slots_were_recorded_leaves_them_to_the_next(
+def test_next_host_writes_slots_that_were_recorded_before_a_crash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: World) -> None:
@@ -129,18 +131,18 @@ def test_a_host_that_dies_after_the_slots_were_recorded_leaves_them_to_the_next(
             assert world.newest is not None
             await world.newest.abort()
         assert tables(world) == {1: set(), 2: set()}
-        # One shard fewer to share: what was recorded holds, and is not divided again.
+        # The tier has one shard less, but recorded slots are not divided again.
         engine = await world.engine(engine_settings(1))
         assert engine.shards[1].key_slots == EVEN
 
     run_in_world(story)
 
 
-def test_what_the_catalog_cannot_store_now_is_recorded_later_and_nothing_is_given_before(
+def test_slots_are_not_assigned_until_the_catalog_can_record_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story(world: World) -> None:
-        class Failing(MemoryCatalog):
+        class FailingCatalog(MemoryCatalog):
             broken = True
 
             async def replace(self, document: Any, before: Any = None) -> None:
@@ -148,7 +150,7 @@ def test_what_the_catalog_cannot_store_now_is_recorded_later_and_nothing_is_give
                     raise CatalogFailed("the disk is full")
                 await super().replace(document, before)
 
-        world.catalog = failing = Failing(await world.catalog.load())
+        world.catalog = failing = FailingCatalog(await world.catalog.load())
         engine = await world.engine(TWO)
         await Caller(world, engine).put()
         await world.pass_s(10)
@@ -162,15 +164,15 @@ def test_what_the_catalog_cannot_store_now_is_recorded_later_and_nothing_is_give
     run_in_world(story)
 
 
-def test_slots_that_are_being_written_are_recorded_when_the_catalog_is_begun_anew(
+def test_slots_in_a_flush_are_recorded_in_a_catalog_that_was_wiped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else they could be divided among others, and then be committed here."""
+    """Else they could be divided among other shards and then be committed here."""
 
     async def story(world: World) -> None:
         gate = MethodGate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
         with closed(gate):
-            starting = start_task(begun(world, engine_settings(1), 1))
+            starting = start_task(start_engine(world, engine_settings(1), 1))
             await world.pass_s(0.5)
             stored = await world.catalog.load()
             await world.catalog.replace(Document(stored.version + 1, stored.namespaces))
@@ -182,7 +184,7 @@ def test_slots_that_are_being_written_are_recorded_when_the_catalog_is_begun_ane
     run_in_world(story)
 
 
-def test_slots_that_are_given_while_others_are_being_written_are_written_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_assigned_during_a_flush_of_others_are_written_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         stored = await world.catalog.load()
         world.catalog = MemoryCatalog(changes.record_slots(stored, "default", {1: frozenset({5})}, []))
@@ -204,7 +206,7 @@ def test_slots_that_are_given_while_others_are_being_written_are_written_too(mon
 # -------------------------------------------------------------------- disputes
 
 
-def test_a_slot_in_two_tables_is_its_recorded_shard_s_alone_and_the_other_says_why(
+def test_slot_in_two_tables_is_served_by_its_recorded_shard_and_the_other_reports_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story(world: World) -> None:
@@ -227,7 +229,7 @@ def test_a_slot_in_two_tables_is_its_recorded_shard_s_alone_and_the_other_says_w
     run_in_world(story)
 
 
-def test_a_dispute_that_comes_later_takes_the_slot_from_who_answered_for_it() -> None:
+def test_later_dispute_removes_the_slot_from_the_shard_that_served_it() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(TWO)
         caller = Caller(world, engine)
@@ -247,7 +249,7 @@ def test_a_dispute_that_comes_later_takes_the_slot_from_who_answered_for_it() ->
 # ------------------------------------------------------------ export and import
 
 
-def test_a_catalog_that_was_wiped_and_imported_loses_no_key_and_moves_no_slot() -> None:
+def test_import_into_a_wiped_catalog_keeps_all_keys_and_slots() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(TWO)
         (first,) = await Caller(world, engine).enqueue([in_slot(4)])
@@ -264,19 +266,19 @@ def test_a_catalog_that_was_wiped_and_imported_loses_no_key_and_moves_no_slot() 
     run_in_world(story)
 
 
-def test_an_import_into_a_wiped_catalog_does_not_divide_what_is_held() -> None:
-    """An export from before the division says that its shards hold nothing."""
+def test_import_into_a_wiped_catalog_does_not_divide_slots_that_are_held() -> None:
+    """An export from before the division records shards without slots."""
 
     async def story(world: World) -> None:
-        one = await begun(world, engine_settings(1), 1, 2)
+        one = await start_engine(world, engine_settings(1), 1, 2)
         text = one.admin.export()
         assert '"1": []' in text
-        two = await begun(world, engine_settings(2), 1, 2)
+        two = await start_engine(world, engine_settings(2), 1, 2)
         await world.until(lambda: tables(world) == {1: EVEN, 2: ODD})
         await one.abort()
         await two.abort()
         world.catalog = MemoryCatalog()
-        three = await begun(world, engine_settings(3), 1, 3)
+        three = await start_engine(world, engine_settings(3), 1, 3)
         await three.admin.restore(text, world.deadline_in(5))
         await world.pass_s(3)
         assert tables(world) == {1: EVEN, 2: ODD, 3: set()}
@@ -284,7 +286,7 @@ def test_an_import_into_a_wiped_catalog_does_not_divide_what_is_held() -> None:
     run_in_world(story)
 
 
-def test_an_import_that_contradicts_what_is_recorded_is_refused_and_changes_nothing() -> None:
+def test_import_that_contradicts_recorded_slots_is_refused_and_changes_nothing() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(TWO)
         text = engine.admin.export()

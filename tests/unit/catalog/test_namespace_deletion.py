@@ -1,4 +1,4 @@
-"""Deleting a namespace, on an engine in virtual time: what forbids it, and what races with it."""
+"""The deletion of a namespace on one engine in virtual time: refusals and races."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import start_task
 
 
-def test_a_namespace_that_holds_items_in_any_state_is_not_deleted() -> None:
+def test_namespace_with_items_in_any_state_is_not_deleted() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
@@ -49,7 +49,7 @@ def test_a_namespace_that_holds_items_in_any_state_is_not_deleted() -> None:
     run_in_world(story)
 
 
-def test_an_item_that_is_being_written_keeps_its_namespace() -> None:
+def test_namespace_with_an_item_in_a_flush_is_not_deleted() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
@@ -69,7 +69,7 @@ def test_an_item_that_is_being_written_keeps_its_namespace() -> None:
     run_in_world(story)
 
 
-def test_what_another_host_changes_holds_while_a_deletion_waits_and_outlives_it() -> None:
+def test_change_of_another_host_applies_during_a_deletion_and_survives_it() -> None:
     async def story(world: World) -> None:
         one = await world.engine(engine_settings(1))
         two = await world.engine(engine_settings(2))
@@ -91,7 +91,7 @@ def test_what_another_host_changes_holds_while_a_deletion_waits_and_outlives_it(
     run_in_world(story)
 
 
-def test_what_was_read_before_a_change_of_this_host_does_not_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_document_read_before_a_change_is_not_applied_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         read, go_on = asyncio.Event(), asyncio.Event()
@@ -122,7 +122,7 @@ def test_what_was_read_before_a_change_of_this_host_does_not_come_after_it(monke
     run_in_world(story)
 
 
-def test_an_enqueue_while_the_deletion_is_being_stored_is_refused() -> None:
+def test_enqueue_during_a_deletion_is_refused() -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
         engine = await world.counted_engine()
@@ -139,7 +139,7 @@ def test_an_enqueue_while_the_deletion_is_being_stored_is_refused() -> None:
     run_in_world(story)
 
 
-def test_what_cannot_be_counted_is_not_deleted() -> None:
+def test_namespace_is_not_deleted_while_counts_lag() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         [shard, *_] = engine.shards.values()

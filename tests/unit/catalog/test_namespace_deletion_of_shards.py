@@ -1,4 +1,4 @@
-"""A namespace is deleted from the shards of several hosts: from all of them, or from none."""
+"""The deletion of a namespace in a cluster: from all shards, or from none."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ QUIET_MS = 3_600_000
 TIER = (1, 2)
 
 
-class Deaf(MemoryCatalog):
-    """A view of another's catalog whose host is not told of changes."""
+class UnnotifiedCatalog(MemoryCatalog):
+    """A catalog that does not report changes to its host."""
 
-    def __init__(self, whole: MemoryCatalog) -> None:
-        self._whole = whole
+    def __init__(self, original: MemoryCatalog) -> None:
+        self._catalog = original
 
     async def load(self) -> Document:
-        return await self._whole.load()
+        return await self._catalog.load()
 
     async def replace(self, document: Document, expected: Document | None = None) -> None:
-        await self._whole.replace(document, expected)
+        await self._catalog.replace(document, expected)
 
     async def wait_for_change(self, known_version: int) -> None:
         await asyncio.sleep(10**6)
@@ -58,7 +58,7 @@ async def marked(world: World) -> bool:
     return (await world.catalog.load()).namespaces["other"].deleting is not None
 
 
-def test_a_namespace_that_no_host_holds_anything_of_is_gone_everywhere() -> None:
+def test_namespace_without_items_is_deleted_at_all_hosts() -> None:
     async def story(world: World) -> None:
         one, two = await two_hosts(world)
         await one.admin.delete("other", world.deadline_in(5))
@@ -72,7 +72,7 @@ def test_a_namespace_that_no_host_holds_anything_of_is_gone_everywhere() -> None
     run_in_world(story)
 
 
-def test_an_item_at_another_host_keeps_its_namespace() -> None:
+def test_namespace_with_an_item_at_another_host_is_not_deleted() -> None:
     async def story(world: World) -> None:
         one, two = await two_hosts(world)
         [name] = await Caller(world, two, "other").put()
@@ -86,7 +86,7 @@ def test_an_item_at_another_host_keeps_its_namespace() -> None:
     run_in_world(story)
 
 
-def test_an_item_that_another_host_is_writing_keeps_its_namespace() -> None:
+def test_namespace_with_an_item_in_a_flush_of_another_host_is_not_deleted() -> None:
     async def story(world: World) -> None:
         one, two = await two_hosts(world)
         world.stall()
@@ -104,7 +104,7 @@ def test_an_item_that_another_host_is_writing_keeps_its_namespace() -> None:
     run_in_world(story)
 
 
-def test_while_a_shard_is_served_by_nobody_nothing_is_deleted_and_the_namespace_goes_on() -> None:
+def test_deletion_fails_while_a_shard_is_not_served_and_the_namespace_stays_usable() -> None:
     async def story(world: World) -> None:
         one, two = await two_hosts(world)
         await two.abort()
@@ -112,7 +112,7 @@ def test_while_a_shard_is_served_by_nobody_nothing_is_deleted_and_the_namespace_
         await world.until(lambda: bool(one.namespaces.names_being_deleted()))
         with pytest.raises(Unavailable, match="being deleted"):
             await one.admin.create("other", None, {}, world.deadline_in(1))
-        await world.pass_s(0.5)  # its own shard was looked into
+        await world.pass_s(0.5)  # its own shard was inspected
         with pytest.raises(Unavailable, match="being deleted"):
             one.queue.namespace_settings("other")
         with pytest.raises(DeadlineExceeded, match="not every shard"):
@@ -123,7 +123,7 @@ def test_while_a_shard_is_served_by_nobody_nothing_is_deleted_and_the_namespace_
     run_in_world(story)
 
 
-def test_a_deletion_whose_mark_cannot_be_taken_back_is_of_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deletion_whose_mark_cannot_be_removed_has_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         one, two = await two_hosts(world)
         await two.abort()
@@ -144,8 +144,8 @@ def test_a_deletion_whose_mark_cannot_be_taken_back_is_of_unknown_outcome(monkey
     run_in_world(story)
 
 
-def test_a_shard_that_moves_after_it_was_found_empty_takes_nothing_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its new owner reads the catalog after its takeover, whatever it had heard before."""
+def test_shard_that_moves_after_it_was_reported_empty_accepts_no_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new owner reads the catalog after the takeover, even if it knew a version before."""
 
     async def story(world: World) -> None:
         assert isinstance(world.catalog, MemoryCatalog)
@@ -153,10 +153,10 @@ def test_a_shard_that_moves_after_it_was_found_empty_takes_nothing_in(monkeypatc
         del one
         gate = MethodGate(monkeypatch, MemoryStore, "take_over", on_the_way_back=False)
         with closed(gate):
-            whole, world.catalog = world.catalog, Deaf(world.catalog)
+            original, world.catalog = world.catalog, UnnotifiedCatalog(world.catalog)
             starting = start_task(host(world, 2))
             await world.until(lambda: gate.held == 1)
-            world.catalog = whole
+            world.catalog = original
             await mark(world)
             await two.abort()
         three = await starting
@@ -166,7 +166,7 @@ def test_a_shard_that_moves_after_it_was_found_empty_takes_nothing_in(monkeypatc
     run_in_world(story)
 
 
-def test_a_shard_is_taken_over_though_the_catalog_was_wiped_and_not_while_it_cannot_be_read() -> None:
+def test_takeover_waits_for_a_readable_catalog_but_not_for_a_wiped_one() -> None:
     async def story(world: World) -> None:
         assert isinstance(world.catalog, MemoryCatalog)
         settings = replace(engine_settings(1), standalone_shards=None)
@@ -184,7 +184,7 @@ def test_a_shard_is_taken_over_though_the_catalog_was_wiped_and_not_while_it_can
         await one.open()
         one.start()
         one.on_resumed()
-        whole = world.catalog.load
+        original = world.catalog.load
 
         async def fails() -> Document:
             raise CatalogFailed("nobody answers")
@@ -195,21 +195,21 @@ def test_a_shard_is_taken_over_though_the_catalog_was_wiped_and_not_while_it_can
         assert not one.shards
         [status] = one.queue.shard_statuses()
         assert "the catalog cannot be read: nobody answers" in (status.reason or "")
-        world.catalog.load = whole  # type: ignore[method-assign]
+        world.catalog.load = original  # type: ignore[method-assign]
         world.catalog._document = EMPTY_DOCUMENT
         await world.until(lambda: bool(one.shards), within_s=5)
 
     run_in_world(story)
 
 
-def test_an_owner_that_was_replaced_and_does_not_know_says_nothing_of_its_shard() -> None:
+def test_owner_that_was_replaced_unnoticed_does_not_report_its_shard() -> None:
     async def story(world: World) -> None:
         assert isinstance(world.catalog, MemoryCatalog)
         one, two = await two_hosts(world)
-        whole, world.catalog = world.catalog, Deaf(world.catalog)
+        original, world.catalog = world.catalog, UnnotifiedCatalog(world.catalog)
         three = await host(world, 2)
         await Caller(world, three, "other").put()
-        world.catalog = whole
+        world.catalog = original
         assert two.shards[2].is_serving
         with pytest.raises(DeadlineExceeded):
             await one.admin.delete("other", world.deadline_in(5))
@@ -218,8 +218,8 @@ def test_an_owner_that_was_replaced_and_does_not_know_says_nothing_of_its_shard(
     run_in_world(story)
 
 
-def test_a_shard_that_is_being_looked_into_takes_nothing_in_though_the_mark_was_taken_back() -> None:
-    """It could be set again before what was found is stored."""
+def test_shard_in_inspection_accepts_no_items_even_if_the_mark_was_removed() -> None:
+    """The mark could be set again before the report is stored."""
 
     async def story(world: World) -> None:
         one, _ = await two_hosts(world)
@@ -239,7 +239,7 @@ def test_a_shard_that_is_being_looked_into_takes_nothing_in_though_the_mark_was_
     run_in_world(story)
 
 
-def test_a_mark_that_nobody_ends_is_taken_back() -> None:
+def test_old_mark_is_removed() -> None:
     async def story(world: World) -> None:
         one = await host(world, 1)
         await mark(world)
@@ -253,7 +253,7 @@ def test_a_mark_that_nobody_ends_is_taken_back() -> None:
     run_in_world(story)
 
 
-def test_a_deletion_whose_caller_died_is_carried_through() -> None:
+def test_deletion_is_completed_after_its_caller_died() -> None:
     async def story(world: World) -> None:
         one, _ = await two_hosts(world)
         await mark(world)
@@ -262,7 +262,7 @@ def test_a_deletion_whose_caller_died_is_carried_through() -> None:
     run_in_world(story)
 
 
-def test_a_namespace_that_lags_is_not_deleted() -> None:
+def test_namespace_is_not_deleted_while_counts_lag() -> None:
     async def story(world: World) -> None:
         one, two = await two_hosts(world)
         two.shards[2].counts.is_lagging = True
@@ -274,7 +274,7 @@ def test_a_namespace_that_lags_is_not_deleted() -> None:
     run_in_world(story)
 
 
-def test_an_import_deletes_no_namespace_where_other_hosts_may_hold_items_of_it() -> None:
+def test_import_in_a_cluster_deletes_no_namespace() -> None:
     async def story(world: World) -> None:
         one, _ = await two_hosts(world)
         text = one.admin.export()

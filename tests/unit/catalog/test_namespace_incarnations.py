@@ -1,4 +1,4 @@
-"""A namespace that is created again shares nothing with its predecessor of the same name."""
+"""A namespace that is created again shares nothing with the deleted one of the same name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.engines import Caller, World, run_in_world
 
 
 async def put(world: World, engine: Engine, namespace: str, payload: bytes = b"p", key: bytes = b"k") -> EnqueueOutcome:
-    """Enqueues an item with a key, as the wire does."""
+    """Enqueue an item with a key, as the wire does."""
     raw = ttypes.NewItem(topic=b"t", payload=payload, idempotency_key=key)
     items, errors = codec.parse_new_items([raw], namespace, engine.queue.namespace_settings(namespace))
     assert not errors
@@ -33,7 +33,7 @@ async def recreate(world: World, engine: Engine, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["default", "other"])
-def test_a_key_of_a_deleted_namespace_is_free_in_the_namespace_created_again(name: str) -> None:
+def test_key_of_a_deleted_namespace_is_free_when_it_is_created_again(name: str) -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
@@ -51,7 +51,7 @@ def test_a_key_of_a_deleted_namespace_is_free_in_the_namespace_created_again(nam
     run_in_world(story)
 
 
-def test_a_key_is_free_in_a_namespace_created_again_in_a_cluster() -> None:
+def test_key_is_free_in_a_namespace_created_again_in_a_cluster() -> None:
     async def story(world: ClusterWorld) -> None:
         one, two = await world.host("one"), await world.host("two")
         await world.wait_until_settled(one, two)
@@ -84,7 +84,7 @@ def test_a_key_is_free_in_a_namespace_created_again_in_a_cluster() -> None:
     run_in_cluster(story)
 
 
-def test_a_namespace_of_an_older_catalog_keeps_its_keys() -> None:
+def test_namespace_without_incarnation_keeps_its_keys() -> None:
     text = '{"format": 1, "version": 3, "namespaces": {"other": {}}}'
     assert parse(text).namespaces["other"].incarnation == 0
     assert item_digest(b"t", 0, b"p", b"", None) == item_digest(b"t", 0, b"p", b"", None, b"")
@@ -98,7 +98,7 @@ def test_a_namespace_of_an_older_catalog_keeps_its_keys() -> None:
     run_in_world(story)
 
 
-def test_a_restart_keeps_the_keys_of_a_namespace_created_again() -> None:
+def test_restart_keeps_the_keys_of_a_namespace_created_again() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
@@ -111,25 +111,25 @@ def test_a_restart_keeps_the_keys_of_a_namespace_created_again() -> None:
     run_in_world(story)
 
 
-def test_an_import_that_brings_back_a_deleted_namespace_begins_it_anew() -> None:
+def test_import_of_a_deleted_namespace_gives_it_a_new_incarnation() -> None:
     exported = changes.create(EMPTY_DOCUMENT, "a", None, {}, incarnation=5)
     deleted = changes.delete(exported, "a")
     assert changes.restore(deleted, exported, incarnation=6).namespaces["a"].incarnation == 6
 
 
-def test_an_import_keeps_the_incarnation_of_a_namespace_that_exists() -> None:
+def test_import_keeps_the_incarnation_of_an_existing_namespace() -> None:
     exported = changes.create(EMPTY_DOCUMENT, "a", None, {}, incarnation=5)
     recreated = changes.create(changes.delete(exported, "a"), "a", None, {}, incarnation=6)
     assert changes.restore(recreated, exported, incarnation=7).namespaces["a"].incarnation == 6
 
 
-def test_an_import_into_a_lost_catalog_keeps_the_exported_incarnations() -> None:
+def test_import_into_a_lost_catalog_keeps_the_exported_incarnations() -> None:
     exported = Document(9, {"a": Namespace(incarnation=5)})
     for lost in (EMPTY_DOCUMENT, changes.create(EMPTY_DOCUMENT, "a", None, {})):
         assert changes.restore(lost, exported, incarnation=6).namespaces["a"].incarnation == 5
 
 
-def test_a_namespace_created_again_has_its_whole_rate() -> None:
+def test_namespace_created_again_has_its_full_rate() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))

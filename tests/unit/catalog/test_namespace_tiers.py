@@ -1,4 +1,4 @@
-"""A namespace belongs to one tier: hosts of other tiers take in nothing for it, and it is deleted from all tiers or none."""
+"""A namespace belongs to one tier: hosts of other tiers accept no items of it, and it is deleted from all tiers or none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIERS = ("fast", "slow")
 
 
 async def two_tiers(world: ClusterWorld) -> tuple[Caller, Caller]:
-    """A host of each tier, which serves its half of the shards."""
+    """Start one host per tier, with half of the shards each."""
     fast, slow = [await world.host(tier) for tier in TIERS]
     await world.wait_until_settled(fast, slow)
     return Caller(world, fast.engine, "orders"), Caller(world, slow.engine, "orders")
@@ -26,14 +26,14 @@ def play_tiers(story: object) -> None:
 
 
 async def create(world: ClusterWorld, at: int) -> None:
-    """Creates the namespace at a host; every host knows of it."""
+    """Create the namespace at a host, and wait until all hosts know it."""
     await world.hosts[at].engine.admin.create("orders", None, {}, world.deadline_in(5))
     await world.until(
         lambda: all("orders" in host.engine.namespaces.document.namespaces for host in world.hosts), within_s=5
     )
 
 
-def test_the_tier_of_a_namespace_is_recorded_at_its_creation() -> None:
+def test_creation_records_the_tier_of_a_namespace() -> None:
     async def story(world: ClusterWorld) -> None:
         await two_tiers(world)
         await create(world, at=1)
@@ -42,7 +42,7 @@ def test_the_tier_of_a_namespace_is_recorded_at_its_creation() -> None:
     play_tiers(story)
 
 
-def test_a_host_of_another_tier_refuses_new_items_and_names_the_tier() -> None:
+def test_host_of_another_tier_refuses_new_items_and_names_the_tier() -> None:
     async def story(world: ClusterWorld) -> None:
         fast, slow = await two_tiers(world)
         await create(world, at=0)
@@ -54,14 +54,14 @@ def test_a_host_of_another_tier_refuses_new_items_and_names_the_tier() -> None:
 
 
 async def older_namespace(world: ClusterWorld) -> None:
-    """A namespace of an older version, which recorded no tier."""
+    """Create a namespace without a tier, as older versions did."""
     document = Document(1, {"default": Namespace(), "orders": Namespace()})
     await world.administrator.replace(CATALOG, render(document).encode(), None)
 
 
 @pytest.mark.parametrize("holder", [0, 1])
 @pytest.mark.parametrize("deleter", [0, 1])
-def test_an_item_in_any_tier_keeps_its_namespace(holder: int, deleter: int) -> None:
+def test_namespace_with_an_item_in_any_tier_is_not_deleted(holder: int, deleter: int) -> None:
     async def story(world: ClusterWorld) -> None:
         await older_namespace(world)
         callers = await two_tiers(world)
@@ -77,7 +77,7 @@ def test_an_item_in_any_tier_keeps_its_namespace(holder: int, deleter: int) -> N
     play_tiers(story)
 
 
-def test_items_that_a_wrong_tier_took_in_before_can_still_be_worked_off() -> None:
+def test_items_that_a_wrong_tier_holds_can_still_be_consumed() -> None:
     async def story(world: ClusterWorld) -> None:
         await older_namespace(world)
         _, slow = await two_tiers(world)
@@ -91,7 +91,7 @@ def test_items_that_a_wrong_tier_took_in_before_can_still_be_worked_off() -> Non
     play_tiers(story)
 
 
-def test_a_recorded_tier_does_not_change() -> None:
+def test_recorded_tier_does_not_change() -> None:
     document = changes.create(EMPTY_DOCUMENT, "a", "fast", {})
     assert changes.update(document, "a", None, {"weight": 2}).namespaces["a"].tier == "fast"
     assert changes.create(document, "a", "fast", {}) is document
@@ -100,6 +100,6 @@ def test_a_recorded_tier_does_not_change() -> None:
             change(document, "a", "slow", {})
 
 
-def test_creating_an_older_namespace_again_changes_nothing() -> None:
+def test_creating_a_namespace_without_tier_again_changes_nothing() -> None:
     document = changes.create(EMPTY_DOCUMENT, "a", None, {})
     assert changes.create(document, "a", "fast", {}) is document

@@ -1,4 +1,4 @@
-"""The catalog in the registry: what becomes of it when the registry does not answer, loses it, or holds something else."""
+"""The catalog in the registry: an unreachable registry, a lost entry, an entry that is no catalog."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.support.virtual_time import VirtualClock
 FIRST = changes.create(EMPTY_DOCUMENT, "default", None, {})
 
 
-class Place:
-    """One ensemble, and catalogs on it."""
+class Catalogs:
+    """One registry, and catalogs that use it."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.ensemble = LocalEnsemble(None, clock.monotonic_ms)
@@ -34,18 +34,18 @@ class Place:
         return registry, RegistryCatalog(registry, 16 << 20)
 
 
-def told(story: Callable[[World, Place], Coroutine[Any, Any, None]]) -> None:
-    """Plays a story under virtual time."""
-    run_in_world(lambda world: story(world, Place(world.clock)))
+def run_story(story: Callable[[World, Catalogs], Coroutine[Any, Any, None]]) -> None:
+    """Run a story in virtual time."""
+    run_in_world(lambda world: story(world, Catalogs(world.clock)))
 
 
-def test_a_registry_that_is_not_reached_fails_and_a_change_is_seen_as_soon_as_it_is() -> None:
-    async def story(world: World, place: Place) -> None:
-        mine, catalog = await place.view()
-        _, other = await place.view()
+def test_calls_fail_while_the_registry_is_unreachable_and_a_change_is_seen_afterwards() -> None:
+    async def story(world: World, catalogs: Catalogs) -> None:
+        mine, catalog = await catalogs.view()
+        _, other = await catalogs.view()
         await catalog.replace(FIRST)
         document = await catalog.load()
-        place.ensemble.disconnect(mine)
+        catalogs.ensemble.disconnect(mine)
         for call in (catalog.load, lambda: catalog.replace(changes.pause(FIRST, "default", "t", paused=True))):
             with pytest.raises(CatalogUnreachable, match="suspended"):
                 await call()
@@ -53,17 +53,17 @@ def test_a_registry_that_is_not_reached_fails_and_a_change_is_seen_as_soon_as_it
         await other.replace(changes.pause(FIRST, "default", "t", paused=True))
         await world.pass_s(30)
         assert not waiting.done()
-        place.ensemble.reconnect(mine)
+        catalogs.ensemble.reconnect(mine)
         await world.pass_s(0.01)
         assert waiting.done()
         assert (await catalog.load()).version == 2
 
-    told(story)
+    run_story(story)
 
 
-def test_other_changes_of_the_registry_are_no_change_of_the_catalog() -> None:
-    async def story(world: World, place: Place) -> None:
-        registry, catalog = await place.view()
+def test_other_changes_of_the_registry_do_not_end_the_wait() -> None:
+    async def story(world: World, catalogs: Catalogs) -> None:
+        registry, catalog = await catalogs.view()
         await catalog.replace(FIRST)
         await catalog.load()
         waiting = asyncio.ensure_future(catalog.wait_for_change(1))
@@ -73,49 +73,49 @@ def test_other_changes_of_the_registry_are_no_change_of_the_catalog() -> None:
         assert not waiting.done()
         waiting.cancel()
 
-    told(story)
+    run_story(story)
 
 
-def test_a_text_that_is_loaded_again_is_not_parsed_again_until_it_changes() -> None:
-    async def story(world: World, place: Place) -> None:
-        _, catalog = await place.view()
+def test_unchanged_text_is_not_parsed_again() -> None:
+    async def story(world: World, catalogs: Catalogs) -> None:
+        _, catalog = await catalogs.view()
         await catalog.replace(FIRST)
         first = await catalog.load()
         assert await catalog.load() is first
         await catalog.replace(changes.pause(FIRST, "default", "t", paused=True))
         assert (await catalog.load()).version == 2
 
-    told(story)
+    run_story(story)
 
 
-def test_a_change_between_a_load_and_the_wait_is_seen() -> None:
-    async def story(world: World, place: Place) -> None:
-        _, catalog = await place.view()
-        _, other = await place.view()
+def test_change_between_load_and_wait_is_seen() -> None:
+    async def story(world: World, catalogs: Catalogs) -> None:
+        _, catalog = await catalogs.view()
+        _, other = await catalogs.view()
         await catalog.replace(FIRST)
         await catalog.load()
         await other.replace(changes.pause(FIRST, "default", "t", paused=True))
         await world.pass_s(1)
         await asyncio.wait_for(catalog.wait_for_change(1), 1)
 
-    told(story)
+    run_story(story)
 
 
-def test_what_is_no_catalog_is_said_and_never_overwritten() -> None:
-    async def story(world: World, place: Place) -> None:
-        registry, catalog = await place.view()
+def test_entry_that_is_no_catalog_is_reported_and_never_overwritten() -> None:
+    async def story(world: World, catalogs: Catalogs) -> None:
+        registry, catalog = await catalogs.view()
         await registry.replace(DOCUMENT_NAME, b"{", None)
         for call in (catalog.load, lambda: catalog.replace(FIRST)):
             with pytest.raises(CatalogFailed, match="import an export"):
                 await call()
         assert await registry.read(DOCUMENT_NAME) == VersionedDocument(b"{", 0)
 
-    told(story)
+    run_story(story)
 
 
-def test_a_document_that_the_registry_cannot_take_is_refused_whatever_is_configured() -> None:
-    async def story(world: World, place: Place) -> None:
-        _, catalog = await place.view()
+def test_document_over_the_limit_of_the_registry_is_refused() -> None:
+    async def story(world: World, catalogs: Catalogs) -> None:
+        _, catalog = await catalogs.view()
         topics = frozenset(f"{number}{'x' * 240}" for number in range(5_000))
         namespaces = {"default": changes.find_namespace(FIRST, "default")}
         large = Document(1, {name: type(own)(paused=topics) for name, own in namespaces.items()})
@@ -123,15 +123,15 @@ def test_a_document_that_the_registry_cannot_take_is_refused_whatever_is_configu
         with pytest.raises(CatalogFull, match="delete what is not needed"):
             await catalog.replace(large)
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize(
     ("error", "kind"), [(RegistryConflict("c"), CatalogConflict), (RegistryOutcomeUnknown("u"), CatalogUnknownOutcome)]
 )
-def test_how_a_replacement_ended_is_told(error: Exception, kind: type[Exception]) -> None:
-    async def story(world: World, place: Place) -> None:
-        registry, catalog = await place.view()
+def test_errors_of_the_registry_become_errors_of_the_catalog(error: Exception, kind: type[Exception]) -> None:
+    async def story(world: World, catalogs: Catalogs) -> None:
+        registry, catalog = await catalogs.view()
 
         async def replace(name: str, data: bytes, version: int | None) -> int:
             raise error
@@ -140,14 +140,14 @@ def test_how_a_replacement_ended_is_told(error: Exception, kind: type[Exception]
         with pytest.raises(kind):
             await catalog.replace(FIRST)
 
-    told(story)
+    run_story(story)
 
 
-def test_a_change_through_one_host_holds_on_another_within_a_second() -> None:
-    async def story(world: World, place: Place) -> None:
+def test_change_of_one_host_applies_at_another_within_a_second() -> None:
+    async def story(world: World, catalogs: Catalogs) -> None:
         engines = []
         for number in (1, 2):
-            _, world.catalog = await place.view()
+            _, world.catalog = await catalogs.view()
             engines.append(await world.engine(engine_settings(number), sharing=(1, 2)))
         one, two = engines
         await one.admin.pause("default", "t", world.deadline_in(5), paused=True)
@@ -155,4 +155,4 @@ def test_a_change_through_one_host_holds_on_another_within_a_second() -> None:
         await world.until(lambda: all(engine.shards[n].key_slots for n, engine in enumerate(engines, 1)), within_s=1)
         await Caller(world, two).put()
 
-    told(story)
+    run_story(story)
