@@ -89,7 +89,7 @@ def foqs(host: RestartableHost, *args: str, **more: str) -> subprocess.Completed
     )
 
 
-def test_nobody_gets_in_and_only_an_administrator_where_nothing_is_granted(tmp_path: Path) -> None:
+def test_without_grants_only_an_administrator_is_admitted(tmp_path: Path) -> None:
     with Guarded(tmp_path / "a") as host:
         host.start()
         for options in ({}, {"token": "wrong-token-of-orders"}):
@@ -107,7 +107,7 @@ def test_nobody_gets_in_and_only_an_administrator_where_nothing_is_granted(tmp_p
         host.whole()
 
 
-def test_the_command_line_takes_a_token_from_a_file_only(tmp_path: Path) -> None:
+def test_the_command_line_reads_a_token_only_from_a_file(tmp_path: Path) -> None:
     with Guarded(tmp_path / "a") as host:
         host.start()
         done = foqs(host, "enqueue", "mail", "hello", "--token-file", str(host.boss))
@@ -124,7 +124,7 @@ def test_the_command_line_takes_a_token_from_a_file_only(tmp_path: Path) -> None
         host.whole()
 
 
-def test_a_secret_is_changed_without_a_gap_and_its_end_is_the_end_of_its_connections(tmp_path: Path) -> None:
+def test_a_secret_is_replaced_without_a_gap_and_revoking_it_closes_its_connections(tmp_path: Path) -> None:
     async def whole(host: Guarded) -> None:
         async with Client(host.address, token_file=host.boss, timeout_ms=5_000) as client:
             await client.enqueue([Item("mail")])
@@ -145,7 +145,7 @@ def test_a_secret_is_changed_without_a_gap_and_its_end_is_the_end_of_its_connect
         host.whole()
 
 
-def test_files_that_cannot_be_used_leave_the_old_ones_in_force(tmp_path: Path) -> None:
+def test_unusable_files_leave_the_old_secrets_in_force(tmp_path: Path) -> None:
     with Guarded(tmp_path / "a") as host:
         host.start()
         host.orders.chmod(0o644)
@@ -165,7 +165,7 @@ def test_files_that_cannot_be_used_leave_the_old_ones_in_force(tmp_path: Path) -
         host.whole()
 
 
-def test_tls_lets_in_who_is_known_by_token_or_certificate(tmp_path: Path, authority: Authority) -> None:
+def test_tls_admits_clients_with_a_known_token_or_certificate(tmp_path: Path, authority: Authority) -> None:
     boss, guest, old = authority.sign("boss"), authority.sign("guest"), authority.sign("boss", expired=True)
     stranger = Authority(tmp_path / "stranger", "Stranger")
     foreign = stranger.sign("boss")
@@ -217,7 +217,7 @@ def test_an_expired_certificate_of_the_host_is_not_trusted_until_it_is_replaced(
         host.whole()
 
 
-def test_peers_that_do_not_finish_tls_cost_a_line_each_and_nobody_else_anything(
+def test_an_unfinished_tls_handshake_costs_one_log_line_and_disturbs_no_client(
     tmp_path: Path, authority: Authority
 ) -> None:
     with Guarded(tmp_path / "a", authority) as host:
@@ -238,7 +238,7 @@ def test_peers_that_do_not_finish_tls_cost_a_line_each_and_nobody_else_anything(
         host.whole()
 
 
-def test_doctor_tells_a_host_that_speaks_tls_from_one_that_does_not(tmp_path: Path, authority: Authority) -> None:
+def test_doctor_distinguishes_a_tls_host_from_a_plain_one(tmp_path: Path, authority: Authority) -> None:
     with Guarded(tmp_path / "a", authority) as host:
         host.start()
 

@@ -149,7 +149,7 @@ def shell(text: str, folder: Path) -> None:
 # ---------------------------------------------------------------------- SQLite
 
 
-def test_a_copy_of_sqlite_files_made_under_load_has_all_that_was_acknowledged(tmp_path: Path) -> None:
+def test_a_copy_of_sqlite_files_made_under_load_has_every_acknowledged_item(tmp_path: Path) -> None:
     [backup] = blocks("SQLite", "sh")
     data, restored = tmp_path / "foqs-data", tmp_path / "restored"
     with RestartableHost(tmp_path / "host", f"sqlite:{data}") as host:

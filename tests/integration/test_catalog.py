@@ -31,7 +31,7 @@ async def counted(client: Client) -> Topic:
     return topic
 
 
-def test_namespaces_grants_and_pauses_outlive_kill_9(tmp_path: Path) -> None:
+def test_namespaces_grants_and_pauses_survive_kill_9(tmp_path: Path) -> None:
     async def before(host: RestartableHost) -> None:
         async with Client(host.address, namespace="orders") as client:
             with pytest.raises(NamespaceNotFound):
@@ -63,7 +63,7 @@ def test_namespaces_grants_and_pauses_outlive_kill_9(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mysql)])
-def test_a_catalog_that_is_lost_or_imported_loses_no_key(database: str, tmp_path: Path) -> None:
+def test_a_lost_or_imported_catalog_loses_no_key(database: str, tmp_path: Path) -> None:
     """Begun anew, then restored from an export: a repeated key is still told its first id."""
     keys = [f"key-{number}" for number in range(40)]
 
@@ -126,7 +126,7 @@ def test_hosts_on_one_file_see_each_others_changes(tmp_path: Path) -> None:
         run(work(one, two))
 
 
-def test_a_damaged_file_is_said_and_kept_and_a_running_host_goes_on(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported_and_kept_and_a_running_host_continues(tmp_path: Path) -> None:
     async def work(host: RestartableHost) -> None:
         async with Client(host.address) as client:
             file.write_text(good[:-20])

@@ -119,7 +119,7 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
     host.stop(signal.SIGKILL)
 
 
-def test_an_item_goes_its_whole_way_by_commands(dev: Dev) -> None:
+def test_commands_take_an_item_from_enqueue_to_ack(dev: Dev) -> None:
     [made] = dev.rows("enqueue", "mail", "hello", "--priority", "-5", "--metadata", "m")
     assert dev.rows("item", "show", made["id"])[0]["state"] == "ready"
     assert [(row["topic"], row["ready"]) for row in dev.rows("topic", "list")] == [("mail", 1)]
@@ -137,7 +137,7 @@ def test_an_item_goes_its_whole_way_by_commands(dev: Dev) -> None:
     assert dev.rows("topic", "list", "--all") == []
 
 
-def test_an_item_says_why_it_is_not_delivered_and_its_remedy_can_be_pasted(dev: Dev) -> None:
+def test_explain_says_why_an_item_is_not_delivered_and_its_remedy_can_be_pasted(dev: Dev) -> None:
     [made] = dev.rows("enqueue", "mail", "x", "--delay", "1h")
     told = dev("why", made["id"])
     assert told.returncode == 0
@@ -151,7 +151,7 @@ def test_an_item_says_why_it_is_not_delivered_and_its_remedy_can_be_pasted(dev: 
     assert dev("why", made["id"]).returncode == 4
 
 
-def test_watching_is_ended_by_ctrl_c_with_code_0(dev: Dev) -> None:
+def test_ctrl_c_ends_watching_with_exit_code_0(dev: Dev) -> None:
     dev.rows("enqueue", "mail", "x")
     args = [str(PROGRAM), "topic", "list", "--watch", "20ms", "-o", "json"]
     with subprocess.Popen(
@@ -167,7 +167,7 @@ def test_watching_is_ended_by_ctrl_c_with_code_0(dev: Dev) -> None:
         assert watching.stderr.read() == ""
 
 
-def test_lines_become_items_and_come_back(dev: Dev) -> None:
+def test_lines_become_items_and_are_dequeued_again(dev: Dev) -> None:
     lines = [f"line {number}" for number in range(1_200)]
     assert len(dev.rows("enqueue", "lines", "--lines", stdin="\n".join(lines))) == 1_200
     assert dev.rows("peek", "lines", "--limit", "3")[2]["payload_bytes"] == len("line 2")
@@ -176,14 +176,14 @@ def test_lines_become_items_and_come_back(dev: Dev) -> None:
     assert dev.rows("dequeue", "lines") == []
 
 
-def test_items_outlive_a_killed_host(dev: Dev) -> None:
+def test_items_survive_a_killed_host(dev: Dev) -> None:
     [made] = dev.rows("enqueue", "mail", "hello")
     dev.stop(signal.SIGKILL)
     dev.start()
     assert dev.rows("dequeue", "mail", "--wait", "5s")[0]["id"] == made["id"]
 
 
-def test_dev_says_what_it_is_and_leaves_in_order(dev: Dev) -> None:
+def test_dev_says_what_it_is_and_stops_cleanly(dev: Dev) -> None:
     banner = dev.out.read_text()
     for words in (str(dev.port), str(dev.http_port), str(dev.folder / "data"), "not for production", dev.address):
         assert words in banner
@@ -192,14 +192,14 @@ def test_dev_says_what_it_is_and_leaves_in_order(dev: Dev) -> None:
     assert "Traceback" not in dev.err.read_text()
 
 
-def test_a_second_host_on_the_same_port_is_refused_in_one_sentence(dev: Dev, tmp_path: Path) -> None:
+def test_a_second_host_on_the_same_port_fails_with_one_sentence(dev: Dev, tmp_path: Path) -> None:
     done = foqs("dev", "--data", str(tmp_path / "other"), "--port", str(dev.port))
     assert done.returncode == 2
     assert done.stderr.startswith(f"Error: Port {dev.port} on 127.0.0.1 is taken")
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_doctor_knows_its_own_host(dev: Dev) -> None:
+def test_doctor_recognizes_the_dev_host(dev: Dev) -> None:
     done = foqs(
         "doctor",
         "-o",
@@ -214,7 +214,7 @@ def test_doctor_knows_its_own_host(dev: Dev) -> None:
     assert "served by FOQS" in found["HTTP"]["found"]
 
 
-def test_doctor_finds_the_host_that_its_address_names_well(dev: Dev) -> None:
+def test_doctor_finds_no_problem_with_the_host_at_its_address(dev: Dev) -> None:
     done = dev("doctor", "-o", "json")
     assert done.returncode == 0, done.stdout
     assert {row["check"]: row["state"] for row in json.loads(done.stdout)} == {
@@ -224,7 +224,7 @@ def test_doctor_finds_the_host_that_its_address_names_well(dev: Dev) -> None:
     }
 
 
-def test_nobody_there_is_exit_code_3() -> None:
+def test_an_unreachable_host_is_exit_code_3() -> None:
     port, _ = free_ports()
     done = foqs("topic", "list", "--address", f"foqs://127.0.0.1:{port}")
     assert (done.returncode, done.stdout) == (3, "")
@@ -243,7 +243,7 @@ def test_config_default_is_accepted_by_config_check(tmp_path: Path) -> None:
 
 
 @pytest.mark.mysql
-def test_doctor_judges_a_database_by_its_durability(tmp_path: Path) -> None:
+def test_doctor_checks_the_durability_of_a_database(tmp_path: Path) -> None:
     database = MariaDb()
     try:
         database.start()

@@ -87,7 +87,7 @@ async def send(client: Client, *keys: str) -> list[Enqueued]:
 
 
 @pytest.mark.parametrize("name", ["one", "two"])
-def test_a_keyed_item_reaches_its_slot_through_hosts_that_are_known(
+def test_a_keyed_item_reaches_its_slot_through_authenticated_hosts(
     hosts: dict[str, RestartableHost], authority: Authority, name: str
 ) -> None:
     async def story() -> None:
@@ -102,7 +102,7 @@ def test_a_keyed_item_reaches_its_slot_through_hosts_that_are_known(
     assert "asked anything: UNAUTHENTICATED" not in hosts[name].log
 
 
-def test_a_host_that_others_do_not_know_says_so_and_answers_by_itself(
+def test_a_host_that_others_refuse_says_so_and_serves_alone(
     hosts: dict[str, RestartableHost], authority: Authority
 ) -> None:
     async def story() -> None:
@@ -118,7 +118,7 @@ def test_a_host_that_others_do_not_know_says_so_and_answers_by_itself(
     assert SHOWN["three"] not in hosts["three"].log
 
 
-def test_a_tenant_that_says_that_its_call_was_passed_on_is_refused(
+def test_a_tenant_that_marks_its_call_as_forwarded_is_refused(
     hosts: dict[str, RestartableHost], authority: Authority
 ) -> None:
     async def story() -> None:

@@ -88,7 +88,7 @@ async def knows(host: RestartableHost, name: str) -> bool:
         return name in [namespace.name for namespace in (await client.list_namespaces()).namespaces]
 
 
-def test_what_is_changed_through_any_host_is_seen_by_all(hosts: list[RestartableHost], zookeeper: ZooKeeper) -> None:
+def test_a_change_through_any_host_is_seen_by_all(hosts: list[RestartableHost], zookeeper: ZooKeeper) -> None:
     async def create(host: RestartableHost, name: str) -> None:
         async with Client(host.address) as client:
             await client.create_namespace(Namespace(name))
@@ -119,7 +119,7 @@ async def take(hosts: Sequence[RestartableHost], namespace: str, topic: str) -> 
     return taken
 
 
-def test_a_zookeeper_that_lost_everything_is_restored_from_an_export_and_no_item_is_lost(
+def test_an_export_restores_an_empty_zookeeper_and_no_item_is_lost(
     hosts: list[RestartableHost], zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
     address = f"{hosts[0].address},127.0.0.1:{hosts[1].port}"

@@ -81,7 +81,7 @@ def spread(name: str, values: Sequence[float]) -> dict[str, Any]:
 
 
 @lengths("times", 3, 20)
-def test_a_host_that_is_killed_loses_nothing(troubled: FaultyCluster, tell: Tell, rate: float, times: int) -> None:
+def test_a_killed_host_loses_nothing(troubled: FaultyCluster, tell: Tell, rate: float, times: int) -> None:
     took: list[float] = []
 
     async def kill(trouble: FaultScenario) -> None:
@@ -101,7 +101,7 @@ def test_a_host_that_is_killed_loses_nothing(troubled: FaultyCluster, tell: Tell
 
 
 @lengths("times", 2, 20)
-def test_a_host_that_was_frozen_past_its_session_writes_nothing_more(
+def test_a_host_that_was_frozen_past_its_session_writes_nothing(
     troubled: FaultyCluster, tell: Tell, rate: float, times: int
 ) -> None:
     took: list[float] = []
@@ -129,7 +129,7 @@ def victim(troubled: FaultyCluster, number: int) -> HostProcess:
 
 
 @lengths("times", 1, 3)
-def test_a_rolling_restart_of_all_hosts_reaches_no_caller(
+def test_a_rolling_restart_of_all_hosts_causes_no_error(
     troubled: FaultyCluster, tell: Tell, rate: float, times: int
 ) -> None:
     took: list[float] = []
@@ -154,7 +154,7 @@ def test_a_rolling_restart_of_all_hosts_reaches_no_caller(
 
 
 @lengths("times", 1, 6)
-def test_a_host_that_is_cut_off_from_zookeeper_alone_stops_before_another_serves(
+def test_a_host_without_zookeeper_stops_before_another_host_serves(
     troubled: FaultyCluster, tell: Tell, rate: float, times: int
 ) -> None:
     took: list[float] = []
@@ -177,7 +177,7 @@ def test_a_host_that_is_cut_off_from_zookeeper_alone_stops_before_another_serves
 
 
 @lengths("away_s", 10, 60)
-def test_without_zookeeper_hosts_stop_in_time_and_come_back_by_themselves(
+def test_without_zookeeper_hosts_stop_in_time_and_recover_on_their_own(
     troubled: FaultyCluster, tell: Tell, rate: float, away_s: float
 ) -> None:
     came_back: list[float] = []
@@ -200,9 +200,7 @@ def test_without_zookeeper_hosts_stop_in_time_and_come_back_by_themselves(
 
 
 @lengths("times", 1, 3)
-def test_zookeeper_is_started_anew_and_nothing_is_lost(
-    troubled: FaultyCluster, tell: Tell, rate: float, times: int
-) -> None:
+def test_a_restart_of_zookeeper_loses_nothing(troubled: FaultyCluster, tell: Tell, rate: float, times: int) -> None:
     came_back: list[float] = []
 
     async def restart(trouble: FaultScenario) -> None:
@@ -236,7 +234,7 @@ def unready(host: HostProcess) -> str:
 
 
 @lengths("away_s", 5, 30)
-def test_shards_of_the_other_database_go_on_while_one_is_stopped(
+def test_shards_of_one_database_continue_while_the_other_is_stopped(
     troubled: FaultyCluster, tell: Tell, rate: float, away_s: float
 ) -> None:
     told: dict[str, Any] = {}
@@ -337,9 +335,7 @@ async def asked(client: Client, shard: int, name: str | None) -> None:
 
 
 @lengths("times", 1, 6)
-def test_a_host_that_is_drained_hands_its_shards_over(
-    troubled: FaultyCluster, tell: Tell, rate: float, times: int
-) -> None:
+def test_a_drained_host_hands_its_shards_over(troubled: FaultyCluster, tell: Tell, rate: float, times: int) -> None:
     told: dict[str, Any] = {}
     took: list[float] = []
 

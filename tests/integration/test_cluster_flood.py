@@ -99,7 +99,7 @@ class _Flood:
         self.taken.append((asyncio.get_running_loop().time(), taken))
 
 
-def test_a_flood_through_all_hosts_is_held_to_its_rate(troubled: FaultyCluster) -> None:
+def test_a_flood_through_all_hosts_is_limited_to_its_rate(troubled: FaultyCluster) -> None:
     async def story() -> None:
         async with contextlib.AsyncExitStack() as stack:
             url = troubled.cluster.url

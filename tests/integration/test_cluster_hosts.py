@@ -62,7 +62,7 @@ async def take(*hosts: RestartableHost) -> list[bytes]:
     return taken
 
 
-def test_the_shards_of_a_host_that_is_killed_frozen_or_stopped_are_served_by_the_others(cluster: RealCluster) -> None:
+def test_other_hosts_serve_the_shards_of_a_killed_frozen_or_stopped_host(cluster: RealCluster) -> None:
     with ExitStack() as stack:
         one, two, three = hosts = [stack.enter_context(cluster.host(name)) for name in ("one", "two", "three")]
         for host in hosts:
@@ -96,7 +96,7 @@ def test_the_shards_of_a_host_that_is_killed_frozen_or_stopped_are_served_by_the
         assert "Traceback" not in "".join(host.log for host in hosts)
 
 
-def test_hosts_that_zookeeper_does_not_answer_stop_serving_and_come_back_by_themselves(
+def test_hosts_without_replies_of_zookeeper_stop_serving_and_recover_on_their_own(
     cluster: RealCluster, zookeeper: ZooKeeper
 ) -> None:
     with ExitStack() as stack:
@@ -124,9 +124,7 @@ def unready(host: RestartableHost) -> str:
     return answer[1] if answer is not None and answer[0] != 200 else ""
 
 
-def test_a_host_whose_zookeeper_does_not_answer_ends_with_one_line_that_says_so(
-    mariadb: MariaDb, tmp_path: Path
-) -> None:
+def test_a_host_without_zookeeper_exits_with_one_line_that_says_so(mariadb: MariaDb, tmp_path: Path) -> None:
     with closing(ZooKeeper()) as zookeeper, RealCluster(tmp_path, zookeeper, mariadb).host("one") as host:
         host.launch()
         assert host.wait_for_exit() == 1

@@ -69,7 +69,7 @@ async def knows(host: RestartableHost, namespace: str) -> bool:
         return False
 
 
-def test_a_host_whose_session_is_in_doubt_hands_nothing_out_and_takes_in_and_acks(
+def test_a_host_with_its_session_in_doubt_delivers_nothing_but_accepts_enqueues_and_acks(
     cluster: RealCluster, zookeeper: ZooKeeper
 ) -> None:
     async def story(one: RestartableHost, two: RestartableHost, cut: DroppingProxy) -> None:
@@ -116,7 +116,7 @@ def test_a_host_whose_session_is_in_doubt_hands_nothing_out_and_takes_in_and_ack
         run(story(one, two, cut), timeout=180)
 
 
-def test_a_drain_that_hangs_is_ended_at_its_deadline_and_the_next_owner_has_all_that_was_written(
+def test_a_hanging_drain_ends_at_its_deadline_and_the_next_owner_has_all_written_items(
     cluster: RealCluster, mariadb: MariaDb
 ) -> None:
     async def story(one: RestartableHost, two: RestartableHost, cut: DroppingProxy) -> None:

@@ -48,7 +48,7 @@ def waiting(running: LocalCluster, host: int) -> int:
     return int(number)
 
 
-def test_what_lies_at_other_hosts_is_delivered_nacked_and_acked_by_way_of_one(
+def test_items_of_other_hosts_are_delivered_nacked_and_acked_through_one_host(
     running: LocalCluster, clients: list[SingleEndpointClient]
 ) -> None:
     consumer, *producers = clients
@@ -77,7 +77,7 @@ def test_what_lies_at_other_hosts_is_delivered_nacked_and_acked_by_way_of_one(
 
 
 @pytest.mark.parametrize("producer", [1, 2])
-def test_who_waits_at_one_host_gets_what_is_enqueued_at_another(
+def test_a_dequeue_waiting_at_one_host_gets_an_item_enqueued_at_another(
     running: LocalCluster, clients: list[SingleEndpointClient], producer: int
 ) -> None:
     topic = f"calls {producer}"

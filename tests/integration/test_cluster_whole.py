@@ -51,7 +51,7 @@ async def looked_at(client: Client, topic: str) -> list[ItemView]:
     return views
 
 
-def test_what_is_asked_of_one_host_is_told_and_done_of_all(running: LocalCluster) -> None:
+def test_a_call_to_one_host_covers_all_hosts(running: LocalCluster) -> None:
     async def story() -> None:
         async with clients(running) as (every, one, two, three):
             ids = await spread(every, "mail")

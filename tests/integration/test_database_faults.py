@@ -190,7 +190,7 @@ class Trial:
 # --------------------------------------------------------------------- one shard
 
 
-def test_a_locked_table_stops_one_shard_and_the_other_does_not_notice(tmp_path: Path, mariadb: MariaDb) -> None:
+def test_a_locked_table_stops_one_shard_and_does_not_affect_the_other(tmp_path: Path, mariadb: MariaDb) -> None:
     async def locked(trial: Trial, client: Client) -> None:
         with trial.root() as cursor:
             cursor.execute("LOCK TABLES foqs_0_item WRITE")
@@ -208,7 +208,7 @@ def test_a_locked_table_stops_one_shard_and_the_other_does_not_notice(tmp_path: 
         assert "shard 1: the breaker" not in trial.host.log
 
 
-def test_a_lock_on_the_owner_row_stops_one_shard_and_the_other_does_not_notice(
+def test_a_lock_on_the_owner_row_stops_one_shard_and_does_not_affect_the_other(
     tmp_path: Path, mariadb: MariaDb
 ) -> None:
     async def locked(trial: Trial, client: Client) -> None:
@@ -227,7 +227,7 @@ def test_a_lock_on_the_owner_row_stops_one_shard_and_the_other_does_not_notice(
         assert "shard 1: the breaker" not in trial.host.log
 
 
-def test_deadlocks_are_tried_again_and_nobody_is_told(tmp_path: Path, mariadb: MariaDb) -> None:
+def test_deadlocks_are_retried_without_an_error_to_any_caller(tmp_path: Path, mariadb: MariaDb) -> None:
     async def deadlock(trial: Trial, client: Client) -> None:
         """Root locks a row and then the owner row, the flush the other way; who has written less is the victim."""
         seen = next(seen for seen in trial.held if seen.id[0] == "0")
@@ -252,7 +252,7 @@ def test_deadlocks_are_tried_again_and_nobody_is_told(tmp_path: Path, mariadb: M
 # -------------------------------------------------------------------- the server
 
 
-def test_a_server_that_hangs_has_calls_refused_at_once(tmp_path: Path, mariadb: MariaDb) -> None:
+def test_calls_are_refused_at_once_while_the_server_hangs(tmp_path: Path, mariadb: MariaDb) -> None:
     async def frozen(trial: Trial, client: Client) -> None:
         mariadb.freeze()
         try:
@@ -267,7 +267,7 @@ def test_a_server_that_hangs_has_calls_refused_at_once(tmp_path: Path, mariadb: 
         assert trial.codes == {"UNAVAILABLE"}
 
 
-def test_a_server_that_is_away_and_comes_back_needs_no_restart_of_the_host(tmp_path: Path, mariadb: MariaDb) -> None:
+def test_a_host_needs_no_restart_after_its_server_was_down(tmp_path: Path, mariadb: MariaDb) -> None:
     async def away(trial: Trial, client: Client) -> None:
         mariadb.kill9()
         try:
@@ -280,7 +280,7 @@ def test_a_server_that_is_away_and_comes_back_needs_no_restart_of_the_host(tmp_p
         assert trial.codes == {"UNAVAILABLE"}
 
 
-def test_a_server_that_is_read_only_is_named_and_needs_no_restart_of_the_host(tmp_path: Path, mariadb: MariaDb) -> None:
+def test_a_read_only_server_is_reported_and_needs_no_restart_of_the_host(tmp_path: Path, mariadb: MariaDb) -> None:
     async def read_only(trial: Trial, client: Client) -> None:
         mariadb.query("SET GLOBAL read_only = 1")
         try:
@@ -294,7 +294,7 @@ def test_a_server_that_is_read_only_is_named_and_needs_no_restart_of_the_host(tm
         assert "it is read-only: point the URL at the primary" in trial.host.log
 
 
-def test_a_server_that_came_back_with_weak_durability_is_named_and_served_when_set_right(
+def test_a_server_that_returns_with_weak_durability_is_reported_and_used_once_it_is_fixed(
     tmp_path: Path, mariadb: MariaDb
 ) -> None:
     async def weak(trial: Trial, client: Client) -> None:
@@ -316,7 +316,7 @@ def test_a_server_that_came_back_with_weak_durability_is_named_and_served_when_s
         assert trial.codes == {"UNAVAILABLE"}
 
 
-def test_a_full_disk_refuses_new_items_and_room_makes_all_well(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_new_items_until_there_is_space(tmp_path: Path) -> None:
     async def full(trial: Trial, client: Client) -> None:
         with filled_disk(trial.server.folder / "disk"):
             await trial.open(0, 1)

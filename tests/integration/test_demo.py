@@ -141,7 +141,7 @@ def test_files_of_a_folder_are_counted_by_topic(tmp_path: Path, started: list[De
     assert re.search(r"demo-\w+/txt +5 +0 +5 +0 ", out)
 
 
-def test_leftovers_of_an_interrupted_run_are_told_and_left_alone(tmp_path: Path, started: list[Demo]) -> None:
+def test_leftovers_of_an_interrupted_run_are_reported_and_not_changed(tmp_path: Path, started: list[Demo]) -> None:
     data = str(tmp_path / "data")
     first = Demo(tmp_path, "--data", data)
     started.append(first)
@@ -158,7 +158,7 @@ def test_leftovers_of_an_interrupted_run_are_told_and_left_alone(tmp_path: Path,
 
 
 @pytest.mark.parametrize("at", ["before the host is ready", "at work"])
-def test_interrupts_leave_no_process_behind(tmp_path: Path, started: list[Demo], at: str) -> None:
+def test_interrupts_leave_no_process_running(tmp_path: Path, started: list[Demo], at: str) -> None:
     demo = Demo(tmp_path)
     started.append(demo)
     if at == "at work":
@@ -176,7 +176,7 @@ def test_interrupts_leave_no_process_behind(tmp_path: Path, started: list[Demo],
     assert demo.end()[0] == 130
 
 
-def test_the_death_of_the_host_is_one_clear_sentence(tmp_path: Path, started: list[Demo]) -> None:
+def test_the_death_of_the_host_is_reported_in_one_sentence(tmp_path: Path, started: list[Demo]) -> None:
     demo = Demo(tmp_path)
     started.append(demo)
     demo.read_until(WORKING)
@@ -189,7 +189,7 @@ def test_the_death_of_the_host_is_one_clear_sentence(tmp_path: Path, started: li
     assert PROVEN not in out
 
 
-def test_a_worker_that_dies_is_one_clear_sentence(tmp_path: Path, started: list[Demo]) -> None:
+def test_the_death_of_a_worker_is_reported_in_one_sentence(tmp_path: Path, started: list[Demo]) -> None:
     demo = Demo(tmp_path)
     started.append(demo)
     demo.read_until(WORKING)
@@ -203,7 +203,7 @@ def test_a_worker_that_dies_is_one_clear_sentence(tmp_path: Path, started: list[
     assert err.startswith("Error: A worker process ended by itself")
 
 
-def test_a_taken_port_is_one_sentence_with_its_remedy(tmp_path: Path, started: list[Demo]) -> None:
+def test_a_taken_port_is_reported_in_one_sentence_with_the_remedy(tmp_path: Path, started: list[Demo]) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -217,7 +217,7 @@ def test_a_taken_port_is_one_sentence_with_its_remedy(tmp_path: Path, started: l
     assert len(err.splitlines()) == 1
 
 
-def test_an_empty_folder_is_one_sentence(tmp_path: Path, started: list[Demo]) -> None:
+def test_an_empty_folder_is_reported_in_one_sentence(tmp_path: Path, started: list[Demo]) -> None:
     (tmp_path / "empty").mkdir()
     demo = Demo(tmp_path, "--dir", "empty")
     started.append(demo)
@@ -225,7 +225,7 @@ def test_an_empty_folder_is_one_sentence(tmp_path: Path, started: list[Demo]) ->
     assert (code, len(err.splitlines())) == (1, 1)
 
 
-def test_serving_goes_on_after_the_proof_and_the_printed_commands_work(tmp_path: Path, started: list[Demo]) -> None:
+def test_the_host_serves_on_after_the_proof_and_the_printed_commands_work(tmp_path: Path, started: list[Demo]) -> None:
     demo = Demo(tmp_path, "--serve", "--limit", "5", "--port", "0")
     started.append(demo)
     demo.read_until("Stop with Ctrl-C.")

@@ -51,7 +51,7 @@ def owners(running: LocalCluster) -> dict[int, str]:
     return {shard["shard"]: shard["owner"] for shard in status(running)["shards"] if shard["state"] == "owned"}
 
 
-def test_every_host_tells_the_same_hosts_and_shards_with_owner_and_epoch(running: LocalCluster) -> None:
+def test_every_host_lists_the_same_hosts_and_shards_with_owner_and_epoch(running: LocalCluster) -> None:
     def tell_the_same() -> bool:
         told = [json.loads(foqs(["cluster", "status", "-o", "json"], host.address).stdout) for host in running.hosts]
         for found in told:
@@ -65,7 +65,9 @@ def test_every_host_tells_the_same_hosts_and_shards_with_owner_and_epoch(running
     until(tell_the_same, "all tell the same", 60)
 
 
-def test_doctor_finds_a_cluster_well_and_says_what_is_not(running: LocalCluster, tmp_path: Path) -> None:
+def test_doctor_finds_no_problem_with_a_cluster_and_names_one_that_is_made(
+    running: LocalCluster, tmp_path: Path
+) -> None:
     config = running.hosts[0].config
 
     def examine(text: str) -> tuple[int, dict[str, dict[str, str]]]:
@@ -82,7 +84,7 @@ def test_doctor_finds_a_cluster_well_and_says_what_is_not(running: LocalCluster,
     assert "databases.db1.url" in found["Store db1"]["remedy"]
 
 
-def test_a_shard_goes_where_it_is_moved_to_with_a_higher_epoch(running: LocalCluster) -> None:
+def test_a_moved_shard_has_a_higher_epoch_at_its_new_owner(running: LocalCluster) -> None:
     [before] = [shard for shard in status(running)["shards"] if shard["shard"] == 0]
     target = "host1" if before["owner"] != "host1" else "host2"
     done(running, "shard", "move", "0", target)
@@ -116,7 +118,7 @@ def test_a_shard_is_added_drained_and_removed(running: LocalCluster) -> None:
     until(lambda: 9 not in {shard["shard"] for shard in status(running)["shards"]}, "shard 9 is forgotten", 60)
 
 
-def test_the_shards_of_a_host_that_was_killed_are_served_by_the_others(running: LocalCluster) -> None:
+def test_other_hosts_serve_the_shards_of_a_killed_host(running: LocalCluster) -> None:
     os.kill(running.hosts[0].pid, signal.SIGKILL)
 
     def others_serve_all() -> bool:

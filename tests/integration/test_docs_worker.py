@@ -62,7 +62,7 @@ def run_until_empty(command: list[str], folder: Path, host: RestartableHost, cli
 
 
 @pytest.mark.parametrize("command", [[str(PROGRAM), "worker", "jobs:worker"], [sys.executable, "jobs.py"]])
-def test_the_program_of_handlers_runs_both_ways(
+def test_the_example_with_handlers_runs_in_both_ways(
     command: list[str], tmp_path: Path, host: RestartableHost, client: SyncClient
 ) -> None:
     (tmp_path / "jobs.py").write_text(EXAMPLES[0].replace(ADDRESS, host.address))
@@ -74,7 +74,7 @@ def test_the_program_of_handlers_runs_both_ways(
     assert dead.metadata == b"an empty letter"
 
 
-def test_a_consumer_in_a_program_of_its_own_runs(tmp_path: Path) -> None:
+def test_the_example_of_a_consumer_in_its_own_program_runs(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(EXAMPLES[1])
     done = subprocess.run(
         [sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True

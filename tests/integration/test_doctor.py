@@ -95,7 +95,7 @@ def bad(environment: dict[str, str], check: str, found: str, remedy: str) -> Non
 
 
 @pytest.mark.mysql
-def test_a_database_with_the_least_rights_and_all_tables_is_well(place: Place) -> None:
+def test_a_database_with_the_least_rights_and_all_tables_is_ok(place: Place) -> None:
     place.make_tables()
     code, rows = examine(place.environment)
     assert code == 0
@@ -104,7 +104,7 @@ def test_a_database_with_the_least_rights_and_all_tables_is_well(place: Place) -
 
 
 @pytest.mark.mysql
-def test_why_a_database_cannot_be_used_is_said_with_its_remedy(place: Place, tmp_path: Path) -> None:
+def test_an_unusable_database_is_reported_with_the_reason_and_the_remedy(place: Place, tmp_path: Path) -> None:
     at, database = f"127.0.0.1:{place.server.port}", place.database
     for url, found, remedy in [
         (f"mysql://root@127.0.0.1:{free_port()}/{database}", "Connection refused", "start the server"),
@@ -121,7 +121,7 @@ def test_why_a_database_cannot_be_used_is_said_with_its_remedy(place: Place, tmp
     bad(place.environment, "Store", "Access denied", "store.password_file")
 
 
-def test_a_server_that_says_nothing_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
+def test_doctor_distinguishes_a_silent_server_from_a_missing_one(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         environment = {
             "FOQS_STORE__URL": f"mysql://root@127.0.0.1:{silent.getsockname()[1]}/x",
@@ -143,7 +143,7 @@ def setting(server: MariaDb, name: str, value: str, usual: str) -> Iterator[None
 
 
 @pytest.mark.mysql
-def test_weak_durability_is_named(place: Place) -> None:
+def test_weak_durability_is_reported(place: Place) -> None:
     place.make_tables()
     with setting(place.server, "innodb_flush_log_at_trx_commit", "2", "1"):
         bad(place.environment, "Store", "innodb_flush_log_at_trx_commit is 2", "configuration file")
@@ -152,7 +152,7 @@ def test_weak_durability_is_named(place: Place) -> None:
 
 
 @pytest.mark.mysql
-def test_a_server_that_keeps_too_few_prepared_statements_is_told_how_many(place: Place) -> None:
+def test_a_server_with_too_few_prepared_statements_is_reported_with_the_number(place: Place) -> None:
     place.make_tables()
     with setting(place.server, "max_prepared_stmt_count", "69", "16382"):
         code, rows = examine(place.environment)
@@ -165,7 +165,7 @@ def test_a_server_that_keeps_too_few_prepared_statements_is_told_how_many(place:
 
 
 @pytest.mark.mysql
-def test_each_missing_grant_is_named(place: Place) -> None:
+def test_each_missing_grant_is_reported(place: Place) -> None:
     place.make_tables()
     place.server.query(f"REVOKE DELETE ON {place.database}.* FROM {place.user}@127.0.0.1")
     remedy = f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{place.database}`.* TO '{place.user}'"
@@ -176,7 +176,7 @@ def test_each_missing_grant_is_named(place: Place) -> None:
 
 
 @pytest.mark.mysql
-def test_tables_that_this_user_cannot_make_are_asked_of_another(place: Place) -> None:
+def test_doctor_asks_for_another_user_to_create_missing_tables(place: Place) -> None:
     bad(place.environment, "Schema", "may not make tables", "foqs schema apply")
     place.grant("CREATE")
     code, rows = examine(place.environment)
@@ -185,7 +185,7 @@ def test_tables_that_this_user_cannot_make_are_asked_of_another(place: Place) ->
 
 
 @pytest.mark.mysql
-def test_older_and_newer_tables_are_told_apart(place: Place) -> None:
+def test_doctor_distinguishes_older_and_newer_tables(place: Place) -> None:
     place.make_tables()
     versions = f"{place.database}.foqs_schema"
     place.server.query(f"UPDATE {versions} SET version = 99 WHERE shard = 1")
@@ -204,7 +204,7 @@ def test_older_and_newer_tables_are_told_apart(place: Place) -> None:
 
 
 @pytest.mark.mysql
-def test_shards_that_would_not_be_served_are_noticed(place: Place) -> None:
+def test_shards_that_no_host_would_serve_are_reported(place: Place) -> None:
     place.make_tables()
     code, rows = examine(place.environment | {"FOQS_STORE__SHARDS": "1"})
     assert (code, rows["Schema"]["state"]) == (0, "warning")
@@ -213,7 +213,7 @@ def test_shards_that_would_not_be_served_are_noticed(place: Place) -> None:
 
 @pytest.mark.mysql
 @pytest.mark.parametrize(("seconds", "state", "code"), [(-5, "warning", 0), (3_600, "bad", 5)])
-def test_clocks_that_disagree_are_noticed(place: Place, seconds: int, state: str, code: int) -> None:
+def test_clocks_that_disagree_are_reported(place: Place, seconds: int, state: str, code: int) -> None:
     place.make_tables()
     with setting(place.server, "init_connect", f"'SET timestamp = UNIX_TIMESTAMP() + {seconds}'", "''"):
         found, rows = examine(place.environment)
@@ -223,7 +223,7 @@ def test_clocks_that_disagree_are_noticed(place: Place, seconds: int, state: str
 
 
 @pytest.mark.mysql
-def test_a_server_that_takes_no_writes_is_taken_for_a_replica(place: Place) -> None:
+def test_a_read_only_server_is_reported_as_a_replica(place: Place) -> None:
     place.make_tables()
     with setting(place.server, "read_only", "1", "0"):
         bad(place.environment, "Store", "--read-only", "name the primary")
@@ -232,7 +232,7 @@ def test_a_server_that_takes_no_writes_is_taken_for_a_replica(place: Place) -> N
 # ----------------------------------------------------------------------- ports
 
 
-def test_a_port_taken_by_a_host_is_told_from_one_taken_by_something_else(tmp_path: Path) -> None:
+def test_doctor_distinguishes_a_port_taken_by_a_host_from_one_taken_by_another_program(tmp_path: Path) -> None:
     with RestartableHost(tmp_path / "host", "memory:") as host:
         host.start()
         environment = {
@@ -274,7 +274,7 @@ def on_files(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_hosts_files_are_well_and_are_left_as_they_are(folder: Path) -> None:
+def test_the_files_of_a_host_are_ok_and_are_not_changed(folder: Path) -> None:
     before = sorted(path.name for path in folder.iterdir())
     code, rows = examine(on_files(folder))
     assert code == 0
@@ -284,7 +284,7 @@ def test_a_hosts_files_are_well_and_are_left_as_they_are(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_files_of_a_newer_program_and_of_no_program_are_told(folder: Path) -> None:
+def test_files_of_a_newer_or_unknown_program_are_reported(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "shard-1.db")) as db:
         db.execute("PRAGMA user_version = 99")
     bad(on_files(folder), "Schema", "shard 1 has schema version 99", "run the newer foqs")
@@ -297,13 +297,13 @@ def test_files_of_a_newer_program_and_of_no_program_are_told(folder: Path) -> No
     bad(on_files(folder), "Schema", "shard-1.db is no file of FOQS", "move it away")
 
 
-def test_files_that_everybody_may_change_are_told(folder: Path) -> None:
+def test_world_writable_files_are_reported(folder: Path) -> None:
     (folder / "shard-0.db").chmod(0o666)
     bad(on_files(folder), "Files", "shard-0.db", f"chmod o-w {folder}/shard-0.db")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can look as another user")
-def test_a_catalog_that_cannot_be_used_is_told_and_left_as_it_is(folder: Path) -> None:
+def test_an_unusable_catalog_is_reported_and_not_changed(folder: Path) -> None:
     path = folder.parent / "host" / "catalog.json"
     good = path.read_text()
     for text, found, remedy in [
@@ -320,7 +320,7 @@ def test_a_catalog_that_cannot_be_used_is_told_and_left_as_it_is(folder: Path) -
     assert "1 slots of keys" in rows["Catalog"]["found"]
 
 
-def test_a_catalog_that_may_not_be_replaced_is_told(folder: Path) -> None:
+def test_a_catalog_that_cannot_be_replaced_is_reported(folder: Path) -> None:
     config = load(None, on_files(folder) | {"FOQS_CATALOG__FILE": "/catalog.json"})
     os.seteuid(NOBODY)
     try:
@@ -332,7 +332,7 @@ def test_a_catalog_that_may_not_be_replaced_is_told(folder: Path) -> None:
     assert "catalog.file" in found.remedy
 
 
-def test_files_of_another_user_are_told(folder: Path) -> None:
+def test_files_of_another_user_are_reported(folder: Path) -> None:
     config = load(None, on_files(folder))
     os.seteuid(NOBODY)
     try:
@@ -344,7 +344,7 @@ def test_files_of_another_user_are_told(folder: Path) -> None:
     assert f"chown -R {NOBODY}" in found.remedy
 
 
-def test_a_password_that_others_may_read_is_told(folder: Path, tmp_path: Path) -> None:
+def test_a_password_file_that_others_may_read_is_reported(folder: Path, tmp_path: Path) -> None:
     password = tmp_path / "password"
     password.write_text("secret")
     password.chmod(0o644)

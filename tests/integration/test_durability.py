@@ -74,11 +74,11 @@ def traced_on_sqlite(tmp_path: Path, command: tuple[str, ...]) -> list[str | Non
         return [not_on_disk(trace.steps, each, WAL) for each in calls(trace.steps, host)]
 
 
-def test_a_reply_of_a_host_on_sqlite_follows_the_sync_of_its_log(tmp_path: Path) -> None:
+def test_a_host_on_sqlite_replies_after_the_sync_of_its_log(tmp_path: Path) -> None:
     assert traced_on_sqlite(tmp_path, HOST) == [None] * 3 * ROUNDS
 
 
-def test_a_host_that_does_not_sync_its_log_is_found_out(tmp_path: Path) -> None:
+def test_a_host_that_does_not_sync_its_log_is_found(tmp_path: Path) -> None:
     for problem in traced_on_sqlite(tmp_path, UNSAFE_HOST):
         assert problem is not None
         assert "not synced after the last" in problem
@@ -110,14 +110,14 @@ def committed_on_disk(steps: list[Step], call: Exchange, commits: list[Exchange]
 
 
 @pytest.mark.parametrize("kind", BOTH)
-def test_a_reply_of_a_host_on_a_server_follows_the_sync_of_the_redo_log(tmp_path: Path, kind: str) -> None:
+def test_a_host_on_a_server_replies_after_the_sync_of_the_redo_log(tmp_path: Path, kind: str) -> None:
     with running(kind) as server:
         assert traced_on_server(tmp_path, server, unsafe=False) == [None] * 3 * ROUNDS
 
 
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("level", [0, 2])
-def test_a_server_that_does_not_sync_at_commit_is_found_out_by_trace_and_by_host(
+def test_a_server_that_does_not_sync_at_commit_is_found_by_the_trace_and_by_the_host(
     tmp_path: Path, level: int, kind: str
 ) -> None:
     with running(kind, f"--innodb-flush-log-at-trx-commit={level}") as server:
@@ -148,13 +148,13 @@ def look(*lines: str) -> str | None:
     return not_on_disk(steps, call, WAL)
 
 
-def test_a_sync_between_the_last_write_and_the_reply_satisfies() -> None:
+def test_a_sync_between_the_last_write_and_the_reply_is_enough() -> None:
     assert look(ASKED, WROTE, SYNCED, REPLIED) is None
     begun, resumed = f"2 fdatasync(6</d{WAL}> <unfinished ...>", "2 <... fdatasync resumed>) = 0"
     assert look(ASKED, WROTE, begun, resumed, REPLIED) is None
 
 
-def test_what_another_thread_writes_is_not_held_against_the_one_that_syncs_its_own() -> None:
+def test_writes_of_another_thread_do_not_matter() -> None:
     own_write, own_sync = WROTE.replace("2 ", "1 ", 1), SYNCED.replace("2 ", "1 ", 1)
     assert look(ASKED, own_write, own_sync, WROTE, REPLIED) is None
     assert look(ASKED, WROTE, SYNCED, own_write, REPLIED) is not None
@@ -175,5 +175,5 @@ def test_what_another_thread_writes_is_not_held_against_the_one_that_syncs_its_o
         (ASKED, f'2 pwrite64(6</d{WAL}>, "x", 1, 0 <unfinished ...>', SYNCED, "2 <... pwrite64 resumed>) = 1", REPLIED),
     ],
 )
-def test_any_other_order_is_found_out(lines: tuple[str, ...]) -> None:
+def test_any_other_order_is_found(lines: tuple[str, ...]) -> None:
     assert look(*lines) is not None

@@ -138,7 +138,7 @@ def abuse(bytes_: bytes, expect: Any, caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("kind", CLOSED)
-def test_a_stream_that_cannot_be_followed_is_closed(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_that_cannot_be_parsed_is_closed(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     async def expect(raw: RawConnection, host: ServedQueue) -> None:
         assert await raw.read_to_end() == b""
 
@@ -146,7 +146,7 @@ def test_a_stream_that_cannot_be_followed_is_closed(kind: str, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_call_that_cannot_be_read_is_answered_and_the_connection_goes_on(
+def test_an_unreadable_call_gets_an_error_and_the_connection_stays_open(
     kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     name, bytes_ = REFUSED[kind]
@@ -171,7 +171,7 @@ def test_a_call_that_cannot_be_read_is_answered_and_the_connection_goes_on(
         (TMessageType.ONEWAY, "ack", TApplicationException.INVALID_MESSAGE_TYPE),
     ],
 )
-def test_a_message_that_is_no_call_of_the_contract_is_refused_by_type(
+def test_a_message_that_is_not_a_call_of_the_contract_gets_a_typed_error(
     kind: int, name: str, reason: int, compact: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def expect(raw: RawConnection, host: ServedQueue) -> None:
@@ -183,7 +183,7 @@ def test_a_message_that_is_no_call_of_the_contract_is_refused_by_type(
     abuse(bytes_ if name == "frobnicate" else frame(message), expect, caplog)
 
 
-def test_a_topic_that_is_not_utf8_is_refused_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_topic_that_is_not_utf8_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue(), LIMITS) as host:
             raw = await host.raw()
@@ -197,7 +197,7 @@ def test_a_topic_that_is_not_utf8_is_refused_alone(caplog: pytest.LogCaptureFixt
     assert len(lines(caplog)) == 1
 
 
-def test_a_frame_cut_off_by_its_sender_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_incomplete_frame_is_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue(), LIMITS) as host:
             raw = await host.raw()
@@ -211,7 +211,7 @@ def test_a_frame_cut_off_by_its_sender_is_one_line(caplog: pytest.LogCaptureFixt
     assert len(lines(caplog)) == 1
 
 
-def test_claims_of_gigabytes_on_many_connections_cost_no_memory() -> None:
+def test_frame_lengths_of_gigabytes_cost_no_memory() -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue(), rpc_options(frame_bytes_max=(1 << 31) - 1)) as host:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -226,7 +226,7 @@ def test_claims_of_gigabytes_on_many_connections_cost_no_memory() -> None:
     run(main())
 
 
-def test_many_abusers_at_once_do_not_delay_a_good_client() -> None:
+def test_many_abusive_clients_do_not_delay_a_good_one() -> None:
     async def main() -> None:
         queue = FakeQueue()
         async with serve_queue(queue, LIMITS) as host:

@@ -54,9 +54,7 @@ def password(folder: Path, user: str, secret: str) -> str:
     return str(file)
 
 
-def test_a_host_with_the_least_rights_does_all_that_a_host_does(
-    server: MariaDb, options: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_host_with_the_least_rights_does_everything(server: MariaDb, options: dict[str, str], tmp_path: Path) -> None:
     history = History(machine_clock_ms, source="load")
 
     async def work(old: RestartableHost, new: RestartableHost) -> bool:
@@ -126,7 +124,7 @@ def test_a_takeover_with_the_least_rights_ends_the_frozen_owners_connection(
         assert new.stop() == 0
 
 
-def test_the_user_of_a_host_can_make_no_tables_and_see_no_others(server: MariaDb) -> None:
+def test_the_user_of_a_host_can_neither_create_tables_nor_see_others(server: MariaDb) -> None:
     with closing(
         pymysql.connect(host="127.0.0.1", port=server.port, user="foqs", password="secret-2", database="foqs")
     ) as connection:

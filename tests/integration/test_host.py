@@ -105,7 +105,7 @@ def on_mariadb(server: MariaDb) -> Place:
 # ----------------------------------------------------------------------- stopping
 
 
-def test_a_stopped_host_answers_every_call_it_has_read(place: Place, tmp_path: Path) -> None:
+def test_a_stopping_host_answers_every_call_that_it_has_read(place: Place, tmp_path: Path) -> None:
     async def work(host: RestartableHost) -> tuple[list[Enqueued], list[Delivery]]:
         async with Client(host.address) as client:
             with place.hold():
@@ -131,9 +131,7 @@ def test_a_stopped_host_answers_every_call_it_has_read(place: Place, tmp_path: P
         assert {row["id"] for row in tables.rows()} == ids
 
 
-def test_a_host_may_be_stopped_and_started_under_load_and_answers_what_was_under_way(
-    place: Place, tmp_path: Path
-) -> None:
+def test_a_host_that_restarts_under_load_answers_the_calls_in_flight(place: Place, tmp_path: Path) -> None:
     history = History(machine_clock_ms, source="load")
     stopped: list[float] = []
 
@@ -165,7 +163,7 @@ def test_a_host_may_be_stopped_and_started_under_load_and_answers_what_was_under
 
 
 @pytest.mark.parametrize("option", ["port", "http_port"])
-def test_a_taken_port_is_one_sentence_and_exit_code_2(tmp_path: Path, option: str) -> None:
+def test_a_taken_port_gives_one_sentence_and_exit_code_2(tmp_path: Path, option: str) -> None:
     with (
         RestartableHost(tmp_path / "one", f"sqlite:{tmp_path / 'one-data'}") as one,
         RestartableHost(tmp_path / "two", f"sqlite:{tmp_path / 'two-data'}", {f"server.{option}": one.port}) as two,
@@ -253,7 +251,7 @@ async def enqueue_one(host: RestartableHost) -> Enqueued:
 # -------------------------------------------------------------------- giving way
 
 
-def test_of_two_hosts_on_the_same_shards_the_first_gives_way_and_nothing_is_lost(place: Place, tmp_path: Path) -> None:
+def test_the_first_of_two_hosts_on_the_same_shards_gives_way_and_nothing_is_lost(place: Place, tmp_path: Path) -> None:
     history = History(machine_clock_ms, source="load")
 
     async def work(first: RestartableHost, second: RestartableHost) -> bool:

@@ -96,7 +96,7 @@ def test_a_host_stops_in_the_documented_order(mariadb: MariaDb, tmp_path: Path) 
         assert "Traceback" not in host.log
 
 
-def test_a_host_stops_in_time_although_its_database_hangs(mariadb: MariaDb, tmp_path: Path) -> None:
+def test_a_host_with_a_hanging_database_stops_in_time(mariadb: MariaDb, tmp_path: Path) -> None:
     async def work(host: RestartableHost) -> None:
         async with Client(host.address, automatic_keys=False) as client:
             # Without a key: the client does not make it again.
@@ -128,7 +128,7 @@ def test_a_host_stops_in_time_although_its_database_hangs(mariadb: MariaDb, tmp_
         assert "Traceback" not in host.log
 
 
-def test_a_host_that_never_reached_its_database_stops_too(mariadb: MariaDb, tmp_path: Path) -> None:
+def test_a_host_that_never_reached_its_database_stops(mariadb: MariaDb, tmp_path: Path) -> None:
     with RestartableHost(tmp_path / "host", url(mariadb), {"server.stop_timeout_ms": 300}) as host, frozen(mariadb):
         host.launch()
         until(lambda: host.get("/livez") is not None, "the host is alive")
@@ -144,7 +144,7 @@ def waiting(host: RestartableHost) -> int:
     return int(found[1]) if found else 0
 
 
-def test_a_host_that_waits_for_zookeeper_stops_when_it_is_told_to(mariadb: MariaDb, tmp_path: Path) -> None:
+def test_a_host_that_waits_for_zookeeper_stops_on_a_signal(mariadb: MariaDb, tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         options = {"cluster.zookeeper": f"127.0.0.1:{silent.getsockname()[1]}", "databases.main.url": url(mariadb)}
         with RestartableHost(tmp_path, "sqlite:unused", options) as host:

@@ -105,7 +105,7 @@ async def neighbour(host: RestartableHost, over: Callable[[], bool]) -> None:
                 return
 
 
-def test_a_client_that_never_reads_its_replies_costs_no_more_than_is_configured(host: RestartableHost) -> None:
+def test_a_client_that_never_reads_its_replies_costs_no_more_memory_than_configured(host: RestartableHost) -> None:
     before = peak_bytes(host)
     request = ttypes.PeekRequest(
         namespace_name="default", topic="t", page=ttypes.Page(limit=100), with_payload=True, timeout_ms=60_000
@@ -116,7 +116,7 @@ def test_a_client_that_never_reads_its_replies_costs_no_more_than_is_configured(
     assert peak_bytes(host) - before < HELD_MAX
 
 
-def test_a_client_that_never_stops_sending_costs_no_more_than_is_configured(host: RestartableHost) -> None:
+def test_a_client_that_never_stops_sending_costs_no_more_memory_than_configured(host: RestartableHost) -> None:
     before = peak_bytes(host)
     items = [ttypes.NewItem(topic="flood", payload=PAYLOAD) for _ in range(100)]
     message = call("enqueue", ttypes.EnqueueRequest("default", items))

@@ -55,7 +55,7 @@ def lines(program: str, *args: str, timeout_s: float = 240) -> list[dict[str, An
 
 
 @pytest.mark.parametrize("program", ["bench", "end_to_end", "limit"])
-def test_what_is_told_to_stop_leaves_no_server_and_no_load_behind(program: str) -> None:
+def test_a_stopped_program_leaves_no_server_and_no_load_running(program: str) -> None:
     args = {
         "bench": ["--rows", "single", "--seconds", "60", *ONCE],
         "end_to_end": ["--system", "foqs-mariadb", "--seconds", "60", *ONCE],
@@ -98,20 +98,20 @@ def _measures(pid: int) -> bool:
         pytest.param(b"\1\1\1", [b"\1\1\1"], 2, id="received and not acked"),
     ],
 )
-def test_a_run_that_does_not_add_up_is_no_figure(fates: bytes, seen: list[bytes], acked: int) -> None:
+def test_a_run_with_missing_items_gives_no_figure(fates: bytes, seen: list[bytes], acked: int) -> None:
     with pytest.raises(Broken):
         reckon(fates, seen, acked, empty=True)
 
 
-def test_items_of_unknown_fate_may_be_received_or_not() -> None:
+def test_items_of_unknown_outcome_may_be_received_or_not() -> None:
     assert reckon(b"\2\2\1\0", [b"\1\0\0\0", b"\0\0\1\0"], 2, empty=True) == 0
 
 
-def test_items_left_are_counted_where_the_queue_is_not_emptied() -> None:
+def test_remaining_items_are_counted_if_the_queue_is_not_emptied() -> None:
     assert reckon(b"\1\1\1\0", [b"\0\1\0\0"], 1, empty=False) == 2
 
 
-def test_consumer_is_compared_with_the_bare_client_and_reaches_every_topic() -> None:
+def test_the_consumer_is_compared_with_the_plain_client_and_reaches_every_topic() -> None:
     found = lines("consumer", "--items", "600", "--rounds", "1", "--in-flight", "100", "--topics", "30")
 
     assert [line["parameters"].get("handler") for line in found] == ["async", "thread", None]
@@ -150,7 +150,7 @@ def test_open_loop_reports_latencies_of_single_items() -> None:
         assert found["figures"][name] > 0
 
 
-def test_a_backlog_is_laid_into_mariadb_and_drained() -> None:
+def test_a_backlog_is_loaded_into_mariadb_and_drained() -> None:
     (found,) = lines(
         "end_to_end", *TINY, *ONCE, "--system", "foqs-mariadb", "--mode", "consume", "--backlog", "400", "--no-plots"
     )
@@ -160,7 +160,7 @@ def test_a_backlog_is_laid_into_mariadb_and_drained() -> None:
 
 
 @pytest.mark.zookeeper
-def test_a_host_whose_shards_zookeeper_coordinates_stands_beside_one_that_is_alone() -> None:
+def test_a_host_with_zookeeper_is_compared_with_a_standalone_host() -> None:
     plain, coordinated = lines(
         "end_to_end", *TINY, *ONCE, "--system", "foqs-mariadb", "foqs-zookeeper", "--callers", "4", "--no-plots"
     )
@@ -178,7 +178,7 @@ def test_hand_written_queues_on_mariadb_account_for_every_item() -> None:
     assert [line["figures"]["left"] for line in found] == [0, 0]
 
 
-def test_the_least_queue_accounts_for_every_item_of_calls_of_one() -> None:
+def test_the_minimal_queue_accounts_for_every_item_of_single_item_calls() -> None:
     (found,) = lines(
         "end_to_end", "--seconds", "2", "--warmup", "0.1", *ONCE, "--system", "least", "--batch", "1",
         "--callers", "6", "--no-plots",
@@ -189,7 +189,7 @@ def test_the_least_queue_accounts_for_every_item_of_calls_of_one() -> None:
 
 
 @pytest.mark.parametrize("other", [{"batch": 2}, {"mode": "consume"}, {"processes": 2}, {"gather": False}])
-def test_the_least_queue_refuses_what_it_does_not_have(other: dict[str, Any]) -> None:
+def test_the_minimal_queue_refuses_options_that_it_lacks(other: dict[str, Any]) -> None:
     with pytest.raises(Broken, match=f"only {next(iter(other))}"):
         once(replace(Trial(system="least", batch=1), **other))
 
@@ -215,7 +215,7 @@ def test_profile_divides_the_hosts_cost_among_its_functions() -> None:
 @pytest.mark.parametrize(
     "items", [3_000, pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(1_500)])]
 )
-def test_items_that_come_due_in_one_second_are_all_delivered_while_others_are_served(items: int) -> None:
+def test_items_that_come_due_in_one_second_are_all_delivered_beside_other_load(items: int) -> None:
     (found,) = lines("burst", "--items", str(items), "--lead", "4" if items < 10_000 else "12", timeout_s=1_200)
 
     figures = found["figures"]
@@ -226,9 +226,7 @@ def test_items_that_come_due_in_one_second_are_all_delivered_while_others_are_se
     assert figures["host_grown_mib"] < 400, "the rows written last, and the windows of the index; not all of them"
 
 
-def test_a_backlog_names_its_topic_where_the_schema_asks_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backlog_names_its_topic_if_the_schema_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog, "now_ms", lambda: 900)
     file = tmp_path / "shard-0.db"
     with contextlib.closing(sqlite3.connect(file)) as db, db:
@@ -249,7 +247,7 @@ def test_a_backlog_names_its_topic_where_the_schema_asks_for_it(
     assert moments == [(897, 99), (898, 100), (899, 100), (900, 4)], "as they would come in time, none later than now"
 
 
-def test_a_backlog_lies_in_all_shards_at_once() -> None:
+def test_a_backlog_is_spread_over_all_shards() -> None:
     with stage("foqs-mariadb", 2) as found:
         found.fill(60_000, 100)
         assert found.mariadb is not None
@@ -264,7 +262,7 @@ def test_a_backlog_lies_in_all_shards_at_once() -> None:
     assert min(counts) > 5_000, "one shard would be drained after the other"
 
 
-def test_a_backlog_can_be_raced_on_again_where_an_earlier_race_left_it() -> None:
+def test_a_second_race_continues_on_the_backlog_of_the_first() -> None:
     trial = Trial(
         system="foqs-sqlite", mode="consume", payload_bytes=100, backlog=60_000, seconds=0.05, warmup_s=0, empty=False
     )
@@ -275,7 +273,7 @@ def test_a_backlog_can_be_raced_on_again_where_an_earlier_race_left_it() -> None
     assert 0 < second["left"] < first["left"] < 60_000
 
 
-def test_plan_measures_every_moment_of_a_cluster() -> None:
+def test_plan_measures_every_phase_of_a_cluster() -> None:
     found = lines("plan", "--shards", "20", "--hosts", "4", "--rounds", "1")
     assert len({(line["parameters"]["moment"], line["parameters"]["weights"]) for line in found}) == len(found) == 14
     changed = {
@@ -303,7 +301,7 @@ def test_bench_judges_a_row_by_its_cells() -> None:
     assert found[0]["machine"]["commit"][:12] in drawn
 
 
-def test_a_bench_that_is_asked_to_measure_and_to_show_says_that_it_does_not_do_both() -> None:
+def test_bench_refuses_to_measure_and_show_at_once() -> None:
     asked = [sys.executable, "-m", "perf.bench", "--markdown", "--repeats", "1"]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
@@ -314,7 +312,7 @@ def test_a_bench_that_is_asked_to_measure_and_to_show_says_that_it_does_not_do_b
     ("value", "so"),
     [pytest.param(61.0, "missed"), pytest.param(60.0, "must"), pytest.param(20.0, "aim")],
 )
-def test_a_row_that_must_stay_small_is_judged_so(value: float, so: str) -> None:
+def test_a_row_that_must_stay_small_passes_below_its_limit(value: float, so: str) -> None:
     row = Row("memory", "", ("deep",), lambda found: float(found["deep"]["items_per_s"]), 60, 20, least=False)
 
     _, figures = table.judge(row, {"deep": {"items_per_s": value}}, {})
@@ -322,7 +320,7 @@ def test_a_row_that_must_stay_small_is_judged_so(value: float, so: str) -> None:
     assert figures["so"] == so
 
 
-def test_cpu_of_an_item_is_not_compared_where_a_host_did_not_keep_the_rate() -> None:
+def test_cpu_per_item_is_not_compared_if_a_host_did_not_keep_the_rate() -> None:
     (row,) = (row for row in table.ROWS if row.key == "shards")
     kept = {"items_per_s": 9_990.0, "host_us": 20.0, "database_us": 20.0}
 
@@ -334,7 +332,7 @@ def test_cpu_of_an_item_is_not_compared_where_a_host_did_not_keep_the_rate() -> 
     assert "value" not in one
 
 
-def test_a_quiet_namespace_has_no_figure_where_the_flood_was_none() -> None:
+def test_a_quiet_namespace_has_no_figure_without_a_flood() -> None:
     (row,) = (row for row in table.ROWS if row.key == "quiet")
     calm = {"items_per_s": 1.0, "delivery_p99_ms": 10.0}
 

@@ -114,7 +114,7 @@ def until_every_shard_was_written(primary: Tables, replica: Tables) -> None:
 
 
 @pytest.mark.parametrize("dies", ["nobody", pytest.param("host before", marks=pytest.mark.long), "host with it"])
-def test_a_host_alone_serves_a_replica_that_lost_its_last_writes(
+def test_a_standalone_host_serves_a_replica_without_the_last_writes(
     dies: str, database: Replication, tmp_path: Path
 ) -> None:
     """`host before`: the last epoch is lost too; `host with it`: the host's memory of it likewise."""
@@ -181,7 +181,7 @@ async def check_torn(results: Sequence[object], client: Client) -> None:
 
 @pytest.mark.zookeeper
 @pytest.mark.parametrize("dies", ["nobody", pytest.param("all hosts", marks=pytest.mark.long), "ZooKeeper with them"])
-def test_a_cluster_serves_a_replica_that_lost_its_last_epochs(dies: str, database: Replication, tmp_path: Path) -> None:
+def test_a_cluster_serves_a_replica_without_the_last_epochs(dies: str, database: Replication, tmp_path: Path) -> None:
     """`ZooKeeper with them`: nobody knows the lost epochs any more, but the administrator who says what is above them."""
     book = Book()
     with ExitStack() as stack:

@@ -139,7 +139,7 @@ def test_lists_are_shown_as_lists(pages: dict[Path, Page]) -> None:
         assert [text for text in page.paragraphs if re.search(r"^\s*(- |\* |1\. )", text, re.MULTILINE)] == [], path
 
 
-def test_the_page_of_the_calls_names_all_of_the_contract(site: Path, pages: dict[Path, Page]) -> None:
+def test_the_page_of_calls_names_everything_in_the_contract(site: Path, pages: dict[Path, Page]) -> None:
     page = pages[site / "docs" / "reference" / "calls.html"]
     calls = [name for name in vars(Foqs.Iface) if not name.startswith("_")]
     types: dict[str, Any] = {
@@ -156,7 +156,7 @@ def test_the_page_of_the_calls_names_all_of_the_contract(site: Path, pages: dict
             assert re.search(rf"\b{member}\b", page.text), f"{kind.__name__}.{member}"
 
 
-def test_the_page_of_the_command_line_names_every_command_and_option(site: Path, pages: dict[Path, Page]) -> None:
+def test_the_page_of_the_command_line_lists_every_command_and_option(site: Path, pages: dict[Path, Page]) -> None:
     page = pages[site / "docs" / "reference" / "command-line.html"]
     headings = re.findall(r"^(foqs[a-z ]*)¶?$", page.text, re.MULTILINE)
     found = 0
@@ -177,7 +177,7 @@ def test_the_page_of_the_command_line_names_every_command_and_option(site: Path,
     assert "\b" not in page.text
 
 
-def test_the_page_of_the_options_names_every_option_with_its_default(site: Path, pages: dict[Path, Page]) -> None:
+def test_the_page_of_options_lists_every_option_with_its_default(site: Path, pages: dict[Path, Page]) -> None:
     page = pages[site / "docs" / "reference" / "options.html"]
     written = tomllib.loads((ROOT / "configs" / "foqs.toml").read_text())
     named = {f"{section}.{name}" for section, options in written.items() if section != "databases" for name in options}
@@ -189,7 +189,7 @@ def test_the_page_of_the_options_names_every_option_with_its_default(site: Path,
 @pytest.mark.parametrize(
     ("module", "name"), [(foqs_client, "python-client"), (foqs_client.consumer, "python-consumer")]
 )
-def test_the_page_of_a_python_module_names_all_that_is_public(
+def test_the_page_of_a_python_module_lists_all_public_names(
     module: ModuleType, name: str, site: Path, pages: dict[Path, Page]
 ) -> None:
     page = pages[site / "docs" / "reference" / f"{name}.html"]
@@ -199,7 +199,7 @@ def test_the_page_of_a_python_module_names_all_that_is_public(
         assert {f"foqs_client.Client.{each}" for each in calls} <= page.anchors
 
 
-def test_a_dead_link_a_dead_anchor_and_a_page_without_a_place_fail(tmp_path: Path) -> None:
+def test_a_dead_link_a_dead_anchor_and_a_page_missing_from_the_menu_fail(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for path in (*ROOT.glob("*.md"), ROOT / "mkdocs.yml", ROOT / "LICENSE"):

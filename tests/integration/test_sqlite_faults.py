@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_a_host_serves_again_when_its_files_may_be_written_again(folder: Path, tmp_path: Path) -> None:
+def test_a_host_serves_again_when_its_files_are_writable_again(folder: Path, tmp_path: Path) -> None:
     history = History(machine_clock_ms, source="load")
 
     async def work(host: RestartableHost) -> bool:

@@ -126,7 +126,7 @@ async def drain(cluster: LocalCluster, topic: str, seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)
-def test_random_priorities_over_three_hosts_reach_one_consumer_nearly_in_order(cluster: LocalCluster) -> None:
+def test_items_of_three_hosts_reach_one_consumer_nearly_in_order_of_priority(cluster: LocalCluster) -> None:
     found: list[dict[str, Any]] = []
     while len(found) < BACKLOGS_MAX and sum(each["slowest_call_ms"] < STANDSTILL_MS for each in found) < BACKLOGS:
         number = len(found)

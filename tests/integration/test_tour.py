@@ -87,7 +87,7 @@ def is_shown(block: Block, by_commands: str, worker: Terminal) -> bool:
 
 
 @pytest.mark.process
-def test_the_tour_goes_as_it_says(host: RestartableHost, tmp_path: Path) -> None:
+def test_the_tour_works_as_written(host: RestartableHost, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}",

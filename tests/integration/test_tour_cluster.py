@@ -75,7 +75,7 @@ def terminals(tmp_path: Path) -> Iterator[list[Terminal]]:
         yield [stack.enter_context(Terminal(tmp_path, environment)) for _ in range(3)]
 
 
-def test_the_tour_goes_as_it_says(terminals: list[Terminal], tmp_path: Path) -> None:
+def test_the_tour_works_as_written(terminals: list[Terminal], tmp_path: Path) -> None:
     first, second, third = terminals
     [program] = [block.text for block in part("A worker") if block.language == "python"]
     (tmp_path / "letters.py").write_text(program)

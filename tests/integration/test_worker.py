@@ -130,9 +130,7 @@ def gone(pid: int) -> bool:
     return re.search(r"^State:\s+Z", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE) is not None
 
 
-def test_a_stop_in_the_middle_loses_nothing_and_counts_no_attempt_that_was_not_begun(
-    place: Workplace, client: SyncClient
-) -> None:
+def test_a_stop_under_load_loses_nothing_and_counts_only_started_attempts(place: Workplace, client: SyncClient) -> None:
     put(client, "threads.a")
     worker = place.start()
     until(lambda: len(place.notes("begun")) == 2 and left(client) == (ITEMS - 8, 8), "two begun, eight in hand")
@@ -148,9 +146,7 @@ def test_a_stop_in_the_middle_loses_nothing_and_counts_no_attempt_that_was_not_b
     assert Counter(tuple(note) for note in place.notes("done")) == {(str(n), "1"): 1 for n in range(ITEMS)}
 
 
-def test_a_worker_process_that_is_killed_loses_its_item_alone_and_another_takes_its_place(
-    place: Workplace, client: SyncClient
-) -> None:
+def test_a_killed_worker_process_affects_only_its_item_and_is_replaced(place: Workplace, client: SyncClient) -> None:
     put(client, "processes.a")
     worker = place.start()
     until(lambda: len(place.notes("begun")) == 2, "two begun")
@@ -170,7 +166,7 @@ def test_a_worker_process_that_is_killed_loses_its_item_alone_and_another_takes_
     assert other != number
 
 
-def test_a_worker_that_is_killed_takes_its_processes_along_and_its_items_come_again(
+def test_a_killed_worker_ends_its_processes_and_its_items_are_delivered_again(
     place: Workplace, client: SyncClient
 ) -> None:
     put(client, "processes.a", lease_ms=BRIEF_MS)
@@ -185,7 +181,7 @@ def test_a_worker_that_is_killed_takes_its_processes_along_and_its_items_come_ag
     assert {note[0] for note in place.notes("done")} == {str(n) for n in range(ITEMS)}
 
 
-def test_a_second_signal_ends_it_at_once_and_says_so(place: Workplace, client: SyncClient) -> None:
+def test_a_second_signal_ends_the_worker_at_once_and_says_so(place: Workplace, client: SyncClient) -> None:
     put(client, "threads.a")
     worker = place.start()
     until(lambda: len(place.notes("begun")) == 2, "two begun")
@@ -197,7 +193,7 @@ def test_a_second_signal_ends_it_at_once_and_says_so(place: Workplace, client: S
     assert "Stopped at once" in err
 
 
-def test_handlers_that_no_worker_process_can_import_are_told_before_anything_is_taken(
+def test_handlers_that_cannot_be_imported_are_reported_before_the_first_dequeue(
     place: Workplace, client: SyncClient
 ) -> None:
     put(client, "processes.a", 1)

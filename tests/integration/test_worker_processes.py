@@ -57,7 +57,7 @@ async def ended(runner: ProcessRunner, one: Job) -> BaseException | None:
         return await future
 
 
-def test_a_frozen_process_holds_no_call_of_the_loop_up_and_is_killed_in_time() -> None:
+def test_a_frozen_process_does_not_block_the_loop_and_is_killed_in_time() -> None:
     async def story() -> None:
         runner = ProcessRunner(work, 1, lambda text: None)
         await runner.start()
@@ -86,7 +86,7 @@ def test_a_frozen_process_holds_no_call_of_the_loop_up_and_is_killed_in_time() -
     run(story(), 120)
 
 
-def test_a_stop_does_not_wait_for_a_frozen_process_longer_than_its_drain() -> None:
+def test_a_stop_waits_for_a_frozen_process_no_longer_than_its_drain() -> None:
     async def story() -> None:
         async with FakeHost({"namespace.payload_bytes_max": LARGE}) as fake:
             client = fake.client()
@@ -107,7 +107,7 @@ def test_a_stop_does_not_wait_for_a_frozen_process_longer_than_its_drain() -> No
     run(story(), 120)
 
 
-def test_a_stop_does_not_wait_for_a_process_that_never_gets_ready() -> None:
+def test_a_stop_does_not_wait_for_a_process_that_never_becomes_ready() -> None:
     async def story() -> None:
         async with FakeHost() as fake:
             consumer = Consumer(fake.client(), work, ["t"], processes=1, rng=Random(1))
@@ -125,7 +125,7 @@ def test_a_stop_does_not_wait_for_a_process_that_never_gets_ready() -> None:
 
 
 @pytest.mark.parametrize("what", [b"unreadable exception", b"unreadable extension"])
-def test_what_cannot_be_read_here_ends_its_item_alone(what: bytes) -> None:
+def test_an_unreadable_result_fails_only_its_item(what: bytes) -> None:
     async def story() -> None:
         runner = ProcessRunner(work, 1, lambda text: None)
         await runner.start()
@@ -137,7 +137,7 @@ def test_what_cannot_be_read_here_ends_its_item_alone(what: bytes) -> None:
     run(story(), 120)
 
 
-def test_a_job_that_is_lost_before_a_process_has_it_is_not_begun() -> None:
+def test_a_job_lost_on_its_way_to_a_process_was_not_started() -> None:
     async def story() -> None:
         runner = ProcessRunner(work, 1, lambda text: None)
         await runner.start()

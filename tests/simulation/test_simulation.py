@@ -110,7 +110,7 @@ def test_a_planted_bug_is_caught(name: str) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", planted_holes.BUGS)
-def test_a_planted_bug_that_unit_tests_alone_had_shown_is_caught(name: str) -> None:
+def test_a_planted_bug_from_a_gap_of_the_simulation_is_caught(name: str) -> None:
     catches(name, planted_holes.BUGS[name])
 
 
@@ -128,7 +128,7 @@ def test_a_planted_bug_of_sessions_is_caught(name: str) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", planted_gossip.BUGS)
-def test_a_planted_bug_of_what_hosts_tell_each_other_is_caught(name: str) -> None:
+def test_a_planted_bug_of_gossip_is_caught(name: str) -> None:
     catches(name, planted_gossip.BUGS[name], "--fleet")
 
 
@@ -147,7 +147,7 @@ def test_a_planted_bug_of_durability_is_caught(name: str, options: list[str]) ->
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", planted_bytes.BUGS)
-def test_a_planted_bug_of_payloads_that_are_not_weighed_is_caught(name: str) -> None:
+def test_a_planted_bug_of_payload_limits_is_caught(name: str) -> None:
     catches(name, planted_bytes.BUGS[name], "--heavy")
 
 
@@ -167,13 +167,13 @@ def catches(name: str, bug: Bug, *options: str) -> None:
 @pytest.mark.parametrize(
     ("name", "told"), [("purges-fail", "failed; taking it over again"), ("refills-fail", "one of its tasks failed")]
 )
-def test_a_fault_that_the_host_lives_through_is_seen(name: str, told: str, options: list[str]) -> None:
+def test_a_fault_that_the_host_survives_is_reported(name: str, told: str, options: list[str]) -> None:
     done = simulate("tests.simulation.run", "--seeds", "1", "--jobs", "1", "--plant", name, *options)
     assert done.returncode == 1, done.stdout
     assert any("a fault of ours" in line and told in line and "a bug" in line for line in done.stdout.splitlines())
 
 
-def test_one_lease_has_one_believer() -> None:
+def test_no_two_consumers_hold_one_lease() -> None:
     done = simulate("tests.simulation.lease_exclusion")
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -185,12 +185,12 @@ def test_a_planted_bug_of_consumers_is_caught(name: str) -> None:
     assert "invariant 5:" in done.stdout, done.stdout
 
 
-def test_every_invariant_that_can_be_shown_is_shown_by_a_planted_bug() -> None:
+def test_every_invariant_has_a_planted_bug() -> None:
     shown = {invariant for bug in BUGS.values() for invariant in bug.shows}
     assert shown == {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 19}
 
 
 @pytest.mark.timeout(600)
-def test_a_kill_at_every_step_of_an_items_way_does_no_harm() -> None:
+def test_a_kill_at_any_step_of_an_item_breaks_no_invariant() -> None:
     done = simulate("tests.simulation.scenario")
     assert done.returncode == 0, done.stdout + done.stderr

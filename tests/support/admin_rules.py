@@ -1,9 +1,9 @@
-"""What must be true of what administrators do: pages of changes by filter, pauses, limits (invariants 1 and 19).
+"""Rules for administrators' calls: pages of changes by filter, pauses, limits (invariants 1 and 19).
 
-Always true: as `checker` promises; a page that ended unknown may have changed as
-many items as it asked for, and a pause, resume or limit that did may still hold
-from any moment on. What a page may have touched is in the casebook, as an
-operation of unknown outcome on each item of its topic.
+Always true: as in `checker`. A page of unknown outcome may have changed as many
+items as it asked for; a pause, resume or limit of unknown outcome may take effect
+at any later moment. Each item that a page may have changed has an operation of
+unknown outcome in its history.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tests.support.history import Call, CallEnd, entries
 from tests.support.item_histories import PAGES, ItemHistories, ItemHistory
 
 NAMES: Final = ("changed by filter", "pages unknown", "pauses", "limits", "refused by limits")
-"""What `counts` counts."""
+"""The keys of `count_occurrences`."""
 
-Where: TypeAlias = tuple[str | None, str | None]
+TopicKey: TypeAlias = tuple[str | None, str | None]
 """Namespace and topic."""
 
 
-def count_occurrences(book: ItemHistories) -> dict[str, int]:
-    """How often administrators did something, for people."""
+def count_occurrences(histories: ItemHistories) -> dict[str, int]:
+    """Count what administrators did, for a report."""
     count = dict.fromkeys(NAMES, 0)
-    for call in book.record.calls:
+    for call in histories.record.calls:
         if call.op in PAGES:
             count["changed by filter"] += call.results[0]["changed"] if call.end is CallEnd.OK else 0
             count["pages unknown"] += call.end is CallEnd.UNKNOWN
@@ -38,63 +38,67 @@ def count_occurrences(book: ItemHistories) -> dict[str, int]:
     return count
 
 
-def check_pages(book: ItemHistories, gone: Callable[[ItemHistory], bool]) -> Iterator[tuple[list[str], str]]:
-    """1: no more items are gone by pages than pages say that they cancelled.
+def check_pages(
+    histories: ItemHistories, was_cancelled_by_page: Callable[[ItemHistory], bool]
+) -> Iterator[tuple[list[str], str]]:
+    """1: pages remove no more items than their replies say.
 
     Args:
-        gone: nothing but a page can have removed the item.
+        was_cancelled_by_page: whether only a page can have removed the item.
 
-    Yields: the items' ids and what is wrong.
+    Yields: the items' ids and the problem.
     """
-    most: dict[Where, int] = defaultdict(int)
-    for call in book.record.calls:
+    cancelled_max: dict[TopicKey, int] = defaultdict(int)
+    for call in histories.record.calls:
         if PAGES.get(call.op) == "cancel" and call.end is not CallEnd.FAILED:
-            most[_where(call)] += call.results[0]["changed"] if call.end is CallEnd.OK else call.args["limit"]
-    items: dict[Where, list[str]] = defaultdict(list)
-    for case in book:
-        if gone(case):
-            items[case.namespace, case.requested("topic")].append(case.id)
+            cancelled_max[_topic_key(call)] += (
+                call.results[0]["changed"] if call.end is CallEnd.OK else call.args["limit"]
+            )
+    items: dict[TopicKey, list[str]] = defaultdict(list)
+    for item in histories:
+        if was_cancelled_by_page(item):
+            items[item.namespace, item.requested("topic")].append(item.id)
     for (namespace, topic), ids in items.items():
-        # A page without a topic may have removed items of each.
-        told = most[namespace, topic] + most[namespace, None]
-        if len(ids) > told:
+        # A page without a topic may have removed items of any topic.
+        cancelled = cancelled_max[namespace, topic] + cancelled_max[namespace, None]
+        if len(ids) > cancelled:
             yield (
                 ids,
-                f"pages cancelled {told} items of topic {topic} at most, and {len(ids)} are gone for no other reason",
+                f"pages cancelled at most {cancelled} items of topic {topic}, but {len(ids)} are gone for no other reason",
             )
 
 
-def check_pauses(book: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[tuple[list[str], str]]:
-    """19: whoever asks after a topic was paused gets nothing of it until somebody asks to have it resumed."""
-    pauses, resumes, imports = _changes(book, "pause"), _changes(book, "resume"), _of(book, "import")
-    for call in book.record.calls:
+def check_pauses(histories: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[tuple[list[str], str]]:
+    """19: a dequeue of a paused topic gets nothing until somebody resumes the topic."""
+    pauses, resumes, imports = _changes(histories, "pause"), _changes(histories, "resume"), _of(histories, "import")
+    for call in histories.record.calls:
         if call.op != "dequeue" or not call.results:
             continue
         assert call.returned is not None
         for topic in call.args["topics"]:
-            where = (call.args.get("namespace"), topic)
-            for pause in pauses[where]:
-                others = [*resumes[where], *imports]
-                if certainly_held(pause, others, call.invoked, call.returned, book.record.healed, spread_ms):
+            topic_key = (call.args.get("namespace"), topic)
+            for pause in pauses[topic_key]:
+                others = [*resumes[topic_key], *imports]
+                if certainly_held(pause, others, call.invoked, call.returned, histories.record.healed, spread_ms):
                     ids = [result["id"] for result in call.results if result["topic"] == topic]
                     if ids:
-                        yield ids, f"{call.name} brought items of topic {topic}, which {pause.name} had paused"
+                        yield ids, f"{call.name} delivered items of topic {topic}, which {pause.name} had paused"
                     break
 
 
-def check_limits(book: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[tuple[list[str], str]]:
-    """19: what a namespace's limit forbids is refused from its answer until somebody asks for another."""
-    changes = [call for call in _of(book, "limit") if call.args["metadata_bytes_max"] is not None]
-    for at, change in enumerate(changes):
+def check_limits(histories: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[tuple[list[str], str]]:
+    """19: once a limit is set, the namespace refuses what it forbids until somebody sets another."""
+    changes = [call for call in _of(histories, "limit") if call.args["metadata_bytes_max"] is not None]
+    for index, change in enumerate(changes):
         if change.args["metadata_bytes_max"] != 0:
             continue
-        others = [*changes[:at], *changes[at + 1 :]]
-        others = [*(other for other in others if _where(other) == _where(change)), *_of(book, "import")]
-        for call in book.record.calls:
-            if call.op != "enqueue" or call.end is not CallEnd.OK or _where(call)[0] != _where(change)[0]:
+        others = [*changes[:index], *changes[index + 1 :]]
+        others = [*(other for other in others if _topic_key(other) == _topic_key(change)), *_of(histories, "import")]
+        for call in histories.record.calls:
+            if call.op != "enqueue" or call.end is not CallEnd.OK or _topic_key(call)[0] != _topic_key(change)[0]:
                 continue
             assert call.returned is not None
-            if certainly_held(change, others, call.invoked, call.returned, book.record.healed, spread_ms):
+            if certainly_held(change, others, call.invoked, call.returned, histories.record.healed, spread_ms):
                 ids = [
                     entry.result["id"]
                     for entry in entries(call)
@@ -104,16 +108,16 @@ def check_limits(book: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[
                     yield ids, f"{call.name} enqueued items with metadata, which {change.name} had forbidden"
 
 
-def _of(book: ItemHistories, op: str) -> list[Call]:
-    return [call for call in book.record.calls if call.op == op and call.end is not CallEnd.FAILED]
+def _of(histories: ItemHistories, op: str) -> list[Call]:
+    return [call for call in histories.record.calls if call.op == op and call.end is not CallEnd.FAILED]
 
 
-def _changes(book: ItemHistories, op: str) -> dict[Where, list[Call]]:
-    found: dict[Where, list[Call]] = defaultdict(list)
-    for call in _of(book, op):
-        found[_where(call)].append(call)
+def _changes(histories: ItemHistories, op: str) -> dict[TopicKey, list[Call]]:
+    found: dict[TopicKey, list[Call]] = defaultdict(list)
+    for call in _of(histories, op):
+        found[_topic_key(call)].append(call)
     return found
 
 
-def _where(call: Call) -> Where:
+def _topic_key(call: Call) -> TopicKey:
     return call.args.get("namespace"), call.args.get("topic")

@@ -1,8 +1,8 @@
-"""Whether a change surely held for a time, by its stamps and those of others that may have undone it.
+"""Decides whether a change was certainly in effect for a time, from its stamps and those of other changes.
 
-Always true: it says yes only where every order of events within the stamps says
-yes. A change that ended unknown may take effect at any later moment until the
-history is healed, and never afterwards.
+Always true: the answer is yes only if it is yes in every order of events that
+the stamps allow. A change of unknown outcome may take effect at any later moment
+until `healed`, and not afterwards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from tests.support.history import Call, CallEnd, Stamp
 
 SPREAD_MS: Final = 50.0
-"""A change of the catalog holds on every host so much later, where all of them reach it."""
+"""The time until a change of the catalog is in effect on every host, if all of them reach it."""
 
 
 def certainly_held(
@@ -24,14 +24,14 @@ def certainly_held(
     healed: Stamp | None = None,
     spread_ms: float = SPREAD_MS,
 ) -> bool:
-    """It held all the time from `since` to `until`: none of the others may have undone it."""
+    """Whether the change was in effect all the time from `since` to `until`, and none of the others can have undone it."""
     if change.end is not CallEnd.OK or change.returned is None or since.at_ms < change.returned.at_ms + spread_ms:
         return False
     return not any(_may_follow(other, change, healed) and not until.before(other.invoked) for other in others)
 
 
 def _may_follow(other: Call, change: Call, healed: Stamp | None) -> bool:
-    """It may take effect after the change did."""
+    """Whether the other change may have taken effect after this one."""
     if other is change or other.end is CallEnd.FAILED:
         return False
     if other.end is CallEnd.UNKNOWN:

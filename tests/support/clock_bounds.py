@@ -1,16 +1,16 @@
-"""What can be reckoned about one item from stamps, settings and clocks that nearly agree.
+"""The earliest and latest times of one item that stamps, settings and slightly different clocks allow.
 
-Holds `Bounds` and functions of a `Case`. Always true: each answer is the
-earliest or latest that any order of events within the stamps allows. Judges
-nothing; that is the checker's.
+Holds `ClockBounds` and functions of an `ItemHistory`. Always true: each result
+is the earliest or latest in any order of events that the stamps allow. Does not
+judge; the checker does.
 
-What the server may have dropped by itself, where the history does not list it:
-- by a purge of its topic that was under way when it was enqueued, or came later;
-- by TTL, when `ttl_ms` had passed since the enqueue was asked for;
-- by retention, when the item may have died and `dead_retention_ms` had passed
+If the history does not list dropped items, the server may have dropped an item:
+- by a purge of its topic, unless the purge was over before the enqueue;
+- by TTL, if `ttl_ms` have passed since the enqueue began;
+- by retention, if the item may have died and `dead_retention_ms` have passed
   since the first dequeue that could have leased it;
-- at most once, when it was delivered and its lease was over or given back, or
-  when a dequeue of its topic did not bring it (the host may have leased it and
+- by the at-most-once policy, if it was delivered and its lease has ended, or if
+  a dequeue of its topic did not bring it (the host may have leased it and
   crashed).
 """
 
@@ -25,14 +25,14 @@ from tests.support.item_histories import DeliveryReceipt, ItemHistory
 
 @dataclass(slots=True, frozen=True)
 class ClockBounds:
-    """What the run was configured with, and how well clocks agree.
+    """The settings of the run, and how well its clocks agree.
 
-    `slew_ms` and `slew_ratio`: a duration of d ms on the server is, to the
-    observer, d ms, give or take `slew_ms + slew_ratio * d`; at least 1 ms, since
-    servers count whole milliseconds. `late_ms`: by so much in all may takeovers
-    make it longer. None for a setting means that it is not
-    known: nothing is concluded from it; for `key_window_ms` and
-    `dead_retention_ms`, that it is longer than the run.
+    `slew_ms` and `slew_ratio`: to the observer, a duration of d ms on the server
+    is d ms, give or take `slew_ms + slew_ratio * d`. This is at least 1 ms,
+    because servers count whole milliseconds. `late_ms`: the most that all
+    takeovers together add to a duration. A setting that is None is unknown, and
+    nothing is concluded from it; `key_window_ms` and `dead_retention_ms` are
+    then longer than the run.
     """
 
     lease_ms_default: int | None = None
@@ -44,10 +44,10 @@ class ClockBounds:
     slew_ratio: float = 0.0
     late_ms: float = 0.0
     spread_ms: float = SPREAD_MS
-    """So much later a change of the catalog holds on every host."""
+    """The time until a change of the catalog is in effect on every host."""
     bound_ms: float | None = None
-    """Invariant 11: how long something may be overdue, and how long one consumer may have waited for a
-    ready item, over all its calls that brought nothing. None: not checked."""
+    """Invariant 11: how long an item may be overdue, and how long one consumer may wait for a ready item
+    in all its empty dequeues together. None: not checked."""
 
     def shortest_ms(self, duration_ms: float) -> float:
         return duration_ms * (1 - self.slew_ratio) - self.slew_ms
@@ -56,55 +56,57 @@ class ClockBounds:
         return duration_ms * (1 + self.slew_ratio) + self.slew_ms + self.late_ms
 
 
-def may_have_been_redriven(case: ItemHistory) -> bool:
-    """It may have been redriven, which gives fresh attempts and a fresh TTL."""
-    return bool(case.possible_operations("redrive"))
+def may_have_been_redriven(item: ItemHistory) -> bool:
+    """Whether it may have been redriven, which resets its attempts and its TTL."""
+    return bool(item.possible_operations("redrive"))
 
 
 def requested_delay_ms(entry: Entry) -> float | None:
-    """How long from its call an item must wait: the relative delay, or the absolute time made relative."""
+    """Return how long after its call an item must wait: the delay, or the absolute time made relative."""
     delay = entry.requested.get("delay_ms")
     return delay if delay is not None else entry.requested.get("deliver_after_in_ms")
 
 
-def earliest_ready_ms(case: ItemHistory, bounds: ClockBounds) -> float:
-    """The earliest moment at which the item can have been ready; it must have been enqueued."""
-    moved = [entry for entry in case.possible_operations("update") if requested_delay_ms(entry) is not None]
+def earliest_ready_ms(item: ItemHistory, bounds: ClockBounds) -> float:
+    """Return the earliest moment at which the item can have been ready. It must have been enqueued."""
+    moved = [entry for entry in item.possible_operations("update") if requested_delay_ms(entry) is not None]
     return min(
-        entry.invoked.at_ms + bounds.shortest_ms(requested_delay_ms(entry) or 0) for entry in (*case.origins, *moved)
+        entry.invoked.at_ms + bounds.shortest_ms(requested_delay_ms(entry) or 0) for entry in (*item.origins, *moved)
     )
 
 
-def attempts_max(case: ItemHistory, bounds: ClockBounds) -> int | None:
-    """0: without limit; None: not known."""
-    limit = case.requested("attempts_max", bounds.attempts_max_default)
+def attempts_max(item: ItemHistory, bounds: ClockBounds) -> int | None:
+    """Return its attempts; 0 without a limit, None if unknown."""
+    limit = item.requested("attempts_max", bounds.attempts_max_default)
     return None if limit is None else int(limit)
 
 
-def _item_lease(case: ItemHistory, bounds: ClockBounds) -> float | None:
-    lease = case.requested("lease_ms", bounds.lease_ms_default)
+def _item_lease(item: ItemHistory, bounds: ClockBounds) -> float | None:
+    lease = item.requested("lease_ms", bounds.lease_ms_default)
     return None if lease is None else float(lease)
 
 
-def earliest_lease_end_ms(case: ItemHistory, receipt: DeliveryReceipt, bounds: ClockBounds) -> float:
-    """The earliest moment at which a lease can have run out; minus infinity when that is not known.
+def earliest_lease_end_ms(item: ItemHistory, receipt: DeliveryReceipt, bounds: ClockBounds) -> float:
+    """Return the earliest moment at which a lease can have ended; minus infinity if that is unknown.
 
-    It was granted after it was asked for, and after the item was ready first. An extension replaces the end, so the
-    last one counts; any that may have been the last may be it.
+    A lease begins after it was requested, and after the item was first ready. An extension replaces its end, so
+    the last extension counts. If several may have been the last, the earliest end is returned.
     """
     lease = receipt.call.args.get("lease_ms")
     if lease is None:
-        lease = _item_lease(case, bounds)
+        lease = _item_lease(item, bounds)
     if lease is None:
         lease = receipt.result.get("lease_remaining_ms")
-    begun_ms = (
-        max(receipt.requested.at_ms, earliest_ready_ms(case, bounds)) if case.origins else receipt.requested.at_ms
+    start_ms = (
+        max(receipt.requested.at_ms, earliest_ready_ms(item, bounds)) if item.origins else receipt.requested.at_ms
     )
-    grants: list[tuple[float, Stamp | None, float | None]] = [(begun_ms, receipt.received, lease)]
-    extensions = case.possible_operations("extend", token=receipt.token)
+    grants: list[tuple[float, Stamp | None, float | None]] = [(start_ms, receipt.received, lease)]
+    extensions = item.possible_operations("extend", token=receipt.token)
     for entry in extensions:
-        asked = entry.requested.get("lease_ms")
-        grants.append((entry.invoked.at_ms, entry.returned, _item_lease(case, bounds) if asked is None else asked))
+        length_ms = entry.requested.get("lease_ms")
+        if length_ms is None:
+            length_ms = _item_lease(item, bounds)
+        grants.append((entry.invoked.at_ms, entry.returned, length_ms))
     acknowledged = [entry.invoked for entry in extensions if entry.end is CallEnd.OK]
     ends = []
     for start_ms, answered, length in grants:
@@ -116,91 +118,90 @@ def earliest_lease_end_ms(case: ItemHistory, receipt: DeliveryReceipt, bounds: C
     return min(ends)
 
 
-def inserted_between_ms(case: ItemHistory) -> tuple[float, float]:
-    """Between which moments the item was inserted."""
-    seen = [entry.returned for entry in case.enqueued] + [each.received for each in case.receipts]
+def inserted_between_ms(item: ItemHistory) -> tuple[float, float]:
+    """Return the two moments between which the item was inserted."""
+    seen = [entry.returned for entry in item.enqueued] + [each.received for each in item.receipts]
     known = [stamp.at_ms for stamp in seen if stamp is not None]
-    return _first_asked_ms(case), min(known, default=_ended_ms(case, None))
+    return _first_requested_ms(item), min(known, default=_ended_ms(item, None))
 
 
-def _first_asked_ms(case: ItemHistory) -> float:
-    return min(entry.invoked.at_ms for entry in case.origins)
+def _first_requested_ms(item: ItemHistory) -> float:
+    return min(entry.invoked.at_ms for entry in item.origins)
 
 
-def _ended_ms(case: ItemHistory, at_ms: float | None) -> float:
-    ended = case.histories.record.ended
+def _ended_ms(item: ItemHistory, at_ms: float | None) -> float:
+    ended = item.histories.record.ended
     assert ended is not None
     return ended.at_ms if at_ms is None else at_ms
 
 
-def may_have_expired(case: ItemHistory, bounds: ClockBounds, at_ms: float | None = None) -> bool:
-    """By its TTL, at `at_ms` or by the end."""
-    ttl = case.requested("ttl_ms")
-    return ttl is not None and _ended_ms(case, at_ms) >= _first_asked_ms(case) + bounds.shortest_ms(ttl)
+def may_have_expired(item: ItemHistory, bounds: ClockBounds, at_ms: float | None = None) -> bool:
+    """Whether its TTL may have ended by `at_ms`; without that, by the end of the history."""
+    ttl = item.requested("ttl_ms")
+    return ttl is not None and _ended_ms(item, at_ms) >= _first_requested_ms(item) + bounds.shortest_ms(ttl)
 
 
-def may_have_been_purged(case: ItemHistory) -> bool:
-    """By a purge of its topic that was not certainly over before the item was enqueued."""
-    return any(not _precedes_item(case, call) for call in case.purges())
+def may_have_been_purged(item: ItemHistory) -> bool:
+    """Whether a purge of its topic may have deleted it: one that was not certainly over before the enqueue."""
+    return any(not _precedes_item(item, call) for call in item.purges())
 
 
-def may_have_aged(case: ItemHistory, bounds: ClockBounds, at_ms: float | None = None) -> bool:
-    """By the retention of dead items, at `at_ms` or by the end."""
+def may_have_aged(item: ItemHistory, bounds: ClockBounds, at_ms: float | None = None) -> bool:
+    """Whether its retention may have ended by `at_ms`; without that, by the end of the history."""
     if bounds.dead_retention_ms is None:
         return False
-    given_up = any(entry.requested.get("dead") for entry in case.possible_operations("nack"))
-    leased = [call.invoked.at_ms for call in case.dequeues() if not _precedes_item(case, call)]
-    if not leased or not (given_up or attempts_max(case, bounds) != 0):
+    given_up = any(entry.requested.get("dead") for entry in item.possible_operations("nack"))
+    leased = [call.invoked.at_ms for call in item.dequeues() if not _precedes_item(item, call)]
+    if not leased or not (given_up or attempts_max(item, bounds) != 0):
         return False
-    return _ended_ms(case, at_ms) >= min(leased) + bounds.shortest_ms(bounds.dead_retention_ms)
+    return _ended_ms(item, at_ms) >= min(leased) + bounds.shortest_ms(bounds.dead_retention_ms)
 
 
-def may_have_ended(case: ItemHistory, bounds: ClockBounds) -> bool:
-    """Because it was to be delivered at most once and its only lease was over by the end."""
-    if not case.requested("at_most_once", False):
+def may_have_ended(item: ItemHistory, bounds: ClockBounds) -> bool:
+    """Whether it was an at-most-once item and its only lease may have ended by the end of the history."""
+    if not item.requested("at_most_once", False):
         return False
-    for each in case.receipts:
-        if case.possible_operations("nack", token=each.token) or _ended_ms(case, None) >= earliest_lease_end_ms(
-            case, each, bounds
+    for each in item.receipts:
+        if item.possible_operations("nack", token=each.token) or _ended_ms(item, None) >= earliest_lease_end_ms(
+            item, each, bounds
         ):
             return True
-    brought = {id(each.call) for each in case.receipts}
-    return any(id(call) not in brought and not _precedes_item(case, call) for call in case.dequeues())
+    brought = {id(each.call) for each in item.receipts}
+    return any(id(call) not in brought and not _precedes_item(item, call) for call in item.dequeues())
 
 
-def _precedes_item(case: ItemHistory, call: Call) -> bool:
-    """A call that was over before the item can have existed; one that ended unknown may not have been."""
+def _precedes_item(item: ItemHistory, call: Call) -> bool:
+    """Whether the call was certainly over before the item existed. A call of unknown outcome is not."""
     returned = call.returned if call.end is CallEnd.OK else None
-    return returned is not None and all(returned.before(entry.invoked) for entry in case.origins)
+    return returned is not None and all(returned.before(entry.invoked) for entry in item.origins)
 
 
-def latest_ready_ms(case: ItemHistory, bounds: ClockBounds) -> float | None:
-    """The latest moment by which a present item must have become ready for the last time; None: not known.
+def latest_ready_ms(item: ItemHistory, bounds: ClockBounds) -> float | None:
+    """Return the moment by which an item in the tables must have become ready for the last time; None if unknown.
 
-    Each thing that may have held it back is reckoned at its longest. What ended
-    unknown before `healed` has taken effect by then, if ever; what did so later
-    may still.
+    Each delay is taken at its longest. A call of unknown outcome from before
+    `healed` has taken effect by then, if at all. A later one may still take effect.
     """
-    record = case.histories.record
-    lease, healed = _item_lease(case, bounds), record.healed
+    record = item.histories.record
+    lease, healed = _item_lease(item, bounds), record.healed
     if (
-        not case.enqueued
+        not item.enqueued
         or lease is None
         or healed is None
-        or may_have_been_redriven(case)
-        or case.possible_operations("update")
+        or may_have_been_redriven(item)
+        or item.possible_operations("update")
     ):
         return None
-    held = [(entry.call, entry.returned, requested_delay_ms(entry) or 0) for entry in case.origins]
-    brought = {id(each.call) for each in case.receipts}
-    for call in case.dequeues():
-        # A host may have leased the item, left it out of its answer, and crashed before it gave it back.
+    held = [(entry.call, entry.returned, requested_delay_ms(entry) or 0) for entry in item.origins]
+    brought = {id(each.call) for each in item.receipts}
+    for call in item.dequeues():
+        # A host may have leased the item, left it out of its reply, and crashed before it released it.
         answered = call.returned if id(call) in brought else None
         if answered is not None or call.end is CallEnd.UNKNOWN or call.invoked.before(healed):
             held.append((call, answered, call.args.get("lease_ms") or lease))
-    for entry in case.possible_operations("extend"):
+    for entry in item.possible_operations("extend"):
         held.append((entry.call, entry.returned, entry.requested.get("lease_ms") or lease))
-    for entry in case.possible_operations("nack", "release"):
+    for entry in item.possible_operations("nack", "release"):
         wait = requested_delay_ms(entry) if entry.call.op == "nack" else 0
         wait = bounds.backoff_ms_max if wait is None else wait
         if wait is None:

@@ -1,27 +1,27 @@
-"""The history of a run: what clients asked, what they were told, and what the tables held in the end.
+"""The history of a run: the calls of clients, their results, and the contents of the tables at the end.
 
-Holds `History`, which writes events down, and `Call`, `Entry` and `Record`, as
-which they are read back. Always true: an event is one JSON line with sorted
-keys, so the same run gives the same bytes; lines of one source stand in the
-order in which they happened. Knows nothing of clients or of what is right.
+`History` writes events. `read` turns them back into a `Record` of `Call`s and
+`Entry`s. Always true: an event is one JSON line with sorted keys, so the same
+run gives the same bytes. Lines of one source are in the order of their events.
+Knows nothing of clients, and does not judge.
 
 Lines, all with `at` (milliseconds on the observer's clock), `source` and `seq`:
 - `invoke`: `call`, `process`, `op`, `args` (of the whole call), `items` (one
   object for each item of the batch).
-- `ok`: `call`, `results`: for each item an object, `{"error": CODE}` where that
-  one failed. For dequeue: one object for each delivery, with `asked_at` where a
-  poll that the call took over had asked for it before.
+- `ok`: `call`, `results`: an object for each item, `{"error": CODE}` if the item
+  failed. For dequeue: one object for each delivery, with `asked_at` if an
+  earlier poll, which the call took over, had asked for it.
 - `fail`: `call`, `error`: the code of the whole call. `UNKNOWN_OUTCOME` is
   written as `unknown`.
 - `unknown`: `call`. A call that never returned is unknown as well.
 - `healed`: from here on every server is up, no fault is injected, and no call
-  that ended unknown can still take effect.
+  of unknown outcome can still take effect.
 - `dropped`: `id`, `why`: the server deleted an item on its own (`expired`,
-  `at most once`, `retention`). `drops known`: all of these were written down.
+  `at most once`, `retention`). `drops known`: the history lists all of these.
 - `present`: `rows`: everything that the tables hold at the end.
 
-Payloads are known by `mark`, a hash; the workload makes every one unique.
-Several processes each write a file of their own; `read_files` merges them.
+A payload is named by its `mark`, a hash; the workload makes each payload unique.
+Each process writes its own file; `read_files` merges them.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ UNKNOWN = "UNKNOWN_OUTCOME"
 
 
 def mark(payload: bytes) -> str:
-    """The name of a payload in a history."""
+    """Return the name of a payload in a history."""
     return hashlib.blake2b(payload, digest_size=8).hexdigest()
 
 
 def machine_clock_ms() -> float:
-    """A clock that all processes of a machine share."""
+    """Read the clock that all processes of a machine share."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000 / 1000
 
 
 class History:
-    """Writes events down, in memory and, where `path` is given, at once to a file.
+    """Keeps events in memory and, if `path` is given, appends each to a file at once.
 
     Args:
         clock_ms: the observer's clock; it must never go back.
         source: the writer's name, unique among files that are merged.
-        path: appended to, a line an event, each in one write, so that a kill
-            loses at most the line under way.
+        path: the file. Each event is one line and one write, so a kill loses at
+            most the line that is being written.
     """
 
     def __init__(self, clock_ms: Callable[[], float], *, source: str = "run", path: Path | None = None) -> None:
@@ -71,7 +71,7 @@ class History:
             self._file = path.open("ab", buffering=0)
 
     def invoke(self, process: str, op: str, items: Sequence[Event], **args: Any) -> int:
-        """Before a call is made; returns the call's number."""
+        """Record a call that is about to be made. Returns its number."""
         self._calls += 1
         self._note("invoke", call=self._calls, process=process, op=op, items=list(items), args=args)
         return self._calls
@@ -98,8 +98,8 @@ class History:
         self._note("drops known")
 
     def present(self, rows: Sequence[Event]) -> None:
-        """The tables, at the end. Each row: id, mark, topic, priority, state (lower case), token, attempt,
-        attempts_max and, where something is scheduled, due_in_ms (negative: overdue)."""
+        """Record the tables at the end. Each row: id, mark, topic, priority, state (lower case), token, attempt,
+        attempts_max and, if something is scheduled, due_in_ms (negative: overdue)."""
         self._note("present", rows=sorted(rows, key=lambda row: str(row["id"])))
 
     @property
@@ -107,7 +107,7 @@ class History:
         return list(self._events)
 
     def text(self) -> str:
-        """The whole history as JSON lines."""
+        """Return the whole history as JSON lines."""
         return "".join(_line(event) for event in self._events)
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ def _line(event: Event) -> str:
 
 
 def read_files(paths: Iterable[Path]) -> list[Event]:
-    """The events of several sources, in the order of the clock; a last line cut short by a kill is left out."""
+    """Return the events of several files, in the order of the clock, without a last line that a kill left incomplete."""
     events: list[Event] = []
     for path in sorted(paths):
         for line in path.read_bytes().split(b"\n")[:-1]:
@@ -140,14 +140,14 @@ def read_files(paths: Iterable[Path]) -> list[Event]:
 
 @dataclass(slots=True, frozen=True)
 class Stamp:
-    """When something happened. Two stamps may be too close to be told apart."""
+    """The moment of an event. The order of two stamps may be unknown."""
 
     at_ms: float
     source: str
     seq: int
 
     def before(self, other: Stamp) -> bool:
-        """Certainly earlier."""
+        """Whether this is certainly earlier."""
         if self.source == other.source:
             return self.seq < other.seq
         return self.at_ms < other.at_ms
@@ -163,7 +163,7 @@ class CallEnd(enum.Enum):
 
 @dataclass(slots=True)
 class Call:
-    """One call. `returned` is None when no answer was ever seen; then `end` is UNKNOWN."""
+    """One call. Without a reply `returned` is None and `end` is UNKNOWN."""
 
     source: str
     number: int
@@ -183,13 +183,13 @@ class Call:
 
     @property
     def may_have_effect(self) -> bool:
-        """It took effect, or may have."""
+        """Whether the call took effect, or may have."""
         return self.end is not CallEnd.FAILED
 
 
 @dataclass(slots=True)
 class Entry:
-    """One item of a batched call: what was asked of it and how that ended."""
+    """One item of a batched call: the request for it and its result."""
 
     call: Call
     requested: Event
@@ -203,12 +203,12 @@ class Entry:
 
     @property
     def returned(self) -> Stamp | None:
-        """When the outcome was known; None for outcomes that never were, which may still come."""
+        """The moment of the reply; None if the outcome is unknown, as the call may still take effect."""
         return self.call.returned if self.end is not CallEnd.UNKNOWN else None
 
     @property
     def may_have_effect(self) -> bool:
-        """It took effect, or may have."""
+        """Whether the request took effect, or may have."""
         return self.end is not CallEnd.FAILED
 
 
@@ -222,11 +222,11 @@ class Record:
     drops_known: bool = False
     healed: Stamp | None = None
     ended: Stamp | None = None
-    """When the tables were read; else the last event."""
+    """The moment at which the tables were read; without that, of the last event."""
 
 
 def read(events: Iterable[Event]) -> Record:
-    """Builds calls from events, which must be in the order of `read_files`."""
+    """Build calls from events, which must be in the order of `read_files`."""
     record = Record()
     calls: dict[tuple[str, int], Call] = {}
     for event in events:
@@ -256,18 +256,18 @@ def read(events: Iterable[Event]) -> Record:
 
 
 def entries(call: Call) -> list[Entry]:
-    """A batched call, item by item (dequeue has none: its results are deliveries)."""
+    """Return a batched call item by item. A dequeue has no entries: its results are deliveries."""
     found = []
-    for at, asked in enumerate(call.items):
-        if call.end is CallEnd.OK and at < len(call.results):
-            result = call.results[at]
+    for index, requested in enumerate(call.items):
+        if call.end is CallEnd.OK and index < len(call.results):
+            result = call.results[index]
             code = result.get("error")
             end = CallEnd.OK if code is None else CallEnd.UNKNOWN if code == UNKNOWN else CallEnd.FAILED
-            found.append(Entry(call, asked, end, code, result))
+            found.append(Entry(call, requested, end, code, result))
         else:
-            # An answer too short says nothing of the rest.
+            # A reply that is too short leaves the rest unknown.
             end = CallEnd.UNKNOWN if call.end is CallEnd.OK else call.end
-            found.append(Entry(call, asked, end, call.code, {}))
+            found.append(Entry(call, requested, end, call.code, {}))
     return found
 
 

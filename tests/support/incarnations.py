@@ -1,8 +1,8 @@
-"""The lives of a namespace that is deleted and created again, as a history shows them.
+"""The incarnations of a namespace that is deleted and created again, as a history shows them.
 
-Holds the rule that a reply names an item of the present life, for invariant 3.
-Always true: only an acknowledged deletion ends a life for certain; a deletion or
-an import of unknown outcome may have ended one.
+Holds the rule that a reply names an item of the current incarnation, for
+invariant 3. Always true: only an acknowledged deletion certainly ends an
+incarnation; a deletion or an import of unknown outcome may have ended one.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from tests.support.item_histories import ItemHistories, ItemHistory
 ENDING = ("delete", "import")
 
 
-def ids_of_earlier_incarnations(book: ItemHistories) -> Iterator[tuple[tuple[str], str]]:
-    """Ids that an enqueue was answered with, though they are of a life of the namespace that was over."""
-    deletions = [call for call in book.calls_of("delete") if call.end is CallEnd.OK]
-    for case in book:
+def ids_of_earlier_incarnations(histories: ItemHistories) -> Iterator[tuple[tuple[str], str]]:
+    """Yield the ids that an enqueue returned although their incarnation of the namespace had ended."""
+    deletions = [call for call in histories.calls_of("delete") if call.end is CallEnd.OK]
+    for item in histories:
         for deletion in deletions:
-            if case.namespace == deletion.args.get("namespace") and _outlives(case, deletion):
-                yield (case.id,), f"an enqueue names it after {deletion.name} had deleted its namespace"
+            if item.namespace == deletion.args.get("namespace") and _outlives(item, deletion):
+                yield (item.id,), f"an enqueue returned it after {deletion.name} had deleted its namespace"
                 break
 
 
-def _outlives(case: ItemHistory, deletion: Call) -> bool:
-    """The item was acknowledged before the deletion began, and again by an enqueue that began after it was over."""
-    over = deletion.returned
-    known = any(entry.returned is not None and entry.returned.before(deletion.invoked) for entry in case.enqueued)
-    return known and over is not None and any(over.before(entry.invoked) for entry in case.enqueued)
+def _outlives(item: ItemHistory, deletion: Call) -> bool:
+    """Whether an enqueue returned the item before the deletion began, and another that began after it had ended."""
+    deleted = deletion.returned
+    existed = any(entry.returned is not None and entry.returned.before(deletion.invoked) for entry in item.enqueued)
+    return existed and deleted is not None and any(deleted.before(entry.invoked) for entry in item.enqueued)
 
 
-def incarnation_may_have_ended(book: ItemHistories, namespace: object, from_ms: float, to_ms: float) -> bool:
-    """A life of the namespace may have ended between these moments, and its keys with it."""
+def incarnation_may_have_ended(histories: ItemHistories, namespace: object, from_ms: float, to_ms: float) -> bool:
+    """Whether an incarnation of the namespace, and its keys, may have ended between these moments."""
     return any(
         call.args.get("namespace") == namespace
         and call.end is not CallEnd.FAILED
         and call.invoked.at_ms <= to_ms
         and (call.returned is None or call.end is not CallEnd.OK or call.returned.at_ms >= from_ms)
         for op in ENDING
-        for call in book.calls_of(op)
+        for call in histories.calls_of(op)
     )

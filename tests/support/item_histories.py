@@ -1,8 +1,8 @@
-"""A history sorted by item: for each id, all that was done to it and seen of it.
+"""A history sorted by item: for each id, all operations on it and all replies that show it.
 
-Holds `Casebook` and its `Case`s. Always true: a case's deliveries stand in the
-order of their tokens, everything else in the order of the history. Draws no
-conclusions; those are the checker's.
+Holds `ItemHistories` and its `ItemHistory`s. Always true: the deliveries of an
+item are in the order of their tokens, everything else in the order of the
+history. Does not judge; the checker does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ENDING = ("nack", "release")
 """The operations that end a lease and leave the item."""
 DESTROYING = ("ack", "cancel")
 PAGES = {"cancel matching": "cancel", "update matching": "update", "redrive matching": "redrive"}
-"""Calls that do by filter, a page a call, what another does by id."""
+"""Calls that change items by filter, one page per call, and the call that does the same by id."""
 BY_ID = ("ack", "nack", "extend", "release", "cancel", "redrive", "update")
 
 
@@ -35,7 +35,7 @@ class DeliveryReceipt:
 
     @property
     def requested(self) -> Stamp:
-        """When it was asked for: by its call, or by a poll that the call took over."""
+        """When it was requested: by its call, or by an earlier poll that the call took over."""
         asked_ms = self.result.get("asked_at")
         return self.call.invoked if asked_ms is None else Stamp(asked_ms, "a poll", 0)
 
@@ -50,7 +50,7 @@ class DeliveryReceipt:
 
 @dataclass
 class ItemHistory:
-    """One item id. What is derived is kept, so ask only when the casebook is complete."""
+    """The history of one item id. Properties are cached: read them only when all events are sorted in."""
 
     id: str
     histories: ItemHistories
@@ -59,22 +59,22 @@ class ItemHistory:
     receipts: list[DeliveryReceipt] = field(default_factory=list)
     ops: dict[str, list[Entry]] = field(default_factory=lambda: {op: [] for op in BY_ID})
     explained: list[Call] = field(default_factory=list)
-    """Calls that asked why it is not delivered."""
+    """`explain` calls for it."""
     foreign: list[Entry] = field(default_factory=list)
-    """Operations on this id by clients of another namespace; in `ops` are only those of its own."""
+    """Operations on this id by clients of another namespace; `ops` holds those of its own namespace."""
     row: Event | None = None
     dropped: Event | None = None
 
     @cached_property
     def namespace(self) -> str | None:
-        """Where it was enqueued; None when that is not known."""
+        """The namespace in which it was enqueued; None if that is unknown."""
         for entry in self.origins:
             return entry.call.args.get("namespace")
         return None
 
     @cached_property
     def marks(self) -> list[str]:
-        """The payloads that were seen under this id, as enqueued, delivered or present."""
+        """The payloads that enqueues, deliveries and the final row show for this id."""
         seen = [entry.requested["mark"] for entry in self.enqueued] + [each.result["mark"] for each in self.receipts]
         if self.row is not None and self.row.get("mark") is not None:
             seen.append(self.row["mark"])
@@ -82,21 +82,21 @@ class ItemHistory:
 
     @cached_property
     def origins(self) -> list[Entry]:
-        """The enqueues that may have made this item; those that failed cannot have."""
+        """The enqueues that may have made this item. A failed enqueue cannot."""
         if not self.marks:
             return []
         maybe = self.histories.by_mark.get(self.marks[0], [])
         return [e for e in maybe if e.end is CallEnd.UNKNOWN or (e.end is CallEnd.OK and e.result.get("id") == self.id)]
 
     def requested(self, name: str, default: Any = None) -> Any:
-        """A property that the item was enqueued with."""
+        """Return a property with which the item was enqueued."""
         for entry in self.origins:
             value = entry.requested.get(name)
             return default if value is None else value
         return default
 
     def possible_operations(self, *ops: str, token: int | None = None) -> list[Entry]:
-        """Operations on this item that took effect or may have."""
+        """Return the operations on this item that took effect or may have."""
         return [
             entry
             for op in ops
@@ -105,30 +105,30 @@ class ItemHistory:
         ]
 
     def acknowledged_operations(self, *ops: str, token: int | None = None) -> list[Entry]:
-        """Operations on this item that were acknowledged."""
+        """Return the operations on this item that were acknowledged."""
         return [entry for entry in self.possible_operations(*ops, token=token) if entry.end is CallEnd.OK]
 
     def dequeues(self) -> list[Call]:
-        """Calls that may have leased the item, whether or not they brought it."""
+        """Return the calls that may have leased the item, including those that did not bring it."""
         topics = {(e.call.args.get("namespace"), e.requested["topic"]) for e in self.origins}
         return [call for key in sorted(topics, key=str) for call in self.histories.dequeues.get(key, [])]
 
     def purges(self) -> list[Call]:
-        """Purges of its topic that took effect or may have."""
+        """Return the purges of its topic that took effect or may have."""
         topics = {(e.call.args.get("namespace"), e.requested["topic"]) for e in self.origins}
         return [call for key in sorted(topics, key=str) for call in self.histories.purges.get(key, [])]
 
     def timeline(self) -> list[str]:
-        """Every event of the item, in time order, one line each."""
-        lines = [line for entry in self._tried_enqueues() for line in _format_entry(entry)]
+        """Return every event of the item in the order of time, one line each."""
+        lines = [line for entry in self._enqueue_attempts() for line in _format_entry(entry)]
         lines += [line for op in BY_ID for entry in self.ops[op] for line in _format_entry(entry)]
         for each in self.receipts:
-            who = f"{each.call.process}: {each.call.name}"
-            got = " ".join(f"{name}={each.result[name]}" for name in sorted(each.result) if name != "id")
-            lines.append((each.requested, f"{who} asks for {each.call.args.get('topics')}"))
-            lines.append((each.received, f"{who} brings it: {got}"))
+            call_name = f"{each.call.process}: {each.call.name}"
+            fields = " ".join(f"{name}={each.result[name]}" for name in sorted(each.result) if name != "id")
+            lines.append((each.requested, f"{call_name} requests {each.call.args.get('topics')}"))
+            lines.append((each.received, f"{call_name} delivers it: {fields}"))
         for call in self.purges():
-            lines.append((call.invoked, f"{call.process}: {call.name} asks for its topic"))
+            lines.append((call.invoked, f"{call.process}: {call.name} purges its topic"))
             if call.returned is not None:
                 lines.append((call.returned, f"{call.process}: {call.name}: {call.end.value}"))
         if self.dropped is not None:
@@ -141,7 +141,7 @@ class ItemHistory:
         lines.sort(key=lambda line: (line[0].at_ms, line[0].source, line[0].seq))
         return [f"{stamp.at_ms:>12.3f} ms  {text}" for stamp, text in lines]
 
-    def _tried_enqueues(self) -> list[Entry]:
+    def _enqueue_attempts(self) -> list[Entry]:
         return [entry for each in self.marks for entry in self.histories.by_mark.get(each, [])]
 
 
@@ -153,13 +153,13 @@ class ItemHistories:
     item_histories: dict[str, ItemHistory] = field(default_factory=dict)
     by_mark: dict[str, list[Entry]] = field(default_factory=dict)
     dequeues: dict[tuple[str | None, str], list[Call]] = field(default_factory=dict)
-    """By namespace and topic; without those that failed."""
+    """By namespace and topic, without failed calls."""
     purges: dict[tuple[str | None, str], list[Call]] = field(default_factory=dict)
-    """Likewise."""
+    """By namespace and topic, without failed calls."""
     by_op: dict[str, list[Call]] = field(default_factory=dict)
 
     def calls_of(self, op: str) -> list[Call]:
-        """All calls of an operation."""
+        """Return all calls of an operation."""
         return self.by_op.get(op, [])
 
     def __iter__(self) -> Iterator[ItemHistory]:
@@ -172,70 +172,70 @@ class ItemHistories:
 
 
 def sort_by_item(record: Record) -> ItemHistories:
-    """Sorts a record by item."""
-    book = ItemHistories(record)
+    """Sort a record by item."""
+    histories = ItemHistories(record)
     for call in record.calls:
-        book.by_op.setdefault(call.op, []).append(call)
+        histories.by_op.setdefault(call.op, []).append(call)
         if call.op == "enqueue":
             for entry in entries(call):
-                book.by_mark.setdefault(entry.requested["mark"], []).append(entry)
+                histories.by_mark.setdefault(entry.requested["mark"], []).append(entry)
                 if entry.end is CallEnd.OK:
-                    book.item_history(entry.result["id"]).enqueued.append(entry)
+                    histories.item_history(entry.result["id"]).enqueued.append(entry)
         elif call.op == "dequeue":
-            _sort_dequeue(book, call)
+            _sort_dequeue(histories, call)
         elif call.op == "purge":
             if call.end is not CallEnd.FAILED:
-                book.purges.setdefault((call.args.get("namespace"), call.args["topic"]), []).append(call)
+                histories.purges.setdefault((call.args.get("namespace"), call.args["topic"]), []).append(call)
         elif call.op == "explain":
-            book.item_history(call.args["id"]).explained.append(call)
+            histories.item_history(call.args["id"]).explained.append(call)
         elif call.op in BY_ID:
             for entry in entries(call):
-                book.item_history(entry.requested["id"]).ops[call.op].append(entry)
+                histories.item_history(entry.requested["id"]).ops[call.op].append(entry)
     for number, row in (record.present or {}).items():
-        book.item_history(number).row = row
+        histories.item_history(number).row = row
     for number, event in record.dropped.items():
-        book.item_history(number).dropped = event
-    for case in book:
-        case.receipts.sort(key=lambda each: each.token)
-        for op, found in case.ops.items():
-            case.foreign += [entry for entry in found if _is_foreign(case, entry.call)]
-            case.ops[op] = [entry for entry in found if not _is_foreign(case, entry.call)]
+        histories.item_history(number).dropped = event
+    for item in histories:
+        item.receipts.sort(key=lambda each: each.token)
+        for op, found in item.ops.items():
+            item.foreign += [entry for entry in found if _is_foreign(item, entry.call)]
+            item.ops[op] = [entry for entry in found if not _is_foreign(item, entry.call)]
     for call in record.calls:
         if call.op in PAGES and call.end is not CallEnd.FAILED:
-            _sort_page(book, call)
-    return book
+            _sort_page(histories, call)
+    return histories
 
 
-def _is_foreign(case: ItemHistory, call: Call) -> bool:
-    return case.namespace is not None and call.args.get("namespace") != case.namespace
+def _is_foreign(item: ItemHistory, call: Call) -> bool:
+    return item.namespace is not None and call.args.get("namespace") != item.namespace
 
 
-def _sort_page(book: ItemHistories, call: Call) -> None:
-    """Whatever matched may have been changed, and nobody is told what did."""
-    over, topic = call.returned if call.end is CallEnd.OK else None, call.args["topic"]
-    for case in book:
-        if case.namespace != call.args.get("namespace") or (topic is not None and case.requested("topic") != topic):
+def _sort_page(histories: ItemHistories, call: Call) -> None:
+    """Add an operation of unknown outcome to each item that the page may have changed: the reply does not name them."""
+    returned, topic = call.returned if call.end is CallEnd.OK else None, call.args["topic"]
+    for item in histories:
+        if item.namespace != call.args.get("namespace") or (topic is not None and item.requested("topic") != topic):
             continue
-        if over is None or not all(over.before(entry.invoked) for entry in case.origins):
-            asked = {"id": case.id, **call.args["change"]}
-            case.ops[PAGES[call.op]].append(Entry(call, asked, CallEnd.UNKNOWN, None, {}))
+        if returned is None or not all(returned.before(entry.invoked) for entry in item.origins):
+            requested = {"id": item.id, **call.args["change"]}
+            item.ops[PAGES[call.op]].append(Entry(call, requested, CallEnd.UNKNOWN, None, {}))
 
 
-def _sort_dequeue(book: ItemHistories, call: Call) -> None:
+def _sort_dequeue(histories: ItemHistories, call: Call) -> None:
     if call.end is not CallEnd.FAILED:
         for topic in call.args["topics"]:
-            book.dequeues.setdefault((call.args.get("namespace"), topic), []).append(call)
+            histories.dequeues.setdefault((call.args.get("namespace"), topic), []).append(call)
     for result in call.results:
-        book.item_history(result["id"]).receipts.append(DeliveryReceipt(call, result))
+        histories.item_history(result["id"]).receipts.append(DeliveryReceipt(call, result))
 
 
 def _format_entry(entry: Entry) -> list[tuple[Stamp, str]]:
-    who = f"{entry.call.process}: {entry.call.name}"
-    lines = [(entry.invoked, f"{who} asks: {_fields(entry.requested)}")]
+    call_name = f"{entry.call.process}: {entry.call.name}"
+    lines = [(entry.invoked, f"{call_name} requests: {_fields(entry.requested)}")]
     if entry.call.returned is None:
         return lines
-    answer = entry.end.value if entry.code is None else f"{entry.end.value} {entry.code}"
-    lines.append((entry.call.returned, f"{who}: {answer} {_fields(entry.result)}".rstrip()))
+    outcome = entry.end.value if entry.code is None else f"{entry.end.value} {entry.code}"
+    lines.append((entry.call.returned, f"{call_name}: {outcome} {_fields(entry.result)}".rstrip()))
     return lines
 
 

@@ -1,12 +1,11 @@
-"""A client that writes its own history.
+"""A client that records its calls in a history.
 
-Holds `RecordingClient`, which stands where a `foqs_client.Client` stands for
-the calls that a history knows. Always true: a call's event is written before it
-is sent, its end when it is known; a call that is cancelled or fails in an
-unforeseen way ends unknown; a killed process writes no end at all. What a
-dequeue brings that was asked for before it is written down with that moment,
-where the client is one that knows it. The workload makes payloads unique. Knows
-nothing of what is right.
+Holds `RecordingClient`, which replaces a `foqs_client.Client` for the calls that
+a history can record. Always true: a call is recorded before it is sent, and its
+end when it is known. The outcome of a call that is cancelled or fails in an
+unforeseen way is unknown; a killed process records no end. If an earlier poll
+requested a delivery, and the client knows when, that moment is recorded too. The
+workload makes payloads unique. Does not judge.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ class RecordingClient:
     """One client of one process.
 
     Args:
-        history: its clock and the loop's are one, to the millisecond.
-        process: who calls, for the story.
+        history: its clock agrees with the loop's to the millisecond.
+        process: the name of the caller.
         wall_ms: the clock against which `deliver_after_ms` was chosen.
-        principal: who the client is, written down where not everything is granted to it.
+        principal: the client's principal, recorded unless it may do everything.
     """
 
     def __init__(
@@ -63,15 +62,15 @@ class RecordingClient:
     ) -> list[Delivery]:
         called_s = asyncio.get_running_loop().time()
         call = self._invoke("dequeue", [], topics=dict(wants), wait_ms=wait_ms, lease_ms=lease_ms)
-        asked = self.client.dequeue(wants, wait_ms=wait_ms, lease_ms=lease_ms, timeout_ms=timeout_ms)
+        reply = self.client.dequeue(wants, wait_ms=wait_ms, lease_ms=lease_ms, timeout_ms=timeout_ms)
 
-        def tell(delivery: Delivery) -> Event:
-            asked_s = (
+        def describe(delivery: Delivery) -> Event:
+            requested_s = (
                 self.client.pop_requested_s(delivery, called_s) if isinstance(self.client, RequestTimeClient) else None
             )
-            return _delivery(delivery) | ({} if asked_s is None else {"asked_at": round(asked_s * 1_000, 3)})
+            return _delivery(delivery) | ({} if requested_s is None else {"asked_at": round(requested_s * 1_000, 3)})
 
-        return await self._finish(call, asked, tell)
+        return await self._finish(call, reply, describe)
 
     async def ack(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         call = self._invoke("ack", [_lease(lease) for lease in leases])
@@ -96,13 +95,13 @@ class RecordingClient:
         return await self._finish(call, self.client.cancel(ids, timeout_ms=timeout_ms), _outcome)
 
     async def update(self, ids: Sequence[str], change: Change, *, timeout_ms: int | None = None) -> list[Outcome]:
-        asked = {
+        changes = {
             "priority": change.priority,
             "delay_ms": change.delay_ms,
             "deliver_after_in_ms": self._until(change.deliver_after_ms),
             "metadata": None if change.metadata is None else _metadata(change.metadata),
         }
-        call = self._invoke("update", [{"id": each, **asked} for each in ids])
+        call = self._invoke("update", [{"id": each, **changes} for each in ids])
         return await self._finish(call, self.client.update(ids, change, timeout_ms=timeout_ms), _outcome)
 
     async def redrive(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
@@ -110,31 +109,31 @@ class RecordingClient:
         return await self._finish(call, self.client.redrive(ids, timeout_ms=timeout_ms), _outcome)
 
     async def purge_topic(self, topic: str, *, timeout_ms: int | None = None) -> int:
-        asked = self.client.purge_topic(topic, timeout_ms=timeout_ms)
-        return await self._finish_single(self._invoke("purge", [], topic=topic), asked, lambda items: {"purged": items})
+        reply = self.client.purge_topic(topic, timeout_ms=timeout_ms)
+        return await self._finish_single(self._invoke("purge", [], topic=topic), reply, lambda items: {"purged": items})
 
     async def explain(self, id: str) -> Explanation:
         return await self._finish_single(self._invoke("explain", [], id=id), self.client.explain(id), _explained)
 
-    async def record_read(self, op: str, asked: Awaitable[T]) -> T:
-        """A call that only looks, under the name `op`; what it shows is not written down."""
-        return await self._finish_single(self._invoke(op, []), asked)
+    async def record_read(self, op: str, reply: Awaitable[T]) -> T:
+        """Record a call that only reads, under the name `op`, without its reply."""
+        return await self._finish_single(self._invoke(op, []), reply)
 
     def _invoke(self, op: str, items: Sequence[Event], **args: object) -> int:
         return self._history.invoke(self._process, op, items, namespace=self.client.namespace, **self._caller, **args)
 
-    async def _finish_single(self, call: int, asked: Awaitable[T], describe: Callable[[T], Event] = lambda _: {}) -> T:
-        """As `_finish`, of a call with one answer."""
+    async def _finish_single(self, call: int, reply: Awaitable[T], describe: Callable[[T], Event] = lambda _: {}) -> T:
+        """As `_finish`, for a call with one result."""
 
-        async def answers() -> list[T]:
-            return [await asked]
+        async def results() -> list[T]:
+            return [await reply]
 
-        [answer] = await self._finish(call, answers(), describe)
-        return answer
+        [result] = await self._finish(call, results(), describe)
+        return result
 
-    async def _finish(self, call: int, asked: Awaitable[list[T]], describe: Callable[[T], Event]) -> list[T]:
+    async def _finish(self, call: int, reply: Awaitable[list[T]], describe: Callable[[T], Event]) -> list[T]:
         try:
-            results = await asked
+            results = await reply
         except FoqsError as error:
             if error.code in _NO_PROPERTIES:
                 self._history.unknown(call)
@@ -142,7 +141,7 @@ class RecordingClient:
                 self._history.fail(call, error.code)
             raise
         except (Exception, asyncio.CancelledError):
-            # Nothing else: a killed process that is unwound after the run has no more to say.
+            # Not BaseException: a killed process, which is unwound after the run, records nothing.
             self._history.unknown(call)
             raise
         self._history.ok(call, [describe(result) for result in results])
@@ -192,7 +191,7 @@ def row_event(
     due_in_ms: int | None,
     metadata: bytes | None = None,
 ) -> Event:
-    """One row for `History.present`. `due_in_ms`: until something must happen to it, negative when overdue."""
+    """Return one row for `History.present`. `due_in_ms`: the time until it is due, negative if overdue."""
     row: Event = {
         "id": id,
         "mark": mark(payload),
@@ -210,7 +209,7 @@ def row_event(
 
 
 def _metadata(metadata: bytes) -> str:
-    """A hash, for metadata need not be text; empty stays empty."""
+    """Return a hash, as metadata need not be text; empty stays empty."""
     return mark(metadata) if metadata else ""
 
 
@@ -242,14 +241,14 @@ def _delivery(delivery: Delivery) -> Event:
 
 
 def _explained(answer: Explanation) -> Event:
-    """`told`: the state that its sentences speak of, where they do."""
-    told = next((state for words, state in _TOLD for reason in answer.reasons if reason.startswith(words)), None)
+    """`described`: the state that its sentences name, if they name one."""
+    described = next((state for words, state in _STATES for reason in answer.reasons if reason.startswith(words)), None)
     view = answer.item
     shown = {} if view is None else {"state": view.state, "attempt": view.attempt}
-    return {"absent": answer.absent, "told": told, **shown}
+    return {"absent": answer.absent, "described": described, **shown}
 
 
-_TOLD = (
+_STATES = (
     ("It is deferred", "deferred"),
     ("It came due", "deferred"),
     ("It is ready", "ready"),

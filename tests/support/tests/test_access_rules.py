@@ -1,4 +1,4 @@
-"""What the checker makes of grants, namespaces that come and go, and imports: each rule broken once, near misses let through."""
+"""The checker's rules for grants, deleted namespaces and imports: one violation of each, and near misses without one."""
 
 from __future__ import annotations
 
@@ -61,24 +61,24 @@ class Log:
         return [violation.invariant for violation in check(self._history.events, BOUNDS)]
 
 
-# ------------------------------------------------------------------ who gets in
+# ----------------------------------------------------------------------- grants
 
 
-def test_who_was_never_granted_anything_is_not_answered() -> None:
+def test_a_principal_without_any_grant_is_refused() -> None:
     log = Log()
     log.ask("peek")
     assert log.judge() == [17]
 
 
 @pytest.mark.parametrize(("granted", "broken"), [("consume", []), ("admin", []), ("enqueue", [17])])
-def test_only_a_permission_that_the_call_needs_lets_it_in(granted: str, broken: list[int]) -> None:
+def test_a_call_needs_a_permission_for_its_operation(granted: str, broken: list[int]) -> None:
     log = Log()
     log.grant(granted)
     log.ask("peek")
     assert log.judge() == broken
 
 
-def test_what_was_revoked_lets_nobody_in() -> None:
+def test_a_revoked_grant_admits_no_call() -> None:
     log = Log()
     log.grant("consume")
     log.grant("enqueue")
@@ -87,7 +87,7 @@ def test_what_was_revoked_lets_nobody_in() -> None:
 
 
 @pytest.mark.parametrize("undone", ["unknown grant", "unknown revocation", "import"])
-def test_what_may_have_been_granted_may_let_in(undone: str) -> None:
+def test_a_grant_of_unknown_outcome_may_admit_a_call(undone: str) -> None:
     log = Log()
     if undone == "unknown grant":
         log.grant("consume", failed=UNKNOWN)
@@ -100,14 +100,14 @@ def test_what_may_have_been_granted_may_let_in(undone: str) -> None:
     assert log.judge() == []
 
 
-def test_a_grant_is_of_its_namespace_alone() -> None:
+def test_a_grant_is_valid_in_its_namespace_only() -> None:
     log = Log()
     log.grant("consume", namespace="other")
     log.ask("peek")
     assert log.judge() == [17]
 
 
-def test_no_grant_makes_an_operator() -> None:
+def test_no_grant_admits_an_operators_call() -> None:
     log = Log()
     log.grant("admin")
     log.ask("usage")
@@ -115,7 +115,7 @@ def test_no_grant_makes_an_operator() -> None:
     assert log.judge() == [17]
 
 
-def test_who_is_unknown_is_not_answered() -> None:
+def test_an_unauthenticated_client_is_refused() -> None:
     log = Log()
     log.ask("topics", principal=NOBODY)
     log.ask("topics", principal=NOBODY, failed="UNAUTHENTICATED")
@@ -123,13 +123,13 @@ def test_who_is_unknown_is_not_answered() -> None:
 
 
 @pytest.mark.parametrize(("error", "broken"), [(UNKNOWN, []), ("UNAVAILABLE", []), ("NOT_FOUND", [17])])
-def test_call_with_only_refused_and_unknown_items_was_not_let_in(error: str, broken: list[int]) -> None:
+def test_a_call_with_only_refused_and_unknown_items_was_not_admitted(error: str, broken: list[int]) -> None:
     log = Log()
     log.cancel(error, "PERMISSION_DENIED", principal="guest")
     assert log.judge() == broken
 
 
-def test_denial_of_one_item_is_a_denial() -> None:
+def test_denying_one_item_is_a_denial() -> None:
     log = Log()
     log.grant("admin")
     log.cancel(UNKNOWN, "PERMISSION_DENIED", principal="guest")
@@ -137,7 +137,7 @@ def test_denial_of_one_item_is_a_denial() -> None:
 
 
 @pytest.mark.parametrize(("later", "broken"), [(None, [19]), ("enqueue", [])])
-def test_who_is_granted_something_is_not_denied_it(later: str | None, broken: list[int]) -> None:
+def test_a_call_with_its_grant_is_not_denied(later: str | None, broken: list[int]) -> None:
     log = Log()
     log.grant("consume")
     if later is not None:
@@ -149,7 +149,7 @@ def test_who_is_granted_something_is_not_denied_it(later: str | None, broken: li
 # ------------------------------------------------------- namespaces and imports
 
 
-def test_a_namespace_that_is_deleted_serves_nothing_until_it_is_made_again() -> None:
+def test_a_deleted_namespace_serves_nothing_until_it_is_created_again() -> None:
     log = Log()
     log.call("delete")
     log.enqueue("1-1")
@@ -162,7 +162,7 @@ def test_a_namespace_that_is_deleted_serves_nothing_until_it_is_made_again() -> 
 
 
 @pytest.mark.parametrize(("error", "broken"), [(UNKNOWN, []), ("UNAVAILABLE", []), ("NOT_FOUND", [19])])
-def test_deleted_namespace_did_not_answer_a_call_with_only_refused_and_unknown_items(
+def test_a_deleted_namespace_did_not_answer_a_call_with_only_refused_and_unknown_items(
     error: str, broken: list[int]
 ) -> None:
     log = Log()
@@ -171,7 +171,7 @@ def test_deleted_namespace_did_not_answer_a_call_with_only_refused_and_unknown_i
     assert log.judge() == broken
 
 
-def test_deleted_namespace_answered_a_call_of_which_one_item_was_done() -> None:
+def test_a_deleted_namespace_answered_a_call_if_one_item_was_done() -> None:
     log = Log()
     log.call("delete")
     items = [{"mark": id, "topic": "t", "priority": 0, "metadata": ""} for id in ("1-1", "2-1")]
@@ -179,7 +179,7 @@ def test_deleted_namespace_answered_a_call_of_which_one_item_was_done() -> None:
     assert log.judge({"id": "2-1", "mark": "2-1", "topic": "t", "priority": 0, "state": "ready"}) == [19]
 
 
-def test_nothing_outlives_its_namespace() -> None:
+def test_items_are_deleted_with_their_namespace() -> None:
     log = Log()
     log.enqueue("1-1")
     log.call("delete")
@@ -187,7 +187,7 @@ def test_nothing_outlives_its_namespace() -> None:
     assert log.judge({"id": "1-1", "mark": "1-1", "topic": "t", "priority": 0, "state": "deferred"}) == [19]
 
 
-def test_nothing_of_a_deleted_namespace_is_delivered() -> None:
+def test_items_of_a_deleted_namespace_are_not_delivered() -> None:
     log = Log()
     log.enqueue("1-1")
     log.call("delete")
@@ -197,7 +197,7 @@ def test_nothing_of_a_deleted_namespace_is_delivered() -> None:
     assert log.judge() == [19]
 
 
-def test_what_was_imported_is_exported() -> None:
+def test_an_export_shows_the_import() -> None:
     for shown, broken in (("x", []), ("y", [19])):
         log = Log()
         log.call("import", namespaces="x")
@@ -205,7 +205,7 @@ def test_what_was_imported_is_exported() -> None:
         assert log.judge() == broken
 
 
-def test_a_change_of_unknown_outcome_may_come_after_an_import_until_all_is_healed() -> None:
+def test_a_change_of_unknown_outcome_may_follow_an_import_until_healed() -> None:
     for healed, broken in ((False, []), (True, [19])):
         log = Log()
         log.call("pause", topic="t", failed=UNKNOWN)

@@ -1,4 +1,4 @@
-"""What the checker makes of pages, pauses and limits: each rule broken once, and near misses let through."""
+"""The checker's rules for pages, pauses and limits: one violation of each, and near misses without one."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ class Log:
         return [violation.invariant for violation in check(self._history.events, BOUNDS)]
 
 
-@pytest.mark.parametrize(("told", "broken"), [(1, [1]), (2, []), (3, [])])
-def test_no_more_is_gone_than_pages_say_that_they_cancelled(told: int, broken: list[int]) -> None:
+@pytest.mark.parametrize(("changed", "broken"), [(1, [1]), (2, []), (3, [])])
+def test_pages_remove_no_more_items_than_their_replies_say(changed: int, broken: list[int]) -> None:
     log = Log()
     log.enqueue("1-1", "1-2")
-    log.page("cancel", told)
+    log.page("cancel", changed)
     assert log.judge() == broken
 
 
-def test_a_page_that_ended_unknown_may_have_cancelled_as_many_as_it_asked_for() -> None:
+def test_a_page_of_unknown_outcome_may_have_cancelled_its_whole_limit() -> None:
     log = Log()
     log.enqueue("1-1", "1-2", "1-3", "1-4", "1-5")
     log.page("cancel", 0, failed=UNKNOWN)
@@ -72,7 +72,7 @@ def test_a_page_that_ended_unknown_may_have_cancelled_as_many_as_it_asked_for() 
     assert log.judge() == [1]
 
 
-def test_what_was_acked_need_not_have_been_cancelled() -> None:
+def test_an_acked_item_does_not_count_as_cancelled_by_a_page() -> None:
     log = Log()
     log.enqueue("1-1")
     log.dequeue("1-1")
@@ -82,14 +82,14 @@ def test_what_was_acked_need_not_have_been_cancelled() -> None:
 
 
 @pytest.mark.parametrize("verb", ["update", "redrive"])
-def test_only_pages_that_cancel_explain_a_loss(verb: str) -> None:
+def test_only_cancelling_pages_explain_a_missing_item(verb: str) -> None:
     log = Log()
     log.enqueue("1-1")
     log.page(verb, 1)
     assert log.judge() == [1]
 
 
-def test_a_page_of_another_topic_or_one_that_failed_explains_no_loss() -> None:
+def test_a_failed_page_or_one_of_another_topic_explains_no_missing_item() -> None:
     log = Log()
     log.enqueue("1-1")
     log.page("cancel", 1, topic="u")
@@ -97,14 +97,14 @@ def test_a_page_of_another_topic_or_one_that_failed_explains_no_loss() -> None:
     assert log.judge() == [1]
 
 
-def test_a_page_that_was_over_before_an_item_was_enqueued_explains_no_loss() -> None:
+def test_a_page_that_ended_before_the_enqueue_explains_no_missing_item() -> None:
     log = Log()
     log.page("cancel", 1)
     log.enqueue("1-1")
     assert log.judge() == [1]
 
 
-def test_a_paused_topic_brings_nothing_until_it_is_resumed() -> None:
+def test_a_paused_topic_delivers_nothing_until_it_is_resumed() -> None:
     log = Log()
     log.enqueue("1-1", "1-2")
     log.call("pause", topic="t")
@@ -117,7 +117,7 @@ def test_a_paused_topic_brings_nothing_until_it_is_resumed() -> None:
 
 
 @pytest.mark.parametrize("resume", ["", UNKNOWN])
-def test_a_resume_that_may_have_come_later_excuses_what_came(resume: str) -> None:
+def test_a_resume_that_may_have_come_later_permits_deliveries(resume: str) -> None:
     log = Log()
     log.enqueue("1-1")
     if resume:
@@ -130,7 +130,7 @@ def test_a_resume_that_may_have_come_later_excuses_what_came(resume: str) -> Non
     assert log.judge() == []
 
 
-def test_a_pause_of_another_topic_or_one_that_failed_forbids_nothing() -> None:
+def test_a_failed_pause_or_one_of_another_topic_forbids_nothing() -> None:
     log = Log()
     log.enqueue("1-1")
     log.call("pause", topic="u")
@@ -141,7 +141,7 @@ def test_a_pause_of_another_topic_or_one_that_failed_forbids_nothing() -> None:
 
 
 @pytest.mark.parametrize(("metadata", "broken"), [("some", [19]), ("", [])])
-def test_what_a_limit_forbids_is_not_enqueued_after_its_answer(metadata: str, broken: list[int]) -> None:
+def test_a_limit_refuses_items_once_it_was_acknowledged(metadata: str, broken: list[int]) -> None:
     log = Log()
     log.call("limit", metadata_bytes_max=0)
     log.enqueue("1-1", metadata=metadata)

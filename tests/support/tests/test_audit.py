@@ -1,4 +1,4 @@
-"""The audit of committed writes: it finds each way in which a former owner's write could show."""
+"""The audit of committed writes finds each kind of write by a former owner."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def test_takeovers_flushes_and_writes_are_counted() -> None:
         pytest.param([TAKEOVER, (3, "item", 2, 0, 71, 2, 0)], "without its fence", id="before any flush"),
     ],
 )
-def test_what_a_former_owner_writes_is_found(lines: list[Line], what: str) -> None:
+def test_a_write_of_a_former_owner_is_found(lines: list[Line], what: str) -> None:
     with pytest.raises(AssertionError, match=what):
         audited(*lines)

@@ -1,4 +1,4 @@
-"""The checker: each invariant broken once and caught, near misses let through, correct runs never accused."""
+"""The checker: it finds one violation of each invariant, and none in near misses and correct runs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ BOUNDS = ClockBounds(
 )
 
 
-class Tale:
-    """A history written by hand: every call names when it was made and when it ended.
+class HandWrittenHistory:
+    """A history written by hand: each call states when it begins and when it ends.
 
-    `till` None: it never ended. `error`: how each of its items failed. `failed`:
-    how the whole call failed.
+    `till`: None if the call never ends. `error`: the error of each of its items.
+    `failed`: the error of the whole call.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Tale:
         failed: str | None = None,
         namespace: str = "n",
         **args: Any,
-    ) -> Tale:
+    ) -> HandWrittenHistory:
         numbers: list[int] = []
 
         def begin() -> None:
@@ -75,7 +75,7 @@ class Tale:
         error: str | None = None,
         repeated: bool = False,
         **asked: Any,
-    ) -> Tale:
+    ) -> HandWrittenHistory:
         item = {"mark": payload, "topic": "t", "priority": 0, **asked}
         result = {"id": id, "repeated": repeated} if error is None else {"error": error}
         return self.call(at, till, "enqueue", [item], [result])
@@ -90,7 +90,7 @@ class Tale:
         lease: int | None = None,
         namespace: str = "n",
         **shown: Any,
-    ) -> Tale:
+    ) -> HandWrittenHistory:
         found = {
             "id": id,
             "token": token,
@@ -117,30 +117,30 @@ class Tale:
         gone: bool = False,
         namespace: str = "n",
         **asked: Any,
-    ) -> Tale:
+    ) -> HandWrittenHistory:
         item = {"id": id, **asked} if token is None else {"id": id, "token": token, **asked}
         result: Event = {"error": error} if error else {"already_gone": True} if gone else {}
         return self.call(at, till, op, [item], [result], namespace=namespace)
 
     def purge(
         self, at: float, till: float | None, topic: str = "t", failed: str | None = None, namespace: str = "n"
-    ) -> Tale:
+    ) -> HandWrittenHistory:
         return self.call(at, till, "purge", [], [{"purged": 1}], failed, namespace, topic=topic)
 
-    def healed(self, at: float) -> Tale:
+    def healed(self, at: float) -> HandWrittenHistory:
         self._at(at, self.history.healed)
         return self
 
-    def dropped(self, at: float, why: str, id: str = "0-1") -> Tale:
+    def dropped(self, at: float, why: str, id: str = "0-1") -> HandWrittenHistory:
         self._at(at, lambda: self.history.dropped(id, why))
         return self
 
-    def present(self, at: float, *rows: Event) -> Tale:
+    def present(self, at: float, *rows: Event) -> HandWrittenHistory:
         whole = [{"mark": "a", "topic": "t", "priority": 0, "attempt": 0, "state": "ready", **row} for row in rows]
         self._at(at, lambda: self.history.present(whole))
         return self
 
-    def drops_known(self) -> Tale:
+    def drops_known(self) -> HandWrittenHistory:
         self._at(0, self.history.drops_known)
         return self
 
@@ -158,14 +158,14 @@ class Tale:
         self._lines.append((at, len(self._lines), note))
 
 
-def item(**fields: Any) -> Tale:
+def item(**fields: Any) -> HandWrittenHistory:
     """An item that was enqueued at 0 to 10 ms."""
-    return Tale().enqueue(0, 10, **fields)
+    return HandWrittenHistory().enqueue(0, 10, **fields)
 
 
 ROW = {"id": "0-1"}
 
-BROKEN: dict[str, tuple[int, Tale]] = {
+BROKEN_HISTORIES: dict[str, tuple[int, HandWrittenHistory]] = {
     "cancelled by another namespace": (17, item().op("cancel", 20, 30, namespace="m").present(40)),
     "delivered to another namespace": (17, item().dequeue(20, 30, 1, namespace="m")),
     "gone after another namespace failed to cancel it": (
@@ -192,8 +192,8 @@ BROKEN: dict[str, tuple[int, Tale]] = {
     ),
     "dropped and still there": (1, item(ttl_ms=10).dropped(900, "expired").present(5000, ROW)),
     # 2
-    "delivered and never enqueued": (2, Tale().dequeue(20, 30, 1)),
-    "present and never enqueued": (2, Tale().present(30, ROW)),
+    "delivered and never enqueued": (2, HandWrittenHistory().dequeue(20, 30, 1)),
+    "present and never enqueued": (2, HandWrittenHistory().present(30, ROW)),
     "other bytes": (2, item().dequeue(20, 30, 1, mark="b")),
     "other topic": (2, item().dequeue(20, 30, 1, topic="u")),
     "other priority": (2, item().dequeue(20, 30, 1, priority=1)),
@@ -206,11 +206,11 @@ BROKEN: dict[str, tuple[int, Tale]] = {
         .dequeue(1060, 1070, 2, metadata="x"),
     ),
     "row with other topic": (2, item().present(30, ROW | {"topic": "u"})),
-    "delivered before it was enqueued": (2, Tale().dequeue(0, 5, 1).enqueue(10, 20)),
+    "delivered before it was enqueued": (2, HandWrittenHistory().dequeue(0, 5, 1).enqueue(10, 20)),
     "one id for two payloads": (2, item().enqueue(20, 30, payload="b")),
     "one id for two enqueues": (2, item().enqueue(20, 30)),
     "one enqueue, two items": (2, item().present(30, ROW, {"id": "0-2"})),
-    "one unknown enqueue, two items": (2, Tale().enqueue(0, None).present(30, ROW, {"id": "0-2"})),
+    "one unknown enqueue, two items": (2, HandWrittenHistory().enqueue(0, None).present(30, ROW, {"id": "0-2"})),
     "more than was asked for": (
         2,
         item()
@@ -231,7 +231,7 @@ BROKEN: dict[str, tuple[int, Tale]] = {
     "two ids for a key": (3, item(key="k").enqueue(20, 30, id="0-2", key="k")),
     "two ids for a key, one of an unknown enqueue": (
         3,
-        Tale()
+        HandWrittenHistory()
         .enqueue(0, None, key="k")
         .enqueue(20, 30, id="0-2", payload="b", key="k")
         .present(40, ROW, {"id": "0-2", "mark": "b"}),
@@ -297,7 +297,7 @@ BROKEN: dict[str, tuple[int, Tale]] = {
     ),
     "received again too soon after its enqueue, the lease brought by a poll that began before": (
         5,
-        Tale().enqueue(800, 810).dequeue(820, 830, 1, asked_at=0.0).dequeue(1700, 1710, 2),
+        HandWrittenHistory().enqueue(800, 810).dequeue(820, 830, 1, asked_at=0.0).dequeue(1700, 1710, 2),
     ),
     "tokens that fall, brought by a poll": (
         6,
@@ -372,10 +372,13 @@ BROKEN: dict[str, tuple[int, Tale]] = {
     "gone after the purge of another topic": (1, item().purge(20, 30, "u").present(40)),
     "gone after the purge of another namespace's topic": (1, item().purge(20, 30, namespace="m").present(40)),
     "gone after a purge that failed": (1, item().purge(20, 30, failed="UNAVAILABLE").present(40)),
-    "gone after a purge that was over before it came": (1, Tale().purge(0, 5).enqueue(10, 20).present(40)),
+    "gone after a purge that was over before it came": (
+        1,
+        HandWrittenHistory().purge(0, 5).enqueue(10, 20).present(40),
+    ),
 }
 
-SOUND: dict[str, Tale] = {
+VALID_HISTORIES: dict[str, HandWrittenHistory] = {
     "cancelled while a poll brought it that a later call took over": item()
     .op("cancel", 40, 50)
     .dequeue(51, 60, 1, asked_at=45.0),
@@ -394,8 +397,8 @@ SOUND: dict[str, Tale] = {
     "ack unknown, gone": item().dequeue(20, 30, 1).op("ack", 40, None, 1).present(100),
     "ack unknown, there": item().dequeue(20, 30, 1).op("ack", 40, 50, 1, error=UNKNOWN).present(100, ROW),
     "cancelled": item().op("cancel", 40, 50).present(100),
-    "enqueue unknown, nothing there": Tale().enqueue(0, None).present(100),
-    "enqueue unknown, item there": Tale().enqueue(0, 10, error=UNKNOWN).present(100, ROW),
+    "enqueue unknown, nothing there": HandWrittenHistory().enqueue(0, None).present(100),
+    "enqueue unknown, item there": HandWrittenHistory().enqueue(0, 10, error=UNKNOWN).present(100, ROW),
     "enqueue failed, nothing there": item(error="OVERLOADED").present(100),
     "expired at the end": item(ttl_ms=1000).present(1000),
     "expired, and known so": item(ttl_ms=1000).drops_known().dropped(1005, "expired").present(2000),
@@ -406,16 +409,24 @@ SOUND: dict[str, Tale] = {
     "at most once, handed out unseen": item(at_most_once=True).dequeue(20, None).present(60),
     "no tables to look into": item().dequeue(20, 30, 1),
     # 2
-    "delivered while its enqueue is under way": Tale().enqueue(0, 100).dequeue(20, 30, 1),
-    "delivered while its enqueue is under way, at the same moment": Tale().dequeue(0, 10, 1).enqueue(5, 20),
-    "unknown and retried: two items": Tale().enqueue(0, None).enqueue(20, 30).present(40, ROW, {"id": "0-2"}),
+    "delivered while its enqueue is under way": HandWrittenHistory().enqueue(0, 100).dequeue(20, 30, 1),
+    "delivered while its enqueue is under way, at the same moment": HandWrittenHistory()
+    .dequeue(0, 10, 1)
+    .enqueue(5, 20),
+    "unknown and retried: two items": HandWrittenHistory()
+    .enqueue(0, None)
+    .enqueue(20, 30)
+    .present(40, ROW, {"id": "0-2"}),
     "metadata of a nack": item(metadata="m")
     .dequeue(20, 30, 1, metadata="m")
     .op("nack", 40, 50, 1, delay_ms=0, metadata="x")
     .dequeue(60, 70, 2, metadata="x"),
     # 3
     "key repeated": item(key="k").enqueue(20, 30, key="k", repeated=True).present(40, ROW),
-    "key unknown, then repeated": Tale().enqueue(0, None, key="k").enqueue(20, 30, key="k").present(40, ROW),
+    "key unknown, then repeated": HandWrittenHistory()
+    .enqueue(0, None, key="k")
+    .enqueue(20, 30, key="k")
+    .present(40, ROW),
     "key in conflict": item(key="k").enqueue(20, 30, payload="b", key="k", error="KEY_CONFLICT").present(40, ROW),
     "key used again after its window": item(key="k")
     .enqueue(4990, 5010, id="0-2", payload="b", key="k")
@@ -542,8 +553,8 @@ SOUND: dict[str, Tale] = {
     .op("ack", 60, 70, 1, gone=True)
     .present(80),
     "asked for while it was purged": item().purge(20, 40).dequeue(30, 60, 1).present(5000),
-    "enqueued while its topic was purged, and kept": Tale().purge(0, 30).enqueue(10, 20).present(40, ROW),
-    "enqueued while its topic was purged, and gone": Tale().purge(0, 30).enqueue(10, 20).present(40),
+    "enqueued while its topic was purged, and kept": HandWrittenHistory().purge(0, 30).enqueue(10, 20).present(40, ROW),
+    "enqueued while its topic was purged, and gone": HandWrittenHistory().purge(0, 30).enqueue(10, 20).present(40),
     "perhaps purged, and there": item().purge(20, None).dequeue(40, 50, 1).present(60, ROW | {"state": "leased"}),
     "perhaps purged, and gone": item().purge(20, None).dequeue(40, 50, 1).present(5000),
     # 16
@@ -552,51 +563,51 @@ SOUND: dict[str, Tale] = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_promise_is_caught(name: str) -> None:
-    invariant, tale = BROKEN[name]
-    assert invariant in tale.broken()
+@pytest.mark.parametrize("name", BROKEN_HISTORIES)
+def test_a_broken_invariant_is_found(name: str) -> None:
+    invariant, history = BROKEN_HISTORIES[name]
+    assert invariant in history.broken()
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", VALID_HISTORIES)
 def test_a_near_miss_passes(name: str) -> None:
-    violations = check(SOUND[name].events(), BOUNDS)
+    violations = check(VALID_HISTORIES[name].events(), BOUNDS)
     assert not violations, "\n".join(map(str, violations))
 
 
-def test_every_invariant_is_broken_by_some_tale() -> None:
-    assert {invariant for invariant, _ in BROKEN.values()} == {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17, 19}
+def test_every_invariant_is_broken_by_some_history() -> None:
+    assert {invariant for invariant, _ in BROKEN_HISTORIES.values()} == {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17, 19}
 
 
-def test_a_violation_tells_the_whole_story_of_its_item() -> None:
-    tale = item().enqueue(5, 15, id="0-2", payload="b").dequeue(20, 30, 1).op("extend", 35, 38, 1).present(40)
-    violations = [each for each in check(tale.events(), BOUNDS) if each.items == ("0-1",)]
+def test_a_violation_shows_all_events_of_its_item() -> None:
+    history = item().enqueue(5, 15, id="0-2", payload="b").dequeue(20, 30, 1).op("extend", 35, 38, 1).present(40)
+    violations = [each for each in check(history.events(), BOUNDS) if each.items == ("0-1",)]
     assert [each.invariant for each in violations] == [1]
-    story = "\n".join(violations[0].story)
+    story = "\n".join(violations[0].timeline)
     for part in (
-        "enqueue run#1 asks",
+        "enqueue run#1 requests",
         "enqueue run#1: ok id=0-1",
-        "brings it",
+        "delivers it",
         "token=1",
         "extend run#4",
         "not in the tables",
     ):
         assert part in story
     assert "0-2" not in story
-    times = [float(line.split()[0]) for line in violations[0].story]
+    times = [float(line.split()[0]) for line in violations[0].timeline]
     assert times == sorted(times)
     assert str(violations[0]).startswith("invariant 1: ")
 
 
-def test_clocks_that_drift_within_the_slew_bound_are_forgiven() -> None:
-    tale = item().dequeue(20, 30, 1).dequeue(500, 1000, 2)
-    events = tale.events()
+def test_clock_drift_within_the_slew_bound_is_allowed() -> None:
+    history = item().dequeue(20, 30, 1).dequeue(500, 1000, 2)
+    events = history.events()
     assert check(events, BOUNDS)
     assert not check(events, ClockBounds(lease_ms_default=1000, slew_ms=25))
     assert not check(events, ClockBounds(lease_ms_default=1000, slew_ratio=0.05))
 
 
-def test_what_is_not_configured_is_not_concluded_from() -> None:
+def test_an_unknown_setting_proves_nothing() -> None:
     assert 5 not in item().dequeue(20, 30, 1, lease_remaining_ms=None).dequeue(40, 50, 2).broken(ClockBounds())
     assert 5 in item().dequeue(20, 30, 1).dequeue(40, 50, 2).broken(ClockBounds())
 
@@ -630,9 +641,9 @@ def test_stamps_of_two_clocks_at_one_moment_prove_no_order() -> None:
     """An ack that returned when another process asked may have come after it; within one source it did not."""
 
     def history(second: str) -> list[Event]:
-        tale = item().dequeue(20, 30, 1).op("ack", 40, 50, 1, gone=True)
-        events = tale.events()
-        later = Tale().dequeue(50, 60, 2).events()
+        history = item().dequeue(20, 30, 1).op("ack", 40, 50, 1, gone=True)
+        events = history.events()
+        later = HandWrittenHistory().dequeue(50, 60, 2).events()
         for event in later:
             event["source"] = second
             event["call"] += 100
@@ -645,14 +656,14 @@ def test_stamps_of_two_clocks_at_one_moment_prove_no_order() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 32), st.booleans())
-def test_a_correct_model_is_never_accused(seed: int, drops_known: bool) -> None:
+def test_a_correct_model_has_no_violation(seed: int, drops_known: bool) -> None:
     history = run_model(ServerModel(random.Random(seed)), drops_known=drops_known)
     violations = check(history.events, ServerModel.BOUNDS)
     assert not violations, "\n".join(map(str, violations))
 
 
 @pytest.mark.parametrize("flaw", sorted(FLAWS))
-def test_a_model_with_a_flaw_is_found_out(flaw: str) -> None:
+def test_a_model_with_a_flaw_has_violations(flaw: str) -> None:
     found: set[int] = set()
     for seed in range(30):
         history = run_model(ServerModel(random.Random(seed), flaw), drops_known=True)
@@ -667,8 +678,8 @@ def test_the_same_run_gives_the_same_bytes() -> None:
 
 
 def test_a_summary_counts_items() -> None:
-    tale = item().enqueue(5, None, payload="b").dequeue(20, 30, 1).op("ack", 40, 50, 1).present(60)
-    assert summary(sort_by_item(read(tale.events()))) == {
+    history = item().enqueue(5, None, payload="b").dequeue(20, 30, 1).op("ack", 40, 50, 1).present(60)
+    assert summary(sort_by_item(read(history.events()))) == {
         "enqueued": 1,
         "unknown": 1,
         "delivered": 1,

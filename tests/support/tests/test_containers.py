@@ -1,4 +1,4 @@
-"""Servers in containers, against a stub of testcontainers that remembers what it was told."""
+"""Servers in containers, with a stub of testcontainers that records its calls."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def test_mariadb_answers_when_it_greets_over_tcp(made: list[StubContainer], tmp_
     assert made == []
 
 
-def test_a_container_s_options_do_not_change(made: list[StubContainer], tmp_path: Path) -> None:
+def test_the_options_of_a_container_do_not_change(made: list[StubContainer], tmp_path: Path) -> None:
     with pytest.raises(NotImplementedError):
         containers.MariaDb(tmp_path).start("--read-only")
 
 
 @pytest.mark.parametrize(("installed", "code", "there"), [(True, 0, True), (True, 1, False), (False, 0, False)])
-def test_there_is_an_engine_where_the_library_is_and_docker_answers(
+def test_an_engine_needs_the_library_and_a_docker_that_answers(
     monkeypatch: pytest.MonkeyPatch, installed: bool, code: int, there: bool
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
@@ -116,7 +116,7 @@ def test_there_is_an_engine_where_the_library_is_and_docker_answers(
 
 
 @pytest.mark.parametrize("engine", [True, False])
-def test_a_test_s_cluster_is_of_containers_where_there_is_an_engine(
+def test_a_test_cluster_uses_containers_if_there_is_an_engine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: bool
 ) -> None:
     monkeypatch.setattr(containers, "has_docker", lambda: engine)

@@ -1,4 +1,4 @@
-"""What the checker makes of explanations: each lie once, and what may be true let through."""
+"""The checker's rules for explanations: one violation of each, and none for explanations that may be true."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ class Log:
     def by_token(self, op: str) -> None:
         self.call(op, items=[{"id": "1-1", "token": 1}], results=[{}])
 
-    def explain(self, state: str | None = None, *, told: str | None = None, attempt: int = 0, **more: Any) -> None:
+    def explain(self, state: str | None = None, *, described: str | None = None, attempt: int = 0, **more: Any) -> None:
         shown = {} if state is None else {"state": state, "attempt": attempt}
-        self.call("explain", id="1-1", results=[{"absent": state is None, "told": told or state, **shown}], **more)
+        self.call(
+            "explain", id="1-1", results=[{"absent": state is None, "described": described or state, **shown}], **more
+        )
 
     def judge(self, *rows: Event) -> list[int]:
         """The numbers of the invariants that were broken."""
@@ -46,7 +48,7 @@ class Log:
         return [violation.invariant for violation in check(self._history.events, BOUNDS)]
 
 
-def test_an_item_that_is_seen_later_is_not_said_to_be_gone() -> None:
+def test_an_item_that_is_seen_later_is_not_explained_as_absent() -> None:
     log = Log()
     log.explain()
     assert log.judge(ROW) == [15]
@@ -57,20 +59,20 @@ def test_an_item_that_is_seen_later_is_not_said_to_be_gone() -> None:
     assert log.judge() == [15]
 
 
-def test_to_another_namespace_it_is_not_there() -> None:
+def test_the_item_is_absent_in_another_namespace() -> None:
     log = Log()
     log.explain(namespace="other")
     assert log.judge(ROW) == []
 
 
-@pytest.mark.parametrize(("told", "broken"), [("ready", []), ("deferred", [15])])
-def test_sentences_speak_of_the_state_that_is_shown(told: str, broken: list[int]) -> None:
+@pytest.mark.parametrize(("described", "broken"), [("ready", []), ("deferred", [15])])
+def test_sentences_describe_the_state_that_is_shown(described: str, broken: list[int]) -> None:
     log = Log()
-    log.explain("ready", told=told)
+    log.explain("ready", described=described)
     assert log.judge(ROW) == broken
 
 
-def test_what_was_acked_is_not_shown() -> None:
+def test_an_acked_item_is_not_shown() -> None:
     log = Log()
     log.dequeue()
     log.by_token("ack")
@@ -78,28 +80,28 @@ def test_what_was_acked_is_not_shown() -> None:
     assert log.judge() == [15]
 
 
-def test_what_nobody_asked_for_is_not_leased() -> None:
+def test_an_item_is_not_leased_before_any_dequeue() -> None:
     log = Log()
     log.explain("leased", attempt=1)
     assert log.judge(ROW) == [15]
 
 
 @pytest.mark.parametrize(("delay_ms", "broken"), [(60_000, [15]), (500, [])])
-def test_nothing_is_ready_before_its_time(delay_ms: int, broken: list[int]) -> None:
+def test_an_item_is_not_ready_before_its_deliver_after_time(delay_ms: int, broken: list[int]) -> None:
     log = Log(delay_ms)
     log.explain("ready")
     assert log.judge(ROW) == broken
 
 
 @pytest.mark.parametrize(("state", "attempt", "broken"), [("leased", 1, []), ("leased", 2, [15]), ("ready", 1, [15])])
-def test_what_somebody_holds_is_leased_with_that_attempt(state: str, attempt: int, broken: list[int]) -> None:
+def test_a_leased_item_is_shown_with_its_attempt(state: str, attempt: int, broken: list[int]) -> None:
     log = Log()
     log.dequeue()
     log.explain(state, attempt=attempt)
     assert log.judge(ROW | {"state": "leased", "attempt": 1}) == broken
 
 
-def test_what_was_given_back_may_be_ready() -> None:
+def test_a_nacked_item_may_be_shown_as_ready() -> None:
     log = Log()
     log.dequeue()
     log.by_token("release")

@@ -1,4 +1,4 @@
-"""The simulation's database server: each fault has the type, and keeps the promise, of the real one."""
+"""The simulated database server: each fault has the error type and the effect of the real one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def certain(**trouble: float) -> FaultRates:
     return FaultRates(**(dict.fromkeys(FaultRates.__slots__, 0.0) | trouble))
 
 
-def test_a_deadlock_writes_nothing_and_may_be_run_again() -> None:
+def test_a_deadlock_writes_nothing_and_is_retryable() -> None:
     async def story(server: FaultyDatabaseServer, owned: Ownership) -> None:
         server.troubles = certain(deadlock=1.0)
         with pytest.raises(WriteRefused) as refused:
@@ -50,7 +50,7 @@ def test_a_deadlock_writes_nothing_and_may_be_run_again() -> None:
     assert play(story).counts["deadlocks"] == 1
 
 
-def test_a_read_only_server_takes_no_write_and_no_owner_but_is_read() -> None:
+def test_a_read_only_server_refuses_writes_and_owners_but_serves_reads() -> None:
     async def story(server: FaultyDatabaseServer, owned: Ownership) -> None:
         await owned.write(inserts=[make_row(1)])
         server.turn_read_only(2)
@@ -69,7 +69,7 @@ def test_a_read_only_server_takes_no_write_and_no_owner_but_is_read() -> None:
     assert play(story).counts["writes while read-only"] == 3
 
 
-def test_a_server_that_came_back_weak_takes_no_owner_until_it_is_set_right() -> None:
+def test_a_server_that_returns_with_weak_settings_refuses_owners_until_they_are_fixed() -> None:
     async def story(server: FaultyDatabaseServer, owned: Ownership) -> None:
         server.restart(weak_s=2)
         with pytest.raises(StoreLost):
@@ -86,7 +86,7 @@ def test_a_server_that_came_back_weak_takes_no_owner_until_it_is_set_right() -> 
     assert play(story).counts["weak servers"] == 2
 
 
-def test_a_server_that_is_away_keeps_what_was_committed() -> None:
+def test_a_server_that_is_down_keeps_committed_data() -> None:
     async def story(server: FaultyDatabaseServer, owned: Ownership) -> None:
         await owned.write(inserts=[make_row(1)])
         server.restart(away_s=2)
@@ -105,7 +105,7 @@ def test_a_server_that_is_away_keeps_what_was_committed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_late_commit_takes_effect_and_whoever_asks_waits_for_it_whatever_its_caller_saw(seed: int) -> None:
+def test_a_late_commit_takes_effect_and_readers_of_the_owner_row_wait_for_it(seed: int) -> None:
     async def story(server: FaultyDatabaseServer, owned: Ownership) -> None:
         server.rng.seed(seed)
         server.troubles = certain(late_commit=1.0)

@@ -1,4 +1,4 @@
-"""The coordination service inside the process: its file, and sessions that are cut, healed and ended, under virtual time."""
+"""The in-process registry: its file, and sessions that disconnect, reconnect and end, under virtual time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_documents_and_their_versions_survive_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", ["[]", "{", '{"epochs": {"1": 2}}', '{"documents": {"a": {"version": 1, "data": 2}}}']
 )
-def test_a_spoiled_file_is_named_with_its_remedy(tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_is_named_with_the_remedy(tmp_path: Path, content: str) -> None:
     path = tmp_path / "coordinator.json"
     path.write_text(content)
 
@@ -69,7 +69,7 @@ def test_a_spoiled_file_is_named_with_its_remedy(tmp_path: Path, content: str) -
     told(story, path)
 
 
-def test_a_document_that_cannot_be_kept_is_not_there(tmp_path: Path) -> None:
+def test_a_document_that_cannot_be_saved_does_not_exist(tmp_path: Path) -> None:
     path = tmp_path / "sub" / "coordinator.json"
 
     async def story(ensemble: LocalEnsemble) -> None:
@@ -84,7 +84,7 @@ def test_a_document_that_cannot_be_kept_is_not_there(tmp_path: Path) -> None:
     told(story, path)
 
 
-def test_a_document_is_synced_before_it_takes_its_place_and_its_folder_after(
+def test_a_document_is_synced_before_the_rename_and_its_folder_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "coordinator.json"
@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_synced_leaves_the_outcome_unknown(
 # -------------------------------------------------------------------- sessions
 
 
-def test_a_user_that_is_cut_off_fails_its_calls_and_keeps_its_session_when_healed_in_time() -> None:
+def test_a_disconnected_user_fails_its_calls_and_keeps_its_session_if_it_reconnects_in_time() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
         cut, other = await joined(ensemble), await joined(ensemble)
         await cut.announce("members", "a", b"1")
@@ -143,7 +143,7 @@ def test_a_user_that_is_cut_off_fails_its_calls_and_keeps_its_session_when_heale
     told(story)
 
 
-def test_a_user_that_is_cut_off_for_too_long_loses_its_session_and_gets_another() -> None:
+def test_a_user_that_is_disconnected_for_too_long_gets_a_new_session() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
         cut, other = await joined(ensemble), await joined(ensemble)
         await cut.announce("members", "a", b"1")
@@ -163,7 +163,7 @@ def test_a_user_that_is_cut_off_for_too_long_loses_its_session_and_gets_another(
     told(story)
 
 
-def test_the_end_of_a_session_comes_after_the_moment_that_was_told() -> None:
+def test_a_session_ends_after_the_moment_that_was_announced() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
         clock = VirtualClock(asyncio.get_running_loop())
         cut, other = await joined(ensemble), await joined(ensemble)
@@ -180,7 +180,7 @@ def test_the_end_of_a_session_comes_after_the_moment_that_was_told() -> None:
     told(story)
 
 
-def test_a_session_that_is_ended_under_a_user_that_is_cut_off_is_found_over_when_healed() -> None:
+def test_a_disconnected_user_learns_of_the_end_of_its_session_when_it_reconnects() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
         cut, other = await joined(ensemble), await joined(ensemble)
         await cut.announce("members", "a", b"1")
@@ -196,7 +196,7 @@ def test_a_session_that_is_ended_under_a_user_that_is_cut_off_is_found_over_when
     told(story)
 
 
-def test_a_service_that_is_not_reached_lets_nobody_begin() -> None:
+def test_no_user_can_start_while_the_service_is_unreachable() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
         registry = ensemble.registry(TIMEOUT_MS)
         ensemble.disconnect(registry)
@@ -209,7 +209,7 @@ def test_a_service_that_is_not_reached_lets_nobody_begin() -> None:
     told(story)
 
 
-def test_a_user_that_closes_while_it_is_cut_off_leaves_its_session_to_time_out() -> None:
+def test_the_session_of_a_user_that_closes_while_disconnected_times_out() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
         cut, other = await joined(ensemble), await joined(ensemble)
         await cut.announce("members", "a", b"1")
@@ -222,7 +222,7 @@ def test_a_user_that_closes_while_it_is_cut_off_leaves_its_session_to_time_out()
     told(story)
 
 
-def test_a_process_that_was_killed_hears_nothing_and_its_session_ends() -> None:
+def test_a_killed_process_is_not_notified_and_its_session_ends() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)

@@ -1,4 +1,4 @@
-"""Where MySQL 9 cannot be had, the tests on it say so, and fail in CI."""
+"""Without MySQL 9 its tests are skipped with the reason, and fail in CI."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("missing")
-def test_a_test_on_a_server_that_was_not_fetched_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_without_its_server_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="MySQL 9 cannot be had here: a reason"):
         mysql9.MySql9()
 
 
 @pytest.mark.usefixtures("missing")
-def test_in_ci_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_without_its_server_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match=r"in CI .* must run: MySQL 9 cannot be had here: a reason"):
         mysql9.MySql9()
@@ -48,7 +48,7 @@ def test_one_line_counts_the_tests_that_did_not_run() -> None:
     assert told == "2 tests did not run, as MySQL 9 cannot be had here: run make system-packages"
 
 
-def test_a_system_without_apt_is_told_that_it_cannot_fetch_the_server(tmp_path: Path) -> None:
+def test_a_system_without_apt_cannot_fetch_the_server_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
     (tmp_path / "id").chmod(0o755)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The network in memory: order, flow control and faults, as protocols see them."""
+"""The in-memory network: order, flow control and faults, as protocols see them."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_every_arrival_takes_its_latency() -> None:
     on_network(test)
 
 
-def test_connecting_to_nobody_is_refused() -> None:
+def test_connecting_without_a_listener_is_refused() -> None:
     async def test(network: Network) -> None:
         with pytest.raises(ConnectionRefusedError):
             await network.connect(Ear, "host", 7411)
@@ -210,7 +210,7 @@ def test_half_closing_keeps_the_other_direction() -> None:
     on_network(test)
 
 
-def test_writing_pauses_above_the_high_mark_and_resumes_below_the_low() -> None:
+def test_writing_pauses_above_the_high_water_mark_and_resumes_below_the_low() -> None:
     async def test(network: Network) -> None:
         pair = await connected(network)
         pair.client_end.set_write_buffer_limits(high=100, low=20)
@@ -243,7 +243,7 @@ def test_aborting_resets_the_other_end() -> None:
     on_network(test)
 
 
-def test_a_cut_resets_both_ends_and_may_lose_what_is_in_flight() -> None:
+def test_a_broken_connection_resets_both_ends_and_may_lose_data_in_flight() -> None:
     arrived = set()
 
     async def test(network: Network) -> None:
@@ -263,7 +263,7 @@ def test_a_cut_resets_both_ends_and_may_lose_what_is_in_flight() -> None:
     assert {each[0] for each in arrived} == {each[1] for each in arrived} == {True, False}
 
 
-def test_a_partition_holds_everything_back_until_it_is_healed() -> None:
+def test_a_partition_delays_all_data_until_it_is_healed() -> None:
     async def test(network: Network) -> None:
         pair = await connected(network)
         network.partition("host")
@@ -299,7 +299,7 @@ def test_an_end_that_vanishes_behind_a_partition_is_noticed_after_it() -> None:
     on_network(test)
 
 
-def test_a_crashed_host_says_and_hears_nothing_more() -> None:
+def test_a_crashed_host_sends_and_receives_nothing() -> None:
     ends = set()
 
     async def test(network: Network) -> None:
@@ -327,7 +327,7 @@ def test_a_crashed_host_says_and_hears_nothing_more() -> None:
     assert ends == {type(None), ConnectionResetError}
 
 
-def test_writing_to_an_end_that_is_gone_resets_the_writer() -> None:
+def test_writing_to_a_closed_end_resets_the_writer() -> None:
     class Stubborn(Ear):
         def eof_received(self) -> bool | None:
             return True

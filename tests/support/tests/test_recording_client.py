@@ -1,4 +1,4 @@
-"""The recording client: every call leaves its beginning and its end, however it ends."""
+"""The recording client records the begin and the end of every call, whatever its outcome."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def kinds(history: History) -> list[str]:
     return [event["event"] for event in history.events]
 
 
-def test_an_items_whole_way_is_written_down_and_checks_out() -> None:
+def test_the_calls_of_an_item_are_recorded_without_violation() -> None:
     async def program() -> list[Event]:
         client, history = recorder(
             [Enqueued("0-1"), Enqueued(None, RateLimited("later"))],
@@ -128,7 +128,7 @@ def test_an_items_whole_way_is_written_down_and_checks_out() -> None:
     assert not check(events)
 
 
-def test_a_failed_call_is_told_from_an_unknown_one() -> None:
+def test_a_failed_call_differs_from_one_of_unknown_outcome() -> None:
     async def program() -> History:
         client, history = recorder(
             Unreachable("nobody there"),
@@ -151,7 +151,7 @@ def test_a_failed_call_is_told_from_an_unknown_one() -> None:
     assert history.events[5]["results"] == [{"error": UNKNOWN}]
 
 
-def test_a_cancelled_call_ends_unknown() -> None:
+def test_a_cancelled_call_has_an_unknown_outcome() -> None:
     async def program() -> History:
         client, history = recorder([DELIVERY])
         with pytest.raises(TimeoutError):
@@ -162,7 +162,7 @@ def test_a_cancelled_call_ends_unknown() -> None:
     assert kinds(run_virtual(program)) == ["invoke", "unknown"]
 
 
-def test_a_killed_process_writes_no_end() -> None:
+def test_a_killed_process_records_no_end() -> None:
     async def program() -> History:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
@@ -185,7 +185,7 @@ def test_a_killed_process_writes_no_end() -> None:
         pytest.param(1.75, False, id="long after it had come"),
     ],
 )
-def test_what_was_asked_for_before_its_call_is_dated(
+def test_a_delivery_that_an_earlier_poll_requested_has_the_moment_of_that_poll(
     monkeypatch: pytest.MonkeyPatch, between_s: float, dated: bool
 ) -> None:
     async def answer(_client: Client) -> list[Delivery]:

@@ -1,4 +1,4 @@
-"""Why items came again, and how long a shard was between two owners, from histories written by hand."""
+"""The causes of repeated deliveries, and the gap between two owners of a shard, in histories written by hand."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Told:
         pytest.param(None, 20, NO_CAUSE, id="too early"),
     ],
 )
-def test_a_repeat_has_the_cause_that_the_history_tells(
+def test_a_repeated_delivery_has_the_cause_that_the_history_shows(
     between: tuple[str, Event] | None, again_ms: float, cause: str
 ) -> None:
     told = Told().put(0, 1).got(2, 1)
@@ -67,14 +67,14 @@ def test_a_repeat_has_the_cause_that_the_history_tells(
     assert dict(repeats(told.got(again_ms, 2).book(), BOUNDS)) == {cause: 1}
 
 
-def test_an_item_that_two_have_done_is_told() -> None:
+def test_an_item_that_two_consumers_acked_is_reported() -> None:
     once = Told().put(0, 1).got(2, 1).did(10, "ack", 1, {}).did(20, "ack", 1, {"already_gone": True})
     assert not acked_twice(once.book())
     [story] = acked_twice(once.did(30, "ack", 2, {}).book())
     assert "ack" in story
 
 
-def test_the_gap_between_two_owners_is_from_the_last_call_of_one_to_the_first_answer_of_the_other() -> None:
+def test_the_gap_between_two_owners_lasts_from_the_last_call_of_one_to_the_first_reply_of_the_other() -> None:
     ids = [format_id(0, make_number(epoch, 1)) for epoch in (1, 2)]
     other = format_id(1, make_number(2, 1))
     [change] = owner_changes(Told().put(0, 5, ids[0]).put(6, 7, other).put(8, 9, ids[1]).book())

@@ -1,4 +1,4 @@
-"""Tests and their children get default signals, also in the background and under nohup, where the shell ignores some."""
+"""Tests and their children get default signal handlers, also in the background and under nohup, where the shell ignores some."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_child_gets_default_signals() -> None:
     assert [line.split(".")[-1] for line in done.stdout.splitlines()] == [str(signal.default_int_handler), "0"]
 
 
-def test_a_child_gets_default_signals_where_the_tests_were_started_without() -> None:
+def test_a_child_gets_default_signals_if_the_tests_were_started_without_them() -> None:
     tests = [f"{__file__}::{test_a_child_gets_default_signals.__name__}", "tests/unit/dev/test_server_process.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "60", *tests]
     done = subprocess.run(command, cwd=ROOT, preexec_fn=ignore, capture_output=True, text=True, check=False)

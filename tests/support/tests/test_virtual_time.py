@@ -1,4 +1,4 @@
-"""Virtual time: the loop jumps, never waits, always runs in one order, and kills as `kill -9` does."""
+"""Virtual time: the loop never waits, always runs in the same order, and kills as `kill -9` does."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_deadlock_names_the_tasks_that_wait() -> None:
     assert "0x" not in str(caught.value)
 
 
-def test_a_program_that_outlasts_its_time_is_stopped() -> None:
+def test_a_program_is_stopped_at_its_time_limit() -> None:
     async def program() -> None:
         while True:
             ticks.append(running_loop().time())
@@ -96,7 +96,7 @@ def test_a_program_that_outlasts_its_time_is_stopped() -> None:
     assert ticks == [float(n) for n in range(1001)]
 
 
-def test_tasks_left_over_are_cancelled_oldest_first() -> None:
+def test_remaining_tasks_are_cancelled_oldest_first() -> None:
     ended: list[str] = []
 
     async def straggler(name: str) -> None:
@@ -238,7 +238,7 @@ def test_killing_leaves_other_processes_alone() -> None:
     assert run_virtual(program) == (3, 5)
 
 
-def test_a_process_cannot_kill_itself_half_way() -> None:
+def test_a_process_cannot_kill_itself() -> None:
     async def program() -> None:
         process = running_loop().process("p")
 
@@ -251,7 +251,7 @@ def test_a_process_cannot_kill_itself_half_way() -> None:
         run_virtual(program)
 
 
-def test_a_frozen_process_goes_on_where_it_was_with_all_that_came_due_meanwhile() -> None:
+def test_a_thawed_process_continues_with_everything_that_came_due() -> None:
     log: list[tuple[str, float]] = []
 
     def note(what: str) -> None:
@@ -278,7 +278,7 @@ def test_a_frozen_process_goes_on_where_it_was_with_all_that_came_due_meanwhile(
     assert log == [("told", 10.0), ("timer", 10.0), ("slept", 10.0), ("slept", 11.0), ("slept", 12.0)]
 
 
-def test_a_process_that_is_killed_while_it_is_frozen_stays_dead() -> None:
+def test_a_process_killed_while_frozen_stays_dead() -> None:
     async def program() -> None:
         process = running_loop().process("worker")
         process.run(running_loop().call_later, 1, pytest.fail, "it ran")
@@ -291,7 +291,7 @@ def test_a_process_that_is_killed_while_it_is_frozen_stays_dead() -> None:
     run_virtual(program)
 
 
-def test_a_task_that_is_to_go_on_when_its_process_thaws_is_buried_with_it() -> None:
+def test_a_task_waiting_for_a_thaw_dies_with_its_process() -> None:
     async def program() -> None:
         process = running_loop().process("worker")
         process.spawn(asyncio.sleep(1))
@@ -303,7 +303,7 @@ def test_a_task_that_is_to_go_on_when_its_process_thaws_is_buried_with_it() -> N
     run_virtual(program)
 
 
-def test_timers_of_the_dead_do_not_hide_a_deadlock() -> None:
+def test_timers_of_killed_processes_do_not_hide_a_deadlock() -> None:
     async def program() -> None:
         process = running_loop().process("p")
         process.spawn(asyncio.sleep(YEAR_S))
@@ -363,7 +363,7 @@ def tangled_program() -> str:
     return run_virtual(program)
 
 
-def test_the_same_program_runs_the_same_steps_whatever_the_hash_seed() -> None:
+def test_the_same_program_runs_the_same_steps_with_any_hash_seed() -> None:
     here = tangled_program()
     assert here == tangled_program()
     for seed in ("1", "2"):
