@@ -154,7 +154,7 @@ class Run:
 
     def _schedule_trouble(self) -> None:
         loop = self.cluster.loop
-        loop.tell_from = loop.steps + self._fate.randint(*self.steps_between_troubles)
+        loop.on_step_from = loop.steps + self._fate.randint(*self.steps_between_troubles)
 
     def _on_step(self, step: int) -> None:
         """At a step drawn by lot, between any two awaits of anybody, something happens."""

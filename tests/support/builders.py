@@ -1,4 +1,4 @@
-"""Short ways to make the core's values in tests."""
+"""Functions that make values of the core for tests."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ROW_CACHE = changed(
 
 
 def shard_options(**changes: Any) -> ShardOptions:
-    """Small limits, quick timers, and a breaker that nothing opens."""
+    """Return settings with small limits, short timers, and a breaker that does not open."""
     values: dict[str, Any] = {
         "flush_items_max": 100,
         "flush_bytes_max": 1 << 20,
@@ -98,7 +98,7 @@ def engine_settings(
     buffer: RowCacheOptions | None = None,
     **changes: Any,
 ) -> EngineSettings:
-    """An engine of these shards, or of what it is assigned, for the namespaces `default` and `other`, which have the defaults."""
+    """Return settings of a standalone engine with these shards; with `alone=False`, of one that is assigned its shards."""
     return EngineSettings(
         standalone_shards=shards if alone else None,
         namespace=NAMESPACE,
@@ -109,7 +109,7 @@ def engine_settings(
 
 
 def new_item(topic: str = "t", **changes: Any) -> NewItem:
-    """An item to enqueue: ready at once, a lease of 30 s."""
+    """Return an item to enqueue: ready at once, with a lease of 30 s."""
     values: dict[str, Any] = {
         "namespace": "default",
         "topic": topic,
@@ -131,7 +131,7 @@ def new_item(topic: str = "t", **changes: Any) -> NewItem:
 
 
 def keyed_item(key: str | bytes, topic: str = "t", **changes: Any) -> KeyedItem:
-    """The same with an idempotency key; items of equal values are the same item."""
+    """Return an item with an idempotency key. Items of equal values have the same digest."""
     item = new_item(topic, **changes)
     numbers = (item.delay_ms, item.deliver_after_ms, item.lease_ms, item.ttl_ms, item.policy, item.attempts_max)
     digest = item_digest(topic.encode(), item.priority, item.payload, item.metadata, numbers)
@@ -140,7 +140,7 @@ def keyed_item(key: str | bytes, topic: str = "t", **changes: Any) -> KeyedItem:
 
 
 def row(number: int = 1, **changes: Any) -> Row:
-    """A READY row that was never delivered."""
+    """Return a READY row that was never delivered."""
     values: dict[str, Any] = {
         "id": number,
         "namespace": "default",
@@ -165,13 +165,13 @@ def row(number: int = 1, **changes: Any) -> Row:
 
 
 def catalog(**settings: Mapping[str, int]) -> MemoryCatalog:
-    """A catalog of the namespaces `default` and `other`, and of those named, with these settings."""
+    """Return a catalog of the namespaces `default` and `other`, and of those that are named, with these settings."""
     own = {"default": {}, "other": {}, **settings}
     return MemoryCatalog(Document(1, {name: Namespace(settings=values) for name, values in own.items()}))
 
 
 class MemoryEpochBook:
-    """A coordinator's book that lives as long as this object."""
+    """The epoch book of a coordinator, in memory."""
 
     def __init__(self) -> None:
         self.epochs: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""An engine on the memory store under virtual time, with short ways to call it."""
+"""An engine on the memory store under virtual time, with helpers to call it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FixedPlan:
 
 
 class World:
-    """One database, one book of epochs, and engines that come and go."""
+    """One database, one epoch book, and engines that start and stop."""
 
     def __init__(self, latency_ms: float = 1.0) -> None:
         self.loop = asyncio.get_running_loop()
@@ -58,14 +58,14 @@ class World:
         self.database = MemoryDatabase(self.clock.wall_ms, latency)
         self._engines = 0
         self.newest: Engine | None = None
-        """Perhaps not ready yet."""
+        """The last engine that was started. It may not be ready yet."""
 
     async def engine(
         self, settings: EngineSettings | None = None, nonce: str | None = None, sharing: Collection[int] | None = None
     ) -> Engine:
-        """An engine that is ready to serve; `sharing`: all shards of its tier, its own unless given."""
+        """Start an engine and wait until it is ready. `sharing`: all shards of its tier, by default its own."""
         self._engines += 1
-        held = any(table.key_slots for table in self.database.tables.values())
+        has_slots = any(table.key_slots for table in self.database.tables.values())
         engine = Engine(
             settings or engine_settings(1, 2),
             lambda shard, _: self.database.store(shard, lambda point: self.faults(point)),
@@ -81,46 +81,46 @@ class World:
         await engine.open()
         engine.start()
         await self.until(lambda: engine.is_ready)
-        if not held:
-            # A new tier's first engine has just been given its slots.
+        if not has_slots:
+            # The first engine of a new tier has just received its slots.
             await self.until(lambda: all(map(is_quiet, engine.shards.values())))
         return engine
 
     def stall(self) -> None:
-        """The database does not answer until `resume`."""
+        """Let the database not reply until `resume`."""
         self._answering.clear()
 
     def resume(self) -> None:
         self._answering.set()
 
     async def counted_engine(self, settings: EngineSettings | None = None) -> Engine:
-        """As `engine`, when it has counted its items."""
+        """Start an engine as `engine` does, and wait until it has counted its items."""
         engine = await self.engine(settings)
         await self.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
         return engine
 
     async def until(self, condition: Callable[[], bool], within_s: float = 60.0) -> None:
-        """Waits in virtual time."""
+        """Wait for a condition in virtual time."""
         async with asyncio.timeout(within_s):
             while not condition():  # noqa: ASYNC110 - virtual time, any condition
                 await asyncio.sleep(0.001)
 
     async def pass_s(self, seconds: float) -> None:
-        """Lets virtual time pass."""
+        """Let virtual time pass."""
         await asyncio.sleep(seconds)
 
     def deadline_in(self, seconds: float) -> float:
-        """A deadline."""
+        """Return the deadline after this time."""
         return self.loop.time() + seconds
 
     def rows(self) -> list[tuple[str, State]]:
-        """Every row of the database: (topic, state)."""
+        """Return (topic, state) of every row of the database."""
         tables = self.database.tables.values()
         return sorted((row.topic, row.state) for table in tables for row in table.rows.values())
 
 
 class Caller:
-    """Calls an engine's queue as a client would."""
+    """Calls the queue of an engine as a client does."""
 
     def __init__(self, world: World, engine: Engine, namespace: str = "default") -> None:
         self.world = world
@@ -128,12 +128,12 @@ class Caller:
         self.namespace = namespace
 
     async def put(self, topic: str = "t", count: int = 1, timeout_s: float = 5.0, **changes: Any) -> list[str]:
-        """Enqueues; every item must succeed."""
+        """Enqueue items, all of which must succeed."""
         items = [new_item(topic, namespace=self.namespace, **changes) for _ in range(count)]
         return [ok(result) for result in await self.enqueue(items, timeout_s)]
 
     async def enqueue(self, items: Sequence[NewItem], timeout_s: float = 5.0) -> list[EnqueueOutcome]:
-        """Enqueues; an id or an error for each."""
+        """Enqueue items. Returns an id or an error for each."""
         deadline = self.world.deadline_in(timeout_s)
         results: list[EnqueueOutcome] = await call_result(
             lambda done: self.queue.enqueue(self.namespace, items, deadline, done)
@@ -149,29 +149,30 @@ class Caller:
         self, wants: Sequence[tuple[str, int]], wait_ms: int = 0, lease_ms: int | None = None, timeout_s: float = 5.0
     ) -> Deliveries:
         deadline = self.world.deadline_in(timeout_s)
-        handed: Deliveries = await call_result(
+        deliveries: Deliveries = await call_result(
             lambda done: self.queue.dequeue(self.namespace, wants, wait_ms, lease_ms, deadline, done)
         )
-        return handed
+        return deliveries
 
     async def one(self, topic: str = "t", wait_ms: int = 0) -> ItemView:
-        """The one item that is there."""
-        handed = await self.get(topic, 1, wait_ms)
-        assert len(handed.items) == 1
-        return handed.items[0]
+        """Dequeue one item, which must be available."""
+        deliveries = await self.get(topic, 1, wait_ms)
+        assert len(deliveries.items) == 1
+        return deliveries.items[0]
 
     async def do(
         self, kind: EventKind, items: Iterable[ItemView], timeout_s: float = 5.0, **changes: Any
     ) -> list[Outcome]:
-        """Acks, nacks, extends, releases or cancels delivered items."""
-        held = list(items)
-        ids = [(seen.shard, seen.row.id) for seen in held]
+        """Ack, nack, extend, release or cancel delivered items."""
+        delivered = list(items)
+        ids = [(item.shard, item.row.id) for item in delivered]
         deadline = self.world.deadline_in(timeout_s)
         if kind is EventKind.ACK:
-            tokens = [seen.row.token for seen in held]
+            tokens = [item.row.token for item in delivered]
             return await self._outcomes(lambda done: self.queue.ack(self.namespace, ids, tokens, deadline, done))
         events = [
-            (seen.shard, Event(kind, seen.row.id, self.namespace, token=seen.row.token, **changes)) for seen in held
+            (item.shard, Event(kind, item.row.id, self.namespace, token=item.row.token, **changes))
+            for item in delivered
         ]
         return await self.apply(events, timeout_s)
 
@@ -183,12 +184,12 @@ class Caller:
         return await self.apply(events)
 
     async def apply(self, events: Sequence[tuple[int, Event]], timeout_s: float = 5.0) -> list[Outcome]:
-        """Runs each (shard, event)."""
+        """Apply each (shard, event)."""
         deadline = self.world.deadline_in(timeout_s)
         return await self._outcomes(lambda done: self.queue.apply(self.namespace, events, deadline, done))
 
-    async def _outcomes(self, begin: Callable[[Callable[[list[Outcome]], None]], PendingCall]) -> list[Outcome]:
-        outcomes: list[Outcome] = await call_result(begin)
+    async def _outcomes(self, submit: Callable[[Callable[[list[Outcome]], None]], PendingCall]) -> list[Outcome]:
+        outcomes: list[Outcome] = await call_result(submit)
         return outcomes
 
     async def stats(self, topic: str = "t") -> TopicStats | None:
@@ -197,17 +198,17 @@ class Caller:
 
 
 def ok(result: EnqueueOutcome) -> str:
-    """The id of an item that was inserted."""
+    """Return the id of an inserted item; raise if there is an error instead."""
     if isinstance(result, FoqsError):
         raise result
     assert isinstance(result, str)
     return result
 
 
-def run_in_world(story: Callable[[World], Coroutine[Any, Any, T]], until_s: float = 3_600.0) -> T:
-    """Runs a story in a fresh world under virtual time."""
+def run_in_world(run: Callable[[World], Coroutine[Any, Any, T]], until_s: float = 3_600.0) -> T:
+    """Run a test in a new world under virtual time."""
 
     async def main() -> T:
-        return await story(World())
+        return await run(World())
 
     return run_virtual(main, until_s=until_s)

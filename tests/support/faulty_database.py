@@ -1,10 +1,10 @@
-"""A database server that fails as servers do: the memory database with faults, all drawn from one generator.
+"""A database server with faults: the memory database, with faults drawn from one generator.
 
-Holds `Troubles` (what may go wrong at any statement), `Server` (one database
-server, which can also be sent away, turned read-only or slowed down for a
-while) and its stores. Always true: every error has the type that the MySQL
-store would give it, and promises what that promises; what was committed stays.
-Knows nothing of hosts, but for asking how long whoever runs now is cut off.
+Holds `FaultRates` (how likely each fault is), `FaultyDatabaseServer` (one server,
+which can also be restarted, read-only or slow for a while) and its stores. Always
+true: every error has the type and the meaning that it has in the MySQL store;
+committed data is kept. Knows nothing of hosts, except for how long the current one
+is cut off.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAMES: Final = (
     "slow clocks",
     "bad rows",
 )
-"""What a server counts."""
+"""The keys of a server's `counts`."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,18 +53,18 @@ class FaultRates:
 
 
 ANSWER_MS_MAX: Final = 400
-"""How long the answer to a new owner who asks for the time is on its way at most."""
+"""The longest delay of the reply to a new owner that reads the time."""
 
 NONE: Final = FaultRates(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class FaultyDatabaseServer(MemoryDatabase):
-    """One database server, of one shard.
+    """One database server, with one shard.
 
     Args:
-        clock: its own.
-        held_s: for how long whoever runs now hears nothing of it.
-        connected: told of every connection that whoever runs now has made.
+        clock: the server's clock.
+        held_s: returns for how long the current host is cut off from it.
+        connected: called with every new connection of the current host.
     """
 
     def __init__(
@@ -78,42 +78,42 @@ class FaultyDatabaseServer(MemoryDatabase):
         super().__init__(clock.now_ms, self._travel)
         self.clock = clock
         self.waited_ms = 0.0
-        """How long all new owners waited for its time: their shards' time may be so much behind."""
+        """How long all new owners together waited for its time. Their shard clocks may be behind by that."""
         self.steps_carried_ms: dict[int, int] = {}
-        """Connections with a COMMIT under way, and as much of the clock's steps as it saves."""
+        """The connections with a COMMIT in flight, and the part of the clock's steps that the COMMIT saves."""
         self.steps_saved_ms = 0
-        """As much of its clock's steps as the offset in the owner row knows of."""
+        """The part of the clock's steps that the offset in the owner row includes."""
         self.refuse = self._refusal
         self.troubles = FaultRates()
         self.counts: Counter[str] = Counter()
         self.commit_s = 0.0
-        """What every COMMIT takes, even if nothing goes wrong."""
+        """The time of every COMMIT, without faults."""
         self.late_s: dict[int, float] = {}
-        """Connections whose next COMMIT takes long, and how long."""
+        """The connections whose next COMMIT is late, and its delay."""
         self.rng = rng
         self.loop = loop
         self._held_s = held_s
         self._connected = connected
         self._disk_full_until_s = 0.0
         self._bad_row = 0
-        """Nothing can be changed in it for a while."""
+        """The number of a row that cannot be changed for a while."""
         self._bad_until_s = 0.0
         self._away_until_s = 0.0
         self._read_only_until_s = 0.0
         self._slow_until_s = 0.0
         self._weak_until_s = 0.0
         self._risky: set[int] = set()
-        """Connections that were made while it might lose what it acknowledges."""
+        """The connections that were made while the server might lose acknowledged writes."""
         self.is_commit_risky = False
-        """The last COMMIT that took effect came over one of those."""
+        """Whether the last COMMIT that took effect came over one of these."""
         self.unsafe_settings = self._weakness
 
     # ------------------------------------------------------------------ faults
 
     def restart(self, away_s: float = 0.0, weak_s: float = 0.0) -> None:
-        """Every connection dies, open transactions are rolled back; for a while nobody can connect.
+        """Close every connection and roll open transactions back; refuse connections for `away_s` seconds.
 
-        When it is back, it may lose acknowledged writes for `weak_s` seconds: its settings are wrong.
+        For another `weak_s` seconds its settings are wrong: it may lose acknowledged writes.
         """
         for connection in sorted(self._alive):
             self.kill(connection)
@@ -121,24 +121,24 @@ class FaultyDatabaseServer(MemoryDatabase):
         self._weak_until_s = self._away_until_s + weak_s
 
     def turn_read_only(self, seconds: float) -> None:
-        """For a while nothing can be written; reads go on."""
+        """Refuse writes for a while; reads continue."""
         self._read_only_until_s = self.loop.time() + seconds
 
     def slow_down(self, seconds: float) -> None:
-        """For a while every statement takes long."""
+        """Make every statement slow for a while."""
         self._slow_until_s = self.loop.time() + seconds
 
     def heal(self) -> None:
-        """From now on nothing goes wrong any more; what is under way still ends as it will."""
+        """End all faults. Statements in flight still end as they would."""
         self.troubles = NONE
         self._bad_until_s = self._disk_full_until_s = self._away_until_s = self._read_only_until_s = 0.0
         self._slow_until_s = self._weak_until_s = 0.0
 
     def is_committing(self) -> bool:
-        """A COMMIT has come that has not taken effect yet."""
+        """Whether a COMMIT has arrived that has not taken effect yet."""
         return bool(self._committing)
 
-    # -------------------------------------------------- what its stores ask for
+    # ---------------------------------------------------- called by its stores
 
     def store(self, shard: int, faults: object = None) -> FaultyStore:
         super().store(shard)
@@ -147,7 +147,7 @@ class FaultyDatabaseServer(MemoryDatabase):
     def connect(self) -> int:
         if self.loop.time() < self._away_until_s:
             self.counts["nobody there"] += 1
-            raise StoreLost("nobody listens there")
+            raise StoreLost("the server refused the connection")
         connection = super().connect()
         if self._is_weak():
             self._risky.add(connection)
@@ -168,20 +168,20 @@ class FaultyDatabaseServer(MemoryDatabase):
         return self.loop.time() < self._weak_until_s
 
     def _weakness(self) -> str | None:
-        """A setting that loses acknowledged writes, seen by a connection that may write."""
+        """Return the setting that loses acknowledged writes, as a connection that may write sees it."""
         if not self._is_weak():
             return None
         self.counts["weak servers"] += 1
         return "the server may lose acknowledged writes: innodb_flush_log_at_trx_commit is 2: set it to 1"
 
     def is_read_only(self) -> bool:
-        """And somebody tried to write."""
+        """Return whether it refuses writes, and count the attempt if so."""
         refused = self.loop.time() < self._read_only_until_s
         self.counts["writes while read-only"] += refused
         return refused
 
     def at_fault_point(self, point: str) -> None:
-        """A fault point of a flush."""
+        """Fail at random at a fault point of a flush."""
         if self.rng.random() < self.troubles.lost_line:
             raise StoreLost(f"the line is cut: {point}")
         if point == "read":
@@ -202,7 +202,7 @@ class FaultyDatabaseServer(MemoryDatabase):
         return "refused by the database" if self.rng.random() < self.troubles.refused_write else None
 
     def _has_bad_row(self, writes: Writes, now_s: float) -> bool:
-        """It would change a row that cannot be changed for a while."""
+        """Whether the flush changes a row that cannot be changed for a while."""
         ids = [row.id for row in writes.updates] + [number for lease in writes.leases for number in lease.ids]
         if ids and now_s >= self._bad_until_s and self.rng.random() < self.troubles.bad_row:
             self._bad_row = self.rng.choice(ids)
@@ -212,7 +212,7 @@ class FaultyDatabaseServer(MemoryDatabase):
         return is_bad
 
     async def _travel(self) -> None:
-        """A statement's time: none, a little, or far too much; or the line breaks under it."""
+        """Let the time of a statement pass: none, a little, or much too long. The connection may break instead."""
         rng, troubles = self.rng, self.troubles
         if rng.random() < troubles.clock_step:
             self.clock.step()
@@ -234,18 +234,18 @@ class FaultyDatabaseServer(MemoryDatabase):
 
 
 class FaultyStore(MemoryStore):
-    """One shard's connection to a server."""
+    """The connection of one shard to a server."""
 
     def __init__(self, server: FaultyDatabaseServer, shard: int) -> None:
         super().__init__(server, shard, server.at_fault_point)
         self._server = server
         self._steps_known_ms: int | None = None
-        """As much of the clock's steps as was in its answers; None since a takeover."""
+        """The part of the clock's steps that its replies included; None since a takeover."""
 
     async def now_ms(self) -> int:
-        """Now and then the answer to a new owner is on its way for long."""
+        """Read the clock. Sometimes the reply to a new owner is late."""
         server = self._server
-        asked_s = server.loop.time()
+        requested_s = server.loop.time()
         await self._round_trip()
         is_new = self._steps_known_ms is None
         if is_new:
@@ -255,7 +255,7 @@ class FaultyStore(MemoryStore):
             server.counts["slow clocks"] += 1
             await Pause(server.loop, server.rng.uniform(0, ANSWER_MS_MAX) / 1000)
         if is_new:
-            server.waited_ms += (server.loop.time() - asked_s) * 1000
+            server.waited_ms += (server.loop.time() - requested_s) * 1000
         self._steps_known_ms = known_ms
         return now_ms
 
@@ -265,7 +265,7 @@ class FaultyStore(MemoryStore):
         return await super().take_over(epoch, nonce)
 
     async def read_owner(self) -> Owner:
-        """Writes only where the row is ours, and reads on a read-only server where it is not."""
+        """Read the owner row. The statement writes, and needs a writable server, only if the row is ours."""
         if (self._tables.owner.epoch, self._tables.owner.nonce) == self._ownership:
             self._check_writable()
         return await super().read_owner()
@@ -276,7 +276,7 @@ class FaultyStore(MemoryStore):
             raise StoreLost("the server is read-only")
 
     async def _commit(self, fence: Fence, writes: Writes) -> None:
-        """Now and then COMMIT takes far too long, whatever becomes of its connection, and mostly nobody waits for it."""
+        """Send COMMIT. Sometimes it is very late, even if its connection is lost, and its caller often gives up."""
         server, rng = self._server, self._server.rng
         server.steps_carried_ms[self._connection] = self._steps_known_ms or 0
         if server.commit_s:
@@ -291,4 +291,4 @@ class FaultyStore(MemoryStore):
                 await super()._commit(fence, writes)
         except TimeoutError:
             server.counts["late commits given up"] += 1
-            raise StoreLost("no answer to COMMIT in time") from None
+            raise StoreLost("no reply to COMMIT in time") from None

@@ -1,13 +1,13 @@
-"""A network in memory: asyncio transports with latency, and faults to order.
+"""An in-memory network: asyncio transports with latency, and faults on request.
 
-Holds `Network`, its `Listener`s and its `Connection`s. Always true: within one
+Holds `Network`, its `Listener`s and its `Connection`s. Always true: in each
 direction bytes arrive once, in order, after a random latency and in chunks of
-random size; a loss shows as a lost connection, never as a gap. Knows nothing
-of what the bytes mean; randomness comes from the generator passed in.
+random size. Loss shows as a lost connection, never as a gap. Knows nothing of
+the meaning of the bytes. Randomness comes from the generator that is passed in.
 
-Hosts are names. A protocol's methods run in the context in which it was
-listened or connected with, so that killing that process (`virtual.Process`)
-silences it; `crash` is what the rest of the world then sees of it.
+Hosts are names. The methods of a protocol run in the context of its `listen` or
+`connect`, so killing that process (`virtual_time.Process`) silences them. Call
+`crash` as well: it ends the host's connections for the other hosts.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Connect = Callable[[Factory, str, int], Awaitable[tuple[asyncio.Transport, async
 
 HIGH_WATER_BYTES = 64 * 1024
 SPLIT_CHANCE = 0.2
-"""How often a chunk arrives in two."""
+"""The share of chunks that arrive in two parts."""
 COALESCE_CHANCE = 0.2
-"""How often a chunk brings along what was written after it."""
+"""The share of chunks that arrive together with all bytes written after them."""
 
 
 class _Buffered(Protocol):
@@ -34,7 +34,7 @@ class _Buffered(Protocol):
 
 
 class Listener:
-    """What `Network.listen` returns, in the manner of `asyncio.Server`."""
+    """The result of `Network.listen`, like an `asyncio.Server`."""
 
     def __init__(self, network: Network, host: str, port: int, factory: Factory) -> None:
         self.host = host
@@ -44,21 +44,21 @@ class Listener:
         self._network = network
 
     def close(self) -> None:
-        """Stops accepting; connections stay."""
+        """Stop accepting. Open connections stay."""
         self._network.unlisten(self)
 
     def is_serving(self) -> bool:
         return self._network.listener(self.host, self.port) is self
 
     async def wait_closed(self) -> None:
-        """There is nothing to wait for."""
+        """Return at once."""
 
 
 class Network:
-    """All hosts and what connects them.
+    """All hosts and their connections.
 
     Args:
-        latency_ms: the least and the greatest time that one arrival takes.
+        latency_ms: the least and the greatest latency of one arrival.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Network:
         self._healed = asyncio.Event()
 
     async def listen(self, host: str, port: int, protocol_factory: Factory) -> Listener:
-        """Accepts connections to (host, port); port 0 picks one. Raises OSError when it is taken."""
+        """Accept connections to (host, port); port 0 picks a free one. Raises OSError if the port is taken."""
         if port == 0:
             port = self._next_port()
         if (host, port) in self._listeners:
@@ -89,8 +89,8 @@ class Network:
         """As `loop.create_connection`, from the host `source`.
 
         Raises:
-            ConnectionRefusedError: nobody listens there. Across a partition it
-                waits until that is healed.
+            ConnectionRefusedError: nobody listens there. Across a partition the
+                call waits until the partition is healed.
         """
         await asyncio.sleep(self.latency_s())
         while self.is_parted(source, host):
@@ -111,7 +111,7 @@ class Network:
         return connection.client, protocol
 
     def connector(self, source: str) -> Connect:
-        """`connect` from one host, with the arguments of `loop.create_connection`."""
+        """Return a `connect` from one host, with the arguments of `loop.create_connection`."""
 
         async def connect(
             protocol_factory: Factory, host: str, port: int
@@ -121,20 +121,20 @@ class Network:
         return connect
 
     def connections(self, host: str | None = None) -> list[Connection]:
-        """The open connections, of one host or of all, oldest first."""
+        """Return the open connections of one host or of all, oldest first."""
         return [each for each in self._connections.values() if host is None or host in each.hosts]
 
     def cut(self, connection: Connection) -> None:
-        """Breaks a connection: both ends learn of it by and by; what arrives later than that is lost."""
+        """Break a connection. Each end notices it after a latency; bytes that would arrive later are lost."""
         for end in (connection.client, connection.server):
-            end.incoming.reset(ConnectionResetError("the connection was cut"))
+            end.incoming.reset(ConnectionResetError("the connection was broken"))
 
     def partition(self, host: str) -> None:
-        """Parts a host from all others: nothing is lost, nothing arrives until `heal`."""
+        """Separate a host from all others: nothing arrives until `heal`, and nothing is lost."""
         self._isolated[host] = None
 
     def heal(self, host: str | None = None) -> None:
-        """Joins a host, or all, to the others again."""
+        """End the partition of one host, or of all."""
         for each in [host] if host is not None else list(self._isolated):
             self._isolated.pop(each, None)
         self._healed.set()
@@ -144,12 +144,12 @@ class Network:
             connection.server.incoming.resume()
 
     def crash(self, host: str) -> None:
-        """Ends a host: its listeners and connections are gone, its protocols hear nothing more.
+        """End a host: its listeners and connections are removed, and its protocols are not called any more.
 
-        The other ends see either an end of file, as when a process is killed, or
-        a reset, as when a machine restarts. What the host writes from now on
-        arrives nowhere; what was in flight may. The host may listen and connect
-        again: restarting it needs nothing more.
+        The other ends see an end of file, as after the kill of a process, or a
+        reset, as after the restart of a machine. Bytes in flight may arrive; bytes
+        that the host writes from now on do not. To restart the host, let it listen
+        and connect again.
         """
         for key in [key for key in self._listeners if key[0] == host]:
             del self._listeners[key]
@@ -177,7 +177,7 @@ class Network:
         return self.rng.uniform(*self._latency_s)
 
     def forget(self, connection: Connection) -> None:
-        """A connection ended at both ends."""
+        """Remove a connection that has ended at both ends."""
         self._connections.pop(connection.number, None)
 
     def _next_port(self) -> int:
@@ -186,7 +186,7 @@ class Network:
 
 
 class Connection:
-    """Two ends, and a pipe in each direction."""
+    """Two ends with a pipe in each direction."""
 
     def __init__(self, network: Network, number: int, here: tuple[str, int], there: tuple[str, int]) -> None:
         self.network = network
@@ -204,7 +204,7 @@ class Connection:
 
 
 class _Pipe:
-    """One direction. Offsets count bytes since the beginning: delivered <= arrived <= written."""
+    """One direction of a connection. Offsets count bytes from the beginning: delivered <= arrived <= written."""
 
     def __init__(self, source: NetworkTransport, target: NetworkTransport) -> None:
         self.held = bytearray()
@@ -224,30 +224,30 @@ class _Pipe:
         self._later(self._arrive, self.written)
 
     def finish(self) -> None:
-        """No more will be written: the other end sees an end of file after the rest."""
+        """End the writing: the other end sees an end of file after all bytes."""
         if not self.finished:
             self.finished = True
             self._later(self._arrive_finish)
 
     def reset(self, error: ConnectionError) -> None:
-        """The other end loses the connection; it may overtake what is in flight."""
+        """Make the other end lose the connection, perhaps before bytes in flight arrive."""
         self.finished = True
         if not self._target.lost:
             when_s = self._network.loop.time() + self._network.latency_s()
             self._target.call_at(when_s, self._arrive_reset, error)
 
     def drop(self) -> None:
-        """Forgets what is in flight."""
+        """Drop the bytes in flight."""
         self.held.clear()
 
     def resume(self) -> None:
-        """The reader reads again, or the partition healed."""
+        """Continue after the reader resumed or the partition was healed."""
         self._later(self._deliver)
 
     def _later(self, call: Callable[..., None], *args: object) -> None:
         if self._target.lost:
             return
-        # Never before what was sent earlier; what falls together stays in order because arrivals are offsets.
+        # Never before earlier bytes. Arrivals at one moment stay in order because they are offsets.
         self._last_s = max(self._last_s, self._network.loop.time() + self._network.latency_s())
         self._target.call_at(self._last_s, call, *args)
 
@@ -266,7 +266,7 @@ class _Pipe:
         self._deliver()
 
     def _deliver(self) -> None:
-        """Hands over what has arrived: at most one chunk, then the rest by and by."""
+        """Pass at most one arrived chunk to the reader. The rest follows later."""
         target = self._target
         if target.lost or self._network.is_parted(self._source.host, target.host):
             return
@@ -292,7 +292,7 @@ class _Pipe:
 
 
 class NetworkTransport(asyncio.Transport):
-    """One end of a connection: a transport in the manner of asyncio's socket transports."""
+    """One end of a connection: a transport like asyncio's socket transports."""
 
     peer: NetworkTransport
     incoming: _Pipe
@@ -409,7 +409,7 @@ class NetworkTransport(asyncio.Transport):
             self._fail(error)
 
     def on_eof(self) -> None:
-        """The other end has written all it will."""
+        """Handle the end of file of the other end."""
         if self._closing:
             return
         keep_open = False
@@ -420,24 +420,24 @@ class NetworkTransport(asyncio.Transport):
 
     @property
     def is_waiting_for_drain(self) -> bool:
-        """It waits until what was written has arrived."""
+        """Whether it waits for written bytes to arrive."""
         return self._writing_paused or self._closing
 
     def on_drained(self) -> None:
-        """Some of what was written has arrived."""
+        """Continue after written bytes have arrived."""
         self._update_write_pressure()
         if self._closing and not self.outgoing.held:
             self.lose(None)
 
     def detach(self) -> None:
-        """This host is gone: nothing more is heard from or told to it."""
+        """End this end without a callback, as its host has crashed."""
         self.lost = True
         self._closing = True
         self._reset_if_unread()
         self.connection.ended()
 
     def lose(self, error: Exception | None) -> None:
-        """The connection is over for this end."""
+        """End the connection at this end."""
         if self.lost:
             return
         self.lost = True
@@ -453,7 +453,7 @@ class NetworkTransport(asyncio.Transport):
 
     def _fail(self, error: Exception) -> None:
         self.network.loop.call_exception_handler(
-            {"message": "a protocol failed on what it received", "exception": error, "transport": self}
+            {"message": "a protocol failed on received data", "exception": error, "transport": self}
         )
         self.outgoing.reset(ConnectionResetError("the other end failed"))
         self._closing = True
@@ -470,7 +470,7 @@ class NetworkTransport(asyncio.Transport):
 
 
 def _fill(protocol: Any, data: bytes) -> None:
-    """Hands bytes to a protocol that brings its own buffer."""
+    """Pass bytes to a protocol that has its own buffer."""
     buffered: _Buffered = protocol
     while data:
         room = memoryview(buffered.get_buffer(len(data)))

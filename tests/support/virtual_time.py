@@ -1,22 +1,23 @@
-"""Virtual time: an event loop whose clock jumps to the next timer, and processes in it that can be killed and frozen.
+"""Virtual time: an event loop whose clock jumps to the next timer, with processes that can be killed and frozen.
 
 Holds `VirtualLoop`, its `Process`es, `VirtualClock` and `run_virtual`. Always
-true: nothing waits in real time, no thread and no socket is touched, and the
-same program runs the same callbacks in the same order, whatever the hash seed
-or the addresses of objects. Knows nothing of queues.
+true: nothing waits in real time and nothing uses threads or sockets. The same
+program runs the same callbacks in the same order, with any hash seed and any
+addresses of objects. Knows nothing of queues.
 
-What a program must keep to, or it loses that promise:
-- Never iterate over a set of tasks or futures: their order is that of their
-  addresses. `asyncio.wait` returns sets, `asyncio.all_tasks` is one; sort them
-  by task name or by your own list. `asyncio.TaskGroup` cancels its children in
-  set order, and `asyncio.as_completed` and `asyncio.wait` add their callbacks
-  in set order where they were given a set: the order in which several children
-  of one group see a cancellation is not fixed. `asyncio.gather` keeps a list.
-- Iterate over a set of strings only through `sorted`: it follows the hash seed.
-- No `uuid`, `secrets`, `time.time` or module-level `random`: take them as
-  arguments.
-- Leave nothing to the garbage collector (async generators closed by it, say);
-  its cycle collection is off while `run_virtual` runs.
+This holds only for a program that keeps these rules:
+- Do not iterate over a set of tasks or futures: the order depends on their
+  addresses. `asyncio.wait` and `asyncio.all_tasks` return sets; sort them by
+  task name or by your own list. `asyncio.TaskGroup` cancels its children in set
+  order, and `asyncio.as_completed` and `asyncio.wait` add callbacks in set order
+  if they get a set. So the order in which the children of one group see a
+  cancellation is not fixed. `asyncio.gather` keeps a list.
+- Iterate over a set of strings only through `sorted`: the order depends on the
+  hash seed.
+- Do not call `uuid`, `secrets`, `time.time` or module-level `random`: pass them
+  in as arguments.
+- Leave no work to the garbage collector, such as closing async generators.
+  `run_virtual` turns the collection of cycles off.
 """
 
 from __future__ import annotations
@@ -37,24 +38,24 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 WALL_ORIGIN_MS: Final = 1_700_000_000_000
-"""What a wall clock shows at virtual second 0."""
+"""The time of a wall clock at virtual second 0."""
 
 _RESOLUTION_S: Final = 1e-6
-"""Timers this close together fire together; still seen by a float after centuries."""
+"""Timers this close together fire together. A float still shows the difference after centuries."""
 
 _process: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class Deadlock(Exception):
-    """Nothing is ready, no timer is pending, and somebody still waits; `waiting` says who and where."""
+    """Tasks wait, but no callback and no timer is pending. `waiting` lists the tasks and where they stand."""
 
     def __init__(self, waiting: list[str]) -> None:
-        super().__init__("nothing will ever happen again; waiting:\n" + "\n".join(waiting))
+        super().__init__("deadlock: no callback and no timer is pending; waiting:\n" + "\n".join(waiting))
         self.waiting = waiting
 
 
 class OutOfTime(Exception):
-    """The program had not ended at `until_s`; `waiting` says what it was doing."""
+    """The program did not end by `until_s`. `waiting` lists its tasks and where they stand."""
 
     def __init__(self, until_s: float, waiting: list[str]) -> None:
         super().__init__(f"not done after {until_s} virtual seconds; waiting:\n" + "\n".join(waiting))
@@ -62,52 +63,52 @@ class OutOfTime(Exception):
 
 
 class Process:
-    """A part of the program that can be killed as `kill -9` kills: it simply never runs again.
+    """A part of the program that can be killed as by `kill -9`: it never runs again.
 
-    What runs in a process is known by its context: tasks that it spawned, their
-    children, and every callback and timer they registered. Killing drops all of
-    those; no `finally` runs and nothing is cancelled. Processes must meet only
-    in things that outlive them (a network, a database): a killed waiter of a
+    The context shows what belongs to a process: tasks that it spawned, their
+    children, and every callback and timer they registered. A kill drops all of
+    these; no `finally` runs and nothing is cancelled. Processes may share only
+    objects that survive them (a network, a database). A killed waiter of a
     shared `asyncio.Lock`, `Semaphore` or `Queue` would swallow its wake-up, and
-    awaiting a killed task waits for ever.
+    awaiting a killed task would never end.
     """
 
     def __init__(self, loop: VirtualLoop, name: str) -> None:
         self.name = name
         self.alive = True
         self.runs = True
-        """It is alive and not frozen."""
-        self._put_off: list[_Step] = []
-        """What was to run since it was frozen, in order."""
+        """Whether it is alive and not frozen."""
+        self._deferred: list[_Step] = []
+        """The steps that came due while it was frozen, in order."""
         self._loop = loop
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Calls something now, as this process."""
+        """Call a function now, as this process."""
         return self._context().run(call, *args, **kwargs)
 
     def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-        """Starts a task of this process."""
+        """Start a task of this process."""
         if not self.alive:
             coro.close()
-            raise RuntimeError(f"process {self.name} was killed; create another one")
+            raise RuntimeError(f"process {self.name} was killed; create a new one")
         return self._loop.create_task(coro, name=name, context=self._context())
 
     def kill(self) -> None:
-        """Stops everything this process does, for ever. Killing twice is harmless.
+        """Stop everything that this process does, for good. Killing it twice is harmless.
 
         Raises:
-            RuntimeError: called by the process itself; its current callback could
-                not be stopped half-way. Kill it from `on_step`, or from outside.
+            RuntimeError: called by the process itself, whose current callback
+                cannot be stopped. Kill it from `on_step` or from outside.
         """
         if _process.get() is self:
             raise RuntimeError(f"process {self.name} cannot kill itself; kill it from on_step or from outside")
         if self.alive:
             self.alive = self.runs = False
             self._loop.discard_process(self)
-            self._put_off.clear()  # it may have been all that kept a task
+            self._deferred.clear()  # a step may hold the last reference to a task
 
     def freeze(self) -> None:
-        """Stops it as SIGSTOP does, until `thaw`: time goes by, and nothing of it runs. Freezing twice is harmless.
+        """Stop it as SIGSTOP does, until `thaw`: time passes, but the process does not run. Freezing it twice is harmless.
 
         Raises:
             RuntimeError: called by the process itself.
@@ -117,16 +118,16 @@ class Process:
         self.runs = False
 
     def thaw(self) -> None:
-        """It goes on where it was, first with all that was to run meanwhile. Harmless where it is not frozen, or dead."""
+        """Let it continue, first with the steps that came due meanwhile. Harmless if it is not frozen, or dead."""
         if self.alive:
             self.runs = True
-            self._loop.schedule_deferred(self._put_off)
-            self._put_off = []
+            self._loop.schedule_deferred(self._deferred)
+            self._deferred = []
 
     def defer_step(self, step: _Step) -> None:
-        """A step of a process that does not run now: it runs after a thaw, or never."""
+        """Keep a step that came due while the process is frozen. If the process is dead, drop it."""
         if self.alive:
-            self._put_off.append(step)
+            self._deferred.append(step)
 
     def _context(self) -> Context:
         context = copy_context()
@@ -135,9 +136,9 @@ class Process:
 
 
 class _Step:
-    """A callback that is to run: what asyncio calls a handle, without what only real loops need."""
+    """A callback that will run: an asyncio handle without the parts that only real loops need."""
 
-    __slots__ = ("args", "call", "context", "gone", "owner", "when_s")
+    __slots__ = ("args", "call", "context", "is_cancelled", "owner", "when_s")
 
     def __init__(self, when_s: float, call: Callable[..., object], args: tuple[Any, ...], context: Context) -> None:
         self.when_s = when_s
@@ -145,64 +146,64 @@ class _Step:
         self.args = args
         self.context = context
         self.owner: Process | None = context.get(_process)
-        self.gone = False
+        self.is_cancelled = False
 
     def cancel(self) -> None:
-        self.gone = True
+        self.is_cancelled = True
         self.args = ()
 
     def cancelled(self) -> bool:
-        return self.gone
+        return self.is_cancelled
 
     def when(self) -> float:
         return self.when_s
 
 
 class VirtualLoop(BaseEventLoop):
-    """An asyncio loop under virtual time, from second 0.
+    """An asyncio loop under virtual time, which starts at second 0.
 
-    asyncio runs it and makes its tasks; one turn of it, its timers and its queue
-    are ours (private names, the same from 3.11 to 3.14): callbacks run in the
-    order of a real loop, at a third of its cost. Timers of one moment fire in the
-    order in which they were set.
+    asyncio runs it and makes its tasks. This class replaces one turn of the loop,
+    its timers and its queue (private names, the same from 3.11 to 3.14). Callbacks
+    run in the order of a real loop, at a third of the cost. Timers of one moment
+    fire in the order in which they were set.
 
-    `on_step` is called with the number of the step (from 1) before every
-    callback that runs, from step `tell_from` on; it may kill processes, and what
-    it raises ends the run.
+    `on_step` is called before every callback, from step `on_step_from` on, with the
+    number of the step (from 1). It may kill processes. An exception in it ends the
+    run.
     """
 
     def __init__(self, *, on_step: Callable[[int], None] | None = None, until_s: float | None = None) -> None:
         super().__init__()
         self.steps = 0
         self.on_step = on_step
-        self.tell_from = 0
+        self.on_step_from = 0
         self.failures: list[BaseException] = []
-        """What callbacks and forgotten tasks raised."""
+        """The exceptions of callbacks and of tasks that nobody awaited."""
         self._until_s = until_s
         self._now_s = 0.0
         self._stopping = False
         self._due: deque[_Step] = deque()
         self._timers: list[tuple[float, int, _Step]] = []
-        self._timers_set = 0
+        self._timer_count = 0
         self._tasks: weakref.WeakValueDictionary[int, asyncio.Task[Any]] = weakref.WeakValueDictionary()
         self._owners: dict[int, Process] = {}
-        self._tasks_made = 0
-        self._buried: list[asyncio.Task[Any]] = []
+        self._task_count = 0
+        self._killed_tasks: list[asyncio.Task[Any]] = []
         self.set_exception_handler(_note_failure)
 
     def time(self) -> float:
         return self._now_s
 
     def process(self, name: str) -> Process:
-        """A new process. A restart under the same name is a new process too."""
+        """Create a process. A restart under the same name creates another one."""
         return Process(self, name)
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None, **more: Any
     ) -> asyncio.Task[T]:
-        """As ever, but numbers task names from 1 in each loop, not over all loops of the program."""
-        self._tasks_made += 1
-        number = self._tasks_made
+        """As in asyncio, but task names are numbered from 1 in each loop, not over all loops of the program."""
+        self._task_count += 1
+        number = self._task_count
         task = super().create_task(coro, name=name or f"task-{number}", context=context, **more)
         self._tasks[number] = task
         owner = _process.get() if context is None else context.get(_process)
@@ -211,7 +212,7 @@ class VirtualLoop(BaseEventLoop):
         return task
 
     def waiting(self) -> list[str]:
-        """Every unfinished task and where it stands, oldest first."""
+        """Return every unfinished task and where it stands, oldest first."""
         return [_describe(task) for task in self._unfinished()]
 
     def call_soon(  # type: ignore[override]
@@ -226,20 +227,20 @@ class VirtualLoop(BaseEventLoop):
     ) -> _Step:
         when = self._now_s + delay
         step = _Step(when, callback, args, copy_context() if context is None else context)
-        self._timers_set += 1
-        heappush(self._timers, (when, self._timers_set, step))
+        self._timer_count += 1
+        heappush(self._timers, (when, self._timer_count, step))
         return step
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Step:
         step = _Step(when, callback, args, copy_context() if context is None else context)
-        self._timers_set += 1
-        heappush(self._timers, (when, self._timers_set, step))
+        self._timer_count += 1
+        heappush(self._timers, (when, self._timer_count, step))
         return step
 
     def _run_once(self) -> None:
-        """Turn after turn, until the loop is stopped: what is due by now, in order; when nothing is, the clock jumps first."""
+        """Run the due callbacks in order, turn after turn, until the loop is stopped. If none is due, the clock jumps first."""
         due, timers, take = self._due, self._timers, self._due.popleft
         while True:
             if not due and not self._stopping:
@@ -249,14 +250,14 @@ class VirtualLoop(BaseEventLoop):
                 due.append(heappop(timers)[2])
             for _ in range(len(due)):
                 step = take()
-                if step.gone:
+                if step.is_cancelled:
                     continue
                 owner = step.owner
                 if owner is not None and not owner.runs:
                     owner.defer_step(step)
                     continue
                 self.steps = number = self.steps + 1
-                if number >= self.tell_from and self.on_step is not None:
+                if number >= self.on_step_from and self.on_step is not None:
                     self.on_step(number)
                     if owner is not None and not owner.runs:
                         owner.defer_step(step)
@@ -271,9 +272,9 @@ class VirtualLoop(BaseEventLoop):
                 return
 
     def _jump(self) -> None:
-        """Moves the clock to the next timer."""
+        """Move the clock to the next timer."""
         timers = self._timers
-        while timers and timers[0][2].gone:
+        while timers and timers[0][2].is_cancelled:
             heappop(timers)
         if not timers:
             raise Deadlock(self.waiting())
@@ -283,30 +284,30 @@ class VirtualLoop(BaseEventLoop):
         self._now_s = max(self._now_s, moment)
 
     def discard_process(self, process: Process) -> None:
-        """Drops the timers of a dead process and keeps its tasks from being collected, which would run their `finally`."""
-        self._buried += [task for number, task in self._numbered() if self._owners.get(number) is process]
+        """Drop the timers of a killed process, and keep its tasks from the garbage collector, which would run their `finally`."""
+        self._killed_tasks += [task for number, task in self._numbered() if self._owners.get(number) is process]
         for _, _, step in self._timers:
             if step.owner is process:
                 step.cancel()
 
     def schedule_deferred(self, steps: Iterable[_Step]) -> None:
-        """These were due before, and could not run."""
+        """Queue steps that came due while their process was frozen."""
         self._due.extend(steps)
 
     def finish(self) -> None:
-        """Ends what is left over, in order of creation, and closes the loop."""
+        """End the remaining tasks in order of creation, and close the loop."""
         self.on_step = None
         self._until_s = None
         try:
-            left = [task for task in self._unfinished() if task not in self._buried]
-            for task in left:
+            remaining = [task for task in self._unfinished() if task not in self._killed_tasks]
+            for task in remaining:
                 task.cancel()
-            if left:
-                self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            if remaining:
+                self.run_until_complete(asyncio.gather(*remaining, return_exceptions=True))
             self.run_until_complete(self.shutdown_asyncgens())
         finally:
             self.set_exception_handler(lambda loop, context: None)
-            for task in self._buried:
+            for task in self._killed_tasks:
                 _unwind(task)
             self.close()
 
@@ -316,7 +317,7 @@ class VirtualLoop(BaseEventLoop):
         return self.call_soon(callback, *args, context=context)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
-        raise RuntimeError("there are no threads under virtual time; pass in something that needs none")
+        raise RuntimeError("there are no threads under virtual time; pass in a function that needs none")
 
     def _numbered(self) -> list[tuple[int, asyncio.Task[Any]]]:
         return [(number, task) for number, task in self._tasks.items() if not task.done()]
@@ -329,8 +330,8 @@ class VirtualClock:
     """A host's clocks under virtual time, in integer milliseconds.
 
     Args:
-        wall_origin_ms: what the wall clock shows at virtual second 0.
-        boot_ms: what the monotonic clock shows then.
+        wall_origin_ms: the time of the wall clock at virtual second 0.
+        boot_ms: the time of the monotonic clock at virtual second 0.
         rate: how fast both run; 1.001 gains a millisecond a second.
     """
 
@@ -367,14 +368,14 @@ def run_virtual(
     on_step: Callable[[int], None] | None = None,
     until_s: float | None = None,
 ) -> T:
-    """Runs a program to its end under virtual time and returns its result.
+    """Run a program to its end under virtual time and return its result.
 
-    Tasks still running then are cancelled, oldest first.
+    Tasks that still run then are cancelled, oldest first.
 
     Raises:
-        Deadlock: it waits for something that cannot come.
-        OutOfTime: it had not ended at `until_s`.
-        ExceptionGroup: it ended well, but callbacks or forgotten tasks had raised.
+        Deadlock: the program waits, but no callback and no timer is pending.
+        OutOfTime: the program did not end by `until_s`.
+        ExceptionGroup: the program ended, but callbacks or tasks that nobody awaited failed.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -394,9 +395,9 @@ def run_virtual(
 
 
 class Pause:
-    """Awaited once, lets `seconds` pass: `asyncio.sleep` in one step of the loop instead of two.
+    """An awaitable that lets `seconds` pass: `asyncio.sleep` in one step of the loop instead of two.
 
-    What a task asks of a future is all there is: to be woken, and to be cancelled.
+    It has only the parts of a future that a task needs: to be woken and to be cancelled. It can be awaited once.
     """
 
     __slots__ = ("_asyncio_future_blocking", "_cancelled", "_loop", "_seconds", "_step", "_wake")
@@ -432,7 +433,7 @@ class Pause:
 
 
 def current_process() -> Process | None:
-    """The process whose code runs now; None outside of all processes."""
+    """Return the process whose code runs now; None outside of all processes."""
     return _process.get()
 
 
@@ -450,18 +451,18 @@ def _describe(task: asyncio.Task[Any]) -> str:
 
 
 class _Unwound(BaseException):
-    """What ends a killed task after the run. Not a GeneratorExit: that would not reach the innermost await."""
+    """Ends a killed task after the run. Not a GeneratorExit, which would not reach the innermost await."""
 
 
 def _unwind(task: asyncio.Task[Any]) -> None:
-    """Ends a killed task's coroutine, when nothing it does can be seen any more.
+    """End the coroutine of a killed task after the run, when its effects cannot be seen any more.
 
-    Left to the garbage collector, it would run its `finally` at some later time.
+    Otherwise the garbage collector would run its `finally` later.
     """
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coro = task.get_coro()
     silenced = logging.root.manager.disable
-    logging.disable()  # the dead have nothing to say
+    logging.disable()  # a killed process logs nothing
     try:
         with contextlib.suppress(BaseException):
             for _ in range(100):
