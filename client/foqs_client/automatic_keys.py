@@ -1,9 +1,9 @@
-"""Enqueues with idempotency keys: made up where the caller gave none, and tried again.
+"""Automatic idempotency keys, and the retries of an enqueue.
 
-Holds `AutomaticKeys`, and the attempts at one enqueue. Always true: an item is
-tried again only while it has a key, and with the same key as long as it may have
-been written; an item that may have been written is never said not to be. The
-caller's items stay as they are. Sends nothing itself.
+Holds `AutomaticKeys` and `RetriedEnqueue`. Always true: an item is retried only if it
+has a key, and with the same key as long as it may have been written. An item that may
+have been written is never reported as not written. The caller's items are not
+changed. Sends nothing itself.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ _MISSING_RESULT: Final = Enqueued(
 
 
 class AutomaticKeys:
-    """Makes keys nobody else makes.
+    """Makes unique keys.
 
-    The keys of one call share one slot, so that they meet one shard. Calls take the
-    slots in turn, from one drawn by lot: neighbouring slots are of different shards.
+    The keys of one call share one slot, and so one shard. Calls take the slots in turn,
+    starting with a random one: neighbouring slots belong to different shards.
 
     Args:
-        next_slot: the slot for a call, where somebody knows better.
+        rng: makes the keys unique.
+        next_slot: chooses the slot of a call; returns None if it has no preference.
 
     Attributes:
-        was_chosen: the last call's slot was, so the next one's is another host's where there is one.
+        was_slot_chosen: `next_slot` chose the slot of the last call. The next slot it
+            chooses is another host's, if there is one.
     """
 
     def __init__(self, rng: Random, next_slot: Callable[[], int | None] = lambda: None) -> None:
@@ -44,7 +46,7 @@ class AutomaticKeys:
         self._slot = rng.randrange(KEY_SLOT_COUNT)
 
     def with_keys(self, items: Iterable[Item]) -> list[Item]:
-        """The items, each with a key: slot, time, chance, place."""
+        """Return the items with keys. A key consists of slot, time, random bits and index."""
         chosen = self._next_slot()
         self.was_slot_chosen = chosen is not None
         self._slot = (self._slot + 1) % KEY_SLOT_COUNT if chosen is None else chosen
@@ -70,16 +72,16 @@ class AutomaticKeys:
 
 
 class RetriedEnqueue(RetriedCall[Item, Enqueued]):
-    """One enqueue, attempt by attempt.
+    """The attempts of one enqueue.
 
     Args:
-        items: as the caller gave them.
-        first_sent: as the first attempt sent them: with the keys that were made for it.
-        automatic_keys: makes those that are missing; None: items without a key stay without, and are tried once.
+        items: the caller's items.
+        first_sent: the items of the first attempt, with its automatic keys.
+        automatic_keys: makes missing keys; None: items without a key are sent once.
     """
 
     not_written_errors = (KeyConflict,)
-    """Its key is another item's, so it was never written, and never will be."""
+    """Another item has its key, so it was not written and never will be."""
 
     def __init__(self, items: Sequence[Item], first_sent: Sequence[Item], automatic_keys: AutomaticKeys | None) -> None:
         super().__init__(first_sent, _MISSING_RESULT)
@@ -87,22 +89,22 @@ class RetriedEnqueue(RetriedCall[Item, Enqueued]):
         self._automatic_keys = automatic_keys
 
     def record_results(self, results: Sequence[Enqueued]) -> bool:
-        again = super().record_results(results)
+        has_unfinished = super().record_results(results)
         if self._automatic_keys is not None and not self._unknown_outcomes:
-            # Another slot, perhaps of a shard that is better off.
+            # Another slot may belong to a shard that has room.
             self.unfinished_entries = self._automatic_keys.with_keys(
                 [self._original_items[place] for place in self._indexes]
             )
             if self._automatic_keys.was_slot_chosen:
-                self._retry_after_ms = 0  # it was another shard that asked for time
-        return again
+                self._retry_after_ms = 0  # another shard asked for this time
+        return has_unfinished
 
     def failure_result(self, error: FoqsError) -> Enqueued:
         return Enqueued(error=error)
 
     def success_result(self, index: int, result: Enqueued) -> Enqueued:
-        ours = self._original_items[index].idempotency_key is None
-        return Enqueued(result.id) if ours else result
+        has_automatic_key = self._original_items[index].idempotency_key is None
+        return Enqueued(result.id) if has_automatic_key else result
 
     def is_repeatable(self, entry: Item) -> bool:
         return entry.idempotency_key is not None

@@ -1,9 +1,8 @@
-"""A thread that runs an event loop, for callers that have none.
+"""A thread with an event loop, for callers that have none.
 
-Holds `Background`. Always true: the thread starts with the first call, not
-before; whoever waits for a call can be interrupted, and the call is cancelled
-then; closing ends every call under way. It never keeps the interpreter from
-exiting. Knows nothing of what it runs.
+Holds `BackgroundLoop`. Always true: the thread starts with the first call. An
+interrupt of a waiting caller cancels its call. Closing ends every call in flight. The
+thread does not delay the exit of the interpreter. Knows nothing of what it runs.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ T = TypeVar("T")
 MakeCoroutine: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
 
 FINISH_S_MAX: Final = 2.0
-"""How long `close` waits for calls that end by themselves, before it cancels them."""
+"""`close` waits this long for calls to end, then cancels them."""
 
 
 class LoopClosed(Exception):
-    """The thread was closed before the call, or under it."""
+    """The thread was closed before or during the call."""
 
     def __init__(self, *, was_started: bool) -> None:
-        super().__init__("this was closed" + (" while the call was under way" if was_started else ""))
+        super().__init__("this was closed" + (" during the call" if was_started else ""))
         self.was_started = was_started
 
 
 class BackgroundLoop:
-    """An event loop in a thread of its own, safe to use from any other thread.
+    """An event loop in a thread of its own. Any other thread may use it.
 
     Args:
-        name: the thread's.
+        name: the name of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -46,11 +45,11 @@ class BackgroundLoop:
         self._closed = False
 
     def run(self, make_coroutine: MakeCoroutine[T]) -> T:
-        """The result of a coroutine, made by `make_coroutine` and run to its end; an interrupt cancels it.
+        """Run the coroutine that `make_coroutine` makes, and return its result. An interrupt cancels it.
 
         Raises:
-            Closed: the thread is closed; `begun` says whether the coroutine ran.
-            RuntimeError: this thread runs an event loop, which must not be blocked;
+            LoopClosed: the thread is closed; `was_started` says whether the coroutine started.
+            RuntimeError: the calling thread runs an event loop, which the call would block;
                 or the process was forked after the first call.
         """
         future = self._submit(make_coroutine)
@@ -59,16 +58,16 @@ class BackgroundLoop:
         except concurrent.futures.CancelledError:
             raise LoopClosed(was_started=True) from None
         finally:
-            future.cancel()  # an interrupt: nobody waits any more
+            future.cancel()  # after an interrupt
 
     def close(self, cleanup: MakeCoroutine[None]) -> None:
-        """Runs `cleanup`, ends what is under way, and the thread; safe to repeat. In a forked process it does nothing."""
+        """Run `cleanup`, end the calls in flight and the thread. Safe to repeat. Does nothing in a forked process."""
         with self._lock:
             loop, thread, self._closed, self._loop = self._loop, self._thread, True, None
         if loop is None or thread is None or os.getpid() != self._pid:
             return
         if thread is threading.current_thread():
-            # Collected as garbage by the thread itself, which cannot wait for itself.
+            # The garbage collector runs in the thread itself, which cannot wait for itself.
             loop.create_task(cleanup()).add_done_callback(lambda _: loop.stop())
             return
         try:
@@ -105,7 +104,6 @@ async def _finish(cleanup: MakeCoroutine[None]) -> None:
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """The thread."""
     try:
         loop.run_forever()
         loop.run_until_complete(_cancel_others())

@@ -1,9 +1,9 @@
-"""Where the best items of a topic are: what hosts told of it with their answers.
+"""The best priority of a topic at each host, as hosts report it in their replies.
 
-Holds `Heads`, pure. Always true: of what is known of a topic at a host, the
-newest counts, for `KNOWN_S`; a host of which nothing is known is asked first, so
-that none is forgotten; hosts that have equally good items take turns, and so do
-the topics of one call in choosing its host. Knows nothing of connections.
+Holds `BestPriorities`, pure. Always true: the newest report of a topic at a host
+counts, for `FRESH_S`. A host without a report is asked first, so that none is
+forgotten. Hosts with equally good items take turns. The topics of a call take turns
+in choosing its host. Knows nothing of connections.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any, Final
 from foqs_client.routing_table import Address
 
 FRESH_S: Final = 2.0
-"""What was told is believed for so long. Hosts tell each other about once a second."""
+"""A report counts for this time. Hosts exchange reports about once a second."""
 TOPICS_MAX: Final = 10_000
-"""Topics that are remembered: beyond, the one that was asked for longest ago is forgotten."""
+"""The most topics that are remembered. Beyond that, the least recently requested topic is forgotten."""
 HOSTS_MAX: Final = 256
-"""Hosts that are remembered of one topic."""
+"""The most hosts that are remembered for a topic."""
 _NO_ITEM: Final = inf
-"""In place of a priority: no item is READY."""
+"""Stands for a priority: no item is READY."""
 _UNKNOWN: Final = -inf
 
 
 class _BestPriority:
-    """Of a topic at one host."""
+    """The best priority of a topic at one host."""
 
     __slots__ = ("as_of_s", "priority")
 
@@ -37,27 +37,27 @@ class _BestPriority:
 
 
 class BestPriorities:
-    """Of one client. Times are seconds of any clock that does not go back."""
+    """The best-priority cache of a client. Times are seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._topics: OrderedDict[str, dict[Address, _BestPriority]] = OrderedDict()
         self._turns = 0
         self._last_first_turn: dict[Address, int] = {}
-        """When each host was last the first to be asked, in turns."""
+        """The number of the last turn in which each host was first."""
 
     def __len__(self) -> int:
         return len(self._topics)
 
-    # ------------------------------------------------------------------ learning
+    # ------------------------------------------------------------------- reports
 
     def on_dequeue_reply(
         self, host: Address, topics: Iterable[str], best_items: Sequence[Any] | None, now_s: float, *, has_items: bool
     ) -> None:
-        """A host answered a dequeue of these topics.
+        """Record a host's reply to a dequeue of these topics.
 
         Args:
-            best_items: the contract's `TopicHead`s; None: it tells nothing of others, or of itself.
-            has_items: it gave some item. One that gave none is taken to have none, whatever it says.
+            best_items: the contract's `TopicHead` structs; None: the host sent no report.
+            has_items: it delivered an item. A host that delivered none counts as empty, whatever it reports.
         """
         if best_items is None:
             return
@@ -73,7 +73,7 @@ class BestPriorities:
                 self._record(head.topic, at, head.best_priority, now_s)
 
     def on_released(self, host: Address, topic: str, priority: int, now_s: float) -> None:
-        """An item was given back, and is READY at its host."""
+        """Record that an item was released and is READY at its host."""
         known = self._topics.get(topic, {}).get(host)
         self._record(topic, host, priority if known is None else min(known.priority, priority), now_s)
 
@@ -91,29 +91,29 @@ class BestPriorities:
         elif as_of_s >= known.as_of_s:
             known.priority, known.as_of_s = priority, as_of_s
 
-    # ------------------------------------------------------------------ choosing
+    # -------------------------------------------------------------------- choice
 
     def is_known_empty(self, host: Address, topics: Iterable[str], now_s: float) -> bool:
-        """It had nothing of any of these topics, as far as is known."""
+        """Return whether fresh reports say that a host has no item of any of these topics."""
         for topic in topics:
-            head = self._topics.get(topic, {}).get(host)
-            if head is None or head.priority < _NO_ITEM or head.as_of_s + FRESH_S <= now_s:
+            best = self._topics.get(topic, {}).get(host)
+            if best is None or best.priority < _NO_ITEM or best.as_of_s + FRESH_S <= now_s:
                 return False
         return True
 
     def order(self, hosts: Sequence[Address], topics: Collection[str], now_s: float) -> list[Address]:
-        """The hosts in the order in which to ask them for these topics."""
+        """Return the hosts in the order in which to ask them for these topics."""
         self._turns += 1
-        asked = self._last_first_turn
-        if asked.keys() - hosts:
+        last_turns = self._last_first_turn
+        if last_turns.keys() - hosts:
             self._evict_unknown_hosts(hosts)
         best = self._best_by_host(hosts, topics, now_s)
-        ordered = sorted(hosts, key=lambda host: (best[host], asked.get(host, 0)))
-        asked[ordered[0]] = self._turns
+        ordered = sorted(hosts, key=lambda host: (best[host], last_turns.get(host, 0)))
+        last_turns[ordered[0]] = self._turns
         return ordered
 
     def _best_by_host(self, hosts: Sequence[Address], topics: Collection[str], now_s: float) -> dict[Address, float]:
-        """What each host has of the topic whose turn it is, of those that some host has."""
+        """Return each host's best priority of the topic whose turn it is, among topics with items."""
         names = list(topics)
         best = dict.fromkeys(hosts, _UNKNOWN)
         for step in range(len(names)):
@@ -123,14 +123,14 @@ class BestPriorities:
                 continue
             self._topics.move_to_end(topic)
             for host in hosts:
-                head = known.get(host)
-                best[host] = head.priority if head is not None and head.as_of_s + FRESH_S > now_s else _UNKNOWN
-            if any(_UNKNOWN < each < _NO_ITEM for each in best.values()):
+                report = known.get(host)
+                best[host] = report.priority if report is not None and report.as_of_s + FRESH_S > now_s else _UNKNOWN
+            if any(_UNKNOWN < priority < _NO_ITEM for priority in best.values()):
                 break
         return best
 
     def _evict_unknown_hosts(self, hosts: Sequence[Address]) -> None:
-        """Of hosts that are not in the map any more nothing is kept."""
+        """Forget hosts that have left the routing table."""
         self._last_first_turn = {host: turn for host, turn in self._last_first_turn.items() if host in hosts}
         for known in self._topics.values():
             for host in known.keys() - hosts:

@@ -1,8 +1,8 @@
-"""A client's connections.
+"""The connections of a client to a host.
 
-Holds `Pool`. Always true: a call takes the connection with the fewest calls
-under way; another is opened when all that are open are busy, and a lost one when
-it is wanted again; what befalls one touches no other. Knows nothing of messages.
+Holds `ConnectionPool`. Always true: a call uses the connection with the fewest calls
+in flight. Another one is opened when all open ones are busy; a lost one is opened
+again when it is needed. A failure of one affects no other. Knows nothing of messages.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ CONNECTIONS_MAX: Final = 64
 
 
 class ConnectionPool:
-    """Links to a host.
+    """Connections to a host.
 
     Args:
-        addresses: see `Transport`.
-        connections: how many links at most.
-        connect, greet: see `Transport`.
+        addresses: see `HostConnector`.
+        connections: the most connections.
+        connect: see `HostConnector`.
+        handshake: see `HostConnector`.
 
     Raises:
-        InvalidArgument: no connection, or too many.
+        InvalidArgument: `connections` is out of range.
     """
 
     def __init__(
@@ -45,12 +46,12 @@ class ConnectionPool:
 
     def set_addresses(self, addresses: Sequence[tuple[str, int]]) -> None:
         """See `HostConnector.set_addresses`."""
-        for transport in (self._first, *self._others):
-            transport.set_addresses(addresses)
+        for connector in (self._first, *self._others):
+            connector.set_addresses(addresses)
 
     @property
     def ready_connection(self) -> HostConnection | None:
-        """The link for the next call, when one may be sent on now."""
+        """The connection for the next call, if it can be sent now."""
         best = self._first.ready_connection
         if self._others and (best is None or best.in_flight_count):
             best = self._least_loaded(best)
@@ -58,25 +59,18 @@ class ConnectionPool:
 
     @property
     def in_flight_count(self) -> int:
-        """Calls that wait for their replies."""
-        links = [transport.current_connection for transport in (self._first, *self._others)]
-        return sum([link.in_flight_count for link in links if link is not None])
+        """The number of calls that wait for their replies."""
+        connections = [connector.current_connection for connector in (self._first, *self._others)]
+        return sum([connection.in_flight_count for connection in connections if connection is not None])
 
     async def wait_for_connection(self, deadline: float, *, retry_connect: bool = True) -> HostConnection:
-        """A link that is ready; no await lies between the check and the return.
-
-        Args:
-            retry_connect: where it cannot be had, it is tried again until the deadline.
-
-        Raises:
-            NotSent: there was none by this moment of the loop's clock, or the client is closed.
-        """
+        """Return a connection that is ready. Arguments and errors are those of `HostConnector`."""
         return await min((self._first, *self._others), key=_load_order).wait_for_connection(
             deadline, retry_connect=retry_connect
         )
 
     async def sleep_unless_closed(self, seconds: float) -> bool:
-        """Waits; False, at once, when the client is closed."""
+        """Wait, and return True. Return False at once if the client is closed."""
         try:
             async with asyncio.timeout(seconds):
                 await self._closed.wait()
@@ -85,26 +79,26 @@ class ConnectionPool:
         return False
 
     async def close(self) -> None:
-        """Closes all links; calls that wait end as `NoReply`."""
+        """Close all connections. Calls in flight end as `NoReply`."""
         self._closed.set()
-        for transport in (self._first, *self._others):
-            await transport.close()
+        for connector in (self._first, *self._others):
+            await connector.close()
 
     def _least_loaded(self, best: HostConnection | None) -> HostConnection | None:
         closed: HostConnector | None = None
-        for transport in (self._first, *self._others):
-            link = transport.ready_connection
-            if link is None:
-                if transport.current_connection is None:
-                    closed = closed or transport
-            elif best is None or link.in_flight_count < best.in_flight_count:
-                best = link
+        for connector in (self._first, *self._others):
+            connection = connector.ready_connection
+            if connection is None:
+                if connector.current_connection is None:
+                    closed = closed or connector
+            elif best is None or connection.in_flight_count < best.in_flight_count:
+                best = connection
         if closed is not None and (best is None or best.in_flight_count):
             closed.open_in_background()
         return best
 
 
 def _load_order(connector: HostConnector) -> tuple[bool, int]:
-    """Links that are open come first: another is opened when there is none."""
-    link = connector.current_connection
-    return (link is None, link.in_flight_count if link is not None else 0)
+    """Sort open connections first: one is opened only if there is none."""
+    connection = connector.current_connection
+    return (connection is None, connection.in_flight_count if connection is not None else 0)

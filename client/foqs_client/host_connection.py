@@ -1,10 +1,10 @@
-"""One connection to a host, and the calls that wait on it.
+"""One connection to a host, and its calls in flight.
 
-Holds `Link`. Always true: calls made in one turn of the loop leave in one write,
-but for the first while none is under way, which leaves at once;
-`NotSent` means that not a byte of a call left, `NoReply` that it may have been
-received. A reply that nobody waits for any more is dropped. One timer serves
-the deadlines of all calls. Knows nothing of what a call means.
+Holds `HostConnection`. Always true: calls of one turn of the event loop are sent in
+one write; the first call, while none is in flight, is sent at once. `NotSent` means
+that no byte of a call was sent, `NoReply` that the host may have received it. A reply
+without a waiting call is dropped. One timer serves the deadlines of all calls. Knows
+nothing of the meaning of calls.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from foqs_client.thrift_messages import THRIFT_VERSION, ThriftMethod, decode_exc
 
 FRAME_BYTES_MAX: Final = 128 << 20
 UNSENT_BYTES_MAX: Final = 64 << 10
-"""More is written at once, so that the transport can say when it is too much."""
+"""More bytes are written at once, so that the transport can pause the sender."""
 CLOSE_S_MAX: Final = 1.0
-"""The orderly end of TLS needs the peer; it is not waited for longer."""
+"""The longest wait for the peer at the orderly end of TLS."""
 TIMER_RESOLUTION_S: Final = 0.01
-"""Deadlines are looked at no more often than this."""
+"""The least time between two checks of the deadlines."""
 
 _REPLY: Final = THRIFT_VERSION | TMessageType.REPLY
 _EXCEPTION: Final = THRIFT_VERSION | TMessageType.EXCEPTION
 _KINDS: Final = (_REPLY, _EXCEPTION)
 _HEADER: Final = struct.Struct(">III")
-"""Of a frame: length of the message, its version and type, length of its name."""
+"""The header of a frame: length of the message, its version and type, length of its name."""
 _SEQID: Final = struct.Struct(">I")
 _MESSAGE_BYTES_MIN: Final = 12
 _NEVER: Final = float("inf")
 _TLS_ALERT: Final = b"\x15\x03"
-"""How the answer of a port begins that speaks TLS only."""
+"""Begins the reply of a port that requires TLS."""
 
 
 class NotSent(Exception):
-    """Nothing of the call left: no connection could be had in time, or it was lost before."""
+    """No byte of the call was sent: there was no connection in time, or it was lost before."""
 
 
 class NoReply(Exception):
-    """The call was sent, and no reply came: the connection broke, or time ran out."""
+    """The call was sent and got no reply: the connection was lost, or the time ended."""
 
 
 class TlsRequired(NoReply):
-    """The call was sent to a port that serves no calls without TLS: it was not read."""
+    """The port requires TLS. The host did not read the call."""
 
 
 class HostConnection(asyncio.Protocol):
     """One connection.
 
     Attributes:
-        ready: calls may be sent now.
-        open: it can still become ready.
+        is_ready: calls can be sent now.
+        is_open: it can still become ready.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,11 +79,11 @@ class HostConnection(asyncio.Protocol):
     # -------------------------------------------------------------------- calls
 
     def send(self, method: ThriftMethod, body: bytes, deadline: float) -> tuple[int, asyncio.Future[bytes]]:
-        """Sends a call in this turn of the loop. The link is ready.
+        """Send a call in this turn of the event loop. The connection must be ready.
 
         Returns:
-            Its number, and what comes: the reply after its head, `Refused`,
-            `NotSent` or `NoReply`. Who stops waiting calls `forget`.
+            The call's number, and a future of the reply's body. The future can raise
+            `Refused`, `NotSent` or `NoReply`. A caller that stops waiting calls `forget`.
         """
         seqid = (self._seqid + 1) & 0x7FFFFFFF
         while seqid in self._waiting:
@@ -100,22 +100,22 @@ class HostConnection(asyncio.Protocol):
             self._write_unsent()
         elif not self._is_write_scheduled:
             if len(self._waiting) == 1:
-                self._write_unsent()  # the only one under way: others may follow in this turn, and need not be waited for
+                self._write_unsent()  # the only call in flight: do not wait for others of this turn
             else:
                 self._schedule_write()
         return seqid, reply
 
     def forget(self, seqid: int) -> None:
-        """Nobody waits for this reply any more."""
+        """Drop the reply of this call when it arrives."""
         self._waiting.pop(seqid, None)
 
     @property
     def in_flight_count(self) -> int:
-        """Calls that wait for their replies."""
+        """The number of calls that wait for their replies."""
         return len(self._waiting)
 
     async def wait_writable(self) -> None:
-        """Returns when the peer reads again what was written."""
+        """Wait until the transport accepts more bytes."""
         while self._writable is not None:
             await asyncio.shield(self._writable)
 
@@ -125,7 +125,7 @@ class HostConnection(asyncio.Protocol):
             self._transport.close()
 
     async def close_and_wait(self) -> None:
-        """Closes, and returns when the connection is gone: TLS takes leave of its peer first, for a second at most."""
+        """Close, and wait at most a second for the orderly end of TLS."""
         self.close()
         transport = self._transport
         if transport is not None and transport.get_extra_info("sslcontext") is not None:
@@ -134,7 +134,7 @@ class HostConnection(asyncio.Protocol):
             transport.abort()
 
     def abort(self) -> None:
-        """Closes without waiting for anything."""
+        """Close without waiting."""
         self.is_ready = self.is_open = False
         if self._transport is not None:
             self._transport.abort()
@@ -150,7 +150,7 @@ class HostConnection(asyncio.Protocol):
 
     def _write_unsent(self) -> None:
         if self._transport is None or self._transport.is_closing():
-            return  # `connection_lost` follows, and tells who was not sent
+            return  # `connection_lost` follows, and ends these calls as `NotSent`
         frames = b"".join(self._unsent.values())
         self._unsent.clear()
         self._unsent_bytes = 0
@@ -191,7 +191,7 @@ class HostConnection(asyncio.Protocol):
             begin = position + 4 + _MESSAGE_BYTES_MIN + named
             end = position + 4 + length
             if word not in _KINDS or length > FRAME_BYTES_MAX or begin > end:
-                self._abort_with("it sent what is not a reply of Thrift; this is no FOQS host")
+                self._abort_with("it sent bytes that are not a Thrift reply; this is not a FOQS host")
                 return
             if end > size:
                 self._needed = end - position
@@ -206,17 +206,17 @@ class HostConnection(asyncio.Protocol):
         if position < size:
             self._buffer_partial_frame(data[position:])
         if not self._is_write_scheduled:
-            # After those who were just woken, in the same turn: what they send next leaves together.
+            # After the callers that were just woken: their next calls are sent in one write.
             self._schedule_write()
 
     def _buffer_partial_frame(self, data: bytes) -> None:
-        """The beginning of a frame waits for the rest."""
+        """Keep the beginning of a frame until the rest arrives."""
         length = int.from_bytes(data[:4], "big")
         if data.startswith(_TLS_ALERT):
             self._is_tls_required = True
             self._abort_with("it speaks TLS; begin its address with foqss://")
         elif len(data) >= 4 and not _MESSAGE_BYTES_MIN <= length <= FRAME_BYTES_MAX:
-            self._abort_with(f"it sent a frame of {length} bytes; this is no FOQS host")
+            self._abort_with(f"it sent a frame of {length} bytes; this is not a FOQS host")
         else:
             self._received += data
 
@@ -254,7 +254,7 @@ class HostConnection(asyncio.Protocol):
             self._timer.cancel()
         waiting, self._waiting = self._waiting, {}
         unsent, self._unsent = self._unsent, {}
-        ended = TlsRequired if self._is_tls_required else NoReply
+        error_class = TlsRequired if self._is_tls_required else NoReply
         for seqid, (reply, _) in waiting.items():
             if not reply.done():
-                reply.set_exception((NotSent if seqid in unsent else ended)(why))
+                reply.set_exception((NotSent if seqid in unsent else error_class)(why))

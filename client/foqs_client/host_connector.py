@@ -1,8 +1,7 @@
-"""Who to connect to, and the one connection to it.
+"""Opens and holds one connection to the first of some hosts that can be reached.
 
-Holds the addresses of some hosts and the link to one of them. Always true: there
-is one link at a time, opened when a call needs it; while it is opened, all calls
-wait for the same attempt. Knows nothing of messages.
+Always true: there is one connection at a time, opened when a call needs it. All calls
+wait for the same attempt to open it. Knows nothing of messages.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ ProtocolFactory: TypeAlias = Callable[[], asyncio.BaseProtocol]
 Connect: TypeAlias = Callable[
     [ProtocolFactory, str, int], Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]
 ]
-"""As `loop.create_connection`: (protocol factory, host, port)."""
+"""Like `loop.create_connection`: (protocol factory, host, port)."""
 
 CONNECT_TIMEOUT_S: Final = 3.0
 BACKOFF_S_MIN: Final = 0.05
@@ -26,13 +25,13 @@ BACKOFF_S_MAX: Final = 1.0
 
 
 class HostConnector:
-    """A link to the first of some hosts that can be reached.
+    """The connection to one of some hosts.
 
     Args:
         addresses: tried in turn, beginning with the one that worked last.
-        connect: opens a connection; the running loop's `create_connection` unless given.
-        handshake: what is done with a new link before any call; what it raises that is
-            no OSError ends the calls that wait for the link.
+        connect: opens a connection; None: the running loop's `create_connection`.
+        handshake: runs on a new connection before any call. If it raises an error other
+            than OSError, the calls that wait for the connection end with it.
     """
 
     def __init__(
@@ -45,39 +44,39 @@ class HostConnector:
         self._connection: HostConnection | None = None
         self._opening: asyncio.Task[HostConnection] | None = None
         self._retry_not_before_s = 0.0
-        """When an attempt that nobody waits for may begin: a while after a failure."""
+        """An attempt in the background may begin then, a while after a failure."""
         self._last_failure = (0.0, "")
-        """Until when the last failure is the answer to who does not wait for another attempt, and why it failed."""
+        """(until, why): calls without `retry_connect` fail at once with this reason until then."""
         self._closed = False
 
     def set_addresses(self, addresses: Sequence[tuple[str, int]]) -> None:
-        """These from now on; a link that is open stays."""
+        """Replace the addresses. An open connection stays."""
         current = self._addresses[self._current]
         self._addresses = list(addresses)
         self._current = self._addresses.index(current) if current in self._addresses else 0
 
     @property
     def current_connection(self) -> HostConnection | None:
-        """The link, while it is open."""
-        link = self._connection
-        return link if link is not None and link.is_open else None
+        """The connection, if it is open."""
+        connection = self._connection
+        return connection if connection is not None and connection.is_open else None
 
     @property
     def ready_connection(self) -> HostConnection | None:
-        """The link, when calls may be sent on it now."""
-        link = self._connection
-        return link if link is not None and link.is_ready else None
+        """The connection, if calls can be sent on it now."""
+        connection = self._connection
+        return connection if connection is not None and connection.is_ready else None
 
     async def wait_for_connection(self, deadline: float, *, retry_connect: bool = True) -> HostConnection:
-        """A link that is ready; no await lies between the check and the return.
+        """Return a connection that is ready. No await lies between the check and the return.
 
         Args:
-            retry_connect: where it cannot be had, it is tried again until the deadline.
+            retry_connect: retry after a failure until the deadline.
 
         Raises:
-            NotSent: there was none by this moment of the loop's clock, no host's
-                certificate is accepted, or the client is closed.
-            FoqsError: the host does not want this client.
+            NotSent: there was no connection by the deadline, no host's certificate is
+                accepted, or the client is closed.
+            FoqsError: the host refuses this client.
         """
         loop = asyncio.get_running_loop()
         pause_s = BACKOFF_S_MIN
@@ -86,15 +85,15 @@ class HostConnector:
         if not retry_connect and loop.time() < failed_until and self.current_connection is None:
             raise self._no_connection_error(failure)
         while loop.time() < deadline:
-            link = self._connection
+            connection = self._connection
             try:
                 async with asyncio.timeout_at(deadline):
-                    is_new = link is None or not link.is_open
-                    if link is None or not link.is_open:
-                        link = await self._wait_opened()
-                    await link.wait_writable()
-                if is_new and not link.is_open:
-                    raise self._closed_at_once_error(link, loop.time())
+                    is_new = connection is None or not connection.is_open
+                    if connection is None or not connection.is_open:
+                        connection = await self._wait_opened()
+                    await connection.wait_writable()
+                if is_new and not connection.is_open:
+                    raise self._closed_at_once_error(connection, loop.time())
             except TimeoutError:
                 break
             except OSError as error:
@@ -104,12 +103,12 @@ class HostConnector:
                 await asyncio.sleep(max(0.0, min(pause_s, deadline - loop.time())))
                 pause_s = min(2 * pause_s, BACKOFF_S_MAX)
                 continue
-            if link.is_ready:
-                return link
+            if connection.is_ready:
+                return connection
         raise self._no_connection_error(why)
 
     def _closed_at_once_error(self, connection: HostConnection, now_s: float) -> OSError:
-        """A link was opened and closed at once, which is as good as a refusal; another address is tried first."""
+        """Treat a connection that was closed at once as a refusal, and try another address first."""
         error = ConnectionResetError("the host closed the connection at once")
         if connection is self._connection:
             self._connection = None
@@ -122,7 +121,7 @@ class HostConnector:
         return NotSent(f"no connection to {hosts}: {reason}; is the host running there?")
 
     def open_in_background(self) -> None:
-        """Begins to open the link, for later calls; nobody waits, and a failure is tried again after a while."""
+        """Start to open the connection for later calls. After a failure it waits before another attempt."""
         loop = asyncio.get_running_loop()
         if (
             self.current_connection is None
@@ -133,18 +132,18 @@ class HostConnector:
             self._start_opening(loop)
 
     async def close(self) -> None:
-        """Closes the connection; calls that wait end as `NoReply`."""
+        """Close the connection. Calls in flight end as `NoReply`."""
         self._closed = True
         opening, self._opening = self._opening, None
         if opening is not None:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
-        link, self._connection = self._connection, None
-        if link is not None:
-            await link.close_and_wait()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close_and_wait()
 
     async def _wait_opened(self) -> HostConnection:
-        """One attempt at every address, shared by all calls that wait for it."""
+        """Wait for one attempt at every address, which all waiting calls share."""
         if self._closed:
             raise NotSent("the client is closed")
         opening = self._opening or self._start_opening(asyncio.get_running_loop())
@@ -172,7 +171,6 @@ class HostConnector:
             self._record_failure(task.get_loop().time(), error)
 
     def _record_failure(self, now_s: float, error: BaseException) -> None:
-        """An attempt has just failed."""
         self._retry_not_before_s = now_s + BACKOFF_S_MAX
         if isinstance(error, OSError):
             self._last_failure = now_s + BACKOFF_S_MIN, _reason(error)
@@ -183,24 +181,26 @@ class HostConnector:
         failures: list[OSError | TimeoutError] = []
         for _ in self._addresses:
             host, port = self._addresses[self._current]
-            link = HostConnection(loop)
+            connection = HostConnection(loop)
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    await connect(lambda link=link: link, host, port)  # type: ignore[misc]
+                    await connect(lambda connection=connection: connection, host, port)  # type: ignore[misc]
                     if self._handshake is not None:
-                        await self._handshake(link, loop.time() + CONNECT_TIMEOUT_S)
+                        await self._handshake(connection, loop.time() + CONNECT_TIMEOUT_S)
             except (OSError, TimeoutError) as error:
-                link.abort()
+                connection.abort()
                 failures.append(error)
                 self._current = (self._current + 1) % len(self._addresses)
             except BaseException:
-                link.abort()
+                connection.abort()
                 raise
             else:
-                return link
+                return connection
         why = "; ".join(dict.fromkeys(map(_reason, failures)))
         if all(isinstance(failure, UntrustedCertificate) for failure in failures):
-            raise NotSent(f"no host could be trusted: {why}; name the CA that signed it, and the host as it says")
+            raise NotSent(
+                f"no host could be trusted: {why}; give the CA that signed it, and the host name that it contains"
+            )
         raise OSError(why)
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeAlias, TypeVar
+from dataclasses import replace
+from typing import Any, Final, TypeAlias, TypeVar
 from zlib import crc32
 
+from foqs_client import conversion
 from foqs_client.errors import FoqsError, UnknownOutcome
-from foqs_client.types import Routing
+from foqs_client.types import Host, Routing
 
 E = TypeVar("E")
 R = TypeVar("R")
@@ -80,6 +82,42 @@ def key_slot_of(key: str) -> int:
         if slot < KEY_SLOT_COUNT:
             return slot
     return crc32(key.encode()) % KEY_SLOT_COUNT
+
+
+def apply_routing_change(before: Routing | None, reply: Any) -> Routing | None:
+    """The map as a reply of getRouting makes it; None where that tells of a change to another map."""
+    if reply.hosts is None:
+        return before  # a host that knows no changes, and has nothing new
+    if reply.since is None:
+        return conversion.routing(reply)
+    if before is None or reply.since != before.version:
+        return None
+    hosts = {host.nonce: host for host in before.hosts}
+    shards = {shard.shard: shard for shard in before.shards}
+    for nonce in reply.removed_hosts or ():
+        hosts.pop(nonce, None)
+    for number in reply.removed_shards or ():
+        shards.pop(number, None)
+    hosts.update((host.nonce, host) for host in map(conversion.host, reply.hosts))
+    shards.update((shard.shard, shard) for shard in map(conversion.shard, reply.shards or ()))
+    return Routing(
+        version=reply.version,
+        hosts=_with_loads(sorted(hosts.values(), key=_by_name), reply.loads),
+        shards=[shards[number] for number in sorted(shards)],
+        tier=reply.tier,
+    )
+
+
+def _with_loads(hosts: list[Host], loads: list[float] | None) -> list[Host]:
+    """With these loads, of hosts by nonce."""
+    if loads is None or len(loads) != len(hosts):
+        return hosts
+    known = dict(zip(sorted(host.nonce or "" for host in hosts), loads, strict=True))
+    return [replace(host, load=known[host.nonce or ""]) for host in hosts]
+
+
+def _by_name(host: Host) -> tuple[str, str]:
+    return host.name or "", host.nonce or ""
 
 
 async def call_by_host(

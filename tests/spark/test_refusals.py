@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from foqs_client.spark.sink_error import SinkError
+from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.source import FoqsDataSource
 from tests.support.certificates import secret_file
 from tests.support.ports import free_port

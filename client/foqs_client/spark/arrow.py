@@ -12,8 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from foqs_client.spark.item_columns import COLUMNS
-from foqs_client.spark.sink_error import SinkError
+from foqs_client.spark.item_columns import COLUMNS, SinkError
 
 
 def batch_columns(batch: pa.RecordBatch) -> dict[str, Sequence[Any]]:

@@ -8,15 +8,25 @@ passes the check has no column that is ignored. Pure; types are named as Spark's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
-
-from foqs_client.spark.sink_error import SinkError, comma_separated
 
 _TEXT: Final = ("string",)
 _BYTES: Final = ("string", "binary")
 _WHOLE: Final = ("byte", "short", "integer", "long")
+
+
+class SinkError(Exception):
+    """The write failed. The text is one sentence for the user of the job: what is wrong, where, and what to do.
+
+    It never contains a secret.
+    """
+
+
+def comma_separated(names: Iterable[str]) -> str:
+    """Return `a, b, c`."""
+    return ", ".join(names)
 
 
 @dataclass(slots=True, frozen=True)

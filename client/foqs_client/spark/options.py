@@ -15,8 +15,7 @@ from uuid import uuid4
 
 from foqs_client.addresses import parse_addresses
 from foqs_client.errors import InvalidArgument
-from foqs_client.spark.item_columns import COLUMNS
-from foqs_client.spark.sink_error import SinkError, comma_separated
+from foqs_client.spark.item_columns import COLUMNS, SinkError, comma_separated
 
 OptionValue = str | bytes | int | None
 

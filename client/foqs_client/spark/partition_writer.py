@@ -14,12 +14,11 @@ from itertools import zip_longest
 from random import Random
 from typing import Any, TypeAlias
 
+from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.options import SinkOptions
 from foqs_client.spark.row_items import RowConverter, batches
 from foqs_client.spark.row_keys import RowKeys
-from foqs_client.spark.sender import Sender
-from foqs_client.spark.sink_error import SinkError
-from foqs_client.spark.task_connection import open_client
+from foqs_client.spark.sender import Sender, open_client
 from foqs_client.types import Item
 
 ColumnBatch: TypeAlias = tuple[Mapping[str, Sequence[Any]], int]

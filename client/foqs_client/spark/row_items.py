@@ -13,10 +13,9 @@ from itertools import repeat
 from typing import Any, Final, TypeAlias
 
 from foqs_client.routing_table import key_slot_of
-from foqs_client.spark.item_columns import COLUMNS, Column
+from foqs_client.spark.item_columns import COLUMNS, Column, SinkError
 from foqs_client.spark.options import OptionValue
 from foqs_client.spark.row_keys import RowKeys
-from foqs_client.spark.sink_error import SinkError
 from foqs_client.types import Item
 
 VALUE_BYTES_MAX: Final = 1 << 20

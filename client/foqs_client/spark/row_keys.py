@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Final
 
 from foqs_client.routing_table import KEY_SLOT_COUNT
-from foqs_client.spark.sink_error import SinkError
+from foqs_client.spark.item_columns import SinkError
 
 DIGEST_BYTES: Final = 15
 """Of a row, the run and the partition: so many that no two keys of a namespace meet by chance, and whole in base64."""

@@ -9,11 +9,14 @@ by its keys when the task is repeated. Knows nothing of rows.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from random import Random
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from foqs_client.client import Client
+from foqs_client.credentials import Tls
 from foqs_client.errors import (
     DeadlineExceeded,
     FoqsError,
@@ -24,8 +27,8 @@ from foqs_client.errors import (
     UnknownOutcome,
     Unreachable,
 )
-from foqs_client.spark.item_columns import COLUMNS
-from foqs_client.spark.sink_error import SinkError
+from foqs_client.spark.item_columns import COLUMNS, SinkError
+from foqs_client.spark.options import SinkOptions
 from foqs_client.types import Enqueued, Item
 
 NAMESPACES_MAX: Final = 64
@@ -168,6 +171,27 @@ class Sender:
             else:
                 raise SinkError(_refusal_text(namespace, item, error))
         return again
+
+
+def open_client(options: SinkOptions, namespace: str) -> Client:
+    """A client of the namespace. Raises SinkError where a file or an option cannot be used."""
+    token, token_file = options.token, options.token_file
+    if token is None and token_file is None:
+        token_file = os.environ.get("FOQS_TOKEN_FILE") or None
+        if token_file is None:
+            token = os.environ.get("FOQS_TOKEN") or None
+    files = options.ca_file, options.cert_file, options.key_file
+    try:
+        return Client(
+            options.url,
+            namespace=namespace,
+            timeout_ms=options.timeout_ms,
+            token=token,
+            token_file=token_file,
+            tls=Tls(*files) if any(files) else None,
+        )
+    except FoqsError as error:
+        raise SinkError(f"the hosts cannot be called: {error}") from None
 
 
 def _refusal_text(namespace: str, item: Item, error: FoqsError) -> str:

@@ -20,9 +20,9 @@ from pyspark.sql.types import StructType
 
 from foqs_client.spark import item_columns, start_check
 from foqs_client.spark.environment import missing_packages, remedy
+from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.options import SinkOptions
 from foqs_client.spark.partition_writer import write_partition
-from foqs_client.spark.sink_error import SinkError
 
 if TYPE_CHECKING:
     import pyarrow as pa

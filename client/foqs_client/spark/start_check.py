@@ -10,11 +10,10 @@ from contextlib import suppress
 from typing import Final
 
 from foqs_client.errors import FoqsError, Unreachable
+from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.options import SinkOptions
 from foqs_client.spark.row_items import NAMESPACE_DEFAULT
-from foqs_client.spark.sender import RETRYABLE
-from foqs_client.spark.sink_error import SinkError
-from foqs_client.spark.task_connection import open_client
+from foqs_client.spark.sender import RETRYABLE, open_client
 from foqs_client.types import Item, Routing
 
 TIMEOUT_MS: Final = 10_000

@@ -156,7 +156,7 @@ def test_what_is_no_reply_ends_the_connection(data: bytes) -> None:
         assert wire.closing
         assert not link.is_ready
         link.connection_lost(None)
-        with pytest.raises(NoReply, match="no FOQS host"):
+        with pytest.raises(NoReply, match="not a FOQS host"):
             await reply
 
     linked(program)

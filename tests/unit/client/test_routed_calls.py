@@ -471,7 +471,7 @@ def test_a_peer_that_is_no_host_ends_the_call_in_words(answer: bytes) -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with Client(f"foqs://127.0.0.1:{port}") as client:
-            with pytest.raises(Unreachable, match="no FOQS host"):
+            with pytest.raises(Unreachable, match="not a FOQS host"):
                 await client.topics()
         server.close()
 

@@ -414,10 +414,10 @@ def test_failures_of_calls_end_nothing_and_are_told_once(caplog: pytest.LogCaptu
         play(story)
     said = [record.getMessage() for record in caplog.records if record.name == "foqs.consumer"]
     assert sorted(said) == [
-        "looking for topics failed: UNREACHABLE: no host answers; trying again until it works",
-        "looking for topics works again",
-        "taking items failed: UNREACHABLE: no host answers; trying again until it works",
-        "taking items works again",
+        "dequeue failed: UNREACHABLE: no host answers; it is retried until it works",
+        "dequeue works again",
+        "topic discovery failed: UNREACHABLE: no host answers; it is retried until it works",
+        "topic discovery works again",
     ]
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foqs_client.spark.item_columns import COLUMNS, check_schema
+from foqs_client.spark.item_columns import COLUMNS, SinkError, check_schema
 from foqs_client.spark.options import NUMBER_OPTIONS, OPTION_NAMES, SinkOptions
-from foqs_client.spark.sink_error import SinkError
 
 URL = "foqs://one:1,two"
 

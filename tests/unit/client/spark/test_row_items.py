@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs_client.routing_table import key_slot_of
-from foqs_client.spark.item_columns import COLUMNS
+from foqs_client.spark.item_columns import COLUMNS, SinkError
 from foqs_client.spark.options import OptionValue, SinkOptions
 from foqs_client.spark.row_items import VALUE_BYTES_MAX, RowConverter, batches
 from foqs_client.spark.row_keys import RowKeys
-from foqs_client.spark.sink_error import SinkError
 from foqs_client.types import Item
 
 

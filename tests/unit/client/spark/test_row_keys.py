@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from foqs.core.items.idempotency_keys import KEY_BYTES_MAX
 from foqs_client.routing_table import key_slot_of
+from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.row_keys import RowKeys
-from foqs_client.spark.sink_error import SinkError
 
 Row: TypeAlias = tuple[Any, ...]
 """namespace, topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms"""

@@ -22,8 +22,8 @@ from foqs_client import (
     UnknownOutcome,
     Unreachable,
 )
+from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.sender import NAMESPACES_MAX, Sender
-from foqs_client.spark.sink_error import SinkError
 from foqs_client.types import Enqueued
 from tests.support.virtual_time import run_virtual
 
