@@ -1,4 +1,4 @@
-"""The program `foqs`: the command line, or one sentence where only the client is installed."""
+"""The program `foqs`: the command line, or one sentence if only the client is installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib import import_module
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Run the command line."""
     try:
         cli = import_module("foqs.cli")
     except ModuleNotFoundError as error:

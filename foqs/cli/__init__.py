@@ -1,13 +1,13 @@
 """The command line: nouns, then verbs.
 
-Always true: data goes to standard output and prose to standard error; the exit
-code is 0 ok, 1 error, 2 usage or configuration, 3 unreachable, 4 not found, 5
-unhealthy. Knows nothing of how things are done.
+Always true: data is written to standard output, messages to standard error; the
+exit code is 0 ok, 1 error, 2 usage or configuration, 3 unreachable, 4 not found,
+5 unhealthy. Knows nothing of how commands work.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -31,9 +31,19 @@ from foqs.cli.doctor.doctor_command import doctor
 from foqs.cli.host_session import CommandFailed
 from foqs.cli.output import print_message
 
+RENAMED_COMMANDS: Final = {"why": "explain"}
+"""Old names of commands, with their present names."""
+
 
 class RootGroup(click.Group):
-    """Ends every command with the exit code that its failure has."""
+    """Ends each command with the exit code of its failure."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in RENAMED_COMMANDS:
+            ctx.fail(f"'foqs {args[0]}' was renamed; use: foqs {RENAMED_COMMANDS[args[0]]}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -47,7 +57,7 @@ class RootGroup(click.Group):
     cls=RootGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="\b\nExamples:\n  foqs dev                       start a queue on this machine\n"
-    "  foqs enqueue mail 'hello'      add an item\n  foqs dequeue mail --wait 5s    take one\n"
+    "  foqs enqueue mail 'hello'      add an item\n  foqs dequeue mail --wait 5s    get one\n"
     "\n\b\nExit codes: 0 ok, 1 error, 2 usage, 3 unreachable, 4 not found, 5 unhealthy.",
 )
 @click.version_option(package_name="foqs", message="foqs %(version)s")
@@ -85,5 +95,5 @@ cluster.add_command(cluster_init)
 
 
 def main() -> None:
-    """The entry point; exits the process."""
+    """Run the command line and exit the process."""
     root(prog_name="foqs")

@@ -1,7 +1,7 @@
 """Hosts and shards as the command line shows them.
 
-Always true: a shard's `owner` is the name of the host that should own it, None
-where that is nobody. Knows nothing of commands.
+Always true: a shard's `owner` is the name of the host that should own it, None if
+no host should. Knows nothing of commands.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def host_row(host: Host) -> Row:
-    """A host's fields."""
+    """Return the fields of a host."""
     address = _format_address((host.host, host.port))
     return {
         "name": host.name or address,
@@ -35,7 +35,7 @@ def host_row(host: Host) -> Row:
 
 
 def shard_row(shard: Shard) -> Row:
-    """A shard's fields."""
+    """Return the fields of a shard."""
     address = None if shard.owner is None else _format_address(shard.owner)
     return {
         "shard": shard.shard,
@@ -76,25 +76,25 @@ SHARD_COLUMNS: Final[list[Column]] = [
 
 
 def unserved_warning(shards: list[Row]) -> str:
-    """A sentence about the shards that are not served; empty where all are."""
+    """Return a sentence about the shards that are not served; empty if all are served."""
     count = sum(row["state"] != "owned" for row in shards)
     return f"{count} of {len(shards)} shards are not served." if count else ""
 
 
 def duplicate_names_warning(hosts: list[Row]) -> str:
-    """A sentence about hosts that have the same name; empty where none have."""
+    """Return a sentence about hosts with the same name; empty if there are none."""
     names = Counter(row["name"] for row in hosts)
     shared = ", ".join(sorted(name for name, count in names.items() if count > 1))
     return (
-        f"Several hosts are named {shared}. One that died is forgotten within its session timeout; those that run need "
-        "names of their own: set server.name."
+        f"Several hosts are named {shared}. A dead host disappears within its session timeout; running hosts need "
+        "different names: set server.name."
         if shared
         else ""
     )
 
 
 def _note(row: Row) -> str:
-    notes = ["takes no new items"] if row["draining"] else []
+    notes = ["accepts no new items"] if row["draining"] else []
     notes += [f"moved to {row['pinned_to']}"] if row["pinned_to"] else []
     notes += [row["reason"]] if row["reason"] else []
     return "; ".join(notes)

@@ -1,8 +1,8 @@
-"""What the commands that call a host share: its address, the output's form, and how failures end.
+"""The common part of the commands that call a host: its address, the output format, and failures.
 
-Always true: a command talks to hosts through the public client only, and ends
-with one of the exit codes below and one sentence. Knows nothing of single
-commands. What only some commands need is imported when they run, so that every
+Always true: a command calls hosts through the public client only, and fails with
+one sentence and one of the exit codes below. Knows nothing of single commands.
+Modules that only some commands need are imported when they run, so that every
 command starts fast.
 """
 
@@ -43,7 +43,7 @@ _EXIT_BY_CODE: Final = {
 }
 
 OpenClient: TypeAlias = "Callable[[str, str, int], AbstractAsyncContextManager[Client]]"
-"""(address, namespace, timeout_ms) to an open client."""
+"""(address, namespace, timeout_ms) -> an open client."""
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class CommandFailed(Exception):
 
 @dataclass(slots=True, frozen=True)
 class HostSession:
-    """Where to call, and how to show the answer. `timeout_ms` is for each call."""
+    """The host to call, and the format of the output. `timeout_ms` is for each call."""
 
     address: str
     namespace: str
@@ -67,19 +67,19 @@ class HostSession:
     open_client: OpenClient
 
     def run(self, work: Callable[[Client], Awaitable[T]], runner: Callable[[Any], T] = asyncio.run) -> T:
-        """Opens a client, runs `work` with it in a loop of `runner`, and closes it.
+        """Open a client, run `work` with it in an event loop of `runner`, and close it.
 
         Raises:
-            Failed: the host cannot be reached, or the call failed.
+            CommandFailed: the host cannot be reached, or the call failed.
         """
         from foqs_client import FoqsError
 
-        async def whole() -> T:
+        async def run_work() -> T:
             async with self.open_client(self.address, self.namespace, self.timeout_ms) as client:
                 return await work(client)
 
         try:
-            return runner(whole())
+            return runner(run_work())
         except FoqsError as error:
             raise CommandFailed(error_sentence(error), exit_code(error)) from None
         except ValueError as error:
@@ -87,14 +87,14 @@ class HostSession:
 
 
 def exit_code(error: FoqsError) -> int:
-    """The exit code that fits an error."""
+    """Return the exit code for an error."""
     from foqs_client import Unreachable
 
     return UNREACHABLE if isinstance(error, Unreachable) else _EXIT_BY_CODE.get(error.code, ERROR)
 
 
 def error_sentence(error: FoqsError) -> str:
-    """What went wrong, for a person."""
+    """Return a sentence about an error, for a person."""
     from foqs_client import Unreachable
 
     if isinstance(error, Unreachable):
@@ -106,17 +106,17 @@ def error_sentence(error: FoqsError) -> str:
 
 
 def fail_on_errors(errors: Sequence[FoqsError], total: int) -> None:
-    """Ends a batch of `total`: does nothing when all went well, else fails with the first error's code."""
+    """Fail with the code of the first error of a batch of `total` items; do nothing if there is none."""
     if errors:
-        more = f" ({len(errors)} of {total} failed)" if total > 1 else ""
-        raise CommandFailed(error_sentence(errors[0]) + more, exit_code(errors[0]))
+        count = f" ({len(errors)} of {total} failed)" if total > 1 else ""
+        raise CommandFailed(error_sentence(errors[0]) + count, exit_code(errors[0]))
 
 
 def configuration(file: Path | None, overrides: Mapping[str, object] | None = None) -> Config:
-    """The configuration from `file`, the environment and the command line's `overrides`.
+    """Read the configuration from `file`, the environment and the command line's `overrides`.
 
     Raises:
-        Failed: it is not valid.
+        CommandFailed: it is not valid.
     """
     from foqs.options.config import ConfigError, load
 
@@ -136,7 +136,7 @@ def open_client(
     key_file: str | None = None,
     region: str | None = None,
 ) -> AbstractAsyncContextManager[Client]:
-    """The public client. Raises FoqsError for files that cannot be used."""
+    """Return the public client. Raises FoqsError for files that cannot be used."""
     from foqs_client import Client, Tls
 
     tls = Tls(ca_file, cert_file, key_file) if ca_file or cert_file or key_file else None
@@ -148,10 +148,20 @@ def _file_option(flag: str, text: str) -> Callable[[Callable[..., None]], Callab
     return click.option(flag, envvar=variable, metavar="FILE", show_envvar=True, help=text)
 
 
-def host_call_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of a call, and the `Session` they make as its first argument.
+def renamed_option(old: str, new: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the old spelling of an option, which fails with the new one."""
 
-    The context's object, when there is one, is the `Connect` to use.
+    def refuse(ctx: click.Context, param: click.Parameter, value: object) -> None:
+        if value is not None:
+            raise click.UsageError(f"{old} was renamed; use {new}.")
+
+    return click.option(old, hidden=True, default=None, expose_value=False, callback=refuse)
+
+
+def host_call_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a call, and the resulting `HostSession` as its first argument.
+
+    If the context has an object, it is the `OpenClient` to use.
     """
 
     @click.option(
@@ -160,7 +170,7 @@ def host_call_options(command: Callable[..., None]) -> Callable[..., None]:
         default=DEFAULT_ADDRESS,
         show_default=True,
         show_envvar=True,
-        help="The host to call; the port may be left out.",
+        help="The host to call; the port may be omitted.",
     )
     @click.option(
         "-n",
@@ -178,21 +188,25 @@ def host_call_options(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(["table", "json", "jsonl"]),
         default="table",
         show_default=True,
-        help="A table for people; JSON, whole or a line for each row, for programs.",
+        help="A table for people, or JSON for programs: one document, or one line per row.",
     )
     @click.option(
-        "--timeout", type=DURATION, default="10s", show_default=True, help="How long a call may take; not the --wait."
+        "--timeout",
+        type=DURATION,
+        default="10s",
+        show_default=True,
+        help="The time limit of a call, without its --wait.",
     )
-    @_file_option("--token-file", "A file with the token to authenticate with, which nobody else may read.")
+    @_file_option("--token-file", "A file with the token for authentication, which only its owner may read.")
     @_file_option("--ca-file", "With foqss://, the CA of the hosts' certificates.  [default: the system's]")
     @_file_option("--cert-file", "With foqss://, a client certificate, in place of a token.")
-    @_file_option("--key-file", "The client certificate's key, where it is in a file of its own.")
+    @_file_option("--key-file", "The key of the client certificate, if it is in its own file.")
     @click.option(
         "--client-region",
         envvar="FOQS_CLIENT_REGION",
         metavar="NAME",
         show_envvar=True,
-        help="Where this runs, as server.region names it: hosts there get new items first.",
+        help="The region of this machine, as in server.region: hosts there get new items first.",
     )
     @functools.wraps(command)
     def with_session(

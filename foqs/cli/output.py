@@ -1,8 +1,8 @@
-"""How the command line shows what it found: data on standard output, prose on standard error.
+"""The output of the command line: data on standard output, messages on standard error.
 
-Always true: a program that reads `-o json` or `-o jsonl` finds every field of
-every row and nothing else; a table never cuts a value short, and nothing in an
-item can move the reader's cursor. Knows nothing of commands.
+Always true: `-o json` and `-o jsonl` hold every field of every row and nothing
+else; a table shows ids and values in full, and no item can move the reader's
+cursor. Knows nothing of commands.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import click
 from foqs.cli.values import format_duration
 
 Format: TypeAlias = Literal["table", "json", "jsonl", "line"]
-"""What `-o` names, and "line": all rows as one JSON array in one line."""
+"""The values of `-o`, and "line": all rows as a JSON array in one line."""
 Row: TypeAlias = Mapping[str, Any]
 Column: TypeAlias = tuple[str, Callable[[Row], str]]
 
 _UNLIMITED_WIDTH: Final = 100_000
 _TEXT_SHOWN_MAX: Final = 60
 _GAP: Final = 2
-"""Spaces between two columns."""
+"""Spaces between columns."""
 
 
 def bytes_fields(name: str, data: bytes | None) -> dict[str, Any]:
-    """`name` as text where the bytes are UTF-8, else None beside `name`_base64."""
+    """Return `name` as text if the bytes are UTF-8, else None, and the bytes as `name`_base64."""
     if data is None:
         return {}
     try:
@@ -40,12 +40,12 @@ def bytes_fields(name: str, data: bytes | None) -> dict[str, Any]:
 
 
 def printable(text: str) -> str:
-    """The text with control characters as escapes."""
+    """Return the text with control characters escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def short_text(row: Row, name: str) -> str:
-    """A bytes field of a row for a table: its beginning, as text."""
+    """Return the beginning of a row's bytes field as text, for a table."""
     text = row.get(name)
     if text is None:
         encoded = row.get(f"{name}_base64")
@@ -55,7 +55,7 @@ def short_text(row: Row, name: str) -> str:
 
 
 def show(rows: Sequence[Row], columns: Sequence[Column], form: Format) -> None:
-    """Writes rows as a table, as one JSON array, or as a JSON object a line."""
+    """Write rows as a table, as one JSON array, or as a JSON object per line."""
     if form in ("json", "line"):
         click.echo(json.dumps(list(rows), indent=2 if form == "json" else None))
     elif form == "jsonl":
@@ -66,7 +66,7 @@ def show(rows: Sequence[Row], columns: Sequence[Column], form: Format) -> None:
 
 
 def show_fields(row: Row, form: Format) -> None:
-    """Writes one row: for people a field a line."""
+    """Write one row; as a table it has a line per field."""
     if form == "table":
         shown = [{"field": name, "value": _field(name, value)} for name, value in row.items()]
         _table(shown, [("FIELD", lambda part: part["field"]), ("VALUE", lambda part: part["value"])])
@@ -93,7 +93,7 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
     plain = None if sys.stdout.isatty() else io.StringIO()
     console = Console() if plain is None else Console(file=plain, width=_UNLIMITED_WIDTH)
     widths = _widths([[title for title, _ in columns], *cells], console.width)
-    console.width = max(console.width, sum(widths) + _GAP * len(widths))  # it reckons with a gap after the last, too
+    console.width = max(console.width, sum(widths) + _GAP * len(widths))  # rich adds a gap after the last column too
     table = Table(box=None, pad_edge=False, header_style="bold")
     for (title, _), width in zip(columns, widths, strict=True):
         table.add_column(title, overflow="fold", width=width)
@@ -105,9 +105,9 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
 
 
 def _widths(lines: Sequence[Sequence[str]], room: int) -> list[int]:
-    """Of each column, within `room` where that needs no word to be broken: an id is copied whole.
+    """Return the width of each column: together `room`, or more if a word would break, since ids are copied.
 
-    The widest columns give way first.
+    The widest columns shrink first.
     """
     from rich.cells import cell_len
 
@@ -122,5 +122,5 @@ def _widths(lines: Sequence[Sequence[str]], room: int) -> list[int]:
 
 
 def print_message(text: str) -> None:
-    """A sentence for a person."""
+    """Write a sentence for a person to standard error."""
     click.echo(text, err=True)

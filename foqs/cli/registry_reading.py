@@ -1,6 +1,6 @@
-"""What a command reads in ZooKeeper by itself, without a host.
+"""Reads a cluster from ZooKeeper, without a host.
 
-Always true: its session ends before it returns, and it writes nothing.
+Always true: the session ends before the function returns, and nothing is written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def read_registry(config: Config) -> ClusterReading:
-    """The whole cluster. Raises `RegistryError`, `Malformed`."""
+    """Read the cluster. Raises `RegistryError`, `MalformedDocument`."""
     from foqs.cluster.registry_factory import COMMAND_SESSION_MS, registry_from_config
     from foqs.runtime.clock import SystemClock
     from shardmgr.cluster_reader import read_cluster

@@ -1,6 +1,6 @@
-"""What people type, turned into what the client takes: durations, topics with counts, leases.
+"""Parses the values of the command line: durations, topics with counts, leases.
 
-Always true: what cannot be understood is a usage error that shows the right
+Always true: a value that cannot be parsed is a usage error that shows the right
 form. Knows nothing of commands.
 """
 
@@ -15,16 +15,16 @@ import click
 UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)", re.ASCII)
 STATES: Final = ("ready", "leased", "deferred", "dead")
-"""Of an item: all of them."""
+"""All states of an item."""
 _COUNT_MAX: Final = 2**31 - 1
 _TOKEN_MAX: Final = 2**63 - 1
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of `250ms`, `5s`, `1.5m`, `1h`, `3d` or `0`.
+    """Return the milliseconds of `250ms`, `5s`, `1.5m`, `1h`, `3d` or `0`.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: the text is none of these.
     """
     if text == "0":
         return 0
@@ -35,7 +35,7 @@ def parse_duration(text: str) -> int:
 
 
 class Duration(click.ParamType["int"]):
-    """A click type: text to milliseconds."""
+    """The click type of a duration: text to milliseconds."""
 
     name = "duration"
 
@@ -52,10 +52,10 @@ DURATION: Final = Duration()
 
 
 def parse_topic_counts(texts: Sequence[str]) -> dict[str, int]:
-    """{topic: count} of `TOPIC` (one item) and `TOPIC=COUNT`.
+    """Return {topic: count} of `TOPIC` (one item) and `TOPIC=COUNT`.
 
-    The count stands after the last `=`; a topic that ends in `=` and digits
-    itself needs one.
+    The count follows the last `=`; a topic whose name ends in `=` and digits needs
+    a count.
     """
     wants: dict[str, int] = {}
     for text in texts:
@@ -65,13 +65,13 @@ def parse_topic_counts(texts: Sequence[str]) -> dict[str, int]:
         if not name or not 0 < count <= _COUNT_MAX:
             raise click.UsageError(f"{text!r} is not TOPIC or TOPIC=COUNT with a count of at least 1, such as mail=10.")
         if name in wants:
-            raise click.UsageError(f"The topic {name!r} stands twice; name it once, with one count.")
+            raise click.UsageError(f"The topic {name!r} appears twice; name it once, with one count.")
         wants[name] = count
     return wants
 
 
 def parse_leases(texts: Sequence[str]) -> list[tuple[str, int]]:
-    """(id, token) pairs of `ID TOKEN`, or of any number of `ID:TOKEN`."""
+    """Return (id, token) pairs of `ID TOKEN`, or of any number of `ID:TOKEN`."""
     pairs = [(texts[0], texts[1])] if len(texts) == 2 and not any(":" in text for text in texts) else None
     if pairs is None:
         pairs = [(head, tail) for head, _, tail in (text.partition(":") for text in texts)]
@@ -84,7 +84,7 @@ def parse_leases(texts: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def format_duration(ms: int | None) -> str:
-    """A few characters for a person: `250ms`, `5.0s`, `2.0m`; a dash for None."""
+    """Return a short duration for a person: `250ms`, `5.0s`, `2.0m`; a dash for None."""
     if ms is None:
         return "-"
     if abs(ms) < UNITS_MS["s"]:

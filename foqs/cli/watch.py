@@ -1,9 +1,8 @@
-"""Looking again and again: what `--watch` does.
+"""Repeats a command that shows something: the option `--watch`.
 
-Always true: a terminal shows the last look alone; elsewhere one look follows
-the other, with `-o json` a line each; Ctrl-C is the ordinary end, with exit
-code 0; a look that fails ends it as it would end the command. Knows nothing of
-what is looked at.
+Always true: a terminal shows the last result only; elsewhere the results follow
+each other, with `-o json` one per line; Ctrl-C ends it with exit code 0; a failure
+ends it as it would end the command. Knows nothing of the results.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ T = TypeVar("T")
 
 
 def watch_option(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the option `--watch`, as `watch_ms`: None, or the time between two looks."""
+    """Give a command the option `--watch`, as `watch_ms`: None, or the time between two results."""
 
     @click.option(
         "--watch",
@@ -38,7 +37,7 @@ def watch_option(command: Callable[..., None]) -> Callable[..., None]:
         type=DURATION,
         default=None,
         metavar="[TIME]",
-        help=f"Look again each TIME, {INTERVAL_DEFAULT} unless given, until Ctrl-C; with -o json a line for each look.",
+        help=f"Repeat every TIME (default {INTERVAL_DEFAULT}) until Ctrl-C; with -o json each result is one line.",
     )
     @functools.wraps(command)
     def with_watch(*args: Any, watch_ms: int | None, **options: Any) -> None:
@@ -55,13 +54,13 @@ def run_watchable(
     read: Callable[[Client], Awaitable[T]],
     show: Callable[[HostSession, T], None],
 ) -> None:
-    """Runs `read` and has `show` show what it found: once, or again each `watch_ms`."""
+    """Run `read`, and `show` with its result: once, or every `watch_ms`."""
     if watch_ms is None:
         show(session, session.run(read))
         return
     shown = replace(session, output_format="line") if session.output_format == "json" else session
 
-    async def again(client: Client) -> None:
+    async def repeat(client: Client) -> None:
         while True:
             found = await read(client)
             click.clear()
@@ -69,6 +68,6 @@ def run_watchable(
             await asyncio.sleep(watch_ms / 1_000)
 
     try:
-        session.run(again)
+        session.run(repeat)
     except KeyboardInterrupt:
         return

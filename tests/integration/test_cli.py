@@ -139,16 +139,16 @@ def test_commands_take_an_item_from_enqueue_to_ack(dev: Dev) -> None:
 
 def test_explain_says_why_an_item_is_not_delivered_and_its_remedy_can_be_pasted(dev: Dev) -> None:
     [made] = dev.rows("enqueue", "mail", "x", "--delay", "1h")
-    told = dev("why", made["id"])
+    told = dev("explain", made["id"])
     assert told.returncode == 0
     assert told.stdout.startswith(f"{made['id']} in mail: deferred")
     assert "\n  - It is deferred until " in told.stdout
     remedy = next(line for line in told.stdout.splitlines() if "foqs item update" in line)
     mended = dev(*remedy.partition("foqs ")[2].split())
     assert mended.returncode == 0, mended.stderr
-    assert "\n  - It is ready, and the next of its topic." in dev("why", made["id"]).stdout
+    assert "\n  - It is ready, and the next of its topic." in dev("explain", made["id"]).stdout
     assert dev("item", "cancel", made["id"]).returncode == 0
-    assert dev("why", made["id"]).returncode == 4
+    assert dev("explain", made["id"]).returncode == 4
 
 
 def test_ctrl_c_ends_watching_with_exit_code_0(dev: Dev) -> None:
@@ -195,7 +195,7 @@ def test_dev_says_what_it_is_and_stops_cleanly(dev: Dev) -> None:
 def test_a_second_host_on_the_same_port_fails_with_one_sentence(dev: Dev, tmp_path: Path) -> None:
     done = foqs("dev", "--data", str(tmp_path / "other"), "--port", str(dev.port))
     assert done.returncode == 2
-    assert done.stderr.startswith(f"Error: Port {dev.port} on 127.0.0.1 is taken")
+    assert done.stderr.startswith(f"Error: Port {dev.port} on 127.0.0.1 is in use")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -177,7 +177,7 @@ def test_each_missing_grant_is_reported(place: Place) -> None:
 
 @pytest.mark.mysql
 def test_doctor_asks_for_another_user_to_create_missing_tables(place: Place) -> None:
-    bad(place.environment, "Schema", "may not make tables", "foqs schema apply")
+    bad(place.environment, "Schema", "may not create tables", "foqs schema apply")
     place.grant("CREATE")
     code, rows = examine(place.environment)
     assert (code, rows["Schema"]["state"]) == (0, "ok")
@@ -249,7 +249,7 @@ def test_doctor_distinguishes_a_port_taken_by_a_host_from_one_taken_by_another_p
         assert code == 5
         for check, port in (("Calls", host.http_port), ("HTTP", host.port)):
             assert "is not served by FOQS" in rows[check]["found"]
-            assert f"Port {port} on 127.0.0.1 is taken by another process" in rows[check]["remedy"]
+            assert f"Port {port} on 127.0.0.1 is in use by another process" in rows[check]["remedy"]
 
 
 # ---------------------------------------------------------------------- SQLite
@@ -289,12 +289,12 @@ def test_files_of_a_newer_or_unknown_program_are_reported(folder: Path) -> None:
         db.execute("PRAGMA user_version = 99")
     bad(on_files(folder), "Schema", "shard 1 has schema version 99", "run the newer foqs")
     (folder / "shard-1.db").write_text("something else " * 10)
-    bad(on_files(folder), "Schema", "shard-1.db is no file of FOQS", "move it away")
+    bad(on_files(folder), "Schema", "shard-1.db is not a file of FOQS", "move it away")
     (folder / "shard-1.db").unlink()
     with closing(sqlite3.connect(folder / "shard-1.db")) as db:
         db.execute("PRAGMA application_id = 7")
         db.execute("CREATE TABLE theirs (x)")
-    bad(on_files(folder), "Schema", "shard-1.db is no file of FOQS", "move it away")
+    bad(on_files(folder), "Schema", "shard-1.db is not a file of FOQS", "move it away")
 
 
 def test_world_writable_files_are_reported(folder: Path) -> None:

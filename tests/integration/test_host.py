@@ -171,7 +171,7 @@ def test_a_taken_port_gives_one_sentence_and_exit_code_2(tmp_path: Path, option:
         one.start()
         two.launch()
         assert two.wait_for_exit() == 2
-        told = f"Error: {two.config}: server.{option}: Port {one.port} on 127.0.0.1 is taken by another process"
+        told = f"Error: {two.config}: server.{option}: Port {one.port} on 127.0.0.1 is in use by another process"
         assert two.log.startswith(told)
         assert f"server.{option}" in two.log
         assert len(two.log.splitlines()) == 1

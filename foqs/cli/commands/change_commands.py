@@ -1,4 +1,4 @@
-"""The commands that change items that exist: cancel and update, by id or by filter."""
+"""The commands that change existing items, by id or by filter: cancel and update."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @item_selection_options
 @host_call_options
 def item_cancel(session: HostSession, ids: Sequence[str], only: ItemFilter, yes: bool) -> None:
-    """Delete items, by their IDs or by what they are; leased ones too unless --state says otherwise."""
+    """Delete items by their IDs or by a filter; leased ones too, unless --state excludes them."""
     if ids:
         apply_to_ids(session, ids, lambda client, part: client.cancel(part), "cancelled")
     else:
@@ -43,7 +43,7 @@ def item_cancel(session: HostSession, ids: Sequence[str], only: ItemFilter, yes:
     "  foqs item update --topic mail --state ready --delay 1h\n  foqs item update --topic mail --state deferred --delay 0",
 )
 @click.option("--priority", type=click.IntRange(-(2**31), 2**31 - 1), default=None, help="The new priority.")
-@click.option("--delay", type=DURATION, default=None, help="Deliver after this, counted from now; 0 is now.")
+@click.option("--delay", type=DURATION, default=None, help="Deliver after this time from now; 0 is now.")
 @click.option("--metadata", default=None, help="Replaces the items' metadata.")
 @item_selection_options
 @host_call_options
@@ -56,9 +56,9 @@ def item_update(
     delay: int | None,
     metadata: str | None,
 ) -> None:
-    """Change priority, time or metadata of items, by their IDs or by what they are.
+    """Change priority, delay or metadata of items by their IDs or by a filter.
 
-    Only ready and deferred items can be given a --delay.
+    Only ready and deferred items accept a --delay.
     """
     from foqs_client import Change
 

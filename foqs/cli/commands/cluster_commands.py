@@ -1,6 +1,6 @@
-"""The commands about a whole cluster.
+"""The commands for a cluster.
 
-Always true: `status` asks one host, any of them, and changes nothing.
+Always true: `status` calls one host and changes nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def cluster() -> None:
 @watch_option
 @host_call_options
 def status(session: HostSession, watch_ms: int | None) -> None:
-    """Show the hosts that are there, and for every shard its owner and epoch, as any host sees them."""
+    """Show the hosts of the cluster, and the owner and epoch of each shard, as one host sees them."""
 
     async def work(client: Client) -> tuple[list[Row], list[Row]]:
         routing = await client.routing()

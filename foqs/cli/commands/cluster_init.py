@@ -1,8 +1,8 @@
-"""The command that makes a cluster, before there is any host: its tables, then the list of its shards.
+"""The command that creates a cluster before its hosts start: its tables, then its layout.
 
-Always true: nothing is changed before it was shown and agreed to; the tables are
-there before any host can be told of their shard, so that an init that was
-interrupted is repeated. Speaks to ZooKeeper and to the databases, to no host.
+Always true: changes are shown and confirmed first; the tables exist before a host
+can see their shard, so an interrupted init can be repeated. Calls ZooKeeper and
+the databases, but no host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PER_DATABASE_DEFAULT: Final = 4
 _SHARDS_MAX: Final = 1_000
 _EPOCHS_ABOVE_MAX: Final = 1_000_000
-"""Leaves each shard enough for as long as it can be served: there are 1,048,575."""
+"""Leaves enough epochs for the life of a shard: there are 1,048,575."""
 
 
 @click.command(
@@ -42,44 +42,46 @@ _EPOCHS_ABOVE_MAX: Final = 1_000_000
     required=True,
     help="The configuration of any of the hosts: [cluster] and [databases.NAME].",
 )
-@click.option("--shards", type=click.IntRange(1, _SHARDS_MAX), default=None, help="So many, spread over the databases.")
+@click.option(
+    "--shards",
+    type=click.IntRange(1, _SHARDS_MAX),
+    default=None,
+    help="The number of shards, spread over the databases.",
+)
 @click.option(
     "--shards-per-database",
     "each",
     type=click.IntRange(1, _SHARDS_MAX),
     default=None,
-    help=f"So many in each database.  [default: {PER_DATABASE_DEFAULT}]",
+    help=f"The number of shards in each database.  [default: {PER_DATABASE_DEFAULT}]",
 )
-@click.option("--no-tables", is_flag=True, help="Make no tables: they are there, or the hosts may make them.")
+@click.option("--no-tables", is_flag=True, help="Create no tables: they exist, or the hosts may create them.")
 @click.option(
     "--epochs-above",
     type=click.IntRange(0, _EPOCHS_ABOVE_MAX),
     default=0,
-    help="Issue higher epochs only: after both databases and ZooKeeper were put back to an earlier state. Higher than any "
-    "that served since.",
+    help="Use only higher epochs. For a restore of both the databases and ZooKeeper: give an epoch above all that were "
+    "used since the backup.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def init(file: Path, shards: int | None, each: int | None, no_tables: bool, epochs_above: int, yes: bool) -> None:
-    """Make a cluster: its shards in ZooKeeper, their tables in the databases. Then start its hosts.
+    """Create a cluster: its shards in ZooKeeper and their tables in the databases. Then start its hosts.
 
-    Safe to repeat, and to interrupt. A cluster that has other shards already is left as it is; change those with foqs
-    shard.
+    Safe to repeat and to interrupt. A cluster that already has other shards is not changed; use foqs shard for that.
     """
     if shards is not None and each is not None:
         raise click.UsageError("--shards and --shards-per-database exclude each other.")
     config = configuration(file)
     cluster, databases = config.cluster, list(config.databases)
     if not cluster.zookeeper:
-        raise CommandFailed(
-            f"{file}: cluster.zookeeper: it is not set; name the servers of ZooKeeper, HOST:PORT", USAGE
-        )
+        raise CommandFailed(f"{file}: cluster.zookeeper: it is not set; name the ZooKeeper servers, HOST:PORT", USAGE)
     count = shards if shards is not None else (each or PER_DATABASE_DEFAULT) * len(databases)
     if count > _SHARDS_MAX:
-        raise CommandFailed(
-            f"{count} shards are more than {_SHARDS_MAX}; give hosts fewer, and more to do in each", USAGE
-        )
+        raise CommandFailed(f"{count} shards are more than {_SHARDS_MAX}; create fewer", USAGE)
     if count < len(databases):
-        raise CommandFailed(f"{count} shards leave some of {len(databases)} databases without any; ask for more", USAGE)
+        raise CommandFailed(
+            f"{count} shards leave some of {len(databases)} databases without a shard; create more", USAGE
+        )
     specs = spread_over_databases(count, databases, config.server.tier)
     print_message(f"A cluster at {cluster.root} in ZooKeeper ({cluster.zookeeper}), of tier {config.server.tier}:")
     for name, numbers in shards_by_database(specs).items():
@@ -89,23 +91,23 @@ def init(file: Path, shards: int | None, each: int | None, no_tables: bool, epoc
         print_message(f"  epochs above {epochs_above}")
     if not yes:
         tables = "" if no_tables else " and their tables"
-        click.confirm(f"Make these shards{tables}?", abort=True, err=True)
+        click.confirm(f"Create these shards{tables}?", abort=True, err=True)
     is_new = asyncio.run(_init_cluster(config, specs, epochs_above, tables=not no_tables))
     print_message(
-        f"{'Made' if is_new else 'There is already'} a cluster of {count} shards; "
+        f"{'Created' if is_new else 'There is already'} a cluster of {count} shards; "
         "start its hosts with: foqs host --config FILE"
     )
 
 
 def spread_over_databases(count: int, databases: Sequence[str], tier: str) -> list[ShardSpec]:
-    """Shards 0 to count-1, one database after the other in turn."""
+    """Return the shards 0 to count-1, spread over the databases in turn."""
     from shardmgr.model import ShardSpec
 
     return [ShardSpec(number, databases[number % len(databases)], tier) for number in range(count)]
 
 
 async def _init_cluster(config: Config, specs: Sequence[ShardSpec], epochs_above: int, *, tables: bool) -> bool:
-    """True where the cluster is new. Raises Failed."""
+    """Return whether the cluster is new. Raises CommandFailed."""
     from foqs.cluster.registry_factory import COMMAND_SESSION_MS, registry_from_config
     from foqs.runtime.clock import SystemClock
     from shardmgr.layout_changes import ChangeRefused
@@ -138,7 +140,7 @@ async def _create_layout_and_tables(
         found = None
     if found is not None and dict(found.shards) != {spec.number: spec for spec in specs}:
         raise CommandFailed(
-            f"there is a cluster at {config.cluster.root} already, with other shards ({len(found.shards)}); nothing was "
+            f"there is already a cluster at {config.cluster.root} with other shards ({len(found.shards)}); nothing was "
             "changed. Look at it with: foqs shard list, or name another cluster.root",
             USAGE,
         )

@@ -1,6 +1,6 @@
-"""The commands about the configuration: a host's own file, and what is configured by calls.
+"""The commands for the configuration: a host's file, and the catalog.
 
-Always true: what is about to be replaced is shown and asked for first.
+Always true: changes are shown and confirmed first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from foqs.cli.output import print_message
 
 @click.group()
 def config() -> None:
-    """The configuration: a host's own, and the namespaces, grants and pauses made by calls."""
+    """The configuration: a host's file, and the namespaces, grants and pauses of the catalog."""
 
 
 @config.command(
@@ -25,15 +25,15 @@ def config() -> None:
 )
 @click.argument("file", type=click.Path(path_type=Path), envvar="FOQS_CONFIG", required=False)
 def check(file: Path | None) -> None:
-    """Say whether FILE, together with the environment, is a valid configuration.
+    """Check whether FILE and the environment are a valid configuration.
 
-    Without FILE, the defaults and the environment are checked. Exit code 2 when it is not valid.
+    Without FILE, check the defaults and the environment. Exit code 2 if it is not valid.
     """
     found = configuration(file)
     where = file if file else "defaults and environment"
     kept = f"{found.store.shards} shards in {found.store.url}"
     if found.cluster.zookeeper:
-        kept = f"shards as planned at {found.cluster.root} in ZooKeeper ({found.cluster.zookeeper})"
+        kept = f"shards from the plan at {found.cluster.root} in ZooKeeper ({found.cluster.zookeeper})"
         kept += f", databases {', '.join(found.databases)}"
     click.echo(
         f"{where}: valid; {kept}, calls on {found.server.host}:{found.server.port}, HTTP on {found.server.http_port}"
@@ -62,28 +62,26 @@ def export(session: HostSession) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @host_call_options
 def import_(session: HostSession, file: str, yes: bool) -> None:
-    """Replace all namespaces, grants and pauses by what FILE (- for standard input) holds; what it lacks goes.
+    """Replace all namespaces, grants and pauses with those of FILE (- for standard input). Others are deleted.
 
-    Refused when that would take away a namespace that holds items.
+    Refused if this would delete a namespace that holds items.
     """
     if not yes and file == "-":
-        raise click.UsageError("There is nobody to ask when FILE is -; add --yes.")
+        raise click.UsageError("FILE - leaves no input for a confirmation; add --yes.")
     try:
         with click.open_file(file, "rb") as stream:
             text = stream.read().decode()
     except UnicodeDecodeError:
-        raise CommandFailed(
-            f"{file}: it is not UTF-8 text; name a file that config export has written", USAGE
-        ) from None
+        raise CommandFailed(f"{file}: it is not UTF-8 text; name a file written by foqs config export", USAGE) from None
     if not yes:
         fresh, old = _namespaces_in(text), _namespaces_in(session.run(lambda client: client.export_config()))
-        added, gone = fresh.keys() - old.keys(), old.keys() - fresh.keys()
+        added, deleted = fresh.keys() - old.keys(), old.keys() - fresh.keys()
         changed = [name for name in fresh.keys() & old.keys() if fresh[name] != old[name]]
-        print_message(f"Namespaces: {len(added)} more, {len(changed)} changed, {len(gone)} less.")
-        for word, names in (("more", added), ("changed", changed), ("less", gone)):
+        print_message(f"Namespaces: {len(added)} added, {len(changed)} changed, {len(deleted)} deleted.")
+        for word, names in (("added", added), ("changed", changed), ("deleted", deleted)):
             for name in sorted(names):
                 print_message(f"  {word}: {name}")
-        if not (added or changed or gone):
+        if not (added or changed or deleted):
             print_message("Nothing to do.")
             return
         click.confirm("Replace the configuration?", abort=True, err=True)
@@ -92,7 +90,7 @@ def import_(session: HostSession, file: str, yes: bool) -> None:
 
 
 def _namespaces_in(text: str) -> dict[str, Any]:
-    """As far as it can be understood here; the host says what is wrong with it."""
+    """Return the namespaces of a document; nothing if it is malformed, as the host reports that."""
     try:
         found = json.loads(text)["namespaces"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""The commands for dead items: list them with the reason, and have them delivered again."""
+"""The commands for dead items: list them with their reasons, and redrive them."""
 
 from __future__ import annotations
 
@@ -24,27 +24,29 @@ _COLUMNS: Final[list[Column]] = [
     ("AGE", lambda row: format_duration(row["age_ms"])),
     ("BYTES", lambda row: str(row["payload_bytes"])),
     ("WHY", lambda row: row["dead_reason"] or "-"),
-    ("METADATA", lambda row: short_text(row, "metadata")),  # where consumers write what went wrong
+    ("METADATA", lambda row: short_text(row, "metadata")),  # consumers write there what failed
     ("PAYLOAD", lambda row: short_text(row, "payload")),
 ]
 
 
 @click.group()
 def dead() -> None:
-    """Dead items: given up, and kept until redriven or aged out."""
+    """Dead items. They are kept until they are redriven or their retention ends."""
 
 
 @dead.command(
     "list",
     epilog="\b\nExamples:\n  foqs dead list\n  foqs dead list --topic mail --payload -o json\n  foqs dead list --watch",
 )
-@click.option("--topic", default=None, help="Only of this topic.")
-@click.option("--limit", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="At most so many.")
+@click.option("--topic", default=None, help="Only items of this topic.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="The most items to show."
+)
 @click.option("--payload", is_flag=True, help="Show payloads too.")
 @watch_option
 @host_call_options
 def dead_list(session: HostSession, topic: str | None, limit: int, payload: bool, watch_ms: int | None) -> None:
-    """List dead items, and why they died."""
+    """List dead items and why each is dead."""
 
     async def work(client: Client) -> tuple[list[Row], bool]:
         rows: list[Row] = []
@@ -79,7 +81,7 @@ def dead_list(session: HostSession, topic: str | None, limit: int, payload: bool
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @host_call_options
 def dead_redrive(session: HostSession, ids: Sequence[str], topic: str | None, everything: bool, yes: bool) -> None:
-    """Make dead items ready again, with fresh attempts and a fresh TTL."""
+    """Make dead items ready again. Their attempts and their TTL start again."""
     from foqs_client import ItemFilter
 
     if bool(ids) + (topic is not None) + everything != 1:

@@ -1,9 +1,9 @@
-"""What `foqs dev --cluster N` does: a cluster of this machine in the foreground, for trying out what happens to it.
+"""`foqs dev --cluster N`: a cluster on this machine in the foreground, for trials.
 
-Always true: everything that was started is stopped when the command ends, by
-Ctrl-C, SIGTERM or the end of its terminal; a second one kills what is still
-stopping. A process that dies meanwhile is said, and left dead. A host that its
-user starts in its place is the user's: it is named when it still runs at the end.
+Always true: every process that the command started is stopped at its end, by
+Ctrl-C, SIGTERM or the end of its terminal; a second signal kills the rest. A
+process that dies is reported and not restarted. A host that the user starts
+instead belongs to the user: the command names it if it still runs at the end.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _POLL_S: Final = 0.2
 
 
 def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | None) -> None:
-    """Runs it until it is told to stop.
+    """Run a cluster until a signal stops it.
 
     Args:
-        port: the first of two for each host; 0: any that are free.
+        port: the first of two ports for each host; 0: any free ports.
 
     Raises:
-        Failed: it cannot be had.
+        CommandFailed: the cluster cannot be started.
     """
     from foqs.dev.local_cluster import LocalCluster
     from foqs.dev.server_process import ServerNotAvailable, stop_on_signals
@@ -66,7 +66,7 @@ def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | No
 
 
 def _report_hosts_left_running(cluster: LocalCluster) -> None:
-    """Names the hosts that their user started from this cluster's configurations and that still run."""
+    """Name the hosts that the user started from this cluster's configurations and that still run."""
     for host in cluster.hosts:
         if host.is_ok("/livez"):
             print_message(
@@ -76,7 +76,7 @@ def _report_hosts_left_running(cluster: LocalCluster) -> None:
 
 
 def cluster_banner(cluster: LocalCluster) -> list[str]:
-    """What a started cluster tells its user."""
+    """Return the lines that a started cluster shows."""
     foqs = program_name()
     first, last = cluster.hosts[0], cluster.hosts[-1]
     lines = [
@@ -89,9 +89,9 @@ def cluster_banner(cluster: LocalCluster) -> list[str]:
     ]
     lines.append(f"{'ZooKeeper':<11}{cluster.zookeeper.address}   pid {cluster.zookeeper.pid}")
     kept = (
-        "they go when this stops; --data FOLDER keeps them"
+        "they are deleted when this stops; --data FOLDER keeps them"
         if cluster.is_temporary
-        else "delete that folder to start afresh"
+        else "delete that folder to start empty"
     )
     return [
         *lines,
@@ -103,16 +103,16 @@ def cluster_banner(cluster: LocalCluster) -> list[str]:
         f"  {foqs} cluster status",
         f"  {foqs} enqueue mail 'hello'",
         f"  {foqs} dequeue mail --wait 5s",
-        f"  kill -9 {first.pid}   # host1; look at the status again: others take its shards",
-        f"  {foqs} host --config {first.config}   # it is back",
-        f"  {foqs} host drain {last.options['server.name']}   # it gives its shards to the others",
+        f"  kill -9 {first.pid}   # host1; look at the status again: others take its shards over",
+        f"  {foqs} host --config {first.config}   # host1 is back",
+        f"  {foqs} host drain {last.options['server.name']}   # hands its shards over",
         "",
         "Stop with Ctrl-C.",
     ]
 
 
 def _report_deaths(cluster: LocalCluster) -> None:
-    """Says which process died, until it is interrupted."""
+    """Report each process that dies, until a signal interrupts it."""
     alive: dict[str, ServerProcess] = {str(host.options["server.name"]): host for host in cluster.hosts}
     alive |= {f"db{number}": server for number, server in enumerate(cluster.databases, 1)}
     alive["ZooKeeper"] = cluster.zookeeper
@@ -127,7 +127,7 @@ def _report_deaths(cluster: LocalCluster) -> None:
 
 
 def _host_ports(first: int, hosts: int) -> Iterator[int]:
-    """Two for each host, one after the other. Raises Failed where one is taken."""
+    """Return two ports for each host in a row. Raises CommandFailed if one is in use."""
     from foqs.dev.server_process import free_port
 
     if first == 0:
@@ -139,8 +139,8 @@ def _host_ports(first: int, hosts: int) -> Iterator[int]:
     for number in range(first, first + 2 * hosts):
         if port_problem("127.0.0.1", number, "port"):
             raise CommandFailed(
-                f"Port {number} is taken by another process; a cluster of {hosts} hosts needs {2 * hosts} ports in a row: "
-                "choose the first with --port, or any that are free with --port 0.",
+                f"Port {number} is in use by another process; a cluster of {hosts} hosts needs {2 * hosts} ports in a row: "
+                "choose the first with --port, or any free ports with --port 0.",
                 USAGE,
             )
     return iter(range(first, first + 2 * hosts))

@@ -1,7 +1,7 @@
-"""The command that adds items: one, many copies, or a line of standard input each.
+"""The command that enqueues items: one, several copies, or one for each line of standard input.
 
-Always true: one batch of payloads is in memory at a time, whatever comes in;
-a failure hides no id that was committed before it.
+Always true: one batch of payloads is in memory at a time; after a failure the ids
+that were committed before it are still shown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from foqs.cli.host_session import CommandFailed, HostSession, fail_on_errors, host_call_options
+from foqs.cli.host_session import CommandFailed, HostSession, fail_on_errors, host_call_options, renamed_option
 from foqs.cli.output import Column, Row, print_message, show
 from foqs.cli.values import DURATION
 
@@ -38,7 +38,9 @@ _COLUMNS: Final[list[Column]] = [
 @click.argument("topic")
 @click.argument("payload", required=False, metavar="[PAYLOAD|-|@FILE]")
 @click.option("--lines", is_flag=True, help="One item for each line of standard input, or of @FILE.")
-@click.option("--count", type=click.IntRange(1), default=1, show_default=True, help="So many items with this payload.")
+@click.option(
+    "--count", type=click.IntRange(1), default=1, show_default=True, help="The number of items with this payload."
+)
 @click.option(
     "--priority",
     type=click.IntRange(-(2**31), 2**31 - 1),
@@ -46,27 +48,41 @@ _COLUMNS: Final[list[Column]] = [
     show_default=True,
     help="Lower is delivered first.",
 )
-@click.option("--delay", type=DURATION, default=None, help="Not delivered before this has passed.")
+@click.option("--delay", type=DURATION, default=None, help="The item is not delivered before this time has passed.")
 @click.option("--lease", type=DURATION, default=None, help="The consumer's time to ack. Default: the namespace's.")
-@click.option("--ttl", type=DURATION, default=None, help="Deleted when not delivered within this. Default: never.")
-@click.option("--attempts", type=click.IntRange(0), default=None, help="Dead after so many deliveries; 0: never.")
+@click.option(
+    "--ttl", type=DURATION, default=None, help="The item expires if it is not acked within this time. Default: never."
+)
+@click.option(
+    "--attempts",
+    type=click.IntRange(0),
+    default=None,
+    help="The item is dead after this number of deliveries; 0: never.",
+)
 @click.option("--at-most-once", is_flag=True, help="Never deliver an item twice.")
-@click.option("--metadata", default=None, help="A few words that travel with the item and may change.")
-@click.option("--key", default=None, help="An idempotency key: the same key again returns the first id.")
+@click.option("--metadata", default=None, help="A short text beside the payload, which may change.")
+@click.option("--idempotency-key", default=None, help="The same key and item again return the first id.")
+@renamed_option("--key", "--idempotency-key")
 @host_call_options
 def enqueue(
-    session: HostSession, topic: str, payload: str | None, lines: bool, count: int, key: str | None, **options: Any
+    session: HostSession,
+    topic: str,
+    payload: str | None,
+    lines: bool,
+    count: int,
+    idempotency_key: str | None,
+    **options: Any,
 ) -> None:
-    """Add items to TOPIC; an id shown means committed.
+    """Add items to TOPIC. An item whose id is shown is committed.
 
-    PAYLOAD is text, - for all of standard input, or @FILE for a file's bytes; empty when left out.
+    PAYLOAD is text, - for all of standard input, or @FILE for the bytes of a file; empty if omitted.
     """
     if lines and count > 1:
         raise click.UsageError("--lines and --count exclude each other.")
-    if key is not None and (lines or count > 1):
-        raise click.UsageError("--key names one item; it goes with neither --lines nor --count.")
+    if idempotency_key is not None and (lines or count > 1):
+        raise click.UsageError("--idempotency-key names one item; it excludes --lines and --count.")
     if lines and payload is not None and not (payload == "-" or payload.startswith("@")):
-        raise click.UsageError("--lines reads standard input or @FILE; leave PAYLOAD out, or write @FILE.")
+        raise click.UsageError("--lines reads standard input or @FILE; omit PAYLOAD, or write @FILE.")
     payloads = _read_lines(payload or "-") if lines else itertools.repeat(_read_payload(payload), count)
     settings = {
         "priority": options["priority"],
@@ -76,7 +92,7 @@ def enqueue(
         "attempts_max": options["attempts"],
         "at_most_once": options["at_most_once"],
         "metadata": (options["metadata"] or "").encode("utf-8", "surrogateescape"),
-        "idempotency_key": key,
+        "idempotency_key": idempotency_key,
     }
 
     async def work(client: Client) -> tuple[list[FoqsError], int]:
@@ -116,7 +132,7 @@ async def _enqueue(
 
 
 def batches(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Groups of at most BATCH_ITEMS payloads that together stay below BATCH_BYTES, or of one."""
+    """Yield batches of at most BATCH_ITEMS payloads and BATCH_BYTES, or of one larger payload."""
     batch: list[bytes] = []
     size = 0
     for data in payloads:
@@ -135,10 +151,10 @@ def _result_row(result: Enqueued) -> Row:
 
 
 def _merge_equal_refusals(rows: Iterable[Row]) -> list[Row]:
-    """Neighbours that were refused alike are one row."""
+    """Merge neighbouring rows with the same refusal into one row."""
     found: list[Row] = []
-    for (name, outcome), alike in itertools.groupby(rows, lambda row: (row["id"], row["outcome"])):
-        count = len(list(alike))
+    for (name, outcome), group in itertools.groupby(rows, lambda row: (row["id"], row["outcome"])):
+        count = len(list(group))
         found.append({"id": name, "outcome": outcome if count == 1 else f"{outcome}, {count:,} items"})
     return found
 

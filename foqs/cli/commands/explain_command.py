@@ -1,7 +1,7 @@
-"""The command that says why an item is not delivered.
+"""The command that explains why an item is not delivered.
 
-Always true: it prints an answer for every id that can be one; whether the item
-is there is in the exit code as well. Knows no reasons: they are the host's.
+Always true: it prints an answer for every well-formed id; the exit code says
+whether the item exists. Knows no reasons: they come from the host.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="\b\nExamples:\n  foqs explain 2-8796093022209\n  foqs explain 2-8796093022209 -n orders -o json\n"
-    "\n\b\nExit codes: 4 there is no such item, 5 its shard cannot be asked now.",
+    "\n\b\nExit codes: 4 there is no such item, 5 its shard is not served now.",
 )
 @click.argument("item_id", metavar="ITEM")
 @host_call_options
 def explain(session: HostSession, item_id: str) -> None:
-    """Say in words why an item is not delivered, and what would change it."""
+    """Explain in words why an item is not delivered, and what would change it."""
     found = session.run(lambda client: client.explain(item_id))
     if session.output_format == "table":
         _print_explanation(item_id, found)
@@ -45,7 +45,7 @@ def _print_explanation(item_id: str, found: Explanation) -> None:
             )
         )
     else:
-        click.echo(f"{printable(item_id)}: {'not there' if found.absent else 'not known'}")
+        click.echo(f"{printable(item_id)}: {'no such item' if found.absent else 'unknown'}")
     for title, sentences in (("Why", found.reasons), ("What would change it", found.remedies)):
         if sentences:
             click.echo(f"\n{title}")

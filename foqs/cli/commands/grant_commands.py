@@ -1,4 +1,4 @@
-"""The commands about grants: who may do what in a namespace."""
+"""The commands for grants: what a principal may do in a namespace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def grant() -> None:
 @click.argument("permissions", nargs=-1, required=True, type=click.Choice(_PERMISSIONS))
 @host_call_options
 def grant_set(session: HostSession, principal: str, permissions: Sequence[str]) -> None:
-    """Let PRINCIPAL do this in the namespace, and nothing else there."""
+    """Set the permissions of PRINCIPAL in the namespace. They replace earlier ones."""
     session.run(lambda client: client.set_grant(principal, permissions))
     print_message(f"{principal} may {', '.join(permissions)} in {session.namespace}.")
 
@@ -48,6 +48,6 @@ def grant_list(session: HostSession) -> None:
 @click.argument("principal")
 @host_call_options
 def grant_revoke(session: HostSession, principal: str) -> None:
-    """Take all that PRINCIPAL may do in the namespace."""
+    """Remove all permissions of PRINCIPAL in the namespace."""
     session.run(lambda client: client.set_grant(principal, ()))
     print_message(f"{principal} has no grant in {session.namespace}.")

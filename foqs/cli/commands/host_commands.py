@@ -1,4 +1,4 @@
-"""The commands about the hosts of a cluster: list, drain and undrain, below `foqs host`."""
+"""The commands for the hosts of a cluster, below `foqs host`: list, drain and undrain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @watch_option
 @host_call_options
 def host_list(session: HostSession, watch_ms: int | None) -> None:
-    """List the hosts that are there, by name, and how many shards each should own."""
+    """List the running hosts by name, and how many shards each should own."""
 
     async def work(client: Client) -> list[Row]:
         return [host_row(found) for found in await client.list_hosts()]
@@ -36,9 +36,9 @@ def host_list(session: HostSession, watch_ms: int | None) -> None:
 @click.argument("host")
 @host_call_options
 def host_drain(session: HostSession, host: str) -> None:
-    """Hand the shards of HOST (its name or address) over to others. It gets none until undrained, over restarts too."""
+    """Hand the shards of HOST (a name or address) over to other hosts. It gets none until undrained, even after a restart."""
     session.run(lambda client: client.drain_host(host))
-    print_message(f"{host} gives its shards to others; follow it with: foqs host list")
+    print_message(f"{host} hands its shards over; watch it with: foqs host list")
 
 
 @click.command("undrain", epilog="\b\nExample:\n  foqs host undrain host2")

@@ -1,7 +1,7 @@
-"""The commands that run a host in the foreground: dev, and host.
+"""The commands that run a host in the foreground: dev and host.
 
-Always true: a host is started only when both of its ports can be had, or one
-sentence says which cannot and which option changes it. Knows nothing of what a
+Always true: a host starts only if both of its ports are free; otherwise one
+sentence names the port and the option that changes it. Knows nothing of what a
 host does.
 """
 
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 @click.option(
     "--store", default=None, help="A store URL in place of --data: mysql://user@host:port/database or memory:."
 )
-@click.option("--shards", type=int, default=None, help="How many shards.  [default: 4]")
+@click.option("--shards", type=int, default=None, help="The number of shards.  [default: 4]")
 @click.option("--port", type=int, default=None, help="The port for calls.  [default: 7411]")
 @click.option("--http-port", type=int, default=None, help="The port for /livez, /readyz, /metrics.  [default: 7412]")
 @click.option(
     "--listen",
     "address",
     default=None,
-    help="The address for calls; of both ports with --insecure-listen.  [default: 127.0.0.1]",
+    help="The address for calls; for both ports with --insecure-listen.  [default: 127.0.0.1]",
 )
-@click.option("--insecure-listen", is_flag=True, default=None, help="Allow an address that others can reach.")
+@click.option("--insecure-listen", is_flag=True, default=None, help="Allow an address that other machines can reach.")
 @click.option(
     "--cluster",
     "hosts",
     type=click.IntRange(1, 9),
     default=None,
     metavar="N",
-    help="N hosts with ZooKeeper and two MariaDB servers of this machine, from installed packages.",
+    help="Start N hosts with ZooKeeper and two MariaDB servers on this machine, from installed packages.",
 )
 def dev(
     data: str | None,
@@ -62,13 +62,13 @@ def dev(
     insecure_listen: bool | None,
     hosts: int | None,
 ) -> None:
-    """Start one host on this machine, for development; or with --cluster several.
+    """Start one host on this machine for development, or several with --cluster.
 
-    It keeps its items in a folder (SQLite) and needs nothing else. Options of the configuration can also be set by
-    environment (FOQS_SECTION__OPTION).
+    The host keeps its items in a folder (SQLite) and needs nothing else. Environment variables can set options of the
+    configuration (FOQS_SECTION__OPTION).
 
-    With --cluster, items are gone when it stops unless --data names a folder; there are 8 shards, and --port is the
-    first of two ports for each host.
+    With --cluster there are 8 shards, --port is the first of two ports for each host, and the items are deleted at
+    the end unless --data names a folder.
     """
     if hosts is not None:
         if any(option is not None for option in (store, http_port, address, insecure_listen)):
@@ -105,17 +105,17 @@ def dev(
     "file",
     type=click.Path(path_type=Path),
     envvar="FOQS_CONFIG",
-    help="The configuration (must be there without a COMMAND); write one with: foqs config default.",
+    help="The configuration (required without a COMMAND); write one with: foqs config default.",
 )
-@click.option("--insecure-listen", is_flag=True, default=None, help="Allow an address that others can reach.")
+@click.option("--insecure-listen", is_flag=True, default=None, help="Allow an address that other machines can reach.")
 @click.option(
     "--unsafe-durability", is_flag=True, default=None, help="Accept a database that may lose acknowledged items."
 )
 @click.pass_context
 def host(ctx: click.Context, file: Path | None, insecure_listen: bool | None, unsafe_durability: bool | None) -> None:
-    """Run one host as its configuration says, until it is told to stop (SIGTERM or Ctrl-C).
+    """Run one host with its configuration until SIGTERM or Ctrl-C.
 
-    With a COMMAND: look at the hosts of a cluster, or change what they own.
+    With a COMMAND: show the hosts of a cluster, or change what they own.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -127,12 +127,12 @@ def host(ctx: click.Context, file: Path | None, insecure_listen: bool | None, un
 
 
 def without_none(options: dict[str, object]) -> dict[str, object]:
-    """The options that were given on the command line."""
+    """Return the options that were given on the command line."""
     return {key: value for key, value in options.items() if value is not None}
 
 
 def listen_addresses(config: Config) -> list[str]:
-    """Where a host listens."""
+    """Return a line for each address on which the host listens."""
     server = config.server
     return [
         f"Thrift   {url_scheme(config)}{bracketed(server.host)}:{server.port}",
@@ -141,28 +141,28 @@ def listen_addresses(config: Config) -> list[str]:
 
 
 def url_scheme(config: Config) -> str:
-    """How the address of a host begins that has this configuration."""
+    """Return the scheme of the host's address: foqs:// or foqss://."""
     return "foqss://" if config.server.tls_cert_file else "foqs://"
 
 
 def bracketed(host: str) -> str:
-    """A host as it stands in a URL."""
+    """Return a host as it is written in a URL."""
     return f"[{host}]" if ":" in host else host
 
 
 def _log_addresses(config: Config) -> None:
-    """As an event, so that a program that reads the log of a host finds nothing else."""
+    """Log the addresses as one event, since programs read the log of a host."""
     thrift, http = (line.split()[1] for line in listen_addresses(config))
     logging.getLogger(__name__).info("listening", extra={"thrift": thrift, "http": http})
 
 
 def dev_banner(config: Config) -> list[str]:
-    """What a started development host tells its user."""
+    """Return the lines that a started development host shows."""
     url = config.store.parsed_url
     kept = {
-        "sqlite": f"The items are in {Path(url.path).resolve()}; delete that folder to start afresh.",
+        "sqlite": f"The items are in {Path(url.path).resolve()}; delete that folder to start empty.",
         "mysql": f"The items are in the database {url.database} on {url.host}:{url.port}.",
-        "memory": "The items are in memory only: they are gone when this stops.",
+        "memory": "The items are in memory only: they are lost when this stops.",
     }[url.kind]
     foqs, called = program_name(), f"{url_scheme(config)}{local_address(config.server.host)}:{config.server.port}"
     address = "" if called == DEFAULT_ADDRESS else f" --address {called}"
@@ -186,12 +186,12 @@ def _missing_protections(config: Config) -> str:
 
 
 def program_name() -> str:
-    """How this program is called from the shell: foqs where that is found, else its path."""
+    """Return the shell command of this program: foqs if it is found, else its path."""
     return "foqs" if shutil.which("foqs") else shlex.quote(sys.argv[0])
 
 
 def local_address(host: str) -> str:
-    """Where a listener on `host` can be called from this machine, as it stands in a URL."""
+    """Return the host of a URL at which this machine reaches a listener on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, bracketed(host))  # noqa: S104
 
 
@@ -203,7 +203,7 @@ def _run_foreground(config: Config, on_ready: Callable[[Config], None], file: Pa
     try:
         code = run_host(config, on_ready=on_ready)
     except OSError:
-        _check_ports(config, file)  # somebody was quicker
+        _check_ports(config, file)  # another process took the port meanwhile
         raise
     click.get_current_context().exit(code)
 
@@ -217,7 +217,7 @@ def _check_ports(config: Config, file: Path | None) -> None:
 
 
 def port_problem(host: str, port: int, option: str) -> str | None:
-    """Why `host`:`port` cannot be listened on, and the remedy; None when it can."""
+    """Return why `host`:`port` cannot be listened on, and the remedy; None if it can."""
     flag = "--" + option.replace("_", "-")
     try:
         found: list[Any] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -229,7 +229,7 @@ def port_problem(host: str, port: int, option: str) -> str | None:
     except OSError as error:
         change = f"choose another with {flag} (foqs dev) or server.{option} (configuration)"
         if error.errno == errno.EADDRINUSE:
-            return f"Port {port} on {host} is taken by another process; {change}."
+            return f"Port {port} on {host} is in use by another process; {change}."
         if error.errno == errno.EACCES:
             return f"Port {port} on {host} needs rights that this user lacks; {change}."
         return (

@@ -1,7 +1,7 @@
-"""The commands of a consumer's and a producer's hands: dequeue, ack, nack, and looking at items.
+"""The commands of a consumer, and those that show items: dequeue, ack, nack, peek and item show.
 
-Always true: an item that was handed out is shown before it is acked. Knows
-nothing of how calls travel.
+Always true: a delivered item is shown before it is acked. Knows nothing of how
+calls travel.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _OUTCOME_COLUMNS: Final[list[Column]] = [("ID", lambda row: row["id"]), ("OUTCOM
 
 
 async def _pause_notes(client: Client, topics: Sequence[str]) -> list[str]:
-    """A sentence for each of the topics that hold items and are paused."""
+    """Return a sentence for each paused topic that holds items."""
     pages = [await client.topics(topic, STATES, 1) for topic in topics]
     return [
         f"{topic} is paused; foqs topic resume {shlex.quote(topic)}"
@@ -61,14 +61,14 @@ async def _pause_notes(client: Client, topics: Sequence[str]) -> list[str]:
     epilog="\b\nExamples:\n  foqs dequeue mail\n  foqs dequeue mail=10 sms=5 --wait 30s -o jsonl\n  foqs dequeue mail --ack"
 )
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC[=COUNT]...")
-@click.option("--wait", type=DURATION, default="0", help="Wait this long for an item when there is none.")
+@click.option("--wait", type=DURATION, default="0", help="Wait this long for an item if there is none.")
 @click.option("--lease", type=DURATION, default=None, help="The time to ack. Default: each item's own.")
-@click.option("--ack", is_flag=True, help="Ack at once what was shown.")
+@click.option("--ack", is_flag=True, help="Ack the items after they were shown.")
 @host_call_options
 def dequeue(session: HostSession, topics: Sequence[str], wait: int, lease: int | None, ack: bool) -> None:
-    """Take items: the best of each TOPIC, at most COUNT of it (1 unless given).
+    """Dequeue the best items of each TOPIC, at most COUNT of each (default 1).
 
-    They are leased, not gone: ack them with the token shown, or they are delivered again.
+    The items are leased: ack them with the token shown, or they are delivered again.
     """
     wants = parse_topic_counts(topics)
 
@@ -93,7 +93,7 @@ def dequeue(session: HostSession, topics: Sequence[str], wait: int, lease: int |
 @click.argument("leases", nargs=-1, required=True, metavar="ID TOKEN | ID:TOKEN...")
 @host_call_options
 def ack(session: HostSession, leases: Sequence[str]) -> None:
-    """Say that items are done: they are deleted."""
+    """Ack items: they are done and are deleted."""
     pairs = parse_leases(leases)
 
     async def work(client: Client) -> list[Outcome]:
@@ -106,12 +106,12 @@ def ack(session: HostSession, leases: Sequence[str]) -> None:
     epilog="\b\nExamples:\n  foqs nack 2-8796093022209 8796093022210 --delay 5s\n  foqs nack 2-8796093022209:8796093022210 --dead"
 )
 @click.argument("leases", nargs=-1, required=True, metavar="ID TOKEN | ID:TOKEN...")
-@click.option("--delay", type=DURATION, default=None, help="Deliver again after this; 0 is now. Default: backoff.")
-@click.option("--dead", is_flag=True, help="Give the items up: they are dead at once.")
+@click.option("--delay", type=DURATION, default=None, help="Deliver again after this time; 0 is now. Default: backoff.")
+@click.option("--dead", is_flag=True, help="The items are dead at once.")
 @click.option("--metadata", default=None, help="Replaces the items' metadata.")
 @host_call_options
 def nack(session: HostSession, leases: Sequence[str], delay: int | None, dead: bool, metadata: str | None) -> None:
-    """Say that items are not done: they are delivered again."""
+    """Nack items: they are not done and are delivered again."""
     if dead and delay is not None:
         raise click.UsageError("--dead and --delay exclude each other.")
     pairs = parse_leases(leases)
@@ -134,13 +134,15 @@ def nack(session: HostSession, leases: Sequence[str], delay: int | None, dead: b
     type=click.Choice(["ready", "deferred", "leased", "dead"]),
     default="ready",
     show_default=True,
-    help="Which items to look at.",
+    help="Show items in this state.",
 )
-@click.option("--limit", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="At most so many.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="The most items to show."
+)
 @click.option("--payload", is_flag=True, help="Show payloads too.")
 @host_call_options
 def peek(session: HostSession, topic: str, state: str, limit: int, payload: bool) -> None:
-    """Look at a topic's items, best first, without taking them."""
+    """Show a topic's items, best first, without leasing them."""
 
     async def work(client: Client) -> list[Row]:
         rows: list[Row] = []
@@ -181,7 +183,7 @@ def item_show(session: HostSession, item_id: str, payload: bool) -> None:
 
 
 def delivery_row(delivery: Delivery) -> dict[str, Any]:
-    """A delivery as the fields that JSON shows."""
+    """Return the fields of a delivery as JSON shows them."""
     return {
         "id": delivery.id,
         "token": delivery.token,
@@ -197,7 +199,7 @@ def delivery_row(delivery: Delivery) -> dict[str, Any]:
 
 
 def view_row(view: ItemView) -> dict[str, Any]:
-    """An item's view as the fields that JSON shows."""
+    """Return the fields of an item as JSON shows them."""
     names = (
         "id topic state priority at_most_once attempt attempts_max lease_ms age_ms due_in_ms lease_remaining_ms "
         "ttl_remaining_ms payload_bytes idempotency_key dead_reason"
@@ -219,7 +221,7 @@ def _next_event(row: Row) -> str:
 
 
 def show_outcomes(session: HostSession, ids: Sequence[str], outcomes: Sequence[Outcome], done: str) -> None:
-    """What became of each id; `done` where all went well. Fails with the first error's code."""
+    """Show the outcome of each id, `done` if it succeeded. Fail with the code of the first error."""
     rows = [
         {
             "id": name,

@@ -1,9 +1,8 @@
-"""Work on many items: named by their ids, or by a filter, which is counted and asked for first.
+"""Changes to many items, by ids or by a filter.
 
-Always true: nothing is changed by filter before the count was shown and agreed
-to; a page of unknown outcome is called for again, which does no harm; what is
-interrupted can be run again and goes on with what is left. Knows nothing of
-single commands.
+Always true: a change by filter shows the count and asks first; a page with an
+unknown outcome is called again, which is safe; an interrupted command can be
+repeated for the rest. Knows nothing of single commands.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 IDS_PER_CALL: Final = 1_000
 ATTEMPTS_MAX: Final = 5
-"""So many times a page is called for, when it may help."""
+"""The most calls for one page."""
 PAUSE_S: Final = 0.5
 _RETRYABLE_CODES: Final = ("UNKNOWN_OUTCOME", "OVERLOADED", "UNAVAILABLE", "DEADLINE_EXCEEDED")
 
@@ -38,13 +37,13 @@ _COLUMNS: Final[list[Column]] = [
 ]
 
 PageCall: TypeAlias = "Callable[[Client, ItemFilter, str | None], Awaitable[BulkPage]]"
-"""(client, filter, cursor): one page of the work."""
+"""(client, filter, cursor) -> one page of the change."""
 IdsCall: TypeAlias = "Callable[[Client, Sequence[str]], Awaitable[Sequence[Outcome]]]"
-"""(client, ids): the work on these."""
+"""(client, ids) -> the outcomes of the change."""
 
 
 def item_selection_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command its items: IDS as `ids`, or the options of a filter as `only`, and `--yes`."""
+    """Give a command its items: IDS as `ids`, or the options of a filter as `only`, and `--yes`."""
 
     @click.argument("ids", nargs=-1, metavar="[ID]...")
     @click.option("--topic", default=None, help="Items of this topic.")
@@ -53,12 +52,16 @@ def item_selection_options(command: Callable[..., None]) -> Callable[..., None]:
         "states",
         multiple=True,
         type=click.Choice(["ready", "deferred", "leased", "dead"]),
-        help="Items in this state; may stand several times.",
+        help="Items in this state; may be repeated.",
     )
-    @click.option("--priority-min", type=_PRIORITY, default=None, help="Items of this priority or a higher number.")
-    @click.option("--priority-max", type=_PRIORITY, default=None, help="Items of this priority or a lower number.")
-    @click.option("--older-than", type=DURATION, default=None, help="Items enqueued at least so long ago.")
-    @click.option("--newer-than", type=DURATION, default=None, help="Items enqueued at most so long ago.")
+    @click.option(
+        "--priority-min", type=_PRIORITY, default=None, help="Items with this priority number or a higher one."
+    )
+    @click.option(
+        "--priority-max", type=_PRIORITY, default=None, help="Items with this priority number or a lower one."
+    )
+    @click.option("--older-than", type=DURATION, default=None, help="Items enqueued at least this long ago.")
+    @click.option("--newer-than", type=DURATION, default=None, help="Items enqueued at most this long ago.")
     @click.option("--all", "everything", is_flag=True, help="All items of the namespace.")
     @click.option("--yes", is_flag=True, help="Do not ask.")
     @functools.wraps(command)
@@ -68,8 +71,8 @@ def item_selection_options(command: Callable[..., None]) -> Callable[..., None]:
         names = ("topic", "states", "priority_min", "priority_max", "older_than", "newer_than")
         topic, states, priority_min, priority_max, older_ms, newer_ms = (options.pop(name) for name in names)
         only = ItemFilter(topic, list(states) or None, priority_min, priority_max, older_ms, newer_ms)
-        ways = bool(ids) + everything + (only != ItemFilter())
-        if ways != 1:
+        selections = bool(ids) + everything + (only != ItemFilter())
+        if selections != 1:
             raise click.UsageError("Name items by their IDs, or by options such as --topic, or give --all.")
         command(*args, ids=ids, only=only, yes=yes, **options)
 
@@ -77,25 +80,25 @@ def item_selection_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def apply_to_ids(session: HostSession, ids: Sequence[str], call: IdsCall, past_tense: str) -> None:
-    """Runs the work on each of the ids and shows its outcomes."""
+    """Apply the change to each of the ids and show the outcomes."""
 
-    async def whole(client: Client) -> list[Outcome]:
+    async def call_all(client: Client) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for start in range(0, len(ids), IDS_PER_CALL):
             outcomes += await call(client, ids[start : start + IDS_PER_CALL])
         return outcomes
 
-    show_outcomes(session, ids, session.run(whole), past_tense)
+    show_outcomes(session, ids, session.run(call_all), past_tense)
 
 
 def apply_to_matching(
     session: HostSession, item_filter: ItemFilter, page_call: PageCall, action: str, *, yes: bool, removes_matches: bool
 ) -> None:
-    """Counts what the filter matches, asks, and does the work page by page.
+    """Count the matching items, ask, and apply the change page by page.
 
     Args:
-        action: what is done to items, as in "cancel 5 items".
-        removes_matches: afterwards nothing should match any more.
+        action: the verb of the change, as in "cancel 5 items".
+        removes_matches: whether no item should match afterwards.
     """
 
     async def count(client: Client) -> int:
@@ -104,36 +107,38 @@ def apply_to_matching(
     matched = session.run(count)
     if matched and not yes:
         click.confirm(f"{action.capitalize()} {matched} items?", abort=True, err=True)
-    tally = _Progress(matched)
+    progress = _Progress(matched)
 
-    async def whole(client: Client) -> int:
-        await _call_pages(client, item_filter, page_call, tally)
+    async def call_pages(client: Client) -> int:
+        await _call_pages(client, item_filter, page_call, progress)
         return await count(client) if removes_matches else 0
 
     left = 0
     try:
-        left = session.run(whole) if matched else 0
+        left = session.run(call_pages) if matched else 0
     except (CommandFailed, KeyboardInterrupt) as error:
         why = f"{error} " if isinstance(error, CommandFailed) else "Interrupted. "
         code = error.code if isinstance(error, CommandFailed) else 1
         raise CommandFailed(
-            f"{why}{tally.changed} of {matched} items are done; run it again for the others.", code
+            f"{why}{progress.changed} of {matched} items are done; repeat the command for the others.", code
         ) from None
     finally:
-        tally.finish()
+        progress.finish()
         show(
-            [{"matched": matched, "changed": tally.changed, "refused": tally.refused, "left": left}],
+            [{"matched": matched, "changed": progress.changed, "refused": progress.refused, "left": left}],
             _COLUMNS,
             session.output_format,
         )
-    if tally.refusal is not None:
-        raise CommandFailed(f"{tally.refused} items were refused, the first because: {error_sentence(tally.refusal)}")
+    if progress.refusal is not None:
+        raise CommandFailed(
+            f"{progress.refused} items were refused, the first because: {error_sentence(progress.refusal)}"
+        )
     if left:
-        print_message(f"{left} items match now: they came, or changed, meanwhile. Run it again for them.")
+        print_message(f"{left} items match now: they are new, or were changed. Repeat the command for them.")
 
 
 class _Progress:
-    """What was done so far, shown on a terminal."""
+    """The progress of a change, shown on a terminal."""
 
     def __init__(self, matched: int) -> None:
         self.matched = matched

@@ -1,7 +1,7 @@
-"""The commands about namespaces.
+"""The commands for namespaces.
 
-Always true: there is an option for every setting that the client knows; its
-times are durations. Knows nothing of what the settings do.
+Always true: each setting of the client's `Namespace` has an option; times are
+durations. Knows nothing of what the settings do.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ PAGE_NAMESPACES: Final = 500
 _INT64_MAX: Final = 2**63 - 1
 
 _SETTINGS: Final[Mapping[str, str]] = {
-    "enqueues_per_minute": "Items that may be enqueued a minute; 0: as many as come.",
-    "backlog_items_max": "Items that it may hold; 0: without limit.",
-    "backlog_bytes_max": "Bytes of payload that it may hold; 0: without limit.",
-    "topics_max": "Topics that it may have; 0: without limit.",
+    "enqueues_per_minute": "Items that may be enqueued per minute; 0: no limit.",
+    "backlog_items_max": "Items that it may hold; 0: no limit.",
+    "backlog_bytes_max": "Bytes of payload that it may hold; 0: no limit.",
+    "topics_max": "Topics that it may have; 0: no limit.",
     "payload_bytes_max": "The largest payload, in bytes.",
     "metadata_bytes_max": "The largest metadata, in bytes.",
-    "lease_ms_default": "The time to ack of items that name none.",
+    "lease_ms_default": "The lease of an item that names none.",
     "lease_ms_max": "The longest lease.",
-    "attempts_max_default": "Deliveries until an item is dead; 0: without limit.",
-    "backoff_ms_min": "The wait after a first nack without a delay.",
-    "backoff_ms_max": "The longest wait after a nack without a delay.",
+    "attempts_max_default": "Deliveries until an item is dead; 0: no limit.",
+    "backoff_ms_min": "The backoff after the first nack that names no delay.",
+    "backoff_ms_max": "The longest backoff.",
     "dead_retention_ms": "How long dead items are kept.",
-    "key_window_ms": "How long an idempotency key names its first item.",
-    "weight": "Its part of what is short, against other namespaces' weights.",
+    "key_window_ms": "How long an idempotency key is remembered.",
+    "weight": "Its part of short resources, relative to other namespaces.",
 }
 
 _COLUMNS: Final[list[Column]] = [
@@ -61,12 +61,12 @@ _USAGE_COLUMNS: Final[list[Column]] = [
 
 
 def _flag_name(name: str) -> str:
-    """`lease_ms_default` as --lease-default: the unit is typed with the value."""
+    """Return the flag of a setting: `lease_ms_default` is --lease-default, as the value has a unit."""
     return "--" + name.replace("_ms", "").replace("_", "-")
 
 
 def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command an option for each setting."""
+    """Give a command an option for each setting."""
     for name, text in reversed(list(_SETTINGS.items())):
         kind = DURATION if "_ms" in name else click.IntRange(0, _INT64_MAX)
         command = click.option(_flag_name(name), name, type=kind, default=None, help=text)(command)
@@ -87,7 +87,7 @@ def namespace() -> None:
 @_settings_options
 @host_call_options
 def create(session: HostSession, name: str, **settings: int | None) -> None:
-    """Make a namespace. What is not set is as the host has it by default."""
+    """Create a namespace. Other settings have the defaults of the host."""
     _show_settings(session, session.run(lambda client: client.create_namespace(_namespace_settings(name, settings))))
 
 
@@ -96,7 +96,7 @@ def create(session: HostSession, name: str, **settings: int | None) -> None:
 @_settings_options
 @host_call_options
 def update(session: HostSession, name: str, **settings: int | None) -> None:
-    """Change settings of a namespace, at once and without a restart; the others stay."""
+    """Change settings of a namespace, without a restart. The others stay."""
     if all(value is None for value in settings.values()):
         raise click.UsageError("Name at least one setting to change.")
     _show_settings(session, session.run(lambda client: client.update_namespace(_namespace_settings(name, settings))))
@@ -106,7 +106,7 @@ def update(session: HostSession, name: str, **settings: int | None) -> None:
 @click.argument("name")
 @host_call_options
 def show_one(session: HostSession, name: str) -> None:
-    """Show all settings that hold for a namespace."""
+    """Show all settings of a namespace."""
     _show_settings(session, session.run(lambda client: client.get_namespace(name)))
 
 
@@ -118,7 +118,7 @@ def list_all(session: HostSession) -> None:
     rows = [dataclasses.asdict(found) for found in session.run(_all_namespaces)]
     show(rows, _COLUMNS, session.output_format)
     if not rows:
-        print_message("There is no namespace; make one with: foqs namespace create NAME")
+        print_message("There is no namespace; create one with: foqs namespace create NAME")
 
 
 @namespace.command("delete", epilog="\b\nExample:\n  foqs namespace delete orders --yes")
@@ -126,7 +126,7 @@ def list_all(session: HostSession) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @host_call_options
 def delete(session: HostSession, name: str, yes: bool) -> None:
-    """Delete a namespace, with its grants and pauses. Refused while it holds items."""
+    """Delete a namespace with its grants and pauses. Refused while it holds items."""
     if not yes:
         click.confirm(f"Delete the namespace {name}, with its grants and pauses?", abort=True, err=True)
     session.run(lambda client: client.delete_namespace(name))
@@ -141,11 +141,11 @@ def delete(session: HostSession, name: str, yes: bool) -> None:
 @watch_option
 @host_call_options
 def usage(session: HostSession, name: str | None, watch_ms: int | None) -> None:
-    """Show what a namespace holds; without a name, what each of them holds."""
+    """Show the usage of one namespace, or of all."""
 
     async def work(client: Client) -> list[Row]:
         names = [found.name for found in await _all_namespaces(client)] if name is None else [name]
-        rows = [await _read_usage(client, each, may_be_gone=name is None) for each in names]
+        rows = [await _read_usage(client, each_name, may_be_deleted=name is None) for each_name in names]
         return [row for row in rows if row is not None]
 
     def draw(session: HostSession, rows: list[Row]) -> None:
@@ -158,25 +158,25 @@ def usage(session: HostSession, name: str | None, watch_ms: int | None) -> None:
 
 
 async def _all_namespaces(client: Client) -> list[Namespace]:
-    """All namespaces, by name."""
-    every: list[Namespace] = []
+    """Return all namespaces by name."""
+    namespaces: list[Namespace] = []
     cursor: str | None = None
     while True:
         page = await client.list_namespaces(PAGE_NAMESPACES, cursor)
-        every += page.namespaces
+        namespaces += page.namespaces
         cursor = page.next_cursor
         if cursor is None:
-            return every
+            return namespaces
 
 
-async def _read_usage(client: Client, name: str, *, may_be_gone: bool) -> Row | None:
-    """What the namespace holds; None where it was deleted meanwhile."""
+async def _read_usage(client: Client, name: str, *, may_be_deleted: bool) -> Row | None:
+    """Return the usage of a namespace; None if it was deleted meanwhile."""
     from foqs_client import NamespaceNotFound
 
     try:
         return {"name": name, **dataclasses.asdict(await client.usage(name))}
     except NamespaceNotFound:
-        if may_be_gone:
+        if may_be_deleted:
             return None
         raise
 

@@ -1,7 +1,7 @@
-"""The commands about the tables of a store: which version they have, and bringing them to this program's.
+"""The command that creates or upgrades the tables of a store.
 
-Always true: nothing but `apply` changes anything; no shard is taken over, so a
-host may run meanwhile. Knows nothing of what the tables hold.
+Always true: no shard is taken over, so a host may run meanwhile. Knows nothing of
+the content of the tables.
 """
 
 from __future__ import annotations
@@ -34,22 +34,21 @@ def schema() -> None:
 @click.option(
     "--config", "file", type=click.Path(path_type=Path), envvar="FOQS_CONFIG", help="The configuration of the host."
 )
-@click.option("--store", default=None, help="A store URL in place of the configuration's: another user.")
-@click.option("--password-file", default=None, help="The file that holds that user's password.")
+@click.option("--store", default=None, help="A store URL that replaces the configuration's, for another user.")
+@click.option("--password-file", default=None, help="The file with that user's password.")
 def apply(file: Path | None, store: str | None, password_file: str | None) -> None:
-    """Make the tables of every shard, or bring them to the version of this program.
+    """Create the tables of every shard, or upgrade them to the version of this program.
 
-    Safe to repeat, and to interrupt: what was done stays, and the rest is done next time. A host does the same when it
-    starts, if its user may; this is for hosts whose user may only read and write rows. Stop the hosts and make a
-    backup before an upgrade.
+    Safe to repeat and to interrupt. A host does the same at its start if its user has the rights; this is for hosts
+    whose user may only read and write rows. Before an upgrade, stop the hosts and make a backup.
 
-    In a cluster the shards are those that ZooKeeper lists, in the databases of the configuration.
+    In a cluster the shards are those of the layout in ZooKeeper, in the databases of the configuration.
     """
     config = configuration(file, without_none({"store.url": store, "store.password_file": password_file}))
     if config.cluster.zookeeper:
         if store is not None or password_file is not None:
             raise CommandFailed(
-                "in a cluster [databases] is used: give --config with that user's URLs and password files", USAGE
+                "a cluster uses [databases]: give --config with that user's URLs and password files", USAGE
             )
         count = asyncio.run(_apply_cluster(config))
         print_message(f"{count} shards of the cluster at {config.cluster.root} have the tables of this program.")
@@ -60,7 +59,7 @@ def apply(file: Path | None, store: str | None, password_file: str | None) -> No
 
 
 async def _apply_cluster(config: Config) -> int:
-    """How many shards there are."""
+    """Create or upgrade the tables of all shards and return the number of shards."""
     from shardmgr.model import MalformedDocument
     from shardmgr.registry.port import RegistryError
 
@@ -69,10 +68,10 @@ async def _apply_cluster(config: Config) -> int:
     except RegistryError as error:
         raise CommandFailed(str(error), UNREACHABLE) from None
     except MalformedDocument as error:
-        raise CommandFailed(f"the list of shards cannot be understood: {error}") from None
+        raise CommandFailed(f"the layout cannot be read: {error}") from None
     if layout is None:
         raise CommandFailed(
-            f"there is no cluster at {config.cluster.root}; make it with: foqs cluster init --config FILE", USAGE
+            f"there is no cluster at {config.cluster.root}; create it with: foqs cluster init --config FILE", USAGE
         )
     await make_tables(config, layout.shards.values())
     return len(layout.shards)

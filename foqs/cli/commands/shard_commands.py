@@ -1,7 +1,7 @@
-"""The commands about shards: which there are, and where they go.
+"""The commands for shards: list, add, remove, drain, undrain and move.
 
-Always true: a command that changes something returns when that is recorded; the
-hosts follow by themselves. Knows nothing of how shards are planned.
+Always true: a command returns when its change is recorded; the hosts follow it
+later. Knows nothing of how shards are planned.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _NUMBER = click.IntRange(0, 65_535)
 
 @click.group()
 def shard() -> None:
-    """Shards: the parts that the items are spread over, each owned by one host."""
+    """Shards: the parts of the store. Each shard is owned by one host."""
 
 
 @shard.command("list", epilog="\b\nExamples:\n  foqs shard list\n  foqs shard list --watch 1s")
 @watch_option
 @host_call_options
 def shard_list(session: HostSession, watch_ms: int | None) -> None:
-    """List the shards by number, and who should own each."""
+    """List the shards by number, with their owners."""
 
     async def work(client: Client) -> list[Row]:
         return [shard_row(found) for found in await client.list_shards()]
@@ -50,27 +50,27 @@ def shard_list(session: HostSession, watch_ms: int | None) -> None:
 @shard.command("add", epilog="\b\nExample:\n  foqs shard add 8 --database db2")
 @click.argument("number", type=_NUMBER)
 @click.option("--database", required=True, help="The name of its database in the hosts' configurations.")
-@click.option("--tier", default=None, help="The hosts that may own it.  [default: that of the host that is called]")
+@click.option("--tier", default=None, help="The tier of its hosts.  [default: the tier of the called host]")
 @click.option("--weight", type=click.IntRange(1, 1_000_000), default=1, show_default=True, help="Its part of the work.")
-@click.option("--region", default=None, help="Of its database's primary; hosts of this region are preferred.")
+@click.option("--region", default=None, help="The region of its database's primary; hosts there are preferred.")
 @host_call_options
 def shard_add(
     session: HostSession, number: int, database: str, tier: str | None, weight: int, region: str | None
 ) -> None:
-    """Add a shard. Every host needs its database in its configuration first; its owner makes its tables."""
+    """Add a shard. Every host needs its database in the configuration first. The owner creates its tables."""
     session.run(lambda client: client.add_shard(number, database, tier=tier, weight=weight, region=region))
-    print_message(f"Added shard {number}; see who takes it with: foqs shard list")
+    print_message(f"Added shard {number}; see its owner with: foqs shard list")
 
 
 @shard.command("remove", epilog="\b\nExamples:\n  foqs shard remove 8\n  foqs shard remove 8 --force --yes")
 @click.argument("number", type=_NUMBER)
-@click.option("--force", is_flag=True, help="Also one that is not drained.")
+@click.option("--force", is_flag=True, help="Remove it although it is not drained.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @host_call_options
 def shard_remove(session: HostSession, number: int, force: bool, yes: bool) -> None:
-    """Forget a shard that is drained: nobody serves it any more. Its tables stay in its database.
+    """Remove a drained shard from the cluster. Its tables stay in its database.
 
-    What it still holds is not delivered any more; foqs topic list --all shows whether anything is left.
+    Items that it still holds are not delivered any more; foqs topic list --all shows whether there are any.
     """
     if not yes:
         click.confirm(
@@ -88,33 +88,33 @@ def shard_remove(session: HostSession, number: int, force: bool, yes: bool) -> N
 @click.argument("number", type=_NUMBER)
 @host_call_options
 def shard_drain(session: HostSession, number: int) -> None:
-    """Let a shard take no new items; what it holds is delivered. Before it is removed.
+    """Stop new items for a shard before it is removed. Its items are still delivered.
 
-    Items with a key whose slot the shard has are taken all the same: no other shard may have them.
+    The shard still accepts items with idempotency keys of its key slots, as no other shard may take them.
     """
     session.run(lambda client: client.drain_shard(number))
-    print_message(f"Shard {number} takes no new items.")
+    print_message(f"Shard {number} accepts no new items.")
 
 
 @shard.command("undrain", epilog="\b\nExample:\n  foqs shard undrain 8")
 @click.argument("number", type=_NUMBER)
 @host_call_options
 def shard_undrain(session: HostSession, number: int) -> None:
-    """Let a drained shard take new items again."""
+    """Let a drained shard accept new items again."""
     session.run(lambda client: client.undrain_shard(number))
-    print_message(f"Shard {number} takes new items.")
+    print_message(f"Shard {number} accepts new items.")
 
 
 @shard.command("move", epilog="\b\nExamples:\n  foqs shard move 3 host2\n  foqs shard move 3 --anywhere")
 @click.argument("number", type=_NUMBER)
 @click.argument("host", required=False)
-@click.option("--anywhere", is_flag=True, help="In place of HOST: wherever the planner puts it.")
+@click.option("--anywhere", is_flag=True, help="In place of HOST: let the planner choose.")
 @host_call_options
 def shard_move(session: HostSession, number: int, host: str | None, anywhere: bool) -> None:
-    """Hand a shard over to HOST (its name or address), which keeps it while it is there."""
+    """Hand a shard over to HOST (a name or address). HOST keeps it as long as it runs."""
     if (host is None) != anywhere:
         raise click.UsageError("Give either a HOST to move the shard to, or --anywhere.")
     session.run(lambda client: client.move_shard(number, host))
     print_message(
-        f"Shard {number} goes {'wherever it is planned' if host is None else f'to {host}'}; follow it with: foqs shard list"
+        f"Shard {number} moves {'where the planner puts it' if host is None else f'to {host}'}; watch it with: foqs shard list"
     )

@@ -1,7 +1,7 @@
-"""The tables of a cluster's shards: made, or brought to this program's version, in the databases that the shards are in.
+"""Creates or upgrades the tables of a cluster's shards in their databases.
 
-Always true: no shard is taken over, so hosts may run meanwhile; what was done
-stays when it is interrupted.
+Always true: no shard is taken over, so hosts may run meanwhile; an interrupted
+upgrade keeps the finished tables.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def shards_by_database(specs: Iterable[ShardSpec]) -> Mapping[str, list[int]]:
-    """The numbers of the shards in each database."""
+    """Return the numbers of the shards by database."""
     found: dict[str, list[int]] = {}
     for spec in specs:
         found.setdefault(spec.database, []).append(spec.number)
@@ -25,10 +25,10 @@ def shards_by_database(specs: Iterable[ShardSpec]) -> Mapping[str, list[int]]:
 
 
 async def make_tables(config: Config, specs: Iterable[ShardSpec]) -> None:
-    """Makes the tables of each shard, or brings them to this program's version.
+    """Create the tables of each shard, or upgrade them to this program's version.
 
     Raises:
-        Failed: a database is not configured, or cannot be used.
+        CommandFailed: a database is not configured, or cannot be used.
     """
     from foqs.store.port import StoreError
     from foqs.stores import database_store_factory

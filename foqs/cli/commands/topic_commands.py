@@ -1,7 +1,7 @@
-"""The commands that find, show, pause, resume and purge topics.
+"""The commands that list, show, pause, resume and purge topics.
 
-Always true: the list shows every topic that fits, over as many pages as it takes;
-nothing is purged before its count was shown and agreed to.
+Always true: the list shows every matching topic, over all pages; a purge shows the
+count and asks first.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def topic() -> None:
     epilog="\b\nExamples:\n  foqs topic list\n  foqs topic list --all --prefix mail. -o json\n  foqs topic list --watch 5s",
 )
 @click.option("--all", "everything", is_flag=True, help="Also topics with only deferred or dead items.")
-@click.option("--prefix", default="", help="Only topics whose name begins so.")
+@click.option("--prefix", default="", help="Only topics whose name has this prefix.")
 @watch_option
 @host_call_options
 def topic_list(session: HostSession, everything: bool, prefix: str, watch_ms: int | None) -> None:
     """List the topics that have items, by name, with counts (~: there may be more).
 
-    Any host of a cluster lists those of all; what other hosts hold is as they told last, about a second ago.
+    Any host of a cluster lists the topics of all hosts. The counts of other hosts are about a second old.
     """
 
     async def work(client: Client) -> list[Row]:
@@ -80,7 +80,7 @@ def topic_list(session: HostSession, everything: bool, prefix: str, watch_ms: in
 @click.argument("name", metavar="TOPIC")
 @host_call_options
 def topic_show(session: HostSession, name: str) -> None:
-    """Show what one topic holds."""
+    """Show the counts of one topic."""
 
     async def work(client: Client) -> Row | None:
         # By name, so the topic itself comes before those whose names begin with its own.
@@ -97,7 +97,7 @@ def topic_show(session: HostSession, name: str) -> None:
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @host_call_options
 def topic_pause(session: HostSession, topics: Sequence[str]) -> None:
-    """Hand out nothing more of topics until they are resumed. Items can be enqueued, acked and nacked all the same."""
+    """Deliver nothing of the topics until they are resumed. Items can still be enqueued, acked and nacked."""
 
     async def work(client: Client) -> None:
         for name in topics:
@@ -111,7 +111,7 @@ def topic_pause(session: HostSession, topics: Sequence[str]) -> None:
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @host_call_options
 def topic_resume(session: HostSession, topics: Sequence[str]) -> None:
-    """Hand out paused topics again."""
+    """Deliver paused topics again."""
 
     async def work(client: Client) -> None:
         for name in topics:
@@ -129,9 +129,9 @@ _PURGED: Final[list[Column]] = [("TOPIC", lambda row: row["topic"]), ("PURGED", 
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @host_call_options
 def topic_purge(session: HostSession, topics: Sequence[str], yes: bool) -> None:
-    """Delete all items that topics hold, in every state: leased and dead ones too.
+    """Delete all items of the topics, in every state: leased and dead ones too.
 
-    Each topic is purged at once and whole. It is safe to interrupt this and to run it again.
+    Each topic is purged in one step. It is safe to interrupt this command and to repeat it.
     """
     from foqs_client import ItemFilter
 
@@ -157,7 +157,7 @@ def topic_purge(session: HostSession, topics: Sequence[str], yes: bool) -> None:
         why = f"{error} " if isinstance(error, CommandFailed) else "Interrupted. "
         code = error.code if isinstance(error, CommandFailed) else 1
         raise CommandFailed(
-            f"{why}{len(rows)} of {len(topics)} topics are purged; run it again for the others.", code
+            f"{why}{len(rows)} of {len(topics)} topics are purged; repeat the command for the others.", code
         ) from None
     finally:
         show(rows, _PURGED, session.output_format)

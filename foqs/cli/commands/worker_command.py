@@ -1,9 +1,9 @@
 """The command that runs handlers: `foqs worker module:app`.
 
-Always true: before it takes anything, the program is imported, a host has
-answered, and the namespace is there, or one sentence says what is not; prose and
-the log go to standard error, what it did in the end to standard output. Knows
-nothing of how items are taken.
+Always true: before the first dequeue the program is imported, a host has answered
+and the namespace exists, or one sentence says what failed; messages and the log are
+written to standard error, the final counts to standard output. Knows nothing of
+how consumers dequeue.
 """
 
 from __future__ import annotations
@@ -41,19 +41,24 @@ def _refuse_drain_timeout(context: click.Context, parameter: click.Parameter, va
     "  foqs worker shop.jobs:resize --prefix images. --processes 4"
 )
 @click.argument("app", metavar="MODULE:APP")
-@click.option("--topic", "topics", multiple=True, help="A topic, or a pattern such as 'sms.*', of a plain function.")
-@click.option("--prefix", "prefixes", multiple=True, help="All topics that begin so, of a plain function.")
-@click.option("--concurrency", type=click.IntRange(1), default=None, help="Handlers at a time.  [default: 10]")
+@click.option("--topic", "topics", multiple=True, help="For a function: a topic, or a pattern such as 'sms.*'.")
+@click.option("--prefix", "prefixes", multiple=True, help="For a function: all topics with this prefix.")
 @click.option(
-    "--in-flight", type=click.IntRange(1), default=None, help="Items held at a time.  [default: twice the concurrency]"
+    "--concurrency", type=click.IntRange(1), default=None, help="Handlers that run at the same time.  [default: 10]"
+)
+@click.option(
+    "--in-flight",
+    type=click.IntRange(1),
+    default=None,
+    help="Items leased at the same time.  [default: twice the concurrency]",
 )
 @click.option(
     "--processes",
     type=click.IntRange(0),
     default=None,
-    help="Worker processes, for plain functions that keep a processor busy.",
+    help="Worker processes, for functions that need much CPU.",
 )
-@click.option("--lease", type=DURATION, default=None, help="Overrides the items' own lease durations.")
+@click.option("--lease", type=DURATION, default=None, help="Overrides the leases of the items.")
 @click.option(
     "--stop-timeout",
     type=DURATION,
@@ -75,12 +80,13 @@ def worker(
     log_level: str,
     **options: Any,
 ) -> None:
-    """Take items and run handlers for them, until it is told to stop (SIGTERM or Ctrl-C).
+    """Dequeue items and run handlers for them until SIGTERM or Ctrl-C.
 
-    APP is a Worker with tasks, or a function of a Job, for the topics given here. MODULE is imported from where the
-    command is run.
+    APP is a Worker with tasks, or a function of a Job for the topics given here. MODULE is imported from the working
+    directory.
 
-    A stop takes nothing more, gives back what was not begun, and waits for handlers that run. A second one ends at once.
+    A stop dequeues nothing more, releases items that no handler works on, and waits for running handlers. A second
+    signal ends at once.
     """
     from foqs.telemetry import logs
 
@@ -93,7 +99,7 @@ def worker(
         chosen["stop_timeout_s"] = chosen.pop("stop_timeout") / 1_000
 
     async def work(client: Client) -> Counts:
-        # What is wrong for good is told before anything is taken.
+        # A permanent error ends the command before the first dequeue.
         await client.topics(limit=1)
         return await _run_consumers(found.consumers(client, **chosen), progress / 1_000)
 
@@ -113,20 +119,20 @@ async def _run_consumers(consumers: Sequence[Consumer], progress_s: float) -> Co
     from foqs_client.consumer import run_all
 
     reporting = asyncio.ensure_future(_log_progress(consumers, progress_s))
-    log.info("working; SIGTERM or Ctrl-C stops it in order")
+    log.info("working; SIGTERM or Ctrl-C stops the worker")
     try:
         counts = await run_all(consumers)
     finally:
         reporting.cancel()
     if any(consumer.aborted for consumer in consumers):
         raise CommandFailed(
-            "Stopped at once, as was asked for a second time; what was in hand comes back as its leases end."
+            "Stopped at once by a second signal; the items in flight are delivered again when their leases end."
         )
     return counts
 
 
 async def _log_progress(consumers: Sequence[Consumer], every_s: float) -> None:
-    """Logs what was done, where something was."""
+    """Log the counts if they changed."""
     from foqs_client.consumer import Counts
 
     before = Counts()
@@ -139,14 +145,14 @@ async def _log_progress(consumers: Sequence[Consumer], every_s: float) -> None:
 
 
 def _run_with_uvloop(main: Any) -> Any:
-    """Runs a coroutine on the quicker loop."""
+    """Run a coroutine on uvloop."""
     import uvloop
 
     return uvloop.run(main)
 
 
 def _import_app(app: str) -> Any:
-    """What `module:name` names. Raises Failed."""
+    """Import the object that `module:name` names. Raises CommandFailed."""
     module, colon, name = app.partition(":")
     if not (module and colon and name):
         raise click.UsageError(f"{app!r} is not MODULE:APP, such as shop.jobs:worker.")
@@ -159,7 +165,7 @@ def _import_app(app: str) -> Any:
         if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
             raise CommandFailed(f"{module} cannot be imported: {error}.", USAGE) from None
         raise CommandFailed(
-            f"There is no module {module!r} in {here} nor among what is installed; run this where it can be imported.",
+            f"There is no module {module!r} in {here} or among the installed ones; run this where it can be imported.",
             USAGE,
         ) from None
     except Exception as error:
@@ -174,7 +180,7 @@ def _import_app(app: str) -> Any:
 
 
 def _describe_workers_in(module: Any) -> str:
-    """What could be meant."""
+    """Return a sentence about the workers of the module."""
     from foqs_client.consumer import Worker
 
     names = [name for name, value in vars(module).items() if isinstance(value, Worker)]
@@ -182,13 +188,13 @@ def _describe_workers_in(module: Any) -> str:
 
 
 def _worker_of(found: Any, app: str, topics: Sequence[str], prefixes: Sequence[str]) -> Worker:
-    """The worker to run. Raises UsageError, Failed."""
+    """Return the worker to run. Raises UsageError, CommandFailed."""
     from foqs_client.consumer import Worker, prefix_pattern
 
     named = [*topics, *(prefix_pattern(prefix) for prefix in prefixes)]
     if isinstance(found, Worker):
         if named:
-            raise click.UsageError("The tasks of a Worker have topics of their own; leave out --topic and --prefix.")
+            raise click.UsageError("The tasks of a Worker name their topics; omit --topic and --prefix.")
         if not found.tasks:
             raise CommandFailed(
                 f"{app} has no task; decorate a function with @{app.partition(':')[2]}.task(...).", USAGE
@@ -198,6 +204,6 @@ def _worker_of(found: Any, app: str, topics: Sequence[str], prefixes: Sequence[s
         raise CommandFailed(f"{app} is neither a Worker nor a function, but {type(found).__name__}.", USAGE)
     if not named:
         raise click.UsageError("Name the topics of a function with --topic or --prefix; --topic '*' is all.")
-    made = Worker()
-    made.add(found, *named)
-    return made
+    worker = Worker()
+    worker.add(found, *named)
+    return worker

@@ -1,7 +1,7 @@
-"""What doctor looks at where an address is named: the cluster behind it, its hosts, its shards.
+"""Doctor's checks of the cluster at an address: its hosts and its shards.
 
-Always true: nothing is changed; each host is asked for the routing table alone,
-for two seconds at most. Knows nothing of how findings are shown.
+Always true: nothing is changed; each host is asked only for its routing table, for
+two seconds at most. Knows nothing of how findings are shown.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from foqs_client.addresses import SCHEME, SCHEME_TLS, is_tls_url, parse_addresse
 
 CALL_TIMEOUT_MS: Final = 2_000
 CONCURRENT_CALLS_MAX: Final = 16
-"""Hosts that are asked at a time."""
+"""Hosts that are asked at the same time."""
 _SHOWN_MAX: Final = 5
 
 
 async def check_cluster_at(address: str, connect: OpenClient) -> list[Finding]:
-    """All of it."""
+    """Run all checks of the cluster."""
     try:
-        given = parse_addresses(address)
+        addresses = parse_addresses(address)
         routing = await _get_routing(address, connect)
     except FoqsError as error:
         return [_no_answer(address, error)]
-    known = {f"{bracketed(host)}:{port}": f"{bracketed(host)}:{port}" for host, port in given}
+    known = {f"{bracketed(host)}:{port}": f"{bracketed(host)}:{port}" for host, port in addresses}
     rows = [host_row(host) for host in routing.hosts]
     known |= {row["address"]: row["name"] for row in rows}
     found = Finding("Cluster", "ok", f"{address} answers: {len(routing.hosts)} hosts, {len(routing.shards)} shards")
@@ -39,7 +39,7 @@ async def check_cluster_at(address: str, connect: OpenClient) -> list[Finding]:
 
 
 async def _get_routing(address: str, connect: OpenClient) -> Routing:
-    """The routing table. Raises FoqsError."""
+    """Return the routing table of a host. Raises FoqsError."""
     try:
         async with asyncio.timeout(2 * CALL_TIMEOUT_MS / 1_000):
             async with connect(address, "default", CALL_TIMEOUT_MS) as client:
@@ -53,22 +53,22 @@ async def _get_routing(address: str, connect: OpenClient) -> Routing:
 def _no_answer(address: str, error: FoqsError) -> Finding:
     if isinstance(error, Unreachable):
         return Finding("Cluster", "bad", error.message, "start a host there, or correct --address (FOQS_ADDRESS)")
-    remedy = "correct --address (FOQS_ADDRESS), or name who asks with --token-file or --cert-file"
+    remedy = "correct --address (FOQS_ADDRESS), or authenticate with --token-file or --cert-file"
     return Finding("Cluster", "bad", f"{address} answers {error.code}: {error.message}", remedy)
 
 
 async def _check_hosts(
     names_by_address: Mapping[str, str], scheme: str, connect: OpenClient, duplicate_names: str
 ) -> Finding:
-    """Whether each host answers this machine.
+    """Check whether each host answers this machine.
 
     Args:
         names_by_address: the name of each host by its address.
-        duplicate_names: a sentence about hosts that have the same name; empty where none have.
+        duplicate_names: a sentence about hosts with the same name; empty if there are none.
     """
     slots = asyncio.Semaphore(CONCURRENT_CALLS_MAX)
 
-    async def trouble(address: str) -> str | None:
+    async def problem_of(address: str) -> str | None:
         async with slots:
             try:
                 await _get_routing(f"{scheme}{address}", connect)
@@ -76,10 +76,10 @@ async def _check_hosts(
                 return f"{names_by_address[address]} ({address}): {error.message}"
         return None
 
-    silent = [why for why in await asyncio.gather(*map(trouble, names_by_address)) if why]
+    silent = [problem for problem in await asyncio.gather(*map(problem_of, names_by_address)) if problem]
     if silent:
         more = f"; and {len(silent) - _SHOWN_MAX} more" if len(silent) > _SHOWN_MAX else ""
-        remedy = "start it; see that this machine reaches the address that the host gives as its own (server.advertise)"
+        remedy = "start it, and check that this machine reaches its server.advertise"
         return Finding("Cluster hosts", "bad", "; ".join(silent[:_SHOWN_MAX]) + more, remedy)
     if duplicate_names:
         found, _, remedy = duplicate_names.partition(". ")
@@ -88,7 +88,7 @@ async def _check_hosts(
 
 
 def _check_shards(routing: Routing) -> Finding:
-    """Whether each shard is served."""
+    """Check whether each shard is served."""
     shards = [shard_row(shard) for shard in routing.shards]
     idle = [row for row in shards if row["state"] != "owned"]
     if not shards:
@@ -97,10 +97,10 @@ def _check_shards(routing: Routing) -> Finding:
         )
     if not idle:
         return Finding("Cluster shards", "ok", f"all {len(shards)} are served")
-    told = ", ".join(
+    described = ", ".join(
         f"shard {row['shard']} ({row['state']}{': ' if row['reason'] else ''}{row['reason'] or ''})"
         for row in idle[:_SHOWN_MAX]
     )
     more = f", and {len(idle) - _SHOWN_MAX} more" if len(idle) > _SHOWN_MAX else ""
-    remedy = "look again in a few seconds; then run foqs doctor --config FILE on a host that should serve it"
-    return Finding("Cluster shards", "bad", f"{len(idle)} of {len(shards)} are not served: {told}{more}", remedy)
+    remedy = "repeat this in a few seconds; then run foqs doctor --config FILE on a host that should serve it"
+    return Finding("Cluster shards", "bad", f"{len(idle)} of {len(shards)} are not served: {described}{more}", remedy)

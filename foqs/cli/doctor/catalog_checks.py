@@ -1,4 +1,4 @@
-"""What doctor looks at where the catalog is a file: that it can be read, says what it should, and can be replaced.
+"""Doctor's checks of a catalog in a file: it is readable, well-formed and replaceable.
 
 Always true: nothing is written. Knows nothing of how findings are shown.
 """
@@ -21,7 +21,7 @@ _SUBJECT: Final = "Catalog"
 
 
 async def check_catalog(config: Config) -> list[Finding]:
-    """The file of namespaces, grants, pauses and slots; nothing where none is kept."""
+    """Check the file of namespaces, grants, pauses and key slots; no findings if there is no file."""
     path = config.catalog_file
     if path is None:
         return []
@@ -33,14 +33,14 @@ async def check_catalog(config: Config) -> list[Finding]:
     locked = _unwritable_path(path)
     if locked is not None:
         remedy = (
-            f"let the user of the host write it, or name another place in catalog.file: chown {os.geteuid()} {locked}"
+            f"let the user of the host write it, or set another file in catalog.file: chown {os.geteuid()} {locked}"
         )
         return [Finding(_SUBJECT, "bad", f"{path} cannot be replaced: this user may not write {locked}", remedy)]
     return [_describe_document(path, document)]
 
 
 def _unwritable_path(path: Path) -> Path | None:
-    """What stands in the way of a replacement: the folder, or the lock file in it."""
+    """Return the folder or lock file that prevents a replacement; None if there is none."""
     folder = nearest_folder(path.absolute().parent)
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
         return folder
@@ -50,13 +50,13 @@ def _unwritable_path(path: Path) -> Path | None:
 
 def _describe_document(path: Path, document: Document) -> Finding:
     if not document.version:
-        return Finding(_SUBJECT, "ok", f"{path} does not exist yet; the first start makes it")
+        return Finding(_SUBJECT, "ok", f"{path} does not exist yet; the first start creates it")
     detail = f"{path} has version {document.version}, with {len(document.namespaces)} namespaces"
     for tier, held in document.slots.items():
         missing = KEY_SLOT_COUNT - sum(map(len, held.values()))
         if 0 < missing < KEY_SLOT_COUNT:
             remedy = "serve the shard that holds them, or import an export that has it (docs/runbook.md, Slots of keys)"
             return Finding(
-                _SUBJECT, "warning", f"{detail}; {missing} slots of keys of tier {tier!r} are in no shard", remedy
+                _SUBJECT, "warning", f"{detail}; {missing} key slots of tier {tier!r} are in no shard", remedy
             )
     return Finding(_SUBJECT, "ok", detail)

@@ -1,7 +1,7 @@
-"""What doctor looks at where the host is one of a cluster: its name and address, ZooKeeper, the layout, each database.
+"""Doctor's checks of a host in a cluster: its name and address, ZooKeeper, the layout, and each database.
 
-Always true: nothing is changed, and no shard is touched; what cannot be reached
-is one finding that says why. Knows nothing of how findings are shown.
+Always true: nothing is changed; a part that cannot be reached is one finding that
+says why. Knows nothing of how findings are shown.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _SHOWN_MAX: Final = 5
 
 
 async def check_cluster(config: Config) -> list[Finding]:
-    """All of it."""
+    """Run all checks of the cluster."""
     findings = [await _check_advertised_address(config)]
     try:
         reading = await read_registry(config)
     except RegistryError as error:
-        remedy = "start it, or correct cluster.zookeeper; see that this machine's network reaches it"
+        remedy = "start it, or correct cluster.zookeeper, and check that this machine reaches it"
         findings.append(Finding("ZooKeeper", "bad", str(error), remedy))
         return [*findings, *await _check_databases(config, Layout())]
     except MalformedDocument as error:
         remedy = "run the foqs that wrote it, or restore it from a backup (docs/cluster.md)"
-        findings.append(Finding("ZooKeeper", "bad", f"what is kept there cannot be understood: {error}", remedy))
+        findings.append(Finding("ZooKeeper", "bad", f"its data cannot be read: {error}", remedy))
         return [*findings, *await _check_databases(config, Layout())]
     findings.append(_check_zookeeper(config))
     findings += _check_members(config, reading.members)
     findings.append(await check_peers(config, reading.members))
     if reading.layout is None:
-        remedy = "make it with foqs cluster init --config FILE, or correct cluster.root"
+        remedy = "create it with foqs cluster init --config FILE, or correct cluster.root"
         findings.append(Finding("Layout", "bad", f"there is no cluster at {config.cluster.root}", remedy))
         return [*findings, *await _check_databases(config, Layout())]
     findings.append(_check_layout(config, reading.layout))
@@ -52,16 +52,18 @@ async def check_cluster(config: Config) -> list[Finding]:
 
 
 def _check_zookeeper(config: Config) -> Finding:
-    """One that answers."""
+    """Check the access to a ZooKeeper that answers."""
     detail = f"{config.cluster.zookeeper} answers"
     if config.auth.enabled and not config.cluster.credentials_file:
         remedy = "set cluster.credentials_file on every host, before foqs cluster init"
-        return Finding("ZooKeeper", "warning", f"{detail}; whoever reaches it may change the plan and grants", remedy)
+        return Finding(
+            "ZooKeeper", "warning", f"{detail}; anybody who reaches it can change the plan and grants", remedy
+        )
     return Finding("ZooKeeper", "ok", detail)
 
 
 async def _check_advertised_address(config: Config) -> Finding:
-    """Where others are told to call this host."""
+    """Check the address at which others call this host."""
     server = config.server
     address = server.advertise or f"{server.host}:{server.port}"
     option = "server.advertise" if server.advertise else "server.host"
@@ -70,15 +72,15 @@ async def _check_advertised_address(config: Config) -> Finding:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         detail = f"{host} has no address ({error.strerror or error})"
-        return Finding("Address", "bad", detail, f"correct {option}: clients and hosts are told to call it")
+        return Finding("Address", "bad", detail, f"correct {option}: clients and hosts call this address")
     ours = {str(entry[4][0]).partition("%")[0] for entry in found}
     others = [part.rpartition(":")[0].strip("[]") for part in config.cluster.zookeeper.split(",")]
     if all(map(_is_loopback, ours)) and not all(map(_is_loopback, others)):
-        detail = f"others are told to call {address}, which is this machine for each of them"
+        detail = f"others call this host at {address}, which is the loopback address of each of them"
         return Finding(
-            "Address", "warning", detail, "set server.advertise to the HOST:PORT that others reach this host at"
+            "Address", "warning", detail, "set server.advertise to the HOST:PORT at which others reach this host"
         )
-    return Finding("Address", "ok", f"others are told to call {address}")
+    return Finding("Address", "ok", f"others call this host at {address}")
 
 
 def _is_loopback(host: str) -> bool:
@@ -93,26 +95,31 @@ def _check_members(config: Config, members: Sequence[Member]) -> Iterator[Findin
     same = [member.address for member in members if server.name and member.name == server.name]
     there = [member.name for member in members if member.address == server.advertise]
     if len(same) > 1:
-        remedy = "give each its own server.name; one that died is forgotten within its session timeout"
+        remedy = "give each its own server.name; a dead host disappears within its session timeout"
         yield Finding("Hosts", "warning", f"several hosts are named {server.name}: {', '.join(sorted(same))}", remedy)
     elif len(set(there)) > 1 or (there and server.name and server.name not in there):
-        remedy = "give each its own server.advertise: calls for one reach the other"
+        remedy = "give each its own server.advertise: calls for one host reach another"
         names = ", ".join(sorted({*there, *([server.name] if server.name else [])}))
-        yield Finding("Hosts", "warning", f"several hosts are told to be at {server.advertise}: {names}", remedy)
+        yield Finding("Hosts", "warning", f"several hosts advertise {server.advertise}: {names}", remedy)
     else:
         names = ", ".join(sorted(member.name for member in members)[:_SHOWN_MAX])
         more = f" and {len(members) - _SHOWN_MAX} more" if len(members) > _SHOWN_MAX else ""
-        yield Finding("Hosts", "ok", f"there now: {names}{more}" if members else "none is there now")
+        yield Finding("Hosts", "ok", f"running: {names}{more}" if members else "no host is running")
 
 
 def _check_layout(config: Config, layout: Layout) -> Finding:
-    """Whether this host could open every shard that it may be given."""
+    """Check whether this host can open every shard that the plan may assign to it."""
     mine = [spec for spec in layout.shards.values() if spec.tier == config.server.tier]
     unknown = sorted({spec.database for spec in mine} - config.databases.keys())
     if unknown:
         count = sum(spec.database in unknown for spec in mine)
         remedy = f"add [databases.{unknown[0]}] to this host's configuration, or drain and remove these shards"
-        return Finding("Layout", "bad", f"{count} shards are in databases unknown here: {', '.join(unknown)}", remedy)
+        return Finding(
+            "Layout",
+            "bad",
+            f"{count} shards are in databases that are not configured here: {', '.join(unknown)}",
+            remedy,
+        )
     if not mine:
         remedy = "add some with foqs shard add, or correct server.tier"
         return Finding("Layout", "warning", f"no shard is of this host's tier, {config.server.tier}", remedy)
@@ -122,7 +129,7 @@ def _check_layout(config: Config, layout: Layout) -> Finding:
 
 
 async def _check_databases(config: Config, layout: Layout) -> list[Finding]:
-    """Each as the store of a host alone is looked at; what is found carries the database's name."""
+    """Check each database like the store of a single host, with its name in the findings."""
     findings: list[Finding] = []
     for name, options in config.databases.items():
         shards = sorted(spec.number for spec in layout.shards.values() if spec.database == name)
@@ -131,5 +138,5 @@ async def _check_databases(config: Config, layout: Layout) -> list[Finding]:
             found = await check_mysql(mysql_settings(config, name), place)
         else:
             found = await check_sqlite(Path(options.parsed_url.path), place)
-        findings += [replace(each, check=f"{each.check} {name}") for each in found]
+        findings += [replace(finding, check=f"{finding.check} {name}") for finding in found]
     return findings

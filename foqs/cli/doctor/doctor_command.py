@@ -1,7 +1,7 @@
-"""The command that says what is wrong: with a host that is to run here, or with the cluster that an address names.
+"""The command that finds problems: of a host on this machine, or of the cluster at an address.
 
-Always true: it ends with exit code 5 when anything is bad, and every such
-finding carries its remedy.
+Always true: the exit code is 5 if a finding is bad, and each bad finding has a
+remedy.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _COLUMNS: Final[list[Column]] = [
 def doctor(session: HostSession, file: Path | None) -> None:
     """Check configuration, ports, data folder, disk, store (tables, rights, clock, files), catalog, Python and libraries.
 
-    Of a host in a cluster: its address, ZooKeeper, the list of shards, and each database in place of folder and store.
+    For a host in a cluster: its address, ZooKeeper, the layout, and each database in place of folder and store.
 
-    With --address (or FOQS_ADDRESS): whether the cluster there answers, each of its hosts can be reached from here, and
-    each shard is served. This machine is then checked only where --config names a configuration.
+    With --address (or FOQS_ADDRESS): whether the cluster answers, this machine reaches each of its hosts, and each
+    shard is served. This machine is then checked only if --config names a configuration.
 
-    Exit code 5 when anything is bad.
+    Exit code 5 if a check is bad.
     """
     source = click.get_current_context().get_parameter_source("address")
     address = None if source is ParameterSource.DEFAULT else session.address
@@ -59,7 +59,7 @@ def doctor(session: HostSession, file: Path | None) -> None:
     bad = sum(found.state == "bad" for found in findings)
     if bad:
         raise CommandFailed(f"{bad} of {len(findings)} checks are bad.", UNHEALTHY)
-    print_message("All is well." if address is not None else "Everything a host needs is here.")
+    print_message("No problem found." if address is not None else "Everything that a host needs is here.")
 
 
 async def _run_checks(file: Path | None, address: str | None, connect: OpenClient) -> Sequence[Finding]:

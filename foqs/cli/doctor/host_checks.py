@@ -1,7 +1,7 @@
-"""What doctor looks at: a function for each thing, each giving findings.
+"""Doctor's checks of a host: one function for each, which returns findings.
 
-Always true: looking changes nothing that lasts, and every finding that is not
-well says what to do. Knows nothing of how findings are shown.
+Always true: a check changes nothing that lasts, and every finding that is not ok
+says what to do. Knows nothing of how findings are shown.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LIBRARIES: Final = (
 
 
 def check_python() -> Iterator[Finding]:
-    """The interpreter and the SQLite it brings."""
+    """Check the interpreter and its SQLite."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < PYTHON_MIN:
         yield Finding("Python", "bad", version, "install Python 3.11 or later")
@@ -63,7 +63,7 @@ def check_python() -> Iterator[Finding]:
 
 
 def check_libraries() -> Iterator[Finding]:
-    """The libraries a host needs."""
+    """Check the libraries of a host."""
     remedy = "install it with: pip install 'foqs[server]'"
     found: list[str] = []
     for name in LIBRARIES:
@@ -75,34 +75,34 @@ def check_libraries() -> Iterator[Finding]:
 
 
 def check_data_folder(config: Config) -> Iterator[Finding]:
-    """The data folder and the room on its disk."""
+    """Check the data folder and the free space of its disk."""
     path = config.data_dir
     existing = nearest_folder(path.absolute())
-    new = "" if existing == path.absolute() else " (it does not exist yet and can be made)"
+    new = "" if existing == path.absolute() else " (it does not exist yet and can be created)"
     try:
         with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
-        remedy = f"give this user the right to write there, or name another folder (in {existing})"
+        remedy = f"give this user the right to write in {existing}, or set another folder"
         yield Finding("Data folder", "bad", f"{path} cannot be written: {error.strerror}", remedy)
         return
     yield Finding("Data folder", "ok", f"{path} is writable{new}")
     free = shutil.disk_usage(existing).free
     detail = f"{free / (1 << 30):.1f} GiB free for {path}"
     if free < DISK_BYTES_MIN:
-        yield Finding("Disk", "bad", detail, "free some space: enqueues fail when it is full")
+        yield Finding("Disk", "bad", detail, "free some space: enqueues fail when the disk is full")
     elif free < DISK_BYTES_WARNING:
-        yield Finding("Disk", "warning", detail, "free some space before it runs out")
+        yield Finding("Disk", "warning", detail, "free some space before the disk is full")
     else:
         yield Finding("Disk", "ok", detail)
 
 
 async def check_store(config: Config) -> list[Finding]:
-    """The store: reached, durable, with tables that this program knows, and rights to use them."""
+    """Check the store: it is reachable and durable, and its tables are known and accessible."""
     kind = config.store.parsed_url.kind
     if kind == "memory":
         remedy = "name a folder or a database in store.url"
-        return [Finding("Store", "warning", "memory only: items are gone when the host stops", remedy)]
+        return [Finding("Store", "warning", "memory only: items are lost when the host stops", remedy)]
     place = StoreLocation("store", range(config.store.shards), config.store.unsafe_durability)
     if kind == "mysql":
         found = await check_mysql(mysql_settings(config), place)
@@ -112,7 +112,7 @@ async def check_store(config: Config) -> list[Finding]:
 
 
 async def check_rpc_port(config: Config, connect: OpenClient) -> Finding:
-    """The port for calls: free, served by FOQS, or taken by something else."""
+    """Check the port for calls: free, served by FOQS, or in use by something else."""
     from foqs_client import DeadlineExceeded, FoqsError, UnknownOutcome, Unreachable
 
     host, port = config.server.host, config.server.port
@@ -133,7 +133,7 @@ async def check_rpc_port(config: Config, connect: OpenClient) -> Finding:
 
 
 async def _speaks_tls(host: str, port: int, problem: str) -> Finding:
-    """Whose certificate it shows is for its clients to judge."""
+    """Check that the port speaks TLS. Its clients judge the certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -146,7 +146,7 @@ async def _speaks_tls(host: str, port: int, problem: str) -> Finding:
 
 
 async def check_http_port(config: Config) -> Finding:
-    """The HTTP port: free, served by a host that is ready or not, or taken by something else."""
+    """Check the HTTP port: free, served by a host that is ready or not, or in use by something else."""
     host, port = config.server.http_host, config.server.http_port
     problem = port_problem(host, port, "http_port")
     if problem is None:
@@ -174,4 +174,4 @@ def _readiness(url: str) -> dict[str, str]:
     reasons = answer.get("reasons") if isinstance(answer, dict) else None
     if isinstance(reasons, dict):
         return {str(part): str(reason) for part, reason in reasons.items()}
-    raise ValueError("it answers something else")
+    raise ValueError("its reply is not that of FOQS")

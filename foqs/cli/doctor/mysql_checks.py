@@ -1,4 +1,4 @@
-"""What doctor looks at in a MySQL or MariaDB server: reached, durable, its tables, rights, limits and clock.
+"""Doctor's checks of a MySQL or MariaDB server: durability, tables, rights, limits and clock.
 
 Always true: nothing is changed; a server that cannot be reached is one finding
 that says why. Knows nothing of how findings are shown.
@@ -32,7 +32,7 @@ CLOCK_SKEW_MS_MAX: Final = 60_000
 
 
 async def check_mysql(settings: MysqlSettings, location: StoreLocation) -> list[Finding]:
-    """Looks at a server, and at the tables of the shards in it."""
+    """Check a server and the tables of its shards."""
     findings: list[Finding] = []
     try:
         link = await MysqlLink.connect(settings)
@@ -56,27 +56,27 @@ async def _check_server(link: MysqlLink, settings: MysqlSettings, place: StoreLo
         return
     weak = unsafe_settings(found, settings)
     if weak is not None:
-        remedy = "set what it names, in the server's configuration file"
+        remedy = "set these variables in the server's configuration file"
         yield Finding("Store", "warning" if place.accepts_unsafe_durability else "bad", weak, remedy)
     else:
         detail = f"{settings.location} answers; every commit is on disk before it is acknowledged"
         yield durability_finding(detail, place.accepts_unsafe_durability)
-    may_make = await can_create_tables(link)
+    may_create = await can_create_tables(link)
     versions = await read_versions(link)
-    yield schema_finding(versions, sql.MIGRATIONS[-1].number, place, may_make)
-    missing = [told for shard in place.shards for told in await missing_rights(link, shard)]
+    yield schema_finding(versions, sql.MIGRATIONS[-1].number, place, may_create)
+    missing = [right for shard in place.shards for right in await missing_rights(link, shard)]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         remedy = f"GRANT {RUN_RIGHTS} ON `{settings.database}`.* TO '{settings.user}'@..."
         yield Finding("Grants", "bad", f"{missing[0]}{more}", remedy)
     else:
-        yield Finding("Grants", "ok", f"{settings.user} may do what a host does")
+        yield Finding("Grants", "ok", f"{settings.user} has the rights of a host")
     yield await _check_prepared_statements(link, len(place.shards))
     yield await _check_clock(link)
 
 
 async def _check_prepared_statements(link: MysqlLink, shards: int) -> Finding:
-    """Whether every writer of these shards can prepare its statements."""
+    """Check whether the writers of these shards can prepare all their statements."""
     limit, needed = await prepared_statements_max(link), sql.PREPARED_STATEMENTS_MAX * shards
     if limit >= needed:
         return Finding(
@@ -85,14 +85,14 @@ async def _check_prepared_statements(link: MysqlLink, shards: int) -> Finding:
     return Finding(
         "Prepared",
         "warning",
-        f"max_prepared_stmt_count is {limit:,}, and these shards' writers prepare up to {needed:,} statements: "
-        "some will be sent as text, which costs the server more",
-        f"set it to {needed:,} and what others prepare there (SET GLOBAL and the server's configuration file)",
+        f"max_prepared_stmt_count is {limit:,}, but the writers of these shards prepare up to {needed:,} statements: "
+        "the others are sent as text, which costs the server more",
+        f"set it to {needed:,} plus the statements of others (SET GLOBAL, and the server's configuration file)",
     )
 
 
 async def _check_clock(link: MysqlLink) -> Finding:
-    """How far the two clocks are apart, as well as a round trip can tell."""
+    """Check the difference of the two clocks, within the error of a round trip."""
     before = time.time_ns()
     server_ms = await clock_ms(link)
     ours_ms = (before + time.time_ns()) // 2_000_000
@@ -104,11 +104,11 @@ async def _check_clock(link: MysqlLink) -> Finding:
         "Clock",
         "bad" if abs(skew_ms) >= CLOCK_SKEW_MS_MAX else "warning",
         f"the database's clock is {abs(skew_ms) / 1_000:.1f} s {how} this machine's",
-        "let a time service (chrony, ntpd) set both: delays and leases follow the database's clock",
+        "set both clocks with chrony or ntpd: delays and leases follow the database's clock",
     )
 
 
-_READ_ONLY_REMEDY: Final = "name the primary in {key}.url: this is a replica, or writing was switched off"
+_READ_ONLY_REMEDY: Final = "name the primary in {key}.url: this is a replica, or writes are switched off"
 _REMEDY_BY_CODE: Final = {
     1040: "raise the server's max_connections: a host needs three connections for each shard",
     1044: "GRANT {rights} ON `{database}`.* TO '{user}'@...",
@@ -121,9 +121,9 @@ _REMEDY_BY_CODE: Final = {
 
 
 def _remedy_for(error: ServerError | MysqlLinkLost, settings: MysqlSettings, key: str) -> str:
-    """What to do about a server that cannot be used."""
+    """Return what to do about a server that cannot be used."""
     if isinstance(error, ServerError):
-        text = _REMEDY_BY_CODE.get(error.code, "see what the server's log says about it")
+        text = _REMEDY_BY_CODE.get(error.code, "look at the server's log")
         return text.format(rights=RUN_RIGHTS, database=settings.database, user=settings.user, key=key)
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
@@ -135,7 +135,7 @@ def _remedy_for(error: ServerError | MysqlLinkLost, settings: MysqlSettings, key
     if isinstance(cause, socket.gaierror):
         return f"correct the host in {key}.url: no address is known for that name"
     if isinstance(cause, TimeoutError):
-        return "see that the network lets this machine reach it, and that the server is not overloaded"
+        return "check that this machine reaches it, and that the server is not overloaded"
     if isinstance(cause, OSError) and cause.errno in (errno.ECONNREFUSED, errno.ENOENT):
-        return f"start the server, or correct host, port or socket in {key}.url: nobody listens there"
-    return "see that a MySQL server listens there, and that this machine can reach it"
+        return f"start the server, or correct host, port or socket in {key}.url: nothing listens there"
+    return "check that a MySQL server listens there, and that this machine reaches it"

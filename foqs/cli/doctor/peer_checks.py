@@ -1,7 +1,7 @@
-"""What doctor asks the other hosts of a cluster: whether they answer, and know this one.
+"""Doctor's checks of the other hosts of a cluster: they answer, and accept this host's authentication.
 
-Always true: nothing is changed; each host is asked what administrators alone may
-ask, as this host would ask it, and for a second at most.
+Always true: nothing is changed; each host gets one call that needs an
+administrator, with this host's credentials, for a second at most.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LIST_HOSTS: Final = ThriftMethod("listHosts")
 
 
 async def check_peers(config: Config, members: Sequence[Member]) -> Finding:
-    """Of the host's tier."""
+    """Check the other hosts of the host's tier."""
     server = config.server
     others = [
         HostView(member.name, address_of(member), member.tier, member.region, 0, member.nonce)
@@ -37,23 +37,25 @@ async def check_peers(config: Config, members: Sequence[Member]) -> Finding:
     found = Peers(lambda: others, "", server.tier, server.region, peer_pool_opener(config))
     try:
         asked = list(found.by_nonce.values())
-        silent = [why for why in await asyncio.gather(*(_peer_problem(found, peer) for peer in asked)) if why]
+        silent = [
+            problem for problem in await asyncio.gather(*(_peer_problem(found, peer) for peer in asked)) if problem
+        ]
     finally:
         await found.close()
     if not asked:
-        return Finding("Peers", "ok", f"there is no other host of tier {server.tier} now")
+        return Finding("Peers", "ok", f"no other host of tier {server.tier} is running")
     if silent:
         more = f"; and {len(silent) - _SHOWN_MAX} more" if len(silent) > _SHOWN_MAX else ""
         remedy = (
-            "see that this machine reaches server.advertise of each host, and that what this host shows to others "
-            "(cluster.token_file, or server.tls_cert_file) is of a principal with admin = true in their configurations"
+            "check that this machine reaches server.advertise of each host, and that cluster.token_file (or "
+            "server.tls_cert_file) belongs to a principal with admin = true in their configurations"
         )
         return Finding("Peers", "warning", "; ".join(silent[:_SHOWN_MAX]) + more, remedy)
-    return Finding("Peers", "ok", f"{len(asked)} other hosts answer, and know this one")
+    return Finding("Peers", "ok", f"{len(asked)} other hosts answer and accept this one")
 
 
 async def _peer_problem(found: Peers, peer: Peer) -> str | None:
-    """Why it does not answer; None where it does."""
+    """Return why a host does not answer; None if it does."""
     deadline = asyncio.get_running_loop().time() + _TIMEOUT_S
     try:
         await found.call(peer, _LIST_HOSTS, ttypes.ListRequest(), deadline)

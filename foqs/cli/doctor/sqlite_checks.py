@@ -1,8 +1,7 @@
-"""What doctor looks at where the shards are SQLite files: their settings, versions and modes.
+"""Doctor's checks of shards in SQLite files: their settings, versions and modes.
 
-Always true: no database of a shard is opened, so a host that runs, or another
-user who will, finds its files as they were. Knows nothing of how findings are
-shown.
+Always true: no shard's database is opened, so the files stay as they are, also for
+a running host or another user. Knows nothing of how findings are shown.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _SHOWN_MAX: Final = 3
 
 
 async def check_sqlite(folder: Path, location: StoreLocation) -> list[Finding]:
-    """Looks at a folder, and at the files of the shards in it."""
+    """Check a folder and the files of its shards."""
     return [await _check_store(folder, location), *_check_schema(folder, location)]
 
 
 async def _check_store(folder: Path, place: StoreLocation) -> Finding:
-    """Opens a store in a folder of its own beside the real ones, with their settings."""
+    """Check the settings with a temporary store beside the real ones."""
     path, existing = _absolute_and_nearest(folder)
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=existing) as probe:
@@ -54,7 +53,7 @@ def _check_schema(folder: Path, place: StoreLocation) -> Iterator[Finding]:
     try:
         found = _shard_files(folder)
     except PermissionError:
-        return  # the look at the files says so
+        return  # check_files reports it
     for shard, path in found.items():
         try:
             header = read_header(path)
@@ -64,14 +63,14 @@ def _check_schema(folder: Path, place: StoreLocation) -> Iterator[Finding]:
             return
         if header is None or (header.application_id not in (0, sql.APPLICATION_ID)):
             remedy = f"move it away, or name another folder in {place.key}.url"
-            yield Finding("Schema", "bad", f"{path} is no file of FOQS, or is damaged", remedy)
+            yield Finding("Schema", "bad", f"{path} is not a file of FOQS, or is damaged", remedy)
             return
         versions[shard] = header.schema_version
     yield schema_finding(versions, sql.MIGRATIONS[-1].number, place, may_upgrade=True)
 
 
 def check_files(config: Config) -> Finding:
-    """Whether this user may use the files that a host keeps, and nobody else may change them."""
+    """Check that this user may use the files of a host, and no other user may change them."""
     try:
         return _check_readable_files(config)
     except PermissionError as error:
@@ -91,8 +90,10 @@ def _check_readable_files(config: Config) -> Finding:
     loose = [place for place in found if _others_may_write(place)]
     if loose:
         remedy = f"chmod o-w {' '.join(map(str, loose[:_SHOWN_MAX]))}"
-        return Finding("Files", "bad", f"everybody on this machine may change {_list_paths(loose)}", remedy)
-    return Finding("Files", "ok", f"{len(found)} files and folders are this user's to use" if found else "none yet")
+        return Finding("Files", "bad", f"every user of this machine may change {_list_paths(loose)}", remedy)
+    return Finding(
+        "Files", "ok", f"{len(found)} files and folders are accessible to this user" if found else "none yet"
+    )
 
 
 def _inaccessible_finding(*places: Path) -> Finding:
@@ -106,12 +107,12 @@ def _others_may_write(place: Path) -> bool:
 
 
 def nearest_folder(path: Path) -> Path:
-    """The path, or the first above it that exists, as far as this user may look."""
+    """Return the path or its nearest existing parent that this user can see."""
     return next(place for place in (path, *path.parents) if os.path.exists(place))  # noqa: PTH110 - it raises nothing
 
 
 def _absolute_and_nearest(folder: Path) -> tuple[Path, Path]:
-    """The folder in full, and the one that exists in which it is or will be."""
+    """Return the absolute folder, and its nearest existing parent or itself."""
     path = folder.absolute()
     return path, nearest_folder(path)
 

@@ -1,4 +1,4 @@
-"""Every command that calls a host: it is there, has help with an example, speaks JSON, and fails by the same codes."""
+"""Tests of every command that calls a host: its help has an example, it writes JSON, and fails with the same codes."""
 
 from __future__ import annotations
 
@@ -83,19 +83,19 @@ TABLE: Final[dict[str, tuple[str, str, Any]]] = {
     "config export": ("", "export_config", DOCUMENT),
     "config import": ("{file} --yes", "import_config", None),
 }
-"""By command: good arguments, the client's method that it calls, and an answer of it."""
+"""By command: valid arguments, the client's method that it calls, and a result of that method."""
 
-WHOLE: Final = frozenset({"cluster status"})
-"""They show one object, whatever the form."""
+SHOW_ONE_OBJECT: Final = frozenset({"cluster status"})
+"""Commands that show one object in every format."""
 
 UNTIL_STOPPED: Final = frozenset({"worker"})
-"""They answer nothing before; see test_cli_worker."""
+"""Commands that show nothing before their end; see test_worker_command."""
 
-JUDGES: Final = frozenset({"doctor"})
-"""A call that fails is one of their findings; see test_cli_doctor_address."""
+SHOW_FINDINGS: Final = frozenset({"doctor"})
+"""Commands for which a failed call is a finding; see test_address_checks."""
 
 SILENT: Final = frozenset(name for name, (_, _, answer) in TABLE.items() if answer is None)
-"""They have nothing to show but a sentence for a person."""
+"""Commands that show only a sentence for a person."""
 
 
 def ask(run: Run, tmp_path: Path, name: str, *more: str) -> Result:
@@ -104,18 +104,18 @@ def ask(run: Run, tmp_path: Path, name: str, *more: str) -> Result:
     return run(*name.split(), *TABLE[name][0].format(file=file).split(), *more)
 
 
-def test_every_command_that_calls_a_host_stands_in_the_table() -> None:
+def test_every_command_that_calls_a_host_is_in_the_table() -> None:
     found = {
         " ".join(path)
         for path, command in commands(root)
         if not isinstance(command, click.Group)
         and "--address" in {flag for param in command.params for flag in param.opts}
     }
-    assert found == set(TABLE) | UNTIL_STOPPED | JUDGES
+    assert found == set(TABLE) | UNTIL_STOPPED | SHOW_FINDINGS
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_its_help_has_examples_of_itself_and_the_options_of_a_call(run: Run, name: str) -> None:
+def test_help_has_an_example_and_the_options_of_a_call(run: Run, name: str) -> None:
     shown = run(*name.split(), "--help").stdout
     assert re.search(rf"\n +foqs {name}\b", shown)
     for option in ("--address", "--namespace", "--output", "--timeout"):
@@ -124,7 +124,7 @@ def test_its_help_has_examples_of_itself_and_the_options_of_a_call(run: Run, nam
 
 @pytest.mark.parametrize("form", ["json", "jsonl"])
 @pytest.mark.parametrize("name", TABLE)
-def test_programs_find_json_on_standard_output_and_nothing_else(
+def test_json_output_is_the_only_text_on_standard_output(
     run: Run, client: FakeClient, tmp_path: Path, name: str, form: str
 ) -> None:
     _, method, answer = TABLE[name]
@@ -136,7 +136,7 @@ def test_programs_find_json_on_standard_output_and_nothing_else(
         assert result.stderr
     elif name != "config export":
         found = json.loads(result.stdout)
-        assert isinstance(found, list) is (form == "json" and name not in WHOLE)
+        assert isinstance(found, list) is (form == "json" and name not in SHOW_ONE_OBJECT)
         assert found
 
 
@@ -150,7 +150,7 @@ def test_programs_find_json_on_standard_output_and_nothing_else(
     ],
 )
 @pytest.mark.parametrize("name", TABLE)
-def test_a_call_that_fails_is_one_line_and_the_code_of_its_kind(
+def test_failed_call_is_one_line_and_the_exit_code_of_its_error(
     run: Run, client: FakeClient, tmp_path: Path, name: str, error: FoqsError, code: int
 ) -> None:
     client.answers[TABLE[name][1]] = error
@@ -159,3 +159,17 @@ def test_a_call_that_fails_is_one_line_and_the_code_of_its_kind(
     assert result.stdout in ("", "[]\n")
     [line] = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
     assert error.code in line or isinstance(error, Unreachable)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("why 0-7", "'foqs why' was renamed; use: foqs explain"),
+        ("enqueue mail hello --key k", "--key was renamed; use --idempotency-key."),
+    ],
+)
+def test_old_spelling_fails_with_the_new_one(run: Run, client: FakeClient, line: str, sentence: str) -> None:
+    result = run(*line.split())
+    assert result.exit_code == 2
+    assert result.stderr.rstrip().endswith(f"Error: {sentence}")
+    assert client.calls == []

@@ -36,7 +36,7 @@ def test_cluster_status_for_people_says_what_is_wrong(run: Run, client: FakeClie
     client.answers["routing"] = Routing(1, [HOST], [OWNED, FREE])
     result = run("cluster", "status")
     assert "drained" in result.stdout
-    assert "takes no new items; moved to host9; no host fits" in result.stdout
+    assert "accepts no new items; moved to host9; no host fits" in result.stdout
     assert "1 of 2 shards are not served." in result.stderr
 
 

@@ -91,7 +91,7 @@ def test_init_shows_what_it_will_do_and_asks_first(run: Run, place: Place) -> No
 
 
 def test_init_can_be_repeated(run: Run, place: Place) -> None:
-    for word in ("Made", "There is already"):
+    for word in ("Created", "There is already"):
         result = run("cluster", "init", "--config", str(place.file), "--yes")
         assert result.exit_code == 0
         assert f"{word} a cluster of 8 shards" in result.stderr
@@ -102,7 +102,7 @@ def test_init_leaves_a_cluster_of_other_shards_as_it_is(run: Run, place: Place) 
     before = place.layout()
     result = run("cluster", "init", "--config", str(place.file), "--shards", "4", "--yes")
     assert result.exit_code == 2
-    assert "already, with other shards (2)" in result.stderr
+    assert "with other shards (2)" in result.stderr
     assert place.layout() == before
     assert len(place.tables()) == 2
 
@@ -144,7 +144,7 @@ def test_epochs_are_issued_above_those_that_nobody_knows_of_any_more(run: Run, p
     [
         ("", [], "host1.toml: cluster.zookeeper: it is not set"),
         ('[cluster]\nzookeeper = "zk"\n', [], "cluster.zookeeper: 'zk' is not HOST:PORT"),
-        ('[cluster]\nzookeeper = "zk:1"\n', ["--shards", "1"], "leave some of 2 databases without any"),
+        ('[cluster]\nzookeeper = "zk:1"\n', ["--shards", "1"], "leave some of 2 databases without a shard"),
         ('[cluster]\nzookeeper = "zk:1"\n', ["--shards-per-database", "501"], "1002 shards are more than 1000"),
         ('[cluster]\nzookeeper = "zk:1"\n', ["--shards", "4", "--shards-per-database", "2"], "exclude each other"),
         ('[cluster]\nzookeeper = "zk:1"\n', ["--shards", "0"], "--shards"),
@@ -187,7 +187,7 @@ def test_schema_apply_makes_the_tables_of_the_shards_that_are_listed(run: Run, p
 
 def test_what_a_configuration_says_of_a_cluster_is_shown(run: Run, place: Place) -> None:
     shown = run("config", "check", str(place.file)).stdout
-    assert "as planned at /foqs in ZooKeeper (zk:1), databases db1, db2" in shown
+    assert "from the plan at /foqs in ZooKeeper (zk:1), databases db1, db2" in shown
 
 
 def test_shards_go_to_the_databases_in_turn() -> None:

@@ -290,7 +290,7 @@ def test_a_taken_port_is_one_sentence_before_anything_is_started(started: Sequen
         port = taken.getsockname()[1]
         result = run("dev", "--cluster", "1", "--port", str(port))
     assert result.exit_code == 2
-    assert f"Port {port} is taken" in result.stderr
+    assert f"Port {port} is in use" in result.stderr
     assert run("dev", "--cluster", "3", "--port", "65533").exit_code == 2
     assert not started
 

@@ -57,7 +57,7 @@ def test_why_answers_programs_with_every_field(run: Run, client: FakeClient) -> 
     assert json.loads(run("explain", "0-7", "-o", "jsonl").stdout) == row
 
 
-@pytest.mark.parametrize(("found", "code", "word"), [(GONE, 4, "not there"), (UNKNOWN, 5, "not known")])
+@pytest.mark.parametrize(("found", "code", "word"), [(GONE, 4, "no such item"), (UNKNOWN, 5, "unknown")])
 def test_why_says_of_what_it_cannot_show_whether_it_is_there(
     run: Run, client: FakeClient, found: Explanation, code: int, word: str
 ) -> None:

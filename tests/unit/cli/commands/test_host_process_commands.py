@@ -68,7 +68,7 @@ def test_dev_says_where_what_and_what_next(started: list[Config]) -> None:
 def test_the_next_command_names_a_port_that_is_not_the_usual() -> None:
     banner = "\n".join(dev_banner(load(None, {}, {"server.port": 7500, "store.url": "memory:"})))
     assert "--address foqs://127.0.0.1:7500" in banner
-    assert "gone when this stops" in banner
+    assert "lost when this stops" in banner
     assert "--address" not in "\n".join(dev_banner(Config()))
 
 
@@ -77,7 +77,7 @@ def test_a_taken_port_is_one_sentence_that_names_port_and_option(started: list[C
         other = "--http-port" if flag == "--port" else "--port"
         result = run("dev", flag, str(taken), other, "0")
         assert result.exit_code == 2
-        assert result.stderr.startswith(f"Error: Port {taken} on 127.0.0.1 is taken")
+        assert result.stderr.startswith(f"Error: Port {taken} on 127.0.0.1 is in use")
         assert f"{flag} (foqs dev) or server.{option}" in result.stderr
         assert len(result.stderr.splitlines()) == 1
     assert started == []
@@ -123,9 +123,9 @@ def test_an_address_of_another_machine_is_named() -> None:
         ("[store]\npassword_file = 'absent'", "store.password_file: it cannot be read (No such file"),
         (
             "[server]\nport = {taken}\nhttp_port = 0",
-            "server.port: Port {taken} on 127.0.0.1 is taken by another process",
+            "server.port: Port {taken} on 127.0.0.1 is in use by another process",
         ),
-        ("[server]\nport = 0\nhttp_port = {taken}", "server.http_port: Port {taken} on 127.0.0.1 is taken"),
+        ("[server]\nport = 0\nhttp_port = {taken}", "server.http_port: Port {taken} on 127.0.0.1 is in use"),
         ("[server]\nport = 0\nhost = '192.0.2.1'\ninsecure_listen = true", "server.port: Cannot listen on 192.0.2.1"),
         (None, "there is no such file"),
         (b"\xff", "it is not UTF-8 text"),

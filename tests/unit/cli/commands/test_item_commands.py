@@ -139,7 +139,9 @@ TOPIC = Topic(
 
 def test_enqueue_passes_every_setting(run: Callable[..., Result], client: FakeClient) -> None:
     client.answers["enqueue"] = enqueued
-    options = "--priority -5 --delay 2s --lease 1m --ttl 1h --attempts 3 --at-most-once --metadata m --key k"
+    options = (
+        "--priority -5 --delay 2s --lease 1m --ttl 1h --attempts 3 --at-most-once --metadata m --idempotency-key k"
+    )
     result = run("enqueue", "mail", "hello", *options.split(), "-o", "json")
     assert result.exit_code == 0
     assert json.loads(result.stdout) == [{"id": "0-1", "outcome": "enqueued", "message": None}]
@@ -394,7 +396,7 @@ def test_every_kind_of_failure_has_its_exit_code(
         "nack 0-1:1 --dead --delay 1s",
         "enqueue t x --lines",
         "enqueue t --lines --count 2",
-        "enqueue t x --count 2 --key k",
+        "enqueue t x --count 2 --idempotency-key k",
         "enqueue t --priority 9999999999",
         "peek t --state gone",
         "topic list -o yaml",

@@ -139,7 +139,7 @@ def test_what_was_done_before_it_ended_is_said(run: Run, client: FakeClient, fai
     client.answers["cancel_matching"] = page
     result = run("item", "cancel", "--all", "--yes", "-o", "json")
     assert result.exit_code != 0
-    assert "3 of 9 items are done; run it again for the others." in result.stderr
+    assert "3 of 9 items are done; repeat the command for the others." in result.stderr
     assert json.loads(result.stdout)[0]["changed"] == 3
     assert len(client.calls) <= 2 + item_selection.ATTEMPTS_MAX
 

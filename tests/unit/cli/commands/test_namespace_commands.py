@@ -154,7 +154,7 @@ def test_a_purge_that_fails_half_way_says_how_far_it_came(run: Run, client: Fake
     assert json.loads(result.stdout) == {"topic": "a", "purged": 4}
     assert result.exit_code != 0
     assert "it may be purged" in result.stderr
-    assert "1 of 2 topics are purged; run it again" in result.stderr
+    assert "1 of 2 topics are purged; repeat the command" in result.stderr
 
 
 def test_grants_are_set_listed_and_revoked(run: Run, client: FakeClient) -> None:
@@ -180,7 +180,7 @@ def test_an_import_shows_what_will_change_and_asks(run: Run, client: FakeClient,
     file.write_text(json.dumps({"format": 1, "version": 1, "namespaces": fresh}))
     result = run("config", "import", str(file), stdin="n\n")
     assert result.exit_code == 1
-    assert "1 more, 1 changed, 1 less" in result.stderr
+    assert "1 added, 1 changed, 1 deleted" in result.stderr
     assert [name for name, _, _ in client.calls] == ["export_config"]
     assert run("config", "import", str(file), stdin="y\n").exit_code == 0
     assert run("config", "import", "-", "--yes", stdin=file.read_text()).exit_code == 0

@@ -56,7 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("shop_jobs:empty", 2, "has no task"),
         ("shop_jobs:number", 2, "neither a Worker nor a function, but int"),
         ("shop_jobs:plain", 2, "--topic"),
-        ("shop_jobs:worker --topic mail", 2, "topics of their own"),
+        ("shop_jobs:worker --topic mail", 2, "name their topics"),
         ("shop_jobs:mail --topic mail --processes 2", 2, "make it a plain function"),
         ("shop_jobs:plain --topic mail --concurrency 5 --in-flight 3", 2, "in_flight"),
         ("shop_jobs:worker --drain-timeout 5s", 2, "The option --drain-timeout is now called --stop-timeout."),

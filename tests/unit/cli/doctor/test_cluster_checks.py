@@ -61,8 +61,8 @@ def test_a_cluster_that_is_well_is_found_well_with_each_database(examine: Examin
         "Store two",
         "Schema two",
     }
-    assert found["Hosts"].detail == "there now: host1"
-    assert found["Peers"].detail == "there is no other host of tier default now"
+    assert found["Hosts"].detail == "running: host1"
+    assert found["Peers"].detail == "no other host of tier default is running"
     assert found["Layout"].detail == "2 shards of tier default in 2 databases"
     assert "1 of 1 shards have no tables yet" in found["Schema two"].detail
 
@@ -81,7 +81,7 @@ def test_a_cluster_that_is_well_is_found_well_with_each_database(examine: Examin
         (
             replace(WELL, layout=Layout({3: ShardSpec(3, "three"), 4: ShardSpec(4, "three")})),
             "Layout",
-            "2 shards are in databases unknown here: three",
+            "2 shards are in databases that are not configured here: three",
             "[databases.three]",
         ),
     ],

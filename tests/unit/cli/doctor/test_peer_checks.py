@@ -1,4 +1,4 @@
-"""What doctor says of the other hosts: whether they answer, and know this one."""
+"""Tests of the checks of other hosts: they answer, and accept this host."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def gate() -> Authenticator:
 
 def test_hosts_that_answer_are_well(tmp_path: Path) -> None:
     found = look(config(tmp_path), lambda host: [there(host)])
-    assert (found.state, found.detail) == ("ok", "1 other hosts answer, and know this one")
+    assert (found.state, found.detail) == ("ok", "1 other hosts answer and accept this one")
 
 
 def test_a_host_that_is_not_reached_is_told(tmp_path: Path) -> None:
