@@ -5,37 +5,36 @@
  * comments are the API reference.
  *
  * Transport: framed (4-byte big-endian length, then the message); binary
- * protocol, or compact when the first byte of the message is 0x82. A
- * connection may carry many calls at once; replies may leave in another order
- * than their calls came and are matched by the sequence id of the message.
+ * protocol, or compact if the first byte of the message is 0x82. A connection
+ * may carry many calls at once. Replies may come in another order than the
+ * calls; the sequence id of the message matches them.
  *
  * Conventions, for every call:
- *  - Units stand at the end of a name: `_ms` is integer milliseconds.
+ *  - A unit ends a name: `_ms` is integer milliseconds.
  *  - Replies give *remaining* times; a client's clock is never compared with
  *    the server's.
- *  - Fields are optional on the wire. Where a comment says "must", a missing
- *    field is INVALID_ARGUMENT naming it.
- *  - `timeout_ms` is the time the caller is ready to wait, from the moment the
- *    host has read the call. Missing: the host's default. The call always ends
- *    by then with a reply or an error.
- *  - Calls are batched and answer per item, in the order of the request: one
- *    bad item never fails its neighbours. A CallFailed means that nothing of
- *    the whole call was or will be written, unless its code is
- *    UNKNOWN_OUTCOME.
- *  - A call, a field or a combination that this version does not serve yet is
+ *  - Fields are optional on the wire. If a field is "required", a request
+ *    without it fails with INVALID_ARGUMENT, which names the field.
+ *  - `timeout_ms` is the time that the caller waits, from the moment at which
+ *    the host has read the call. Missing: the host's default. The call always
+ *    ends within this time with a reply or an error.
+ *  - Calls are batched and answer per item, in the order of the request. A bad
+ *    item does not fail the others. CallFailed means that nothing of the call
+ *    was or will be written, unless its code is UNKNOWN_OUTCOME.
+ *  - A call, a field or a combination that this version does not serve is
  *    answered NOT_IMPLEMENTED and has no effect.
  */
 
 namespace py foqs_client.idl
 namespace js foqs
 
-/** Why something failed. Each code says what may be done about it. */
+/** Why a call or an item failed. Each code implies what the caller can do. */
 enum ErrorCode {
-  /** The request is wrong; `field` names where, the message how to mend it. Do not retry. */
+  /** The request is wrong. `field` says where, the message says how to correct it. Do not retry. */
   INVALID_ARGUMENT = 1,
-  /** A limit of the host or the namespace; `field` names what is too large or too many. */
+  /** A limit of the host or the namespace is exceeded; `field` names the value. */
   LIMIT_EXCEEDED = 2,
-  /** No such namespace: create it first. */
+  /** There is no such namespace: create it first. */
   NAMESPACE_NOT_FOUND = 3,
   /** Authenticate first, or again. */
   UNAUTHENTICATED = 4,
@@ -45,25 +44,25 @@ enum ErrorCode {
   RATE_LIMITED = 6,
   /** The host has no room now; retry after `retry_after_ms`, or at another host. */
   OVERLOADED = 7,
-  /** What serves this is not ready (starting, recovering, its database is away); retry after `retry_after_ms`. */
+  /** The shard or host is not ready (it is starting, or its database is down); retry after `retry_after_ms`. */
   UNAVAILABLE = 8,
-  /** This host does not own the shard of the id, and could not pass the call on; `owner` names the owner when known. */
+  /** This host does not own the shard of the id and could not forward the call; `owner` names the owner if known. */
   NOT_OWNER = 9,
-  /** The token was superseded, or its lease is over: the item is, or was, somebody else's. Nothing was changed. */
+  /** The lease has ended, or a newer lease has replaced its token: another consumer has, or had, the item. Nothing was changed. */
   STALE_LEASE = 10,
-  /** No such item in this namespace. */
+  /** There is no such item in this namespace. */
   NOT_FOUND = 11,
-  /** The idempotency key was used for another item. */
+  /** The idempotency key was used for a different item. */
   KEY_CONFLICT = 12,
-  /** The time of the call ran out before anything was written; it was withdrawn. */
+  /** The call's time ran out before anything was written, and nothing will be. */
   DEADLINE_EXCEEDED = 13,
-  /** This version, or a host that is alone, does not serve this call, field or combination. */
+  /** This version, or a single host, does not serve this call, field or combination. */
   NOT_IMPLEMENTED = 14,
-  /** It may have been written, or may yet be. The only error that can hide a write. */
+  /** It may have been written, or may still be. Only this error can hide a write. */
   UNKNOWN_OUTCOME = 15,
 }
 
-/** Where a host listens. */
+/** The address of a host. */
 struct HostAddress {
   1: optional string host,
   2: optional i32 port,
@@ -73,11 +72,11 @@ struct Error {
   1: optional ErrorCode code,
   /** One sentence for a person: what is wrong and what to do. */
   2: optional string message,
-  /** The request's field that is at fault, as a path: `items[3].topic`. */
+  /** The path of the wrong field in the request: `items[3].topic`. */
   3: optional string field,
-  /** When to try again, for the codes that say so. */
+  /** The wait before a retry, for the codes that allow one. */
   4: optional i64 retry_after_ms,
-  /** The owner of the shard, with NOT_OWNER, when known. */
+  /** With NOT_OWNER: the owner of the shard, if known. */
   5: optional HostAddress owner,
 }
 
@@ -86,20 +85,20 @@ exception CallFailed {
   1: optional Error error,
 }
 
-/** Nothing, or an error: the answer for one item of a batch. */
+/** The result for one item of a batch: success, or an error. */
 struct Outcome {
-  /** Missing: it was done, and is committed. */
+  /** Missing: the change is committed. */
   1: optional Error error,
-  /** With ack and cancel: the item was already gone; the call is a success that changed nothing. */
+  /** With ack and cancel: the item did not exist any more. This is a success that changed nothing. */
   2: optional bool already_gone,
 }
 
 // ---------------------------------------------------------------- the item
 
 enum DeliveryPolicy {
-  /** Delivered again after a nack or the end of a lease, until acked or out of attempts. */
+  /** Delivered again after a nack or the end of a lease, until it is acked or its attempts are used up. */
   AT_LEAST_ONCE = 1,
-  /** Delivered once: a nack or the end of its lease deletes it. */
+  /** Delivered once: a nack or the end of the lease deletes it. */
   AT_MOST_ONCE = 2,
 }
 
@@ -110,40 +109,40 @@ enum ItemState {
   READY = 2,
   /** Delivered, and neither acked nor nacked yet. */
   LEASED = 3,
-  /** Given up; kept until redriven or aged out by retention. */
+  /** Given up. It is kept until it is redriven or its retention ends. */
   DEAD = 4,
 }
 
 /** An item to enqueue. Times count from its commit. */
 struct NewItem {
-  /** Must: 1 to 255 bytes of UTF-8 without NUL. Kept exactly: `a`, `A` and `a ` are three topics. */
+  /** Required: 1 to 255 bytes of UTF-8 without NUL. `a`, `A` and `a ` are three topics. */
   1: optional string topic,
   /** Lower is delivered first. Default 0. */
   2: optional i32 priority,
-  /** Immutable. Default empty; at most the namespace's limit, 10,240 bytes unless set otherwise. */
+  /** Immutable. Default empty; at most the namespace's limit, by default 10,240 bytes. */
   3: optional binary payload,
-  /** Mutable; may be replaced by nack and update. At most 1,024 bytes. */
+  /** Mutable: nack and update can replace it. At most 1,024 bytes. */
   4: optional binary metadata,
-  /** Not delivered before this much time has passed. At most one of delay_ms and deliver_after_ms. */
+  /** Not delivered before this time has passed. At most one of delay_ms and deliver_after_ms. */
   5: optional i64 delay_ms,
   /** Not delivered before this moment: milliseconds since 1970-01-01 UTC. A moment in the past means now. */
   6: optional i64 deliver_after_ms,
-  /** How long a consumer has to ack or nack, from 1 ms. Default: the namespace's. */
+  /** The time that a consumer has to ack or nack, at least 1 ms. Default: the namespace's. */
   7: optional i64 lease_ms,
-  /** Deleted when not delivered within this time from its enqueue. Default: never. */
+  /** The item expires this long after its enqueue: it is deleted, unless it is leased then. Default: never. */
   8: optional i64 ttl_ms,
   /** Default AT_LEAST_ONCE. */
   9: optional DeliveryPolicy delivery_policy,
-  /** Dead after so many deliveries without an ack; 0 means without limit. Default: the namespace's. */
+  /** The item is dead after this number of deliveries without an ack; 0: no limit. Default: the namespace's. */
   10: optional i32 attempts_max,
   /**
-   * Enqueue again with the same key and the same item within the namespace's window: the first id is returned, marked
-   * as repeated; with another item it is KEY_CONFLICT. Items are the same when all fields are as they were given. A
-   * key stays taken when its item is gone. 1 to 255 bytes of UTF-8 without NUL.
+   * A second enqueue with the same key and the same item within the namespace's key window returns the first id, marked
+   * as repeated. A different item is KEY_CONFLICT. Items are the same if all fields of their requests are equal. A key
+   * stays in use when its item is deleted. 1 to 255 bytes of UTF-8 without NUL.
    *
-   * A key belongs to one of 1,024 slots, and slots to shards: where a slot's shard is not served, the answer is
+   * A key belongs to one of 1,024 key slots, and each slot to one shard. If that shard is not served, the result is
    * UNAVAILABLE. A key that begins with `~` and three lower-case hexadecimal digits below 400 names its slot, so that
-   * the keys of one call can share one; of any other it is the CRC-32 of its bytes modulo 1,024.
+   * the keys of one call can share a slot. The slot of any other key is the CRC-32 of its bytes modulo 1,024.
    */
   11: optional string idempotency_key,
 }
@@ -151,7 +150,7 @@ struct NewItem {
 /** A delivered item. */
 struct Delivery {
   1: optional string id,
-  /** Names this lease of this item; give it back with ack, nack, extendLease and release. */
+  /** Identifies this lease of the item. Pass it to ack, nack, extendLease and release. */
   2: optional i64 token,
   3: optional string topic,
   4: optional i32 priority,
@@ -159,15 +158,15 @@ struct Delivery {
   6: optional binary metadata,
   /** 1 with the first delivery. A released delivery does not count. */
   7: optional i32 attempt,
-  /** The lease's time that was left when the reply was written. */
+  /** The time that was left of the lease when the reply was written. */
   8: optional i64 lease_remaining_ms,
   /** Time since the item was enqueued. */
   9: optional i64 age_ms,
-  /** The attempts the item is allowed; 0 means without limit. */
+  /** The deliveries that the item may have; 0: no limit. */
   10: optional i32 attempts_max,
 }
 
-/** An item as it is in its shard, for people and tools. */
+/** An item as it is stored, for people and tools. */
 struct ItemView {
   1: optional string id,
   2: optional string topic,
@@ -181,20 +180,20 @@ struct ItemView {
   10: optional i64 lease_ms,
   /** Time since the item was enqueued. */
   11: optional i64 age_ms,
-  /** DEFERRED: until it comes due. */
+  /** DEFERRED: the time until it is due. */
   12: optional i64 due_in_ms,
-  /** LEASED: until its lease ends. */
+  /** LEASED: the time until its lease ends. */
   13: optional i64 lease_remaining_ms,
-  /** Until its TTL ends, when it has one. */
+  /** The time until its TTL ends, if it has one. */
   14: optional i64 ttl_remaining_ms,
-  /** The size of the payload, also where the payload itself was not asked for. */
+  /** The size of the payload, also if the payload itself was not requested. */
   15: optional i32 payload_bytes,
   /**
-   * Of an item that was asked for alone (getItem, explain): the key that it was enqueued with, as long as that names it
-   * and the namespace's window is what it was then.
+   * In getItem and explain only: the key with which the item was enqueued, as long as the key is remembered and the key
+   * window of the namespace has not changed.
    */
   16: optional string idempotency_key,
-  /** DEAD: why it was given up, in words. */
+  /** DEAD: why it is dead, in words. */
   17: optional string dead_reason,
 }
 
@@ -202,35 +201,35 @@ struct ItemView {
 
 struct AuthenticateRequest {
   /**
-   * A principal's secret. A client certificate's subject is a principal without this call; without a token, the call
-   * asks who that is.
+   * A principal's secret. A client certificate needs no call: its subject is a principal. Without a token, the call
+   * returns the principal of the connection.
    */
   1: optional string token,
   2: optional i64 timeout_ms,
 }
 
 struct AuthenticateReply {
-  /** Missing: this host asks nobody who he is. */
+  /** Missing: this host does not require authentication. */
   1: optional string principal,
 }
 
 // ------------------------------------------------------------------ enqueue
 
 struct EnqueueRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must: 1 to the host's items-per-call limit. */
+  /** Required: 1 to the host's items-per-call limit. */
   2: optional list<NewItem> items,
   3: optional i64 timeout_ms,
-  /** Set by a host that passes the call on; such a call is never passed on again. */
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
   4: optional bool forwarded,
 }
 
 struct EnqueueResult {
-  /** `<shard>-<number>`. Present: the item is committed, durable, and this is its name. */
+  /** `<shard>-<number>`. Present: the item is committed and durable. */
   1: optional string id,
   2: optional Error error,
-  /** The id is that of an earlier enqueue with the same idempotency key. */
+  /** An earlier enqueue with the same idempotency key created this id. */
   3: optional bool repeated,
 }
 
@@ -241,118 +240,118 @@ struct EnqueueReply {
 // ------------------------------------------------------------------ dequeue
 
 struct TopicCount {
-  /** Must. */
+  /** Required. */
   1: optional string topic,
-  /** Must: at least 1. At most so many items of this topic are returned. */
+  /** Required: at least 1. The most items of this topic to return. */
   2: optional i32 count,
 }
 
 struct DequeueRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must: at least one, each topic once. */
+  /** Required: at least one, each topic once. */
   2: optional list<TopicCount> topics,
-  /** Wait this long for an item when there is none. Default 0: answer at once. Cut to `timeout_ms`. */
+  /** How long to wait for an item if there is none. Default 0: answer at once. At most `timeout_ms`. */
   3: optional i64 wait_ms,
   4: optional i64 timeout_ms,
   5: optional bool forwarded,
   /** Overrides the items' own lease durations for this delivery. */
   6: optional i64 lease_ms,
-  /** At most so many items of all topics together, from 1; topics that are named first are served first. Default: the host's limit. */
+  /** The most items of all topics together, at least 1; topics are served in the order of the request. Default: the host's limit. */
   7: optional i32 items_max,
-  /** Only what the called host has itself: for callers that ask the hosts of the tier by themselves, see `availability`. */
+  /** Only items of the called host: for callers that call the hosts of the tier themselves, see `availability`. */
   8: optional bool local_only,
 }
 
-/** What is left of a topic at a host, as far as the answering host knows. */
+/** The availability of a topic at a host, as the answering host knows it. */
 struct TopicAvailability {
   1: optional string topic,
   2: optional HostAddress host,
-  /** Of the best READY item. Missing: there is none. */
+  /** The priority of the best READY item. Missing: there is none. */
   3: optional i32 best_priority,
   4: optional i64 ready,
-  /** How long ago this was so; 0 for the answering host itself. */
+  /** The age of this information; 0 for the answering host itself. */
   5: optional i64 age_ms,
 }
 
 struct DequeueReply {
   /** Best first within a topic: by priority, then deliver-after time, then id. Empty: nothing became ready in time. */
   1: optional list<Delivery> items,
-  /** In a cluster, of the topics that were asked for: where to ask next. A host that is not named is not known to have any. */
+  /** In a cluster: where items of the requested topics are left. Other hosts are not known to have any. */
   2: optional list<TopicAvailability> availability,
 }
 
 // ------------------------------------------------- ack, nack, extend, release
 
-/** A delivery, named by the item's id and the token of its lease. */
+/** A lease of an item: the item's id and the token. */
 struct Lease {
-  /** Must. */
+  /** Required. */
   1: optional string id,
-  /** Must. */
+  /** Required. */
   2: optional i64 token,
 }
 
 struct AckRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must: 1 to the items-per-call limit; each id once. */
+  /** Required: 1 to the items-per-call limit; each id once. */
   2: optional list<Lease> leases,
   3: optional i64 timeout_ms,
-  /** Set by a host that passes the call on; such a call is never passed on again. */
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
   4: optional bool forwarded,
 }
 
 struct Nack {
-  /** Must. */
+  /** Required. */
   1: optional string id,
-  /** Must. */
+  /** Required. */
   2: optional i64 token,
-  /** Deliver again after this time; 0 means now. Missing, as deliver_after_ms: exponential backoff with jitter by the namespace's policy. */
+  /** Deliver again after this time; 0 means now. If this and deliver_after_ms are missing: after the namespace's backoff, with jitter. */
   3: optional i64 delay_ms,
   /** Deliver again from this moment on: milliseconds since 1970-01-01 UTC. */
   4: optional i64 deliver_after_ms,
   /** Replaces the item's metadata. */
   5: optional binary metadata,
-  /** Give the item up: it is DEAD at once. */
+  /** The item is DEAD at once. */
   6: optional bool dead,
 }
 
 struct NackRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must: 1 to the items-per-call limit; each id once. */
+  /** Required: 1 to the items-per-call limit; each id once. */
   2: optional list<Nack> nacks,
   3: optional i64 timeout_ms,
-  /** Set by a host that passes the call on; such a call is never passed on again. */
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
   4: optional bool forwarded,
 }
 
 struct Extension {
-  /** Must. */
+  /** Required. */
   1: optional string id,
-  /** Must. */
+  /** Required. */
   2: optional i64 token,
   /** The lease ends this long from now. Missing: the item's lease duration. */
   3: optional i64 lease_ms,
 }
 
 struct ExtendLeaseRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must: 1 to the items-per-call limit; each id once. */
+  /** Required: 1 to the items-per-call limit; each id once. */
   2: optional list<Extension> extensions,
   3: optional i64 timeout_ms,
-  /** Set by a host that passes the call on; such a call is never passed on again. */
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
   4: optional bool forwarded,
 }
 
 struct ReleaseRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must: 1 to the items-per-call limit; each id once. The items are ready again, and the attempts do not count. */
+  /** Required: 1 to the items-per-call limit; each id once. The items are READY again, and the delivery does not count as an attempt. */
   2: optional list<Lease> leases,
   3: optional i64 timeout_ms,
-  /** Set by a host that passes the call on; such a call is never passed on again. */
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
   4: optional bool forwarded,
 }
 
@@ -364,23 +363,23 @@ struct OutcomesReply {
 // ---------------------------------------------------------------- discovery
 
 struct TopicFilter {
-  /** Only topics whose name begins so. */
+  /** Only topics whose name has this prefix. */
   1: optional string prefix,
-  /** Only topics with at least one item in one of these states. Missing: READY or LEASED, which is what "active" means. */
+  /** Only topics with an item in one of these states. Missing: READY or LEASED, the *active* topics. */
   2: optional list<ItemState> states,
-  /** Only the topics of this host's own shards; otherwise of the whole tier. */
+  /** Only topics of this host's shards. Otherwise topics of the whole tier. */
   3: optional bool local_only,
 }
 
 struct Page {
-  /** At most so many rows; default 100, at most 1,000. */
+  /** The most rows to return; default 100, at most 1,000. */
   1: optional i32 limit,
   /** Continue after this cursor of an earlier reply. */
   2: optional string cursor,
 }
 
 struct GetActiveTopicsRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
   2: optional TopicFilter filter,
   3: optional Page page,
@@ -396,16 +395,16 @@ struct TopicStats {
   /** The priority of the next item to be delivered. */
   6: optional i32 best_priority,
   /**
-   * Since the earliest deliver-after time of the ready items, among those of the best 50 priorities that the hosts hold
-   * in memory.
+   * The time since the earliest deliver-after of the ready items, among the best 50 priorities that the hosts hold in
+   * memory.
    */
   7: optional i64 oldest_ready_age_ms,
-  /** Until the next deferred item comes due or the next lease ends. Missing in this version: no host keeps it by topic. */
+  /** The time until the next deferred item is due or the next lease ends. Always missing in this version. */
   8: optional i64 next_due_in_ms,
   9: optional bool paused,
   /**
-   * There is more than is counted: an owner has changed and counts anew, some shard is not served now, or some host has
-   * not told everything yet.
+   * The counts are too low: a new owner is still counting, a shard is not served now, or the gossip of a host is not
+   * complete yet.
    */
   10: optional bool counts_lag,
 }
@@ -419,117 +418,117 @@ struct GetActiveTopicsReply {
 // ------------------------------------------------------- single items, filters
 
 struct PeekRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must. */
+  /** Required. */
   2: optional string topic,
   /** Default READY; best first. */
   3: optional ItemState state,
   4: optional Page page,
   5: optional bool with_payload,
   6: optional i64 timeout_ms,
-  /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
+  /** Set by a host that forwards the call: the called host answers for its own shards only. For hosts only. */
   7: optional bool forwarded,
-  /** With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are. */
+  /** With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves. */
   8: optional list<i32> shards,
 }
 
 struct ItemsReply {
   1: optional list<ItemView> items,
   2: optional string next_cursor,
-  /** To a call with `forwarded`: for each item the cursor of a page that begins after it. */
+  /** With `forwarded`: for each item the cursor of a page that begins after it. */
   3: optional list<string> cursors,
 }
 
 struct GetItemRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must. */
+  /** Required. */
   2: optional string id,
   3: optional bool with_payload,
   4: optional i64 timeout_ms,
-  /** Set by a host that passes the call on; such a call is never passed on again. */
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
   5: optional bool forwarded,
 }
 
 struct ExplainReply {
-  /** Missing: it is not there, or its shard cannot be asked. */
+  /** Missing: there is no such item, or its shard is not served. */
   1: optional ItemView item,
-  /** Why the item is not delivered, one sentence each, the weightiest first. Their words may change. */
+  /** Why the item is not delivered: sentences, the most important first. Their words may change. */
   2: optional list<string> reasons,
-  /** What would change it, one sentence each. */
+  /** What would change it: sentences. */
   3: optional list<string> remedies,
-  /** READY: items of the topic that come before it, on the host that was asked; missing when not counted. */
+  /** READY: the items of the topic that are delivered before it, on the called host; missing if they were not counted. */
   4: optional i64 better_items,
-  /** There are more: counting stops at a limit of the host. */
+  /** There are more than `better_items`: the host stops counting at a limit. */
   5: optional bool better_items_more,
-  /** It is not there: no item of this namespace has the id, any more or at all. */
+  /** No item of this namespace has this id, or has it any more. */
   6: optional bool absent,
 }
 
 struct CancelRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must: 1 to the items-per-call limit; each id once. */
+  /** Required: 1 to the items-per-call limit; each id once. */
   2: optional list<string> ids,
   3: optional i64 timeout_ms,
-  /** Set by a host that passes the call on; such a call is never passed on again. */
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
   4: optional bool forwarded,
 }
 
-/** What to change; a missing field stays as it is. Must: one field at least. */
+/** The fields to change. A missing field stays as it is. At least one field is required. */
 struct Change {
   1: optional i32 priority,
   /**
-   * Not delivered before this much time has passed; 0 means now. Of READY and DEFERRED items only, and never as long
-   * as their TTL: otherwise the item is refused with INVALID_ARGUMENT and not changed at all. A READY item that is to
-   * be delivered now keeps its place among its equals. At most one of delay_ms and deliver_after_ms.
+   * Not delivered before this time has passed; 0 means now. Only for READY and DEFERRED items, and shorter than the rest
+   * of their TTL: otherwise the item fails with INVALID_ARGUMENT and is not changed. A READY item with 0 keeps its place
+   * in the order. At most one of delay_ms and deliver_after_ms.
    */
   2: optional i64 delay_ms,
-  /** Not delivered before this moment: milliseconds since 1970-01-01 UTC; the same holds. */
+  /** Not delivered before this moment: milliseconds since 1970-01-01 UTC; otherwise as delay_ms. */
   3: optional i64 deliver_after_ms,
   /** Replaces the metadata. */
   4: optional binary metadata,
 }
 
 struct UpdateRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must: 1 to the items-per-call limit; each id once. */
+  /** Required: 1 to the items-per-call limit; each id once. */
   2: optional list<string> ids,
-  /** Must. */
+  /** Required. */
   3: optional Change change,
   4: optional i64 timeout_ms,
-  /** Set by a host that passes the call on; such a call is never passed on again. */
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
   5: optional bool forwarded,
 }
 
-/** Items that match all of it; a missing field matches every item. Bounds are included. */
+/** Selects the items that match all fields. A missing field matches every item. Bounds are inclusive. */
 struct ItemFilter {
   1: optional string topic,
   2: optional list<ItemState> states,
   3: optional i32 priority_min,
   4: optional i32 priority_max,
-  /** Time since the enqueue, when the count or the first page begins. Items enqueued later never match. */
+  /** The time since the enqueue, at the start of the count or of the first page. Items enqueued later never match. */
   5: optional i64 age_min_ms,
   6: optional i64 age_max_ms,
 }
 
 struct CountItemsRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must. */
+  /** Required. */
   2: optional ItemFilter filter,
   3: optional i64 timeout_ms,
-  /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
+  /** Set by a host that forwards the call: the called host answers for its own shards only. For hosts only. */
   4: optional bool forwarded,
-  /** With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are. */
+  /** With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves. */
   5: optional list<i32> shards,
 }
 
 struct CountItemsReply {
   1: optional i64 items,
-  /** Missing where the items were counted without being read: by topic and states alone. */
+  /** Missing for a filter by topic and states only, since no item is read then. */
   2: optional i64 payload_bytes,
 }
 
@@ -540,31 +539,31 @@ enum BulkAction {
 }
 
 struct BulkRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must. */
+  /** Required. */
   2: optional ItemFilter filter,
-  /** Must. With REDRIVE, the filter's states are DEAD or missing. */
+  /** Required. With REDRIVE, the filter's states are DEAD or missing. */
   3: optional BulkAction action,
-  /** With UPDATE: must. */
+  /** Required with UPDATE. */
   4: optional Change change,
   5: optional Page page,
   6: optional i64 timeout_ms,
-  /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
+  /** Set by a host that forwards the call: the called host answers for its own shards only. For hosts only. */
   7: optional bool forwarded,
-  /** With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are. */
+  /** With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves. */
   8: optional list<i32> shards,
 }
 
 struct BulkReply {
-  /** Changed by this page. Perhaps none, and yet not done: a page looks at a bounded number of items. */
+  /** The items that this page changed. 0 does not mean done: a page reads a bounded number of items. */
   1: optional i64 items,
   /**
-   * Missing: done. Call again with it otherwise; a page repeated does no harm. An item that changes its state or
-   * topic's order meanwhile may be passed over: count again in the end, and begin anew where some are left.
+   * Missing: done. Otherwise call again with it; it is safe to repeat a page. An item whose state or order changes
+   * meanwhile may be missed: count at the end, and start again if items are left.
    */
   2: optional string next_cursor,
-  /** Items of this page that match and cannot be changed so (a leased item's time, a delay beyond the TTL). */
+  /** The items of this page that match but cannot be changed this way, such as a leased item's delay or a delay beyond the TTL. */
   3: optional i64 refused,
   /** Why the first of them was refused. */
   4: optional Error refusal,
@@ -573,42 +572,42 @@ struct BulkReply {
 // ----------------------------------------------------------- dead items
 
 struct ListDeadRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Missing: of all topics. */
+  /** Missing: all topics. */
   2: optional string topic,
   3: optional Page page,
   4: optional bool with_payload,
   5: optional i64 timeout_ms,
-  /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
+  /** Set by a host that forwards the call: the called host answers for its own shards only. For hosts only. */
   6: optional bool forwarded,
-  /** With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are. */
+  /** With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves. */
   7: optional list<i32> shards,
 }
 
 struct RedriveRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must: 1 to the items-per-call limit; each id once. They are ready with fresh attempts and a fresh TTL. */
+  /** Required: 1 to the items-per-call limit; each id once. The items are READY; their attempts and TTL start again. */
   2: optional list<string> ids,
   3: optional i64 timeout_ms,
-  /** Set by a host that passes the call on; such a call is never passed on again. */
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
   4: optional bool forwarded,
 }
 
 // ------------------------------------------------- namespaces, grants, topics
 
-/** Of one namespace. In a reply: what holds, the host's defaults included. */
+/** The settings of a namespace. A reply holds all of them, with the host's defaults. */
 struct NamespaceSettings {
   1: optional string name,
   /**
-   * The hosts that serve it. Default: those of the tier of the host that is asked, which serves no other. It is recorded
-   * when the namespace is created and does not change; hosts of other tiers refuse its new items with INVALID_ARGUMENT.
+   * The tier of the hosts that serve it. Default: the tier of the called host, which serves no other. It is recorded
+   * when the namespace is created and does not change. Hosts of other tiers refuse its new items with INVALID_ARGUMENT.
    */
   2: optional string tier,
-  /** Enqueues a minute over all hosts; 0: unlimited. */
+  /** Enqueues per minute over all hosts; 0: no limit. */
   3: optional i64 enqueues_per_minute,
-  /** With the next two, 0 means unlimited. */
+  /** For this and the next two fields, 0 means no limit. */
   4: optional i64 backlog_items_max,
   5: optional i64 backlog_bytes_max,
   6: optional i32 topics_max,
@@ -619,25 +618,25 @@ struct NamespaceSettings {
   11: optional i64 backoff_ms_max,
   12: optional i64 dead_retention_ms,
   13: optional i64 key_window_ms,
-  /** Share of a busy host, relative to the other namespaces. Default 1. */
+  /** The part of a busy host, relative to other namespaces. Default 1. */
   14: optional i32 weight,
   15: optional i64 lease_ms_max,
   16: optional i32 metadata_bytes_max,
 }
 
 struct SetNamespaceRequest {
-  /** Must: settings.name. With update, a missing setting stays as it is. */
+  /** Required: settings.name. With update, a missing setting stays as it is. */
   1: optional NamespaceSettings settings,
   2: optional i64 timeout_ms,
 }
 
 struct NamespaceRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
   2: optional i64 timeout_ms,
-  /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
+  /** Set by a host that forwards the call: the called host answers for its own shards only. For hosts only. */
   3: optional bool forwarded,
-  /** With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are. */
+  /** With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves. */
   4: optional list<i32> shards,
 }
 
@@ -651,14 +650,14 @@ struct NamespacesReply {
   2: optional string next_cursor,
 }
 
-/** What is not counted is missing. */
+/** A missing field was not counted. */
 struct UsageReply {
   1: optional i64 items,
   2: optional i64 bytes,
-  /** In a cluster missing where a host has more than 10,000. */
+  /** In a cluster, missing if a host has more than 10,000 topics. */
   3: optional i32 topics,
   4: optional i64 enqueues_last_minute,
-  /** To a call with `forwarded`: the names of the topics, where they are 10,000 at most. */
+  /** With `forwarded`: the names of the topics, if there are at most 10,000. */
   5: optional list<string> topic_names,
 }
 
@@ -675,7 +674,7 @@ struct Grant {
 }
 
 struct GrantRequest {
-  /** Must. An empty list of permissions revokes. */
+  /** Required. An empty list of permissions revokes the grant. */
   1: optional Grant grant,
   2: optional i64 timeout_ms,
 }
@@ -686,23 +685,23 @@ struct GrantsReply {
 }
 
 struct TopicRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must. */
+  /** Required. */
   2: optional string topic,
   3: optional i64 timeout_ms,
-  /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
+  /** Set by a host that forwards the call: the called host answers for its own shards only. For hosts only. */
   4: optional bool forwarded,
-  /** With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are. */
+  /** With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves. */
   5: optional list<i32> shards,
 }
 
 struct BindTopicRequest {
-  /** Must. */
+  /** Required. */
   1: optional string namespace_name,
-  /** Must. */
+  /** Required. */
   2: optional string topic,
-  /** Only hosts of these regions hand out the topic; empty: all. */
+  /** Only hosts of these regions deliver the topic; empty: all. */
   3: optional list<string> regions,
   4: optional i64 timeout_ms,
 }
@@ -711,47 +710,47 @@ struct DoneReply {
 }
 
 struct PurgeReply {
-  /** How many those were, as far as they are counted; 0 for a topic that is not there. Their rows go later, in batches. */
+  /** The items purged, as far as they were counted; 0 if there is no such topic. Their rows are deleted later, in batches. */
   1: optional i64 items,
 }
 
 struct ConfigDocument {
-  /** The namespaces, grants, pauses, limits and slots, as JSON. */
+  /** The namespaces, grants, pauses, limits and key slots, as JSON. */
   1: optional string json,
   2: optional i64 timeout_ms,
 }
 
 // --------------------------------------------------------- shards and hosts
 
-/** A shard, who should own it, and how far that is. */
+/** A shard, the host that should own it, and its state. */
 struct ShardInfo {
   1: optional i32 shard,
   2: optional string tier,
-  /** Missing: nobody should own it now. */
+  /** Missing: no host should own it now. */
   3: optional HostAddress owner,
-  /** The number of that ownership; 0: there was none yet. */
+  /** The epoch of that ownership; 0: there was none yet. */
   4: optional i64 epoch,
   /** free, acquiring, recovering, owned, draining or lost. */
   5: optional string state,
-  /** What waits to be written; missing where another host owns it. */
+  /** The operations that wait for a flush; missing if another host owns the shard. */
   6: optional i64 queued_items,
-  /** Of its primary; hosts of this region are preferred. */
+  /** The region of its database's primary; hosts of this region are preferred as owners. */
   7: optional string region,
-  /** Why it is not served, when it is not. */
+  /** Why it is not served, if it is not. */
   8: optional string reason,
   /** The owner's name. */
   9: optional string owner_name,
-  /** The name under which every host's configuration holds its database. */
+  /** The name of its database in the configuration of every host. */
   10: optional string database_name,
-  /** The work it makes, relative to other shards. */
+  /** Its work, relative to other shards. */
   11: optional i32 weight,
-  /** It takes no new items. */
+  /** It accepts no new items. */
   12: optional bool draining,
-  /** The name of the host that it was moved to, and stays at while that is there. */
+  /** The name of the host to which it was moved. It stays there as long as that host runs. */
   13: optional string pinned_to,
   /**
-   * The slots of idempotency keys that it holds: 128 bytes, slot 0 is the lowest bit of the first. Missing: none, or not
-   * known. In getRouting only.
+   * Its key slots: 128 bytes; slot 0 is the lowest bit of the first byte. Missing: it has none, or they are not known.
+   * In getRouting only.
    */
   14: optional binary key_slots,
 }
@@ -762,27 +761,27 @@ struct ShardsReply {
 }
 
 struct AddShardRequest {
-  /** Must: 0 or more, of a shard that is not there. */
+  /** Required: 0 or more, and not the number of an existing shard. */
   1: optional i32 shard,
-  /** Must: the name under which the hosts' configurations hold its database. */
+  /** Required: the name of its database in the configuration of every host. */
   2: optional string database_name,
-  /** Default: that of the host that is asked. */
+  /** Default: the tier of the called host. */
   3: optional string tier,
-  /** The work it makes, relative to other shards, from 1. Default 1. */
+  /** Its work, relative to other shards, at least 1. Default 1. */
   4: optional i32 weight,
-  /** Of its primary. Default: none. */
+  /** The region of its database's primary. Default: none. */
   5: optional string region,
   6: optional i64 timeout_ms,
 }
 
 struct ShardRequest {
-  /** Must. */
+  /** Required. */
   1: optional i32 shard,
-  /** With moveShard: the host to move it to, by its address or its name; neither: the planner chooses again. */
+  /** With moveShard: the address of the new host. Without address and name the planner chooses the host. */
   2: optional HostAddress target,
   3: optional i64 timeout_ms,
   4: optional string target_name,
-  /** With removeShard: also a shard that takes new items. */
+  /** With removeShard: remove a shard that is not drained. */
   5: optional bool force,
 }
 
@@ -790,20 +789,20 @@ struct HostInfo {
   1: optional HostAddress address,
   2: optional string region,
   3: optional string tier,
-  /** How many it should own. */
+  /** The number of shards that it should own. */
   4: optional i32 shards,
-  /** It shall own nothing. */
+  /** It is drained: it shall own no shard. */
   5: optional bool draining,
-  /** What waits there to be written, in items, as it told last. */
+  /** The items that wait there for a flush, as it reported last. */
   6: optional double load,
   7: optional string version,
-  /** Stays over restarts. */
+  /** The same after a restart. */
   8: optional string name,
-  /** Of this run of the host; no two have the same. */
+  /** Identifies this run of the host. No two runs have the same. */
   9: optional string nonce,
-  /** How much it can take, relative to other hosts. */
+  /** Its part of the work, relative to other hosts. */
   10: optional i32 capacity,
-  /** It is stopping, and gives its shards back. */
+  /** It is stopping and hands its shards over. */
   11: optional bool leaving,
 }
 
@@ -812,7 +811,7 @@ struct HostsReply {
   2: optional string next_cursor,
 }
 
-/** A host, by its address or its name: one of the two must be there. */
+/** A host, by its address or its name. One of the two is required. */
 struct HostRequest {
   1: optional HostAddress host,
   2: optional i64 timeout_ms,
@@ -820,85 +819,85 @@ struct HostRequest {
 }
 
 struct GetRoutingRequest {
-  /** The version the caller has; the reply is without hosts and shards when it is still the newest. */
+  /** The version that the caller has. If it is still the newest, the reply has no hosts and shards. */
   1: optional i64 version,
   2: optional i64 timeout_ms,
-  /** The caller takes what changed since `version`, where the host remembers that, in place of everything. */
+  /** The caller accepts only the changes since `version`, if the host remembers them. */
   3: optional bool changes,
 }
 
-/** Equal versions are equal maps, whichever host was asked. Loads are no part of a map. */
+/** A routing table. Equal versions are equal tables, from any host. Loads are not part of the table. */
 struct GetRoutingReply {
   1: optional i64 version,
   2: optional list<HostInfo> hosts,
   3: optional list<ShardInfo> shards,
-  /** Of the host that answers. */
+  /** The tier of the answering host. */
   4: optional string tier,
   /**
-   * `hosts` and `shards` are those that came or changed since this version, which is the one that was named; the others
-   * are as they were, but for those that went. Missing: they are all there are.
+   * Present: `hosts` and `shards` hold only those that are new or changed since this version, the caller's. Missing:
+   * they hold all.
    */
   5: optional i64 since,
-  /** Nonces of the hosts that went. */
+  /** With `since`: nonces of the removed hosts. */
   6: optional list<string> removed_hosts,
   7: optional list<i32> removed_shards,
-  /** Only where the caller takes changes: what waits now at each host of the map to be written, in items, hosts by nonce. */
+  /** With `changes` only: the items that wait for a flush at each host of the table, in the order of the nonces. */
   8: optional list<double> loads,
 }
 
 // ------------------------------------------------------------ between hosts
 
-/** A topic at one host. Without `ready`: it holds nothing there any more. */
+/** A topic at one host. Without `ready`: the host holds none of its items any more. */
 struct TopicUpdate {
   1: optional string namespace_name,
   2: optional string topic,
-  /** While the counts lag, 1 at least where there may be READY items. */
+  /** At least 1 while the counts lag and there may be READY items. */
   3: optional i64 ready,
   4: optional i64 deferred,
   5: optional i64 leased,
   6: optional i64 dead,
-  /** Of the best READY item; missing also where the host has not read yet which that is. */
+  /** The priority of the best READY item; missing if there is none, or if the host has not read it yet. */
   7: optional i32 best_priority,
   8: optional i64 oldest_ready_age_ms,
   9: optional bool counts_lag,
 }
 
-/** What a namespace asks of one host, and has there. */
+/** The enqueues and the backlog of a namespace at one host. */
 struct NamespaceDemand {
   1: optional string namespace_name,
-  /** Items that were to be enqueued lately, taken or refused, as a rate. */
+  /** The recent rate of items in enqueues, accepted or refused. */
   2: optional i64 enqueues_per_minute,
   3: optional i64 items,
   4: optional i64 payload_bytes,
-  /** Items that the host has taken in all; only differences mean anything. */
+  /** The items that the host has accepted in all. Only differences have a meaning. */
   5: optional i64 enqueued_items,
 }
 
 struct GossipRequest {
-  /** The version of the last reply that the asking host has whole; missing: it has nothing. */
+  /** The version of the last reply that the calling host has completely; missing: it has none. */
   1: optional i64 version,
   2: optional i64 timeout_ms,
-  /** That of the same reply, if there was `more`. */
+  /** `whole_since` of the same reply, if that had `more`. */
   3: optional i64 full_since,
-  /** There was `more`, and this asks for it, not for what has changed since. */
+  /** The last reply had `more`: this requests the next page, and not the changes since. */
   4: optional bool continuation,
 }
 
 struct GossipReply {
   1: optional i64 version,
-  /** What changed since the version that was named. */
+  /** The topics that changed since the version of the request. */
   2: optional list<TopicUpdate> topics,
-  /** `topics` is all there is: what is not in it, or in the pages that follow, is gone. */
+  /** `topics` and the following pages hold all topics of the host. Others are to be removed. */
   3: optional bool full,
-  /** There is more: ask again, with this reply's version and `full_since`, and `continuation`. */
+  /** There is another page: call again with this reply's version and `full_since`, and with `continuation`. */
   4: optional bool more,
-  /** Of every namespace with a limit that was asked for, or holds, anything. */
+  /** The demand of each namespace with a limit that has enqueues or items. */
   5: optional list<NamespaceDemand> demands,
-  /** What waits to be written, in items. */
+  /** The items that wait for a flush. */
   6: optional double load,
-  /** Some shard takes new items. */
+  /** Some shard accepts new items. */
   7: optional bool accepts_items,
-  /** While all there is is told, from the first page to the last: the version when that began. */
+  /** In all pages of a whole reply: the version at the first page. */
   8: optional i64 full_since,
 }
 
@@ -906,118 +905,118 @@ struct GossipReply {
 
 service Foqs {
   /**
-   * Binds a principal to the connection. Where the host asks who calls, every other call before is UNAUTHENTICATED.
-   * A wrong token is UNAUTHENTICATED too, late, and the connection has no principal afterwards; it is closed after a
-   * few of them.
+   * Binds a principal to the connection. If the host requires authentication, any earlier call is UNAUTHENTICATED.
+   * A wrong token is UNAUTHENTICATED too, after a delay. The connection then has no principal, and it is closed after a
+   * few wrong tokens.
    */
   AuthenticateReply authenticate(1: AuthenticateRequest request) throws (1: CallFailed failed),
 
   /** Adds items. An id in the reply means that the item is committed. */
   EnqueueReply enqueue(1: EnqueueRequest request) throws (1: CallFailed failed),
 
-  /** Leases the best ready items of the topics asked for, waiting for some when there are none. */
+  /** Leases the best ready items of the topics. Waits for items if there are none. */
   DequeueReply dequeue(1: DequeueRequest request) throws (1: CallFailed failed),
 
   /**
-   * Done: deletes the items. Valid until the item is leased again, even after
-   * the lease ended; a superseded token is STALE_LEASE. Acking an item that is
-   * already gone is a success with `already_gone`.
+   * Deletes items that are done. A token is valid until the item is leased
+   * again, even after the lease ended; then it is STALE_LEASE. The ack of an item
+   * that does not exist any more is a success with `already_gone`.
    */
   OutcomesReply ack(1: AckRequest request) throws (1: CallFailed failed),
 
-  /** Not done: to be delivered again, now, later, by backoff, or never (dead). Valid only while leased. */
+  /** Returns items that are not done: they are delivered again at once, later or after a backoff, or they are dead. Only while the lease lasts. */
   OutcomesReply nack(1: NackRequest request) throws (1: CallFailed failed),
 
-  /** Needs more time. Valid only while leased. */
+  /** Moves the end of leases. Only while the lease lasts. */
   OutcomesReply extendLease(1: ExtendLeaseRequest request) throws (1: CallFailed failed),
 
-  /** Not tried: gives items back without counting the attempt. Valid only while leased. */
+  /** Returns items that were not tried, without counting the attempt. Only while the lease lasts. */
   OutcomesReply release(1: ReleaseRequest request) throws (1: CallFailed failed),
 
   /**
-   * The topics with items, by name, of the whole tier: of the called host's shards as they are, of other hosts' as they
-   * told last, about a second ago. While some shard is not served, or some host has not told everything yet, the counts
-   * lag, and topics of that shard or host alone are not listed; while none is served, it is UNAVAILABLE. While a shard
-   * goes from one host to another, its items may be counted twice for as long.
+   * Lists the topics with items of the whole tier, by name. The counts of other hosts are about a second old. While a
+   * shard is not served, or the gossip of a host is not complete, the counts lag, and topics of only that shard or host
+   * are missing. If no shard is served, the call is UNAVAILABLE. While a shard moves from one host to another, its items
+   * may be counted twice.
    */
   GetActiveTopicsReply getActiveTopics(1: GetActiveTopicsRequest request) throws (1: CallFailed failed),
 
-  /** Looks at items of a topic without delivering them. */
+  /** Shows items of a topic without delivering them. */
   ItemsReply peek(1: PeekRequest request) throws (1: CallFailed failed),
 
-  /** Looks at one item. */
+  /** Shows one item. */
   ItemView getItem(1: GetItemRequest request) throws (1: CallFailed failed),
 
-  /** Says why an item is not delivered, and what would change it; of one that is gone too, and of one that cannot be read. */
+  /** Explains why an item is not delivered and what would change it, also for an item that does not exist or cannot be read. */
   ExplainReply explain(1: GetItemRequest request) throws (1: CallFailed failed),
 
-  /** Deletes items in any state. A leased one's consumer finds it gone when it acks. */
+  /** Deletes items in any state. The ack of a leased one then replies `already_gone`. */
   OutcomesReply cancel(1: CancelRequest request) throws (1: CallFailed failed),
 
-  /** Changes priority, delay or metadata of items in any state; of a leased or dead one no time. */
+  /** Changes priority, delay or metadata of items in any state; the delay only of ready and deferred items. */
   OutcomesReply update(1: UpdateRequest request) throws (1: CallFailed failed),
 
-  /** Counts what a filter matches, before a bulk call. */
+  /** Counts the items that match a filter, before a bulk call. */
   CountItemsReply countItems(1: CountItemsRequest request) throws (1: CallFailed failed),
 
-  /** Cancels, updates or redrives what a filter matches, a page a call. */
+  /** Cancels, updates or redrives the items that match a filter, one page per call. */
   BulkReply bulk(1: BulkRequest request) throws (1: CallFailed failed),
 
-  /** Dead items by shard, then topic, then as they would be delivered. A page may be short, even empty, and not the last. */
+  /** Lists dead items by shard, then topic, then order of delivery. A page may be short or empty and still not the last. */
   ItemsReply listDead(1: ListDeadRequest request) throws (1: CallFailed failed),
-  /** Makes dead items ready again; one that is not dead is NOT_FOUND. */
+  /** Makes dead items READY again. An item that is not dead is NOT_FOUND. */
   OutcomesReply redrive(1: RedriveRequest request) throws (1: CallFailed failed),
 
-  /** What is not set is as the host has it by default. Repeating the call with the same settings changes nothing. */
+  /** Creates a namespace. Other settings have the host's defaults. A repeated call with the same settings changes nothing. */
   NamespaceSettings createNamespace(1: SetNamespaceRequest request) throws (1: CallFailed failed),
   NamespaceSettings updateNamespace(1: SetNamespaceRequest request) throws (1: CallFailed failed),
   NamespaceSettings getNamespace(1: NamespaceRequest request) throws (1: CallFailed failed),
   NamespacesReply listNamespaces(1: ListRequest request) throws (1: CallFailed failed),
-  /** Refused with INVALID_ARGUMENT while the namespace holds items. */
+  /** Deletes a namespace. Refused with INVALID_ARGUMENT while it holds items. */
   DoneReply deleteNamespace(1: NamespaceRequest request) throws (1: CallFailed failed),
   UsageReply getUsage(1: NamespaceRequest request) throws (1: CallFailed failed),
 
   DoneReply setGrant(1: GrantRequest request) throws (1: CallFailed failed),
   GrantsReply listGrants(1: NamespaceRequest request) throws (1: CallFailed failed),
 
-  /** No more hand-outs of the topic until resumed; outlives the topic's emptiness. */
+  /** Stops deliveries of the topic until it is resumed, even if the topic is empty meanwhile. */
   DoneReply pauseTopic(1: TopicRequest request) throws (1: CallFailed failed),
   DoneReply resumeTopic(1: TopicRequest request) throws (1: CallFailed failed),
   /**
    * Deletes all items that the topic holds now, in every state: none of them is delivered, listed or counted any more.
-   * An item that is enqueued while the call runs may survive; a lease that is held may be acked, and finds the item
-   * already gone. UNKNOWN_OUTCOME: some of them may be left; call again.
+   * An item that is enqueued during the call may survive. The ack of a leased one replies `already_gone`. After
+   * UNKNOWN_OUTCOME some items may be left: call again.
    */
   PurgeReply purgeTopic(1: TopicRequest request) throws (1: CallFailed failed),
   DoneReply bindTopic(1: BindTopicRequest request) throws (1: CallFailed failed),
 
   ConfigDocument exportConfig(1: ListRequest request) throws (1: CallFailed failed),
-  /** Replaces all of it. INVALID_ARGUMENT when a namespace that the document lacks holds items. */
+  /** Replaces the whole catalog. INVALID_ARGUMENT if a namespace that is not in the document holds items. */
   DoneReply importConfig(1: ConfigDocument request) throws (1: CallFailed failed),
 
-  /** Shards by number; of the whole cluster, from any of its hosts. */
+  /** Lists the shards of the cluster by number. Any host answers. */
   ShardsReply listShards(1: ListRequest request) throws (1: CallFailed failed),
   /**
-   * The calls that change which shards and hosts there are, and where shards go, say what is wanted, and are done when
-   * that is recorded; the hosts follow within seconds. Each may be repeated. A host that is alone answers NOT_IMPLEMENTED.
+   * Adds a shard. This call and those that remove, move and drain return when the change is recorded; the hosts follow
+   * within seconds. Each may be repeated. A single host answers NOT_IMPLEMENTED.
    */
   DoneReply addShard(1: AddShardRequest request) throws (1: CallFailed failed),
-  /** Forgets a drained shard: nobody serves it any more. Its tables stay, with the items that it may still hold. */
+  /** Removes a drained shard from the cluster. Its tables stay, with the items that it may still hold. */
   DoneReply removeShard(1: ShardRequest request) throws (1: CallFailed failed),
-  /** Hands a shard over to a host, which keeps it while it is there. */
+  /** Hands a shard over to a host, which keeps it as long as it runs. */
   DoneReply moveShard(1: ShardRequest request) throws (1: CallFailed failed),
-  /** The shard takes no new items; what it holds is delivered. */
+  /** Stops new items for a shard. Its items are still delivered. */
   DoneReply drainShard(1: ShardRequest request) throws (1: CallFailed failed),
   DoneReply undrainShard(1: ShardRequest request) throws (1: CallFailed failed),
-  /** Hosts by name; those of the whole cluster that are there now, from any of them. */
+  /** Lists the running hosts of the cluster by name. Any host answers. */
   HostsReply listHosts(1: ListRequest request) throws (1: CallFailed failed),
-  /** The host's shards are handed over to others, and it gets none until undrained, over restarts too. */
+  /** Hands the host's shards over to others. It gets none until it is undrained, even after a restart. */
   DoneReply drainHost(1: HostRequest request) throws (1: CallFailed failed),
   DoneReply undrainHost(1: HostRequest request) throws (1: CallFailed failed),
 
-  /** Hosts and the shard map; any host answers. What waits in queues is not part of the version. */
+  /** Returns the routing table. Any host answers. Loads are not part of the version. */
   GetRoutingReply getRouting(1: GetRoutingRequest request) throws (1: CallFailed failed),
 
-  /** What the called host has, and what is asked of it; hosts of a tier ask each other about once a second. For hosts alone. */
+  /** Returns the topics of the called host and the demand there. Hosts of a tier call each other about once a second. For hosts only. */
   GossipReply gossip(1: GossipRequest request) throws (1: CallFailed failed),
 }

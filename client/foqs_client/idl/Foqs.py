@@ -22,9 +22,9 @@ all_structs = []
 class Iface(object):
     def authenticate(self, request):
         """
-        Binds a principal to the connection. Where the host asks who calls, every other call before is UNAUTHENTICATED.
-        A wrong token is UNAUTHENTICATED too, late, and the connection has no principal afterwards; it is closed after a
-        few of them.
+        Binds a principal to the connection. If the host requires authentication, any earlier call is UNAUTHENTICATED.
+        A wrong token is UNAUTHENTICATED too, after a delay. The connection then has no principal, and it is closed after a
+        few wrong tokens.
 
         Parameters:
          - request
@@ -44,7 +44,7 @@ class Iface(object):
 
     def dequeue(self, request):
         """
-        Leases the best ready items of the topics asked for, waiting for some when there are none.
+        Leases the best ready items of the topics. Waits for items if there are none.
 
         Parameters:
          - request
@@ -54,9 +54,9 @@ class Iface(object):
 
     def ack(self, request):
         """
-        Done: deletes the items. Valid until the item is leased again, even after
-        the lease ended; a superseded token is STALE_LEASE. Acking an item that is
-        already gone is a success with `already_gone`.
+        Deletes items that are done. A token is valid until the item is leased
+        again, even after the lease ended; then it is STALE_LEASE. The ack of an item
+        that does not exist any more is a success with `already_gone`.
 
         Parameters:
          - request
@@ -66,7 +66,7 @@ class Iface(object):
 
     def nack(self, request):
         """
-        Not done: to be delivered again, now, later, by backoff, or never (dead). Valid only while leased.
+        Returns items that are not done: they are delivered again at once, later or after a backoff, or they are dead. Only while the lease lasts.
 
         Parameters:
          - request
@@ -76,7 +76,7 @@ class Iface(object):
 
     def extendLease(self, request):
         """
-        Needs more time. Valid only while leased.
+        Moves the end of leases. Only while the lease lasts.
 
         Parameters:
          - request
@@ -86,7 +86,7 @@ class Iface(object):
 
     def release(self, request):
         """
-        Not tried: gives items back without counting the attempt. Valid only while leased.
+        Returns items that were not tried, without counting the attempt. Only while the lease lasts.
 
         Parameters:
          - request
@@ -96,10 +96,10 @@ class Iface(object):
 
     def getActiveTopics(self, request):
         """
-        The topics with items, by name, of the whole tier: of the called host's shards as they are, of other hosts' as they
-        told last, about a second ago. While some shard is not served, or some host has not told everything yet, the counts
-        lag, and topics of that shard or host alone are not listed; while none is served, it is UNAVAILABLE. While a shard
-        goes from one host to another, its items may be counted twice for as long.
+        Lists the topics with items of the whole tier, by name. The counts of other hosts are about a second old. While a
+        shard is not served, or the gossip of a host is not complete, the counts lag, and topics of only that shard or host
+        are missing. If no shard is served, the call is UNAVAILABLE. While a shard moves from one host to another, its items
+        may be counted twice.
 
         Parameters:
          - request
@@ -109,7 +109,7 @@ class Iface(object):
 
     def peek(self, request):
         """
-        Looks at items of a topic without delivering them.
+        Shows items of a topic without delivering them.
 
         Parameters:
          - request
@@ -119,7 +119,7 @@ class Iface(object):
 
     def getItem(self, request):
         """
-        Looks at one item.
+        Shows one item.
 
         Parameters:
          - request
@@ -129,7 +129,7 @@ class Iface(object):
 
     def explain(self, request):
         """
-        Says why an item is not delivered, and what would change it; of one that is gone too, and of one that cannot be read.
+        Explains why an item is not delivered and what would change it, also for an item that does not exist or cannot be read.
 
         Parameters:
          - request
@@ -139,7 +139,7 @@ class Iface(object):
 
     def cancel(self, request):
         """
-        Deletes items in any state. A leased one's consumer finds it gone when it acks.
+        Deletes items in any state. The ack of a leased one then replies `already_gone`.
 
         Parameters:
          - request
@@ -149,7 +149,7 @@ class Iface(object):
 
     def update(self, request):
         """
-        Changes priority, delay or metadata of items in any state; of a leased or dead one no time.
+        Changes priority, delay or metadata of items in any state; the delay only of ready and deferred items.
 
         Parameters:
          - request
@@ -159,7 +159,7 @@ class Iface(object):
 
     def countItems(self, request):
         """
-        Counts what a filter matches, before a bulk call.
+        Counts the items that match a filter, before a bulk call.
 
         Parameters:
          - request
@@ -169,7 +169,7 @@ class Iface(object):
 
     def bulk(self, request):
         """
-        Cancels, updates or redrives what a filter matches, a page a call.
+        Cancels, updates or redrives the items that match a filter, one page per call.
 
         Parameters:
          - request
@@ -179,7 +179,7 @@ class Iface(object):
 
     def listDead(self, request):
         """
-        Dead items by shard, then topic, then as they would be delivered. A page may be short, even empty, and not the last.
+        Lists dead items by shard, then topic, then order of delivery. A page may be short or empty and still not the last.
 
         Parameters:
          - request
@@ -189,7 +189,7 @@ class Iface(object):
 
     def redrive(self, request):
         """
-        Makes dead items ready again; one that is not dead is NOT_FOUND.
+        Makes dead items READY again. An item that is not dead is NOT_FOUND.
 
         Parameters:
          - request
@@ -199,7 +199,7 @@ class Iface(object):
 
     def createNamespace(self, request):
         """
-        What is not set is as the host has it by default. Repeating the call with the same settings changes nothing.
+        Creates a namespace. Other settings have the host's defaults. A repeated call with the same settings changes nothing.
 
         Parameters:
          - request
@@ -233,7 +233,7 @@ class Iface(object):
 
     def deleteNamespace(self, request):
         """
-        Refused with INVALID_ARGUMENT while the namespace holds items.
+        Deletes a namespace. Refused with INVALID_ARGUMENT while it holds items.
 
         Parameters:
          - request
@@ -267,7 +267,7 @@ class Iface(object):
 
     def pauseTopic(self, request):
         """
-        No more hand-outs of the topic until resumed; outlives the topic's emptiness.
+        Stops deliveries of the topic until it is resumed, even if the topic is empty meanwhile.
 
         Parameters:
          - request
@@ -286,8 +286,8 @@ class Iface(object):
     def purgeTopic(self, request):
         """
         Deletes all items that the topic holds now, in every state: none of them is delivered, listed or counted any more.
-        An item that is enqueued while the call runs may survive; a lease that is held may be acked, and finds the item
-        already gone. UNKNOWN_OUTCOME: some of them may be left; call again.
+        An item that is enqueued during the call may survive. The ack of a leased one replies `already_gone`. After
+        UNKNOWN_OUTCOME some items may be left: call again.
 
         Parameters:
          - request
@@ -313,7 +313,7 @@ class Iface(object):
 
     def importConfig(self, request):
         """
-        Replaces all of it. INVALID_ARGUMENT when a namespace that the document lacks holds items.
+        Replaces the whole catalog. INVALID_ARGUMENT if a namespace that is not in the document holds items.
 
         Parameters:
          - request
@@ -323,7 +323,7 @@ class Iface(object):
 
     def listShards(self, request):
         """
-        Shards by number; of the whole cluster, from any of its hosts.
+        Lists the shards of the cluster by number. Any host answers.
 
         Parameters:
          - request
@@ -333,8 +333,8 @@ class Iface(object):
 
     def addShard(self, request):
         """
-        The calls that change which shards and hosts there are, and where shards go, say what is wanted, and are done when
-        that is recorded; the hosts follow within seconds. Each may be repeated. A host that is alone answers NOT_IMPLEMENTED.
+        Adds a shard. This call and those that remove, move and drain return when the change is recorded; the hosts follow
+        within seconds. Each may be repeated. A single host answers NOT_IMPLEMENTED.
 
         Parameters:
          - request
@@ -344,7 +344,7 @@ class Iface(object):
 
     def removeShard(self, request):
         """
-        Forgets a drained shard: nobody serves it any more. Its tables stay, with the items that it may still hold.
+        Removes a drained shard from the cluster. Its tables stay, with the items that it may still hold.
 
         Parameters:
          - request
@@ -354,7 +354,7 @@ class Iface(object):
 
     def moveShard(self, request):
         """
-        Hands a shard over to a host, which keeps it while it is there.
+        Hands a shard over to a host, which keeps it as long as it runs.
 
         Parameters:
          - request
@@ -364,7 +364,7 @@ class Iface(object):
 
     def drainShard(self, request):
         """
-        The shard takes no new items; what it holds is delivered.
+        Stops new items for a shard. Its items are still delivered.
 
         Parameters:
          - request
@@ -382,7 +382,7 @@ class Iface(object):
 
     def listHosts(self, request):
         """
-        Hosts by name; those of the whole cluster that are there now, from any of them.
+        Lists the running hosts of the cluster by name. Any host answers.
 
         Parameters:
          - request
@@ -392,7 +392,7 @@ class Iface(object):
 
     def drainHost(self, request):
         """
-        The host's shards are handed over to others, and it gets none until undrained, over restarts too.
+        Hands the host's shards over to others. It gets none until it is undrained, even after a restart.
 
         Parameters:
          - request
@@ -410,7 +410,7 @@ class Iface(object):
 
     def getRouting(self, request):
         """
-        Hosts and the shard map; any host answers. What waits in queues is not part of the version.
+        Returns the routing table. Any host answers. Loads are not part of the version.
 
         Parameters:
          - request
@@ -420,7 +420,7 @@ class Iface(object):
 
     def gossip(self, request):
         """
-        What the called host has, and what is asked of it; hosts of a tier ask each other about once a second. For hosts alone.
+        Returns the topics of the called host and the demand there. Hosts of a tier call each other about once a second. For hosts only.
 
         Parameters:
          - request
@@ -438,9 +438,9 @@ class Client(Iface):
 
     def authenticate(self, request):
         """
-        Binds a principal to the connection. Where the host asks who calls, every other call before is UNAUTHENTICATED.
-        A wrong token is UNAUTHENTICATED too, late, and the connection has no principal afterwards; it is closed after a
-        few of them.
+        Binds a principal to the connection. If the host requires authentication, any earlier call is UNAUTHENTICATED.
+        A wrong token is UNAUTHENTICATED too, after a delay. The connection then has no principal, and it is closed after a
+        few wrong tokens.
 
         Parameters:
          - request
@@ -512,7 +512,7 @@ class Client(Iface):
 
     def dequeue(self, request):
         """
-        Leases the best ready items of the topics asked for, waiting for some when there are none.
+        Leases the best ready items of the topics. Waits for items if there are none.
 
         Parameters:
          - request
@@ -548,9 +548,9 @@ class Client(Iface):
 
     def ack(self, request):
         """
-        Done: deletes the items. Valid until the item is leased again, even after
-        the lease ended; a superseded token is STALE_LEASE. Acking an item that is
-        already gone is a success with `already_gone`.
+        Deletes items that are done. A token is valid until the item is leased
+        again, even after the lease ended; then it is STALE_LEASE. The ack of an item
+        that does not exist any more is a success with `already_gone`.
 
         Parameters:
          - request
@@ -586,7 +586,7 @@ class Client(Iface):
 
     def nack(self, request):
         """
-        Not done: to be delivered again, now, later, by backoff, or never (dead). Valid only while leased.
+        Returns items that are not done: they are delivered again at once, later or after a backoff, or they are dead. Only while the lease lasts.
 
         Parameters:
          - request
@@ -622,7 +622,7 @@ class Client(Iface):
 
     def extendLease(self, request):
         """
-        Needs more time. Valid only while leased.
+        Moves the end of leases. Only while the lease lasts.
 
         Parameters:
          - request
@@ -658,7 +658,7 @@ class Client(Iface):
 
     def release(self, request):
         """
-        Not tried: gives items back without counting the attempt. Valid only while leased.
+        Returns items that were not tried, without counting the attempt. Only while the lease lasts.
 
         Parameters:
          - request
@@ -694,10 +694,10 @@ class Client(Iface):
 
     def getActiveTopics(self, request):
         """
-        The topics with items, by name, of the whole tier: of the called host's shards as they are, of other hosts' as they
-        told last, about a second ago. While some shard is not served, or some host has not told everything yet, the counts
-        lag, and topics of that shard or host alone are not listed; while none is served, it is UNAVAILABLE. While a shard
-        goes from one host to another, its items may be counted twice for as long.
+        Lists the topics with items of the whole tier, by name. The counts of other hosts are about a second old. While a
+        shard is not served, or the gossip of a host is not complete, the counts lag, and topics of only that shard or host
+        are missing. If no shard is served, the call is UNAVAILABLE. While a shard moves from one host to another, its items
+        may be counted twice.
 
         Parameters:
          - request
@@ -733,7 +733,7 @@ class Client(Iface):
 
     def peek(self, request):
         """
-        Looks at items of a topic without delivering them.
+        Shows items of a topic without delivering them.
 
         Parameters:
          - request
@@ -769,7 +769,7 @@ class Client(Iface):
 
     def getItem(self, request):
         """
-        Looks at one item.
+        Shows one item.
 
         Parameters:
          - request
@@ -805,7 +805,7 @@ class Client(Iface):
 
     def explain(self, request):
         """
-        Says why an item is not delivered, and what would change it; of one that is gone too, and of one that cannot be read.
+        Explains why an item is not delivered and what would change it, also for an item that does not exist or cannot be read.
 
         Parameters:
          - request
@@ -841,7 +841,7 @@ class Client(Iface):
 
     def cancel(self, request):
         """
-        Deletes items in any state. A leased one's consumer finds it gone when it acks.
+        Deletes items in any state. The ack of a leased one then replies `already_gone`.
 
         Parameters:
          - request
@@ -877,7 +877,7 @@ class Client(Iface):
 
     def update(self, request):
         """
-        Changes priority, delay or metadata of items in any state; of a leased or dead one no time.
+        Changes priority, delay or metadata of items in any state; the delay only of ready and deferred items.
 
         Parameters:
          - request
@@ -913,7 +913,7 @@ class Client(Iface):
 
     def countItems(self, request):
         """
-        Counts what a filter matches, before a bulk call.
+        Counts the items that match a filter, before a bulk call.
 
         Parameters:
          - request
@@ -949,7 +949,7 @@ class Client(Iface):
 
     def bulk(self, request):
         """
-        Cancels, updates or redrives what a filter matches, a page a call.
+        Cancels, updates or redrives the items that match a filter, one page per call.
 
         Parameters:
          - request
@@ -985,7 +985,7 @@ class Client(Iface):
 
     def listDead(self, request):
         """
-        Dead items by shard, then topic, then as they would be delivered. A page may be short, even empty, and not the last.
+        Lists dead items by shard, then topic, then order of delivery. A page may be short or empty and still not the last.
 
         Parameters:
          - request
@@ -1021,7 +1021,7 @@ class Client(Iface):
 
     def redrive(self, request):
         """
-        Makes dead items ready again; one that is not dead is NOT_FOUND.
+        Makes dead items READY again. An item that is not dead is NOT_FOUND.
 
         Parameters:
          - request
@@ -1057,7 +1057,7 @@ class Client(Iface):
 
     def createNamespace(self, request):
         """
-        What is not set is as the host has it by default. Repeating the call with the same settings changes nothing.
+        Creates a namespace. Other settings have the host's defaults. A repeated call with the same settings changes nothing.
 
         Parameters:
          - request
@@ -1195,7 +1195,7 @@ class Client(Iface):
 
     def deleteNamespace(self, request):
         """
-        Refused with INVALID_ARGUMENT while the namespace holds items.
+        Deletes a namespace. Refused with INVALID_ARGUMENT while it holds items.
 
         Parameters:
          - request
@@ -1333,7 +1333,7 @@ class Client(Iface):
 
     def pauseTopic(self, request):
         """
-        No more hand-outs of the topic until resumed; outlives the topic's emptiness.
+        Stops deliveries of the topic until it is resumed, even if the topic is empty meanwhile.
 
         Parameters:
          - request
@@ -1404,8 +1404,8 @@ class Client(Iface):
     def purgeTopic(self, request):
         """
         Deletes all items that the topic holds now, in every state: none of them is delivered, listed or counted any more.
-        An item that is enqueued while the call runs may survive; a lease that is held may be acked, and finds the item
-        already gone. UNKNOWN_OUTCOME: some of them may be left; call again.
+        An item that is enqueued during the call may survive. The ack of a leased one replies `already_gone`. After
+        UNKNOWN_OUTCOME some items may be left: call again.
 
         Parameters:
          - request
@@ -1509,7 +1509,7 @@ class Client(Iface):
 
     def importConfig(self, request):
         """
-        Replaces all of it. INVALID_ARGUMENT when a namespace that the document lacks holds items.
+        Replaces the whole catalog. INVALID_ARGUMENT if a namespace that is not in the document holds items.
 
         Parameters:
          - request
@@ -1545,7 +1545,7 @@ class Client(Iface):
 
     def listShards(self, request):
         """
-        Shards by number; of the whole cluster, from any of its hosts.
+        Lists the shards of the cluster by number. Any host answers.
 
         Parameters:
          - request
@@ -1581,8 +1581,8 @@ class Client(Iface):
 
     def addShard(self, request):
         """
-        The calls that change which shards and hosts there are, and where shards go, say what is wanted, and are done when
-        that is recorded; the hosts follow within seconds. Each may be repeated. A host that is alone answers NOT_IMPLEMENTED.
+        Adds a shard. This call and those that remove, move and drain return when the change is recorded; the hosts follow
+        within seconds. Each may be repeated. A single host answers NOT_IMPLEMENTED.
 
         Parameters:
          - request
@@ -1618,7 +1618,7 @@ class Client(Iface):
 
     def removeShard(self, request):
         """
-        Forgets a drained shard: nobody serves it any more. Its tables stay, with the items that it may still hold.
+        Removes a drained shard from the cluster. Its tables stay, with the items that it may still hold.
 
         Parameters:
          - request
@@ -1654,7 +1654,7 @@ class Client(Iface):
 
     def moveShard(self, request):
         """
-        Hands a shard over to a host, which keeps it while it is there.
+        Hands a shard over to a host, which keeps it as long as it runs.
 
         Parameters:
          - request
@@ -1690,7 +1690,7 @@ class Client(Iface):
 
     def drainShard(self, request):
         """
-        The shard takes no new items; what it holds is delivered.
+        Stops new items for a shard. Its items are still delivered.
 
         Parameters:
          - request
@@ -1760,7 +1760,7 @@ class Client(Iface):
 
     def listHosts(self, request):
         """
-        Hosts by name; those of the whole cluster that are there now, from any of them.
+        Lists the running hosts of the cluster by name. Any host answers.
 
         Parameters:
          - request
@@ -1796,7 +1796,7 @@ class Client(Iface):
 
     def drainHost(self, request):
         """
-        The host's shards are handed over to others, and it gets none until undrained, over restarts too.
+        Hands the host's shards over to others. It gets none until it is undrained, even after a restart.
 
         Parameters:
          - request
@@ -1866,7 +1866,7 @@ class Client(Iface):
 
     def getRouting(self, request):
         """
-        Hosts and the shard map; any host answers. What waits in queues is not part of the version.
+        Returns the routing table. Any host answers. Loads are not part of the version.
 
         Parameters:
          - request
@@ -1902,7 +1902,7 @@ class Client(Iface):
 
     def gossip(self, request):
         """
-        What the called host has, and what is asked of it; hosts of a tier ask each other about once a second. For hosts alone.
+        Returns the topics of the called host and the demand there. Hosts of a tier call each other about once a second. For hosts only.
 
         Parameters:
          - request

@@ -19,7 +19,7 @@ all_structs = []
 
 class ErrorCode(IntEnum):
     """
-    Why something failed. Each code says what may be done about it.
+    Why a call or an item failed. Each code implies what the caller can do.
 
     """
     INVALID_ARGUMENT = 1
@@ -70,7 +70,7 @@ class Permission(IntEnum):
 
 class HostAddress(object):
     """
-    Where a host listens.
+    The address of a host.
 
     Attributes:
      - host
@@ -155,9 +155,9 @@ class Error(object):
     Attributes:
      - code
      - message: One sentence for a person: what is wrong and what to do.
-     - field: The request's field that is at fault, as a path: `items[3].topic`.
-     - retry_after_ms: When to try again, for the codes that say so.
-     - owner: The owner of the shard, with NOT_OWNER, when known.
+     - field: The path of the wrong field in the request: `items[3].topic`.
+     - retry_after_ms: The wait before a retry, for the codes that allow one.
+     - owner: With NOT_OWNER: the owner of the shard, if known.
 
     """
 
@@ -356,11 +356,11 @@ class CallFailed(TException):
 
 class Outcome(object):
     """
-    Nothing, or an error: the answer for one item of a batch.
+    The result for one item of a batch: success, or an error.
 
     Attributes:
-     - error: Missing: it was done, and is committed.
-     - already_gone: With ack and cancel: the item was already gone; the call is a success that changed nothing.
+     - error: Missing: the change is committed.
+     - already_gone: With ack and cancel: the item did not exist any more. This is a success that changed nothing.
 
     """
 
@@ -442,23 +442,23 @@ class NewItem(object):
     An item to enqueue. Times count from its commit.
 
     Attributes:
-     - topic: Must: 1 to 255 bytes of UTF-8 without NUL. Kept exactly: `a`, `A` and `a ` are three topics.
+     - topic: Required: 1 to 255 bytes of UTF-8 without NUL. `a`, `A` and `a ` are three topics.
      - priority: Lower is delivered first. Default 0.
-     - payload: Immutable. Default empty; at most the namespace's limit, 10,240 bytes unless set otherwise.
-     - metadata: Mutable; may be replaced by nack and update. At most 1,024 bytes.
-     - delay_ms: Not delivered before this much time has passed. At most one of delay_ms and deliver_after_ms.
+     - payload: Immutable. Default empty; at most the namespace's limit, by default 10,240 bytes.
+     - metadata: Mutable: nack and update can replace it. At most 1,024 bytes.
+     - delay_ms: Not delivered before this time has passed. At most one of delay_ms and deliver_after_ms.
      - deliver_after_ms: Not delivered before this moment: milliseconds since 1970-01-01 UTC. A moment in the past means now.
-     - lease_ms: How long a consumer has to ack or nack, from 1 ms. Default: the namespace's.
-     - ttl_ms: Deleted when not delivered within this time from its enqueue. Default: never.
+     - lease_ms: The time that a consumer has to ack or nack, at least 1 ms. Default: the namespace's.
+     - ttl_ms: The item expires this long after its enqueue: it is deleted, unless it is leased then. Default: never.
      - delivery_policy: Default AT_LEAST_ONCE.
-     - attempts_max: Dead after so many deliveries without an ack; 0 means without limit. Default: the namespace's.
-     - idempotency_key: Enqueue again with the same key and the same item within the namespace's window: the first id is returned, marked
-    as repeated; with another item it is KEY_CONFLICT. Items are the same when all fields are as they were given. A
-    key stays taken when its item is gone. 1 to 255 bytes of UTF-8 without NUL.
+     - attempts_max: The item is dead after this number of deliveries without an ack; 0: no limit. Default: the namespace's.
+     - idempotency_key: A second enqueue with the same key and the same item within the namespace's key window returns the first id, marked
+    as repeated. A different item is KEY_CONFLICT. Items are the same if all fields of their requests are equal. A key
+    stays in use when its item is deleted. 1 to 255 bytes of UTF-8 without NUL.
 
-    A key belongs to one of 1,024 slots, and slots to shards: where a slot's shard is not served, the answer is
+    A key belongs to one of 1,024 key slots, and each slot to one shard. If that shard is not served, the result is
     UNAVAILABLE. A key that begins with `~` and three lower-case hexadecimal digits below 400 names its slot, so that
-    the keys of one call can share one; of any other it is the CRC-32 of its bytes modulo 1,024.
+    the keys of one call can share a slot. The slot of any other key is the CRC-32 of its bytes modulo 1,024.
 
     """
 
@@ -639,15 +639,15 @@ class Delivery(object):
 
     Attributes:
      - id
-     - token: Names this lease of this item; give it back with ack, nack, extendLease and release.
+     - token: Identifies this lease of the item. Pass it to ack, nack, extendLease and release.
      - topic
      - priority
      - payload
      - metadata
      - attempt: 1 with the first delivery. A released delivery does not count.
-     - lease_remaining_ms: The lease's time that was left when the reply was written.
+     - lease_remaining_ms: The time that was left of the lease when the reply was written.
      - age_ms: Time since the item was enqueued.
-     - attempts_max: The attempts the item is allowed; 0 means without limit.
+     - attempts_max: The deliveries that the item may have; 0: no limit.
 
     """
 
@@ -813,7 +813,7 @@ class Delivery(object):
 
 class ItemView(object):
     """
-    An item as it is in its shard, for people and tools.
+    An item as it is stored, for people and tools.
 
     Attributes:
      - id
@@ -827,13 +827,13 @@ class ItemView(object):
      - attempts_max
      - lease_ms
      - age_ms: Time since the item was enqueued.
-     - due_in_ms: DEFERRED: until it comes due.
-     - lease_remaining_ms: LEASED: until its lease ends.
-     - ttl_remaining_ms: Until its TTL ends, when it has one.
-     - payload_bytes: The size of the payload, also where the payload itself was not asked for.
-     - idempotency_key: Of an item that was asked for alone (getItem, explain): the key that it was enqueued with, as long as that names it
-    and the namespace's window is what it was then.
-     - dead_reason: DEAD: why it was given up, in words.
+     - due_in_ms: DEFERRED: the time until it is due.
+     - lease_remaining_ms: LEASED: the time until its lease ends.
+     - ttl_remaining_ms: The time until its TTL ends, if it has one.
+     - payload_bytes: The size of the payload, also if the payload itself was not requested.
+     - idempotency_key: In getItem and explain only: the key with which the item was enqueued, as long as the key is remembered and the key
+    window of the namespace has not changed.
+     - dead_reason: DEAD: why it is dead, in words.
 
     """
 
@@ -1077,8 +1077,8 @@ class ItemView(object):
 class AuthenticateRequest(object):
     """
     Attributes:
-     - token: A principal's secret. A client certificate's subject is a principal without this call; without a token, the call
-    asks who that is.
+     - token: A principal's secret. A client certificate needs no call: its subject is a principal. Without a token, the call
+    returns the principal of the connection.
      - timeout_ms
 
     """
@@ -1158,7 +1158,7 @@ class AuthenticateRequest(object):
 class AuthenticateReply(object):
     """
     Attributes:
-     - principal: Missing: this host asks nobody who he is.
+     - principal: Missing: this host does not require authentication.
 
     """
 
@@ -1226,10 +1226,10 @@ class AuthenticateReply(object):
 class EnqueueRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - items: Must: 1 to the host's items-per-call limit.
+     - namespace_name: Required.
+     - items: Required: 1 to the host's items-per-call limit.
      - timeout_ms
-     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
+     - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
 
     """
 
@@ -1339,9 +1339,9 @@ class EnqueueRequest(object):
 class EnqueueResult(object):
     """
     Attributes:
-     - id: `<shard>-<number>`. Present: the item is committed, durable, and this is its name.
+     - id: `<shard>-<number>`. Present: the item is committed and durable.
      - error
-     - repeated: The id is that of an earlier enqueue with the same idempotency key.
+     - repeated: An earlier enqueue with the same idempotency key created this id.
 
     """
 
@@ -1509,8 +1509,8 @@ class EnqueueReply(object):
 class TopicCount(object):
     """
     Attributes:
-     - topic: Must.
-     - count: Must: at least 1. At most so many items of this topic are returned.
+     - topic: Required.
+     - count: Required: at least 1. The most items of this topic to return.
 
     """
 
@@ -1589,14 +1589,14 @@ class TopicCount(object):
 class DequeueRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - topics: Must: at least one, each topic once.
-     - wait_ms: Wait this long for an item when there is none. Default 0: answer at once. Cut to `timeout_ms`.
+     - namespace_name: Required.
+     - topics: Required: at least one, each topic once.
+     - wait_ms: How long to wait for an item if there is none. Default 0: answer at once. At most `timeout_ms`.
      - timeout_ms
      - forwarded
      - lease_ms: Overrides the items' own lease durations for this delivery.
-     - items_max: At most so many items of all topics together, from 1; topics that are named first are served first. Default: the host's limit.
-     - local_only: Only what the called host has itself: for callers that ask the hosts of the tier by themselves, see `availability`.
+     - items_max: The most items of all topics together, at least 1; topics are served in the order of the request. Default: the host's limit.
+     - local_only: Only items of the called host: for callers that call the hosts of the tier themselves, see `availability`.
 
     """
 
@@ -1749,14 +1749,14 @@ class DequeueRequest(object):
 
 class TopicAvailability(object):
     """
-    What is left of a topic at a host, as far as the answering host knows.
+    The availability of a topic at a host, as the answering host knows it.
 
     Attributes:
      - topic
      - host
-     - best_priority: Of the best READY item. Missing: there is none.
+     - best_priority: The priority of the best READY item. Missing: there is none.
      - ready
-     - age_ms: How long ago this was so; 0 for the answering host itself.
+     - age_ms: The age of this information; 0 for the answering host itself.
 
     """
 
@@ -1870,7 +1870,7 @@ class DequeueReply(object):
     """
     Attributes:
      - items: Best first within a topic: by priority, then deliver-after time, then id. Empty: nothing became ready in time.
-     - availability: In a cluster, of the topics that were asked for: where to ask next. A host that is not named is not known to have any.
+     - availability: In a cluster: where items of the requested topics are left. Other hosts are not known to have any.
 
     """
 
@@ -1966,11 +1966,11 @@ class DequeueReply(object):
 
 class Lease(object):
     """
-    A delivery, named by the item's id and the token of its lease.
+    A lease of an item: the item's id and the token.
 
     Attributes:
-     - id: Must.
-     - token: Must.
+     - id: Required.
+     - token: Required.
 
     """
 
@@ -2049,10 +2049,10 @@ class Lease(object):
 class AckRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - leases: Must: 1 to the items-per-call limit; each id once.
+     - namespace_name: Required.
+     - leases: Required: 1 to the items-per-call limit; each id once.
      - timeout_ms
-     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
+     - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
 
     """
 
@@ -2162,12 +2162,12 @@ class AckRequest(object):
 class Nack(object):
     """
     Attributes:
-     - id: Must.
-     - token: Must.
-     - delay_ms: Deliver again after this time; 0 means now. Missing, as deliver_after_ms: exponential backoff with jitter by the namespace's policy.
+     - id: Required.
+     - token: Required.
+     - delay_ms: Deliver again after this time; 0 means now. If this and deliver_after_ms are missing: after the namespace's backoff, with jitter.
      - deliver_after_ms: Deliver again from this moment on: milliseconds since 1970-01-01 UTC.
      - metadata: Replaces the item's metadata.
-     - dead: Give the item up: it is DEAD at once.
+     - dead: The item is DEAD at once.
 
     """
 
@@ -2290,10 +2290,10 @@ class Nack(object):
 class NackRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - nacks: Must: 1 to the items-per-call limit; each id once.
+     - namespace_name: Required.
+     - nacks: Required: 1 to the items-per-call limit; each id once.
      - timeout_ms
-     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
+     - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
 
     """
 
@@ -2403,8 +2403,8 @@ class NackRequest(object):
 class Extension(object):
     """
     Attributes:
-     - id: Must.
-     - token: Must.
+     - id: Required.
+     - token: Required.
      - lease_ms: The lease ends this long from now. Missing: the item's lease duration.
 
     """
@@ -2495,10 +2495,10 @@ class Extension(object):
 class ExtendLeaseRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - extensions: Must: 1 to the items-per-call limit; each id once.
+     - namespace_name: Required.
+     - extensions: Required: 1 to the items-per-call limit; each id once.
      - timeout_ms
-     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
+     - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
 
     """
 
@@ -2608,10 +2608,10 @@ class ExtendLeaseRequest(object):
 class ReleaseRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - leases: Must: 1 to the items-per-call limit; each id once. The items are ready again, and the attempts do not count.
+     - namespace_name: Required.
+     - leases: Required: 1 to the items-per-call limit; each id once. The items are READY again, and the delivery does not count as an attempt.
      - timeout_ms
-     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
+     - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
 
     """
 
@@ -2800,9 +2800,9 @@ class OutcomesReply(object):
 class TopicFilter(object):
     """
     Attributes:
-     - prefix: Only topics whose name begins so.
-     - states: Only topics with at least one item in one of these states. Missing: READY or LEASED, which is what "active" means.
-     - local_only: Only the topics of this host's own shards; otherwise of the whole tier.
+     - prefix: Only topics whose name has this prefix.
+     - states: Only topics with an item in one of these states. Missing: READY or LEASED, the *active* topics.
+     - local_only: Only topics of this host's shards. Otherwise topics of the whole tier.
 
     """
 
@@ -2900,7 +2900,7 @@ class TopicFilter(object):
 class Page(object):
     """
     Attributes:
-     - limit: At most so many rows; default 100, at most 1,000.
+     - limit: The most rows to return; default 100, at most 1,000.
      - cursor: Continue after this cursor of an earlier reply.
 
     """
@@ -2980,7 +2980,7 @@ class Page(object):
 class GetActiveTopicsRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
+     - namespace_name: Required.
      - filter
      - page
      - timeout_ms
@@ -3092,12 +3092,12 @@ class TopicStats(object):
      - leased
      - dead
      - best_priority: The priority of the next item to be delivered.
-     - oldest_ready_age_ms: Since the earliest deliver-after time of the ready items, among those of the best 50 priorities that the hosts hold
-    in memory.
-     - next_due_in_ms: Until the next deferred item comes due or the next lease ends. Missing in this version: no host keeps it by topic.
+     - oldest_ready_age_ms: The time since the earliest deliver-after of the ready items, among the best 50 priorities that the hosts hold in
+    memory.
+     - next_due_in_ms: The time until the next deferred item is due or the next lease ends. Always missing in this version.
      - paused
-     - counts_lag: There is more than is counted: an owner has changed and counts anew, some shard is not served now, or some host has
-    not told everything yet.
+     - counts_lag: The counts are too low: a new owner is still counting, a shard is not served now, or the gossip of a host is not
+    complete yet.
 
     """
 
@@ -3353,14 +3353,14 @@ class GetActiveTopicsReply(object):
 class PeekRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - topic: Must.
+     - namespace_name: Required.
+     - topic: Required.
      - state: Default READY; best first.
      - page
      - with_payload
      - timeout_ms
-     - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
-     - shards: With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are.
+     - forwarded: Set by a host that forwards the call: the called host answers for its own shards only. For hosts only.
+     - shards: With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves.
 
     """
 
@@ -3516,7 +3516,7 @@ class ItemsReply(object):
     Attributes:
      - items
      - next_cursor
-     - cursors: To a call with `forwarded`: for each item the cursor of a page that begins after it.
+     - cursors: With `forwarded`: for each item the cursor of a page that begins after it.
 
     """
 
@@ -3623,11 +3623,11 @@ class ItemsReply(object):
 class GetItemRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - id: Must.
+     - namespace_name: Required.
+     - id: Required.
      - with_payload
      - timeout_ms
-     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
+     - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
 
     """
 
@@ -3739,12 +3739,12 @@ class GetItemRequest(object):
 class ExplainReply(object):
     """
     Attributes:
-     - item: Missing: it is not there, or its shard cannot be asked.
-     - reasons: Why the item is not delivered, one sentence each, the weightiest first. Their words may change.
-     - remedies: What would change it, one sentence each.
-     - better_items: READY: items of the topic that come before it, on the host that was asked; missing when not counted.
-     - better_items_more: There are more: counting stops at a limit of the host.
-     - absent: It is not there: no item of this namespace has the id, any more or at all.
+     - item: Missing: there is no such item, or its shard is not served.
+     - reasons: Why the item is not delivered: sentences, the most important first. Their words may change.
+     - remedies: What would change it: sentences.
+     - better_items: READY: the items of the topic that are delivered before it, on the called host; missing if they were not counted.
+     - better_items_more: There are more than `better_items`: the host stops counting at a limit.
+     - absent: No item of this namespace has this id, or has it any more.
 
     """
 
@@ -3884,10 +3884,10 @@ class ExplainReply(object):
 class CancelRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - ids: Must: 1 to the items-per-call limit; each id once.
+     - namespace_name: Required.
+     - ids: Required: 1 to the items-per-call limit; each id once.
      - timeout_ms
-     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
+     - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
 
     """
 
@@ -3995,14 +3995,14 @@ class CancelRequest(object):
 
 class Change(object):
     """
-    What to change; a missing field stays as it is. Must: one field at least.
+    The fields to change. A missing field stays as it is. At least one field is required.
 
     Attributes:
      - priority
-     - delay_ms: Not delivered before this much time has passed; 0 means now. Of READY and DEFERRED items only, and never as long
-    as their TTL: otherwise the item is refused with INVALID_ARGUMENT and not changed at all. A READY item that is to
-    be delivered now keeps its place among its equals. At most one of delay_ms and deliver_after_ms.
-     - deliver_after_ms: Not delivered before this moment: milliseconds since 1970-01-01 UTC; the same holds.
+     - delay_ms: Not delivered before this time has passed; 0 means now. Only for READY and DEFERRED items, and shorter than the rest
+    of their TTL: otherwise the item fails with INVALID_ARGUMENT and is not changed. A READY item with 0 keeps its place
+    in the order. At most one of delay_ms and deliver_after_ms.
+     - deliver_after_ms: Not delivered before this moment: milliseconds since 1970-01-01 UTC; otherwise as delay_ms.
      - metadata: Replaces the metadata.
 
     """
@@ -4104,11 +4104,11 @@ class Change(object):
 class UpdateRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - ids: Must: 1 to the items-per-call limit; each id once.
-     - change: Must.
+     - namespace_name: Required.
+     - ids: Required: 1 to the items-per-call limit; each id once.
+     - change: Required.
      - timeout_ms
-     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
+     - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
 
     """
 
@@ -4228,14 +4228,14 @@ class UpdateRequest(object):
 
 class ItemFilter(object):
     """
-    Items that match all of it; a missing field matches every item. Bounds are included.
+    Selects the items that match all fields. A missing field matches every item. Bounds are inclusive.
 
     Attributes:
      - topic
      - states
      - priority_min
      - priority_max
-     - age_min_ms: Time since the enqueue, when the count or the first page begins. Items enqueued later never match.
+     - age_min_ms: The time since the enqueue, at the start of the count or of the first page. Items enqueued later never match.
      - age_max_ms
 
     """
@@ -4367,11 +4367,11 @@ class ItemFilter(object):
 class CountItemsRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - filter: Must.
+     - namespace_name: Required.
+     - filter: Required.
      - timeout_ms
-     - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
-     - shards: With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are.
+     - forwarded: Set by a host that forwards the call: the called host answers for its own shards only. For hosts only.
+     - shards: With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves.
 
     """
 
@@ -4493,7 +4493,7 @@ class CountItemsReply(object):
     """
     Attributes:
      - items
-     - payload_bytes: Missing where the items were counted without being read: by topic and states alone.
+     - payload_bytes: Missing for a filter by topic and states only, since no item is read then.
 
     """
 
@@ -4572,14 +4572,14 @@ class CountItemsReply(object):
 class BulkRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - filter: Must.
-     - action: Must. With REDRIVE, the filter's states are DEAD or missing.
-     - change: With UPDATE: must.
+     - namespace_name: Required.
+     - filter: Required.
+     - action: Required. With REDRIVE, the filter's states are DEAD or missing.
+     - change: Required with UPDATE.
      - page
      - timeout_ms
-     - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
-     - shards: With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are.
+     - forwarded: Set by a host that forwards the call: the called host answers for its own shards only. For hosts only.
+     - shards: With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves.
 
     """
 
@@ -4735,10 +4735,10 @@ class BulkRequest(object):
 class BulkReply(object):
     """
     Attributes:
-     - items: Changed by this page. Perhaps none, and yet not done: a page looks at a bounded number of items.
-     - next_cursor: Missing: done. Call again with it otherwise; a page repeated does no harm. An item that changes its state or
-    topic's order meanwhile may be passed over: count again in the end, and begin anew where some are left.
-     - refused: Items of this page that match and cannot be changed so (a leased item's time, a delay beyond the TTL).
+     - items: The items that this page changed. 0 does not mean done: a page reads a bounded number of items.
+     - next_cursor: Missing: done. Otherwise call again with it; it is safe to repeat a page. An item whose state or order changes
+    meanwhile may be missed: count at the end, and start again if items are left.
+     - refused: The items of this page that match but cannot be changed this way, such as a leased item's delay or a delay beyond the TTL.
      - refusal: Why the first of them was refused.
 
     """
@@ -4841,13 +4841,13 @@ class BulkReply(object):
 class ListDeadRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - topic: Missing: of all topics.
+     - namespace_name: Required.
+     - topic: Missing: all topics.
      - page
      - with_payload
      - timeout_ms
-     - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
-     - shards: With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are.
+     - forwarded: Set by a host that forwards the call: the called host answers for its own shards only. For hosts only.
+     - shards: With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves.
 
     """
 
@@ -4990,10 +4990,10 @@ class ListDeadRequest(object):
 class RedriveRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - ids: Must: 1 to the items-per-call limit; each id once. They are ready with fresh attempts and a fresh TTL.
+     - namespace_name: Required.
+     - ids: Required: 1 to the items-per-call limit; each id once. The items are READY; their attempts and TTL start again.
      - timeout_ms
-     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
+     - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
 
     """
 
@@ -5101,14 +5101,14 @@ class RedriveRequest(object):
 
 class NamespaceSettings(object):
     """
-    Of one namespace. In a reply: what holds, the host's defaults included.
+    The settings of a namespace. A reply holds all of them, with the host's defaults.
 
     Attributes:
      - name
-     - tier: The hosts that serve it. Default: those of the tier of the host that is asked, which serves no other. It is recorded
-    when the namespace is created and does not change; hosts of other tiers refuse its new items with INVALID_ARGUMENT.
-     - enqueues_per_minute: Enqueues a minute over all hosts; 0: unlimited.
-     - backlog_items_max: With the next two, 0 means unlimited.
+     - tier: The tier of the hosts that serve it. Default: the tier of the called host, which serves no other. It is recorded
+    when the namespace is created and does not change. Hosts of other tiers refuse its new items with INVALID_ARGUMENT.
+     - enqueues_per_minute: Enqueues per minute over all hosts; 0: no limit.
+     - backlog_items_max: For this and the next two fields, 0 means no limit.
      - backlog_bytes_max
      - topics_max
      - payload_bytes_max
@@ -5118,7 +5118,7 @@ class NamespaceSettings(object):
      - backoff_ms_max
      - dead_retention_ms
      - key_window_ms
-     - weight: Share of a busy host, relative to the other namespaces. Default 1.
+     - weight: The part of a busy host, relative to other namespaces. Default 1.
      - lease_ms_max
      - metadata_bytes_max
 
@@ -5353,7 +5353,7 @@ class NamespaceSettings(object):
 class SetNamespaceRequest(object):
     """
     Attributes:
-     - settings: Must: settings.name. With update, a missing setting stays as it is.
+     - settings: Required: settings.name. With update, a missing setting stays as it is.
      - timeout_ms
 
     """
@@ -5434,10 +5434,10 @@ class SetNamespaceRequest(object):
 class NamespaceRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
+     - namespace_name: Required.
      - timeout_ms
-     - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
-     - shards: With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are.
+     - forwarded: Set by a host that forwards the call: the called host answers for its own shards only. For hosts only.
+     - shards: With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves.
 
     """
 
@@ -5715,14 +5715,14 @@ class NamespacesReply(object):
 
 class UsageReply(object):
     """
-    What is not counted is missing.
+    A missing field was not counted.
 
     Attributes:
      - items
      - bytes
-     - topics: In a cluster missing where a host has more than 10,000.
+     - topics: In a cluster, missing if a host has more than 10,000 topics.
      - enqueues_last_minute
-     - topic_names: To a call with `forwarded`: the names of the topics, where they are 10,000 at most.
+     - topic_names: With `forwarded`: the names of the topics, if there are at most 10,000.
 
     """
 
@@ -5942,7 +5942,7 @@ class Grant(object):
 class GrantRequest(object):
     """
     Attributes:
-     - grant: Must. An empty list of permissions revokes.
+     - grant: Required. An empty list of permissions revokes the grant.
      - timeout_ms
 
     """
@@ -6112,11 +6112,11 @@ class GrantsReply(object):
 class TopicRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - topic: Must.
+     - namespace_name: Required.
+     - topic: Required.
      - timeout_ms
-     - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
-     - shards: With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are.
+     - forwarded: Set by a host that forwards the call: the called host answers for its own shards only. For hosts only.
+     - shards: With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves.
 
     """
 
@@ -6236,9 +6236,9 @@ class TopicRequest(object):
 class BindTopicRequest(object):
     """
     Attributes:
-     - namespace_name: Must.
-     - topic: Must.
-     - regions: Only hosts of these regions hand out the topic; empty: all.
+     - namespace_name: Required.
+     - topic: Required.
+     - regions: Only hosts of these regions deliver the topic; empty: all.
      - timeout_ms
 
     """
@@ -6398,7 +6398,7 @@ class DoneReply(object):
 class PurgeReply(object):
     """
     Attributes:
-     - items: How many those were, as far as they are counted; 0 for a topic that is not there. Their rows go later, in batches.
+     - items: The items purged, as far as they were counted; 0 if there is no such topic. Their rows are deleted later, in batches.
 
     """
 
@@ -6466,7 +6466,7 @@ class PurgeReply(object):
 class ConfigDocument(object):
     """
     Attributes:
-     - json: The namespaces, grants, pauses, limits and slots, as JSON.
+     - json: The namespaces, grants, pauses, limits and key slots, as JSON.
      - timeout_ms
 
     """
@@ -6545,24 +6545,24 @@ class ConfigDocument(object):
 
 class ShardInfo(object):
     """
-    A shard, who should own it, and how far that is.
+    A shard, the host that should own it, and its state.
 
     Attributes:
      - shard
      - tier
-     - owner: Missing: nobody should own it now.
-     - epoch: The number of that ownership; 0: there was none yet.
+     - owner: Missing: no host should own it now.
+     - epoch: The epoch of that ownership; 0: there was none yet.
      - state: free, acquiring, recovering, owned, draining or lost.
-     - queued_items: What waits to be written; missing where another host owns it.
-     - region: Of its primary; hosts of this region are preferred.
-     - reason: Why it is not served, when it is not.
+     - queued_items: The operations that wait for a flush; missing if another host owns the shard.
+     - region: The region of its database's primary; hosts of this region are preferred as owners.
+     - reason: Why it is not served, if it is not.
      - owner_name: The owner's name.
-     - database_name: The name under which every host's configuration holds its database.
-     - weight: The work it makes, relative to other shards.
-     - draining: It takes no new items.
-     - pinned_to: The name of the host that it was moved to, and stays at while that is there.
-     - key_slots: The slots of idempotency keys that it holds: 128 bytes, slot 0 is the lowest bit of the first. Missing: none, or not
-    known. In getRouting only.
+     - database_name: The name of its database in the configuration of every host.
+     - weight: Its work, relative to other shards.
+     - draining: It accepts no new items.
+     - pinned_to: The name of the host to which it was moved. It stays there as long as that host runs.
+     - key_slots: Its key slots: 128 bytes; slot 0 is the lowest bit of the first byte. Missing: it has none, or they are not known.
+    In getRouting only.
 
     """
 
@@ -6863,11 +6863,11 @@ class ShardsReply(object):
 class AddShardRequest(object):
     """
     Attributes:
-     - shard: Must: 0 or more, of a shard that is not there.
-     - database_name: Must: the name under which the hosts' configurations hold its database.
-     - tier: Default: that of the host that is asked.
-     - weight: The work it makes, relative to other shards, from 1. Default 1.
-     - region: Of its primary. Default: none.
+     - shard: Required: 0 or more, and not the number of an existing shard.
+     - database_name: Required: the name of its database in the configuration of every host.
+     - tier: Default: the tier of the called host.
+     - weight: Its work, relative to other shards, at least 1. Default 1.
+     - region: The region of its database's primary. Default: none.
      - timeout_ms
 
     """
@@ -6991,11 +6991,11 @@ class AddShardRequest(object):
 class ShardRequest(object):
     """
     Attributes:
-     - shard: Must.
-     - target: With moveShard: the host to move it to, by its address or its name; neither: the planner chooses again.
+     - shard: Required.
+     - target: With moveShard: the address of the new host. Without address and name the planner chooses the host.
      - timeout_ms
      - target_name
-     - force: With removeShard: also a shard that takes new items.
+     - force: With removeShard: remove a shard that is not drained.
 
     """
 
@@ -7111,14 +7111,14 @@ class HostInfo(object):
      - address
      - region
      - tier
-     - shards: How many it should own.
-     - draining: It shall own nothing.
-     - load: What waits there to be written, in items, as it told last.
+     - shards: The number of shards that it should own.
+     - draining: It is drained: it shall own no shard.
+     - load: The items that wait there for a flush, as it reported last.
      - version
-     - name: Stays over restarts.
-     - nonce: Of this run of the host; no two have the same.
-     - capacity: How much it can take, relative to other hosts.
-     - leaving: It is stopping, and gives its shards back.
+     - name: The same after a restart.
+     - nonce: Identifies this run of the host. No two runs have the same.
+     - capacity: Its part of the work, relative to other hosts.
+     - leaving: It is stopping and hands its shards over.
 
     """
 
@@ -7385,7 +7385,7 @@ class HostsReply(object):
 
 class HostRequest(object):
     """
-    A host, by its address or its name: one of the two must be there.
+    A host, by its address or its name. One of the two is required.
 
     Attributes:
      - host
@@ -7481,9 +7481,9 @@ class HostRequest(object):
 class GetRoutingRequest(object):
     """
     Attributes:
-     - version: The version the caller has; the reply is without hosts and shards when it is still the newest.
+     - version: The version that the caller has. If it is still the newest, the reply has no hosts and shards.
      - timeout_ms
-     - changes: The caller takes what changed since `version`, where the host remembers that, in place of everything.
+     - changes: The caller accepts only the changes since `version`, if the host remembers them.
 
     """
 
@@ -7572,18 +7572,18 @@ class GetRoutingRequest(object):
 
 class GetRoutingReply(object):
     """
-    Equal versions are equal maps, whichever host was asked. Loads are no part of a map.
+    A routing table. Equal versions are equal tables, from any host. Loads are not part of the table.
 
     Attributes:
      - version
      - hosts
      - shards
-     - tier: Of the host that answers.
-     - since: `hosts` and `shards` are those that came or changed since this version, which is the one that was named; the others
-    are as they were, but for those that went. Missing: they are all there are.
-     - removed_hosts: Nonces of the hosts that went.
+     - tier: The tier of the answering host.
+     - since: Present: `hosts` and `shards` hold only those that are new or changed since this version, the caller's. Missing:
+    they hold all.
+     - removed_hosts: With `since`: nonces of the removed hosts.
      - removed_shards
-     - loads: Only where the caller takes changes: what waits now at each host of the map to be written, in items, hosts by nonce.
+     - loads: With `changes` only: the items that wait for a flush at each host of the table, in the order of the nonces.
 
     """
 
@@ -7769,16 +7769,16 @@ class GetRoutingReply(object):
 
 class TopicUpdate(object):
     """
-    A topic at one host. Without `ready`: it holds nothing there any more.
+    A topic at one host. Without `ready`: the host holds none of its items any more.
 
     Attributes:
      - namespace_name
      - topic
-     - ready: While the counts lag, 1 at least where there may be READY items.
+     - ready: At least 1 while the counts lag and there may be READY items.
      - deferred
      - leased
      - dead
-     - best_priority: Of the best READY item; missing also where the host has not read yet which that is.
+     - best_priority: The priority of the best READY item; missing if there is none, or if the host has not read it yet.
      - oldest_ready_age_ms
      - counts_lag
 
@@ -7935,14 +7935,14 @@ class TopicUpdate(object):
 
 class NamespaceDemand(object):
     """
-    What a namespace asks of one host, and has there.
+    The enqueues and the backlog of a namespace at one host.
 
     Attributes:
      - namespace_name
-     - enqueues_per_minute: Items that were to be enqueued lately, taken or refused, as a rate.
+     - enqueues_per_minute: The recent rate of items in enqueues, accepted or refused.
      - items
      - payload_bytes
-     - enqueued_items: Items that the host has taken in all; only differences mean anything.
+     - enqueued_items: The items that the host has accepted in all. Only differences have a meaning.
 
     """
 
@@ -8054,10 +8054,10 @@ class NamespaceDemand(object):
 class GossipRequest(object):
     """
     Attributes:
-     - version: The version of the last reply that the asking host has whole; missing: it has nothing.
+     - version: The version of the last reply that the calling host has completely; missing: it has none.
      - timeout_ms
-     - full_since: That of the same reply, if there was `more`.
-     - continuation: There was `more`, and this asks for it, not for what has changed since.
+     - full_since: `whole_since` of the same reply, if that had `more`.
+     - continuation: The last reply had `more`: this requests the next page, and not the changes since.
 
     """
 
@@ -8159,13 +8159,13 @@ class GossipReply(object):
     """
     Attributes:
      - version
-     - topics: What changed since the version that was named.
-     - full: `topics` is all there is: what is not in it, or in the pages that follow, is gone.
-     - more: There is more: ask again, with this reply's version and `full_since`, and `continuation`.
-     - demands: Of every namespace with a limit that was asked for, or holds, anything.
-     - load: What waits to be written, in items.
-     - accepts_items: Some shard takes new items.
-     - full_since: While all there is is told, from the first page to the last: the version when that began.
+     - topics: The topics that changed since the version of the request.
+     - full: `topics` and the following pages hold all topics of the host. Others are to be removed.
+     - more: There is another page: call again with this reply's version and `full_since`, and with `continuation`.
+     - demands: The demand of each namespace with a limit that has enqueues or items.
+     - load: The items that wait for a flush.
+     - accepts_items: Some shard accepts new items.
+     - full_since: In all pages of a whole reply: the version at the first page.
 
     """
 
