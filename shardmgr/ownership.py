@@ -1,7 +1,7 @@
 """The ownership of a shard by one host: one table of states and events.
 
-Pure. Who should own a shard is the coordinator's business, who may write is
-the database's; this says what the host believes and what may follow.
+Pure. The coordinator decides who should own a shard, and the database who may
+write it. This table says what the host believes and what may follow.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
+from shardmgr.model import Assignment, Member
+
 
 class OwnershipState(enum.Enum):
-    """What a host believes of one shard."""
+    """A host's belief about one shard."""
 
     FREE = "free"
-    """Not ours, or given back."""
+    """Not owned by this host, or handed over."""
     ACQUIRING = "acquiring"
-    """Assigned to us; the database has not made us the owner yet."""
+    """Assigned to this host, which is not the owner in the database yet."""
     RECOVERING = "recovering"
-    """Ours by the database; memory is being rebuilt from rows."""
+    """Owned according to the database; memory is being rebuilt from rows."""
     OWNED = "owned"
     """Served."""
     DRAINING = "draining"
-    """Ours, takes in nothing more, writes what waits."""
+    """Owned, but accepts nothing more and writes what waits."""
     LOST = "lost"
-    """The database fenced us."""
+    """The database has fenced this host."""
 
 
 class OwnershipEvent(enum.Enum):
@@ -65,8 +67,25 @@ TRANSITIONS: Final[Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState
 
 
 def next_ownership_state(state: OwnershipState, event: OwnershipEvent) -> OwnershipState:
-    """The state that follows. Raises `ValueError` where the table has no way."""
+    """Return the next state. Raises `ValueError` if the table has none."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:
         raise ValueError(f"a shard that is {state.value} cannot be {event.value}") from None
+
+
+def ownership_state_of(shard: int, assignment: Assignment | None, owner: Member | None) -> str:
+    """Return the state of a shard with its planned owner, a value of `OwnershipState`.
+
+    Args:
+        assignment: the shard's assignment; None if no host should own it.
+        owner: the member that the assignment names; None if it is gone.
+    """
+    if assignment is None:
+        return OwnershipState.FREE.value
+    if owner is None:
+        return OwnershipState.LOST.value
+    holding = owner.held_shards.get(shard)
+    # The state under an earlier assignment says nothing about this one.
+    started = holding is not None and holding.epoch == assignment.epoch
+    return holding.state if started and holding is not None else OwnershipState.ACQUIRING.value

@@ -14,7 +14,7 @@ from foqs.cluster.membership import Membership
 from foqs.telemetry.metrics import Samples
 from foqs.telemetry.samples import SHARD_STATES
 from shardmgr.model import ClusterView
-from shardmgr.ownership_progress import ownership_state_of
+from shardmgr.ownership import ownership_state_of
 from shardmgr.session_state import SessionState
 
 

@@ -37,7 +37,6 @@ from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import make_handshake
 from shardmgr import layout_changes
 from shardmgr.documents import PLAN, parse_plan
-from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.model import Plan, ShardSpec
 from shardmgr.registry.port import ConnectionState, RegistryError
 from tests.simulation import forwarding_counts, principals, surplus
@@ -47,6 +46,7 @@ from tests.simulation.surplus import Row, SurplusLedger
 from tests.support.builders import changed, cluster_options
 from tests.support.clock_bounds import ClockBounds
 from tests.support.delayed_registry import DelayedRegistry
+from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.network import Connect, Factory
 from tests.support.virtual_time import VirtualLoop
 

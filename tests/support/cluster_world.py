@@ -17,10 +17,10 @@ from foqs.options.config import Config
 from foqs.queue.engine import Engine
 from foqs.shard.observer import NullObserver
 from shardmgr import layout_changes
-from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.model import ShardSpec
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World
+from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.virtual_time import run_virtual
 
 SESSION_MS = 6_000

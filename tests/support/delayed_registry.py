@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Final, TypeVar
 
-from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.registry.port import ConnectionState, RegistryFailed, RegistryOutcomeUnknown, VersionedDocument
 from shardmgr.registry.session_lifetime import SessionLifetime
+from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.virtual_time import Pause, VirtualLoop
 
 T = TypeVar("T")

@@ -15,11 +15,11 @@ from typing import Any, Final, TypeVar
 from kazoo.client import KazooClient
 
 from foqs.runtime.clock import SystemClock
-from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.registry.port import Registry, RegistryFailed
 from shardmgr.registry.zookeeper_registry import ZooKeeperRegistry
 from tests.support.aio import run
 from tests.support.dropping_proxy import DroppingProxy
+from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.zookeeper import TICK_MS, ZooKeeper
 
 T = TypeVar("T")

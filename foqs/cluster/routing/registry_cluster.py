@@ -23,8 +23,7 @@ from foqs.shard.status import ShardStatus
 from shardmgr import layout_changes
 from shardmgr.layout_changes import ChangeRefused
 from shardmgr.model import ClusterView, Layout, MalformedDocument, Member, ShardSpec
-from shardmgr.ownership import OwnershipState
-from shardmgr.ownership_progress import ownership_state_of
+from shardmgr.ownership import OwnershipState, ownership_state_of
 from shardmgr.registry.port import Registry, RegistryFailed, RegistryOutcomeUnknown
 
 _RETRY_MS: Final = 1_000

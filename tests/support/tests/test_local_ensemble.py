@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.registry.port import ConnectionState, RegistryFailed, RegistryOutcomeUnknown, VersionedDocument
+from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.virtual_time import VirtualClock, VirtualLoop, run_virtual
 
 TIMEOUT_MS = 6_000

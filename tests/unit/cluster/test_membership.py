@@ -10,8 +10,8 @@ import pytest
 from foqs.cluster.membership import Membership, coarse_load
 from foqs.options.config import Config
 from foqs.runtime.clock import SystemClock
-from shardmgr.local_coordinator import LocalEnsemble
 from shardmgr.model import Assignment, ClusterView, Layout, Plan, ShardSpec
+from tests.support.local_ensemble import LocalEnsemble
 
 
 @pytest.mark.parametrize("items", [0, 1, 1_023])

@@ -12,11 +12,11 @@ import pytest
 
 from shardmgr.agent import Agent, AgentPace
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_member, render_layout, render_member, render_plan
-from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.model import Assignment, HeldShard, Layout, Member, Plan, ShardSpec
 from shardmgr.port import CoordinatorFailed
 from shardmgr.registry.port import RegistryOutcomeUnknown
 from shardmgr.session_state import TRANSITIONS, SessionEvent, SessionState, next_session_state
+from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.virtual_time import VirtualClock, run_virtual
 
 TIMEOUT_MS = 6_000

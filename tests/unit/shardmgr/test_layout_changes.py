@@ -24,10 +24,10 @@ from shardmgr.layout_changes import (
     remove_shard,
     undrain_host,
 )
-from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.model import Assignment, Layout, MalformedDocument, Member, Plan, ShardSpec
 from shardmgr.plan import next_plan
 from shardmgr.registry.port import RegistryFailed
+from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.plan_following import make_member
 from tests.support.virtual_time import VirtualClock, run_virtual
 

@@ -13,10 +13,10 @@ import pytest
 
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_plan, render_member, render_plan
 from shardmgr.layout_changes import add_shard, create_layout, drain_host, remove_shard
-from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.model import Assignment, HeldShard, Member, Plan, ShardSpec
 from shardmgr.planner import ELECTION_FOLDER, LEADER_ENTRY, Planner, PlannerPace
 from shardmgr.registry.port import ConnectionState, RegistryFailed, RegistryOutcomeUnknown
+from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.plan_following import follow_plan, make_member, owner_names
 from tests.support.virtual_time import VirtualClock, VirtualLoop, run_virtual
 

@@ -13,9 +13,9 @@ from click.testing import Result
 from foqs.cli.commands.cluster_init import spread_over_databases
 from shardmgr import layout_changes
 from shardmgr.documents import LAYOUT
-from shardmgr.local_coordinator import LocalEnsemble
 from shardmgr.model import Layout, ShardSpec
 from shardmgr.registry.port import RegistryFailed
+from tests.support.local_ensemble import LocalEnsemble
 from tests.unit.cli.commands.test_item_commands import client, run
 
 __all__ = ["client", "run"]
@@ -166,7 +166,7 @@ def test_a_service_that_is_away_is_said_with_its_own_exit_code(
     async def away(self: object) -> None:
         raise RegistryFailed("ZooKeeper at zk:1 gave no session")
 
-    monkeypatch.setattr("shardmgr.local_coordinator.LocalRegistry.open", away)
+    monkeypatch.setattr("tests.support.local_ensemble.LocalRegistry.open", away)
     result = run("cluster", "init", "--config", str(place.file), "--yes")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (3, "Error: ZooKeeper at zk:1 gave no session")
 

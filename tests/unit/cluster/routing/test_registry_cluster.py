@@ -15,9 +15,9 @@ from foqs.core.errors import ErrorCode, FoqsError, InvalidArgument, Unavailable,
 from foqs.shard.status import ShardStatus
 from shardmgr import layout_changes
 from shardmgr.documents import MEMBERS, render_member
-from shardmgr.local_coordinator import LocalEnsemble, LocalRegistry
 from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, MalformedDocument, Member, Plan, ShardSpec
 from shardmgr.registry.port import RegistryConflict, RegistryFailed, RegistryOutcomeUnknown
+from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.virtual_time import VirtualClock, run_virtual
 
 MINE: Final = Member(

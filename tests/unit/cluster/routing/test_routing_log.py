@@ -20,9 +20,9 @@ from foqs_client import conversion
 from foqs_client.idl import ttypes
 from foqs_client.routing_table import apply_routing_change
 from foqs_client.types import Routing as Told
-from shardmgr.local_coordinator import LocalEnsemble
 from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, Member, Plan, ShardSpec
 from tests.support.aio import run
+from tests.support.local_ensemble import LocalEnsemble
 
 HOST: Final = HostView("h", ("h", 1), "default", "", 0, "nonce")
 SHARD: Final = ShardView(1, "default", "", ("h", 1), "h", 1, "owned")
