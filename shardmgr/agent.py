@@ -1,10 +1,10 @@
 """The agent of a host: announces it, follows the plan, and lets it serve only while its session lives.
 
-Always true: the holder has a shard only between `assigned` and `dropped`, and has
-none while the host is cut off; an epoch that was given to a keeper is given to no
-other keeper; one write of the host's entry is under way at a time. What the
-holder does with a shard it learns from the keepers, whose `Coordinator` it is.
-Knows neither queues nor who plans, and how.
+Always true: the listener has a shard only between `on_assigned` and `on_dropped`,
+and has none while the host is cut off; each epoch is issued to one supervisor only;
+one write of the host's entry is in flight at a time. The agent is the `Coordinator`
+of the supervisors, which report the states of their shards. Knows neither queues
+nor the planner.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, frozen=True)
 class AgentPace:
-    """How an agent uses its time. Milliseconds.
+    """The intervals of an agent, in milliseconds.
 
     Attributes:
-        session_margin_ms: so long before its session can be over the host serves nothing any more.
-        tick_ms: it looks again after this time, though nothing seems to have changed, and tells its load.
-        pause_ms: it looks not sooner than this after it has looked: what changes meanwhile is one change.
-        retry_ms_max: the longest pause after the registry has failed; it begins with `pause_ms` and doubles.
+        session_margin_ms: the host stops serving this long before its session can end.
+        tick_ms: the agent reads again after this time without a change, and reports its load.
+        pause_ms: the shortest time between two reads; changes meanwhile are read together.
+        retry_ms_max: the longest pause after a failure of the registry; it starts with `pause_ms` and doubles.
     """
 
     session_margin_ms: int = 500
@@ -48,12 +48,12 @@ class _AssignedShard:
     """A shard that is assigned to this host.
 
     Attributes:
-        epoch, database: of the assignment.
-        state: what the holder does with it, a value of `Ownership`.
-        given: the holder was told of it.
-        releasing: the holder was asked to release it.
-        want: the epoch above which its keeper needs one; None when it needs none.
-        answer: what the keeper waits for.
+        epoch, database: those of the assignment.
+        state: the state that the supervisor reported, a value of `OwnershipState`.
+        is_given_to_host: `on_assigned` was called.
+        is_releasing: `on_release_requested` was called.
+        epoch_above: the supervisor needs an epoch above this one; None if it needs none.
+        new_epoch: the future on which the supervisor waits.
     """
 
     epoch: int
@@ -66,13 +66,13 @@ class _AssignedShard:
 
 
 class Agent:
-    """One host's; see `port.Coordinator` for what keepers ask of it.
+    """The agent of one host. It is the `port.Coordinator` of the host's supervisors.
 
     Args:
-        registry: open when it runs; it may have other users.
+        registry: an open registry; it may have other users.
         boot_ms: the boot-time clock.
         rng: spreads the pauses after failures.
-        load: what the host does now, relative to others.
+        load: returns the host's load, relative to other hosts.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Agent:
         load: Callable[[], float],
     ) -> None:
         self.view: ClusterView | None = None
-        """The cluster as it was read last."""
+        """The last view of the cluster."""
         self.plan_version: int | None = None
-        """That of the plan in `view`, by the registry; None where there is no plan."""
+        """The registry's version of the plan in `view`; None if there is no plan."""
         self.problem: str | None = None
-        """Why the plan cannot be read, or the host not be announced; None while all is well."""
+        """Why the plan cannot be read or the host cannot be announced; None if there is no problem."""
         self._registry = registry
         self._pace = pace
         self._boot_ms = boot_ms
@@ -101,30 +101,30 @@ class Agent:
         self._session = 0
         self._assigned: dict[int, _AssignedShard] = {}
         self._used_epochs: dict[int, int] = {}
-        """By shard, the last epoch that an earlier keeper was given."""
+        """By shard, the last epoch that was issued to an earlier supervisor."""
         self._announced: tuple[int, bytes] | None = None
-        """The session and the entry that stands in it."""
+        """The session, and the entry that was announced in it."""
         self._changed = asyncio.Event()
         self._departed = asyncio.Event()
 
     @property
     def session_state(self) -> SessionState:
-        """How the host stands with its cluster."""
+        """The state of the host's session."""
         return self._session_state
 
     @property
     def serve_left_ms(self) -> int:
-        """How long it would go on serving without another answer; 0 while it serves nothing."""
+        """How long the host could serve without another reply; 0 while it serves nothing."""
         if self._session_state in (SessionState.CUT_OFF, SessionState.JOINING):
             return 0
         return max(0, self._serve_until_ms() - self._boot_ms())
 
     async def run(self, member: Member, listener: AssignmentListener, on_view_changed: Callable[[], None]) -> None:
-        """Follows the plan until cancelled; then the holder has what it had.
+        """Follow the plan until cancelled. The listener keeps its shards then.
 
         Args:
-            member: the host as it announces itself; what it does with shards is filled in here.
-            on_view_changed: called when `view` has another layout or plan, before the holder is told what follows.
+            member: the entry that the host announces; the agent adds the states of the shards.
+            on_view_changed: called when `view` has another layout or plan, before the calls of the listener.
         """
         self._on_view_changed = on_view_changed
         self._member = member
@@ -146,15 +146,15 @@ class Agent:
                         self._set_problem(str(error))
                 await self._wait_for_change(failures)
                 if watching.done():
-                    watching.result()  # without the look at the clock nothing ends serving in time
+                    watching.result()  # raise its error: without it nothing ends serving in time
         finally:
             watching.cancel()
 
     async def leave(self, deadline: float) -> None:
-        """Gives all shards back, to those that the planner finds; returns when that is done, or at the deadline. Needs `run`.
+        """Hand all shards over to other hosts; return when that is done, or at the deadline. `run` must be active.
 
         Args:
-            deadline: by the event loop's clock.
+            deadline: a moment of the event loop's clock.
         """
         self._member = replace(self._member, leaving=True)
         self._changed.set()
@@ -166,19 +166,19 @@ class Agent:
             if self._assigned:
                 log.warning("%d shards were not handed over in time", len(self._assigned))
             else:
-                log.warning("nobody could be told in time that this host leaves")
+                log.warning("this host's leaving could not be announced in time")
 
     def owner_of(self, shard: int) -> Member | None:
-        """Who should own it, as it was read last; None where nobody should, or he is gone."""
+        """Return the member that should own the shard, by the last view; None if there is none or it is gone."""
         assignment = None if self.view is None else self.view.plan.assignments.get(shard)
         if self.view is None or assignment is None:
             return None
         return next((member for member in self.view.members if member.nonce == assignment.nonce), None)
 
-    # ------------------------------------------------------- what keepers ask
+    # --------------------------------------------------- calls of supervisors
 
     async def issue_epoch(self, shard: int, above: int) -> int:
-        """See `port.Coordinator`: that of the assignment, or where it was used up, that of the next one."""
+        """Return the epoch of the assignment, or of the next one if it was used; see `port.Coordinator`."""
         held = self._assigned.get(shard)
         if held is None:
             raise CoordinatorFailed(f"shard {shard} is not assigned to this host any more")
@@ -202,7 +202,7 @@ class Agent:
     # ---------------------------------------------------------------- session
 
     def _on_registry_change(self) -> None:
-        """The registry says that something may have changed."""
+        """Something in the registry may have changed."""
         self._check_session()
         self._changed.set()
 
@@ -213,7 +213,7 @@ class Agent:
         )
 
     def _check_session(self) -> None:
-        """Takes in how the session stands, at once."""
+        """Bring the session state up to date with the registry and the clock."""
         registry = self._registry
         alive = registry.connection_state is not ConnectionState.LOST and self._boot_ms() < self._serve_until_ms()
         if self._session_state is not SessionState.CUT_OFF and not (alive and registry.session_number == self._session):
@@ -247,7 +247,7 @@ class Agent:
             self._listener.on_resumed()
 
     async def _watch_clock(self) -> None:
-        """Looks at the clock: nobody says that a session may be over, nor that the machine has slept."""
+        """Check the clock: there is no event for a session that may be over, or for a machine that slept."""
         margin_ms = max(1, self._pace.session_margin_ms // 2)
         while True:
             left_ms = margin_ms
@@ -257,7 +257,7 @@ class Agent:
             self._check_session()
 
     async def _wait_for_change(self, failures: int) -> None:
-        """Until something has changed or it is time to look; after failures only for a time."""
+        """Wait for a change or the next tick; after failures, only for a pause."""
         pace = self._pace
         if failures:
             pause_ms = min(pace.retry_ms_max, pace.pause_ms << min(failures, 16))
@@ -278,7 +278,7 @@ class Agent:
     # ------------------------------------------------------------------- plan
 
     async def _run_once(self) -> None:
-        """Announces what has changed, reads, and does what the plan says. Raises `RegistryError`, `Malformed`."""
+        """Announce changes, read the cluster, and follow the plan. Raises `RegistryError`, `MalformedDocument`."""
         session = self._session
         await self._announce()
         reading = await read_cluster(self._registry)
@@ -287,7 +287,7 @@ class Agent:
             self._changed.set()
             return
         if all(member.nonce != self._member.nonce for member in reading.members):
-            self._announced = None  # somebody has deleted the entry of a session that lives
+            self._announced = None  # the entry was deleted although its session lives
             self._changed.set()
         layout = reading.checked_layout() or Layout()
         self.plan_version = reading.plan_version
@@ -314,7 +314,11 @@ class Agent:
                 self._announced = entry
 
     def _follow_plan(self, layout: Layout, plan: Plan) -> None:
-        mine = {number: each for number, each in plan.assignments.items() if each.nonce == self._member.nonce}
+        mine = {
+            number: assignment
+            for number, assignment in plan.assignments.items()
+            if assignment.nonce == self._member.nonce
+        }
         for number in [number for number in self._assigned if number not in mine]:
             self._drop_shard(number)
         for number, assignment in sorted(mine.items()):
@@ -332,7 +336,7 @@ class Agent:
                 self._listener.on_release_requested(number)
 
     def _supply_epoch(self, number: int, assignment: Assignment) -> None:
-        """Gives a keeper that waits for it its next epoch; any other has had an assignment that is over."""
+        """Give a waiting supervisor its next epoch; drop the shard if none waits, as its assignment is over."""
         held = self._assigned.get(number)
         if held is None or (held.epoch, held.database) == (assignment.epoch, assignment.database):
             return
@@ -352,8 +356,8 @@ class Agent:
             self._listener.on_dropped(number)
 
     def _check_departed(self) -> None:
-        """Whether a host that leaves has given everything back, and everybody knows."""
+        """Note when a leaving host has no shard left and has announced that."""
         if self._member.leaving and not self._assigned:
-            told = self._announced is not None and self._announced[1] == render_member(self._member)
-            if told or self._session_state is SessionState.CUT_OFF:
+            is_announced = self._announced is not None and self._announced[1] == render_member(self._member)
+            if is_announced or self._session_state is SessionState.CUT_OFF:
                 self._departed.set()

@@ -1,8 +1,8 @@
-"""A cluster read from its registry: layout, plan and members, each of a moment of its own.
+"""Reads a cluster from its registry: layout, plan and members, each at its own moment.
 
-Always true: the plan is the oldest of the three, so whoever it names had been
-announced before the members were read, and is gone when not among them. An entry
-that is no member is left out, and said. Knows nothing of what follows from it.
+Always true: the plan is the oldest of the three. So a host that it names was
+announced before the members were read, and is gone if it is not among them. A
+malformed member's entry is left out and reported. Decides nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 @dataclass(slots=True, frozen=True)
 class ClusterReading:
-    """What was found.
+    """A cluster as it was read.
 
     Attributes:
-        layout: None where nobody has made one.
-        plan: empty where there is none.
-        plan_version: None where there is none.
+        layout: None if there is none yet.
+        plan: empty if there is none yet.
+        plan_version: None if there is no plan.
         members: by name, then nonce.
-        malformed: what is wrong with each entry that is no member, by the entry's name.
+        malformed: the problem of each malformed entry, by its name.
     """
 
     layout: Layout | None
@@ -37,21 +37,21 @@ class ClusterReading:
     malformed: Mapping[str, str]
 
     def checked_layout(self) -> Layout | None:
-        """The layout. Raises Malformed where one that a plan was made from has gone: it may come back, and nothing changes meanwhile."""
+        """Return the layout. Raises MalformedDocument if there is a plan but no layout: nothing may change until it is restored."""
         if self.layout is None and self.plan.assignments:
             shards = len(self.plan.assignments)
             raise MalformedDocument(
-                LAYOUT, f"it is gone, and a plan of {shards} shards is there; write the layout again"
+                LAYOUT, f"it is missing, although there is a plan of {shards} shards; write the layout again"
             )
         return self.layout
 
 
 async def read_cluster(registry: Registry) -> ClusterReading:
-    """Reads it, in three requests.
+    """Read a cluster in three requests.
 
     Raises:
-        RegistryFailed: it cannot be read now.
-        Malformed: the layout or the plan is not one; the path begins with the document's name.
+        RegistryFailed: the cluster cannot be read now.
+        MalformedDocument: the layout or the plan is malformed; the path begins with the document's name.
     """
     plan = await registry.read(PLAN)
     layout = await read_layout(registry)
@@ -73,7 +73,7 @@ async def read_cluster(registry: Registry) -> ClusterReading:
 
 
 async def read_layout(registry: Registry) -> tuple[Layout, int] | None:
-    """The layout and its version; None where nobody has made one. Raises as `read_cluster` does."""
+    """Return the layout and its version; None if there is none. Raises as `read_cluster`."""
     entry = await registry.read(LAYOUT)
     return None if entry is None else (_parse_named(LAYOUT, parse_layout, entry.data), entry.version)
 

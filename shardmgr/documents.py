@@ -1,10 +1,9 @@
-"""The layout, the plan and a member's entry as JSON texts, and where they are kept.
+"""The layout, the plan and a member's entry as JSON, and the names of these documents.
 
-Always true: equal values have equal texts; a text that is read back gives the
-value it was made of; anything else is `Malformed`, never guessed at. A text
-says its format, so that a host of another version refuses it rather than
-misreads it. Whoever reads a text that was read a short while ago gets the same
-value, which nobody changes. Pure.
+Always true: equal values have equal texts; parsing a rendered text returns an equal
+value; any other text is a `MalformedDocument`. A text names its format, so that a
+host of another version refuses it and does not misread it. A text that was parsed
+lately returns the same value again; values are immutable. Pure.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ PLAN: Final = "plan"
 MEMBERS: Final = "members"
 LOAD_MAX: Final = 1e12
 DATABASE_BYTES_MAX: Final = 127
-"""Of a database's name: the plan holds one for each shard, and has to fit one entry."""
+"""The length of a database's name: the plan has one for each shard and must fit into one document."""
 _CACHED_DOCUMENTS_MAX: Final = 4
-"""Of layouts and of plans: a host's agent and its planner read both at each change, and mostly neither has changed."""
+"""Parsed layouts and plans: a host's agent and planner read both at each change, and most have not changed."""
 _CACHED_MEMBERS_MAX: Final = 1_024
 
 _NONCE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _STATES: Final = frozenset(state.value for state in OwnershipState)
 _epoch: Final = integer_parser(0, EPOCH_MAX)
 
-# ------------------------------------------------------------------- to JSON
+# ----------------------------------------------------------------- rendering
 
 
 def render_layout(layout: Layout) -> bytes:
@@ -68,9 +67,9 @@ def render_layout(layout: Layout) -> bytes:
 def render_plan(plan: Plan) -> bytes:
     """See `parse_plan`."""
     assignments = {
-        str(number): {"name": each.name, "nonce": each.nonce, "epoch": each.epoch}
-        | _without_none(database=each.database or None, leaving=each.leaving or None)
-        for number, each in sorted(plan.assignments.items())
+        str(number): {"name": assignment.name, "nonce": assignment.nonce, "epoch": assignment.epoch}
+        | _without_none(database=assignment.database or None, leaving=assignment.leaving or None)
+        for number, assignment in sorted(plan.assignments.items())
     }
     return _to_json(
         assignments=assignments, epochs={str(number): epoch for number, epoch in sorted(plan.epochs.items())}
@@ -97,26 +96,26 @@ def render_member(member: Member) -> bytes:
 
 
 def _to_json(**fields: Any) -> bytes:
-    whole_text = {"format": FORMAT} | fields
-    return json.dumps(whole_text, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
+    document = {"format": FORMAT} | fields
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
         "utf-8", "surrogatepass"
     )
 
 
 def _without_none(**fields: Any) -> dict[str, Any]:
-    """Without what is as usual, None."""
+    """Return the fields that are not None."""
     return {key: value for key, value in fields.items() if value is not None}
 
 
-# ----------------------------------------------------------------- from JSON
+# ------------------------------------------------------------------- parsing
 
 
 @lru_cache(_CACHED_DOCUMENTS_MAX)
 def parse_layout(text: bytes) -> Layout:
-    """The layout of a text.
+    """Parse a layout.
 
     Raises:
-        Malformed: it is none; the error names the place.
+        MalformedDocument: the text is not a layout; the error names the place.
     """
     fields = _parse_fields(text, ("shards", "drained", "pins"))
     return Layout(
@@ -131,10 +130,10 @@ def parse_layout(text: bytes) -> Layout:
 
 @lru_cache(_CACHED_DOCUMENTS_MAX)
 def parse_plan(text: bytes) -> Plan:
-    """The plan of a text.
+    """Parse a plan.
 
     Raises:
-        Malformed: it is none; the error names the place.
+        MalformedDocument: the text is not a plan; the error names the place.
     """
     fields = _parse_fields(text, ("assignments", "epochs"))
     plan = Plan(
@@ -150,13 +149,13 @@ def parse_plan(text: bytes) -> Plan:
 
 @lru_cache(_CACHED_MEMBERS_MAX)
 def parse_member(nonce: str, text: bytes) -> Member:
-    """The member of an entry.
+    """Parse a member's entry.
 
     Args:
         nonce: the entry's name.
 
     Raises:
-        Malformed: it is none; the error names the place.
+        MalformedDocument: the text is not a member; the error names the place.
     """
     known = ("name", "nonce", "address", "tier", "region", "capacity", "load", "leaving", "holdings", "wants")
     fields = _parse_fields(text, known)
@@ -222,5 +221,5 @@ def _parse_held_shard(raw: Any, path: str) -> HeldShard:
 def _parse_nonce(fields: JsonObject, path: str) -> str:
     nonce = fields.name("nonce")
     if _NONCE.fullmatch(nonce) is None:
-        raise_malformed(f"{path}.nonce" if path else "nonce", f"{abbreviate(nonce)} is no name of an entry")
+        raise_malformed(f"{path}.nonce" if path else "nonce", f"{abbreviate(nonce)} is not a valid name of an entry")
     return nonce

@@ -1,7 +1,7 @@
-"""A small file that is replaced as a whole.
+"""Replaces a small file as a whole.
 
-Always true: after a crash the file is the old one or the new one, and the new
-one once `replace_file` has returned. Knows nothing of what it holds.
+Always true: after a crash the file is the old or the new one, and it is the new one
+if `replace_file` has returned. Knows nothing of the content.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from pathlib import Path
 
 
 class NotSynced(OSError):
-    """The file is replaced, and may be the old one again after a crash."""
+    """The file was replaced, but may be the old one again after a crash."""
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replaces a file, and creates its folder.
+    """Replace a file, and create its folder.
 
     Raises:
-        NotSynced: see there.
-        OSError: the file is what it was.
+        NotSynced: the file was replaced, but not durably.
+        OSError: the file is unchanged.
     """
     fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
     path.parent.mkdir(parents=True, exist_ok=True)

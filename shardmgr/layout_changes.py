@@ -1,9 +1,9 @@
-"""What administrators do to a cluster: changes of its layout, and a look at all of it.
+"""The changes of administrators to a cluster's layout, and a view of the cluster.
 
-Always true: a change is one replacement of the layout that was read, made again
-when another came first; a change that is in effect already is a success and
-writes nothing, so repeating one is harmless. Who may do this is not asked here.
-What a change leads to is the planner's business, and takes its time.
+Always true: a change replaces the layout that was read, and is tried again if another
+change came first; a change that is already in effect succeeds and writes nothing, so
+it can be repeated. Permissions are not checked here. The planner reacts to a change
+later.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from shardmgr.model import ClusterView, Layout, MalformedDocument, Member, Plan,
 from shardmgr.registry.port import Registry, RegistryConflict, RegistryFailed
 
 SHARDS_MAX: Final = 1_000
-"""In a layout; its plan stays below what a registry takes, even with the longest names."""
+"""The shards of a layout. Its plan fits into one document, even with the longest names."""
 DRAINED_HOSTS_MAX: Final = 1_000
 """Hosts."""
 _ATTEMPTS_MAX: Final = 10
-"""Of one change, while others change the layout too."""
+"""The attempts for one change while others change the layout too."""
 
 
 class ChangeRefused(Exception):
-    """What was asked for cannot be done; nothing was changed.
+    """The change cannot be made, and nothing was changed.
 
     Attributes:
-        field: of the call, that is wrong.
+        field: the wrong field of the call.
         problem: what is wrong with it, and what to do.
     """
 
@@ -39,12 +39,12 @@ class ChangeRefused(Exception):
         self.problem = problem
 
 
-# Every function here raises, beside `Refused`: RegistryFailed, nothing was changed; RegistryOutcomeUnknown, perhaps it was;
-# Malformed, what is there cannot be understood, and is left as it is.
+# Each function here also raises RegistryFailed (nothing was changed), RegistryOutcomeUnknown (it may have been changed)
+# and MalformedDocument (the stored document is malformed and stays as it is).
 
 
 async def read_cluster_view(registry: Registry) -> ClusterView:
-    """Layout, plan and members as they are now."""
+    """Return the layout, the plan and the members."""
     reading = await read_cluster(registry)
     if reading.layout is None:
         raise _layout_missing()
@@ -52,10 +52,10 @@ async def read_cluster_view(registry: Registry) -> ClusterView:
 
 
 async def create_layout(registry: Registry, shards: Sequence[ShardSpec]) -> bool:
-    """Makes the layout of a new cluster. False where there is an equal one already.
+    """Create the layout of a new cluster. Return False if there is an equal one already.
 
     Raises:
-        Refused: there is another layout; there are no shards, too many, or two of one number.
+        ChangeRefused: there is another layout; there are no shards, too many, or two with the same number.
     """
     if not shards:
         raise ChangeRefused("shards", "a cluster needs at least one shard")
@@ -68,18 +68,15 @@ async def create_layout(registry: Registry, shards: Sequence[ShardSpec]) -> bool
     except RegistryConflict:
         found = await read_layout(registry)
         if found is None or found[0] != fresh:
-            raise ChangeRefused(
-                "cluster", "there is a layout already, and it is another; add and remove shards"
-            ) from None
+            raise ChangeRefused("cluster", "there is already a different layout; add and remove shards") from None
         return False
     return True
 
 
 async def raise_epochs(registry: Registry, shards: Iterable[int], above: int) -> None:
-    """From now on every epoch that is issued for these shards is higher than `above`. None is ever lowered.
+    """Make every further epoch of these shards higher than `above`. No epoch is lowered.
 
-    For shards whose databases and whose plan were both put back to an earlier state: nothing else knows then which
-    epochs have served since.
+    This is for a restore of both the databases and the plan: the epochs used since the backup are unknown then.
     """
     for _ in range(_ATTEMPTS_MAX):
         entry = await registry.read(PLAN)
@@ -93,33 +90,33 @@ async def raise_epochs(registry: Registry, shards: Iterable[int], above: int) ->
         except RegistryConflict:
             continue
         return
-    raise RegistryFailed("the plan changes all the time; try again")
+    raise RegistryFailed("the plan keeps changing; try again")
 
 
 async def add_shard(registry: Registry, spec: ShardSpec) -> None:
-    """Adds a shard. Raises `Refused` when there is another of its number, or one too many."""
+    """Add a shard. Raises `ChangeRefused` if there is another with its number, or if there are too many."""
 
     def change(layout: Layout) -> Layout:
         if layout.shards.get(spec.number, spec) != spec:
-            raise ChangeRefused("shard", f"there is another shard {spec.number} already; use another number")
+            raise ChangeRefused("shard", f"there is already another shard {spec.number}; use another number")
         return replace(layout, shards={**layout.shards, spec.number: spec})
 
     await _change_layout(registry, change)
 
 
 async def remove_shard(registry: Registry, number: int, *, force: bool = False) -> None:
-    """Takes a shard out of the layout: its owner gives it back, and nobody serves it any more. Its tables stay.
+    """Remove a shard from the layout: its owner hands it back, and no host serves it any more. Its tables stay.
 
     Args:
-        force: though it still takes new items, which nobody will see then.
+        force: remove it although it still accepts new items, which are not delivered then.
 
     Raises:
-        Refused: there is no such shard; it is not draining.
+        ChangeRefused: there is no such shard; it is not draining.
     """
 
     def change(layout: Layout) -> Layout:
         if not _shard_spec(layout, number).draining and not force:
-            raise ChangeRefused("shard", f"shard {number} still takes new items; drain it first, or force it")
+            raise ChangeRefused("shard", f"shard {number} still accepts new items; drain it first, or force it")
         shards = {other: spec for other, spec in layout.shards.items() if other != number}
         return replace(layout, shards=shards, pins=_pins_without(layout, number))
 
@@ -127,7 +124,7 @@ async def remove_shard(registry: Registry, number: int, *, force: bool = False) 
 
 
 async def drain_shard(registry: Registry, number: int, *, drain: bool = True) -> None:
-    """Has a shard take no new items, or take them again. Raises `Refused` when there is no such shard."""
+    """Stop new items for a shard, or allow them again. Raises `ChangeRefused` if there is no such shard."""
 
     def change(layout: Layout) -> Layout:
         spec = replace(_shard_spec(layout, number), draining=drain)
@@ -137,10 +134,10 @@ async def drain_shard(registry: Registry, number: int, *, drain: bool = True) ->
 
 
 async def move_shard(registry: Registry, number: int, host: str | None) -> None:
-    """Pins a shard to a host, by name, for as long as that is there; None: to nobody any more.
+    """Pin a shard to the host of this name, for as long as it runs. None removes the pin.
 
     Raises:
-        Refused: there is no such shard; no host of that name may have it now.
+        ChangeRefused: there is no such shard; no host of that name may own it now.
     """
     members = [] if host is None else _members_named((await read_cluster(registry)).members, host)
 
@@ -151,22 +148,22 @@ async def move_shard(registry: Registry, number: int, host: str | None) -> None:
         if host in layout.drained:
             raise ChangeRefused("host", f"{host} is drained; undrain it first")
         if all(member.tier != spec.tier for member in members):
-            raise ChangeRefused("host", f"{host} is not of the shard's tier, {spec.tier}; name one that is")
+            raise ChangeRefused("host", f"{host} is not of the shard's tier, {spec.tier}; name a host of that tier")
         if all(member.leaving for member in members):
-            raise ChangeRefused("host", f"{host} is stopping; name another, or wait until it is back")
+            raise ChangeRefused("host", f"{host} is stopping; name another host, or wait until it runs again")
         return replace(layout, pins={**layout.pins, number: host})
 
     await _change_layout(registry, change)
 
 
 async def drain_host(registry: Registry, name: str, *, force: bool = False) -> None:
-    """Has a host, by name, give all its shards back and get none, over its restarts too, until it is undrained.
+    """Drain the host of this name: it hands its shards over and gets none until undrained, even after a restart.
 
     Args:
-        force: though no host of that name is there now, or no other could have its shards.
+        force: drain it although no host of that name runs, or no other host may own its shards.
 
     Raises:
-        Refused: no host of that name is there; no other of its tier may own shards.
+        ChangeRefused: no host of that name runs; no other host of its tier may own shards.
     """
     members = [] if force else (await read_cluster(registry)).members
     leaving = [] if force else _members_named(members, name)
@@ -182,7 +179,7 @@ async def drain_host(registry: Registry, name: str, *, force: bool = False) -> N
 
 
 async def undrain_host(registry: Registry, name: str) -> None:
-    """Lets a host have shards again. Raises `Refused` when neither it is drained nor one of that name is there."""
+    """Let a host own shards again. Raises `ChangeRefused` if it is not drained and no host of that name runs."""
     reading = await read_cluster(registry)
     if reading.layout is None or name not in reading.layout.drained:
         _members_named(reading.members, name)
@@ -190,7 +187,7 @@ async def undrain_host(registry: Registry, name: str) -> None:
 
 
 async def _change_layout(registry: Registry, change: Callable[[Layout], Layout]) -> None:
-    """Replaces the layout by what `change` makes of it; that may be called again, on a newer one."""
+    """Replace the layout with the result of `change`, which is called again if another change came first."""
     for _ in range(_ATTEMPTS_MAX):
         found = await read_layout(registry)
         if found is None:
@@ -204,20 +201,16 @@ async def _change_layout(registry: Registry, change: Callable[[Layout], Layout])
         except RegistryConflict:
             continue
         return
-    raise RegistryFailed(
-        f"the layout was changed by others {_ATTEMPTS_MAX} times in a row; nothing was changed, try again"
-    )
+    raise RegistryFailed(f"others changed the layout {_ATTEMPTS_MAX} times in a row; nothing was changed, try again")
 
 
 def _render_checked(layout: Layout) -> bytes:
-    """The layout's text, within all limits."""
+    """Render a layout and check its limits."""
     if len(layout.shards) > SHARDS_MAX:
-        raise ChangeRefused(
-            "shard", f"a cluster has at most {SHARDS_MAX:,} shards; give hosts and shards more to do instead"
-        )
+        raise ChangeRefused("shard", f"a cluster has at most {SHARDS_MAX:,} shards")
     if len(layout.drained) > DRAINED_HOSTS_MAX:
         raise ChangeRefused(
-            "host", f"at most {DRAINED_HOSTS_MAX:,} hosts can be drained; undrain those that will not come back"
+            "host", f"at most {DRAINED_HOSTS_MAX:,} hosts can be drained; undrain those that will not run again"
         )
     text = render_layout(layout)
     try:
@@ -231,26 +224,26 @@ def _shard_spec(layout: Layout, number: int) -> ShardSpec:
     try:
         return layout.shards[number]
     except KeyError:
-        raise ChangeRefused("shard", f"there is no shard {number}; list the shards to see what there is") from None
+        raise ChangeRefused("shard", f"there is no shard {number}; foqs shard list shows the shards") from None
 
 
 def _members_named(members: Sequence[Member], name: str) -> list[Member]:
     found = [member for member in members if member.name == name]
     if not found:
-        there = ", ".join(sorted({member.name for member in members})[:10]) or "none"
-        raise ChangeRefused("host", f"no host named {name} is there; there are: {there}")
+        running = ", ".join(sorted({member.name for member in members})[:10]) or "none"
+        raise ChangeRefused("host", f"no host named {name} is running; running are: {running}")
     return found
 
 
 def _check_tier_keeps_owners(layout: Layout, members: Sequence[Member], member: Member) -> None:
-    """Raises `Refused` where shards of the member's tier would be left to nobody."""
+    """Raise `ChangeRefused` if no host could own the shards of the member's tier."""
     others = (other for other in members if other.tier == member.tier and other.name not in layout.drained)
     count = sum(spec.tier == member.tier for spec in layout.shards.values())
     if count and all(other.leaving for other in others):
         raise ChangeRefused(
             "host",
-            f"{member.name} is the last host that may own the {count} shards of tier {member.tier}: nobody would serve "
-            "them; start or undrain another first",
+            f"{member.name} is the last host that may own the {count} shards of tier {member.tier}: no host would serve "
+            "them; start or undrain another host first",
         )
 
 
@@ -259,4 +252,4 @@ def _pins_without(layout: Layout, number: int) -> dict[int, str]:
 
 
 def _layout_missing() -> ChangeRefused:
-    return ChangeRefused("cluster", "there is no layout yet; initialise the cluster first")
+    return ChangeRefused("cluster", "there is no layout yet; create the cluster first with foqs cluster init")

@@ -17,19 +17,19 @@ from shardmgr.port import CoordinatorFailed
 
 
 class EpochBook(Protocol):
-    """Where issued epochs are kept."""
+    """The store of issued epochs."""
 
     def load(self) -> dict[int, int]:
-        """The last epoch issued for each shard."""
+        """Return the last epoch issued for each shard."""
         ...
 
     def save(self, epochs: dict[int, int]) -> None:
-        """Keeps them durably; when this returns they survive a crash."""
+        """Store the epochs durably: they survive a crash after this returns."""
         ...
 
 
 class FileEpochBook:
-    """A small JSON file.
+    """Stores epochs in a small JSON file.
 
     Raises:
         CoordinatorFailed: it cannot be read or written.
@@ -49,7 +49,7 @@ class FileEpochBook:
             return {int(shard): int(epoch) for shard, epoch in json.loads(content)["epochs"].items()}
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             raise CoordinatorFailed(
-                f"{self._path} is not a coordinator file; move it away and the epochs are taken from the shards"
+                f"{self._path} is not a coordinator file; move it away, and the epochs are read from the shards"
             ) from None
 
     def save(self, epochs: dict[int, int]) -> None:
@@ -78,4 +78,4 @@ class LocalCoordinator:
             return epoch
 
     def report_state(self, shard: int, epoch: int, state: str) -> None:
-        """Nobody else wants to know."""
+        """Do nothing, as there is no other host."""

@@ -1,9 +1,8 @@
-"""What is known of a cluster: its members, its shards, who should own which.
+"""The model of a cluster: its members, its shards, and which host should own each.
 
-Holds the values that hosts, planner and administrators exchange. Always true of
-a value that was read: numbers are in range, names are not empty. Pure; knows
-neither their form in JSON (`documents`), nor where documents are kept, nor what
-a shard holds.
+Holds the values that hosts, planner and administrators exchange. Always true of a
+parsed value: numbers are in range, names are not empty. Pure; knows neither the
+JSON form (`documents`), nor the registry, nor the content of a shard.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ WEIGHT_MAX: Final = 1_000_000
 
 
 class MalformedDocument(Exception):
-    """A text is not what it should be: where in it, and what is wrong there."""
+    """A document is malformed: the place in it, and the problem there."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}" if path else problem)
@@ -28,7 +27,7 @@ class MalformedDocument(Exception):
 
 @dataclass(slots=True, frozen=True)
 class HeldShard:
-    """What a member does with a shard: which epoch it has, and how far it is (a value of `Ownership`)."""
+    """A member's shard: its epoch and its state, a value of `OwnershipState`."""
 
     epoch: int
     state: str
@@ -36,17 +35,17 @@ class HeldShard:
 
 @dataclass(slots=True, frozen=True)
 class Member:
-    """One incarnation of a host, as it announces itself for as long as its session lives.
+    """One run of a host, as it announces itself while its session lives.
 
     Attributes:
-        name: of the host; stays over restarts. Two members never have the same name at rest.
-        nonce: of the incarnation; no two share one.
-        address: where clients reach it, `host:port`.
-        capacity: how much it can take, relative to other members; at least 1.
-        load: what it does now, relative to other members; told, not planned by.
-        leaving: it gives its shards back and takes no more.
-        holdings: by shard, what it does with those that it was assigned.
-        wants: by shard, the epoch that it found taken: it needs a higher one.
+        name: the host's name; the same after a restart. Normally no two members have the same name.
+        nonce: identifies the run; no two runs have the same.
+        address: the `host:port` at which clients reach it.
+        capacity: its part of the work, relative to other members; at least 1.
+        load: its load now, relative to other members; for information, not for planning.
+        leaving: it hands its shards over and accepts no more.
+        held_shards: the epochs and states of its assigned shards, by shard.
+        taken_epochs: by shard, an epoch that it found in use: it needs a higher one.
     """
 
     name: str
@@ -63,13 +62,13 @@ class Member:
 
 @dataclass(slots=True, frozen=True)
 class ShardSpec:
-    """A shard as administrators know it.
+    """A shard of the layout.
 
     Attributes:
-        database: the name under which every host's own configuration holds its address and credentials.
-        weight: the work it makes, relative to other shards; at least 1.
-        region: of its primary; hosts of this region are preferred. Empty: none.
-        draining: takes no new items.
+        database: the name of its database in the configuration of every host.
+        weight: its work, relative to other shards; at least 1.
+        region: the region of its database's primary; hosts there are preferred. Empty: none.
+        draining: it accepts no new items.
     """
 
     number: int
@@ -82,12 +81,12 @@ class ShardSpec:
 
 @dataclass(slots=True, frozen=True)
 class Layout:
-    """What administrators want.
+    """The cluster as administrators want it.
 
     Attributes:
-        shards: by number.
-        drained: names of hosts that shall own nothing.
-        pins: by shard, the name of the host that shall own it while it is there.
+        shards: the shards by number.
+        drained: the names of hosts that shall own no shard.
+        pins: by shard, the name of the host that shall own it while that host runs.
     """
 
     shards: Mapping[int, ShardSpec] = field(default_factory=dict)
@@ -97,13 +96,13 @@ class Layout:
 
 @dataclass(slots=True, frozen=True)
 class Assignment:
-    """Who should own a shard.
+    """The planned owner of a shard.
 
     Attributes:
-        name, nonce: of the member.
-        epoch: for the takeover; higher than any that was issued for the shard before.
-        database: that of the shard when it was assigned; empty where nobody knows it any more.
-        leaving: the member shall drain the shard and give it back.
+        name, nonce: those of the member.
+        epoch: the epoch for the takeover; higher than any issued for the shard before.
+        database: the shard's database at the assignment; empty if it is not known any more.
+        leaving: the member shall drain the shard and hand it over.
     """
 
     name: str
@@ -113,16 +112,16 @@ class Assignment:
     leaving: bool = False
 
     def matches(self, spec: ShardSpec | None) -> bool:
-        """The shard, as administrators know it now, is there and in the database that it was assigned in."""
+        """Return whether the layout has the shard in the database of this assignment."""
         return spec is not None and spec.database == self.database
 
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """Who should own what.
+    """The planned owners of all shards.
 
     Attributes:
-        assignments: by shard; a shard that nobody should own has none.
+        assignments: by shard; a shard that no host should own has none.
         epochs: by shard, the last epoch issued, for every shard that ever had one: it outlives the assignment.
     """
 

@@ -40,9 +40,9 @@ class OwnershipEvent(enum.Enum):
     RELEASED = "released"
     FENCED = "fenced"
     FAILED = "failed"
-    """The database went away, or an attempt went wrong: try again."""
+    """The database or an attempt failed: try again."""
     DROPPED = "dropped"
-    """It is another's, or may be: whatever is under way ends at once."""
+    """Another host may own it now: everything in flight ends at once."""
 
 
 TRANSITIONS: Final[Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState]] = {

@@ -1,17 +1,17 @@
-"""Who should own what next: a pure function of what is wanted, planned and there.
+"""The rules of planning: a pure function from the layout, the plan and the members to the next plan.
 
-Always true of a next plan: a shard's epoch is never lower than before, and each
-new assignment has a higher one than all before; a shard leaves a member that is
-there only through `leaving`; who owns a shard and may keep it keeps it, unless
-moving it makes the load more even or brings it home to its region. Equal input
-gives an equal plan, and members that do as told bring it to rest. Knows neither
-the registry nor the time: which drains are overdue is told.
+Always true of a next plan: a shard's epoch never decreases, and each new assignment
+has a higher epoch than all before; a shard leaves a running member only through
+`leaving`; an owner that may keep a shard keeps it, unless a move makes the load more
+even or brings the shard to its region. Equal input gives an equal plan, and members
+that follow the plan bring it to rest. Knows neither the registry nor the time; the
+caller says which handovers are overdue.
 
-    nobody ──▶ assigned(A, e) ──▶ leaving(A, e) ──given back, A gone, or overdue──▶ assigned(B, e+1)
+    unassigned ──▶ assigned(A, e) ──▶ leaving(A, e) ──handed over, A gone, or overdue──▶ assigned(B, e+1)
 
-Fitting is a host that is there, is not leaving, is not drained, and is of the
-shard's tier. The candidates for a shard are the host that it is pinned to, if
-that one fits; else the fitting ones of its region; else all that fit.
+A host fits a shard if it runs, is not leaving, is not drained, and is of the shard's
+tier. The candidates for a shard are the host to which it is pinned, if that host
+fits; else the fitting hosts of its region; else all fitting hosts.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from shardmgr.model import EPOCH_MAX, Assignment, Layout, Member, Plan, ShardSpe
 from shardmgr.ownership import OwnershipState
 
 _PlacementKey: TypeAlias = tuple[str, str, str | None, int]
-"""Of a shard: tier, region, the host that it is pinned to, weight."""
+"""A shard's tier, region, pinned host and weight."""
 
 
 def next_plan(layout: Layout, plan: Plan, members: Sequence[Member], overdue: frozenset[int], moves_max: int) -> Plan:
-    """The plan that should replace `plan`; an equal one when nothing is to be done.
+    """Return the plan that should replace `plan`; an equal one if nothing changes.
 
     Args:
-        members: those that are there; in any order.
-        overdue: shards whose owner has had the time to give them back.
-        moves_max: how many shards may be leaving at once only for balance or region.
+        members: the running members, in any order.
+        overdue: the shards whose handover takes too long.
+        moves_max: the number of shards that may leave at once for balance or region only.
     """
     draft = _Draft(layout, plan, members)
     for number, assignment in sorted(plan.assignments.items()):
@@ -54,17 +54,17 @@ def next_plan(layout: Layout, plan: Plan, members: Sequence[Member], overdue: fr
 
 
 def _may_reassign(number: int, assignment: Assignment, owner: Member, overdue: frozenset[int]) -> bool:
-    """Whether a shard that is leaving may be given to another."""
+    """Return whether a leaving shard may be assigned to another member."""
     if not assignment.leaving:
         return False
     holding = owner.held_shards.get(number)
     free = holding is not None and holding.epoch == assignment.epoch and holding.state == OwnershipState.FREE.value
-    # Who found its epoch taken writes nothing with it any more.
+    # An owner that found its epoch in use writes nothing with it any more.
     return free or owner.taken_epochs.get(number, 0) >= assignment.epoch or number in overdue
 
 
 class _Draft:
-    """A plan in the making."""
+    """A plan under construction."""
 
     def __init__(self, layout: Layout, plan: Plan, members: Sequence[Member]) -> None:
         self._layout = layout
@@ -75,9 +75,9 @@ class _Draft:
         for number, assignment in plan.assignments.items():
             self._epochs[number] = max(self._epochs.get(number, 0), assignment.epoch)
         self._taken_epochs = _highest_epochs(member.taken_epochs for member in members)
-        """By shard, the highest epoch that anybody has found in a database."""
+        """By shard, the highest epoch that a member has found in a database."""
         self._movable: dict[int, tuple[ShardSpec, Member]] = {}
-        """What stays with its owner, and might as well be elsewhere."""
+        """Shards that stay with their owners but could move."""
 
     def plan(self) -> Plan:
         return Plan(self._assignments, self._epochs)
@@ -86,7 +86,7 @@ class _Draft:
         return self._members.get(assignment.nonce)
 
     def may_stay(self, spec: ShardSpec, assignment: Assignment) -> bool:
-        """Whether the owner fits, has it from the same database, and no other host that fits has it pinned."""
+        """Return whether the owner fits, the database is the same, and no other fitting host has the shard pinned."""
         owner = self._members[assignment.nonce]
         same = assignment.database == spec.database
         return same and self._hosts.fits(owner, spec) and self._hosts.pinned_host(spec) in (None, owner.name)
@@ -102,7 +102,7 @@ class _Draft:
         self._assignments[number] = assignment if assignment.leaving else replace(assignment, leaving=True)
 
     def assign(self, spec: ShardSpec, owner: Member) -> None:
-        """A new assignment, unless all epochs of the shard are used up: then nobody can own it."""
+        """Assign a shard, unless all its epochs are used up: then no host can own it."""
         epoch = max(self._epochs.get(spec.number, 0), self._taken_epochs.get(spec.number, 0)) + 1
         self._epochs[spec.number] = min(epoch, EPOCH_MAX)
         if epoch <= EPOCH_MAX:
@@ -110,8 +110,9 @@ class _Draft:
             self._hosts.add_load(owner, spec.weight)
 
     def place_shards(self) -> None:
-        """Assigns what nobody has. What is leaving is counted where it would go by now, so that no second shard
-        is moved to the same gap. The heavy come first: the light ones even out what they leave.
+        """Assign the unassigned shards, the heaviest first, as light ones even out the rest.
+
+        Leaving shards count at their next owner, so that no second shard moves to the same gap.
         """
         waiting = [
             spec
@@ -128,10 +129,10 @@ class _Draft:
                 self.assign(spec, host)
 
     def rebalance(self, moves_max: int) -> None:
-        """Lets go of what is better elsewhere, as many as may be under way.
+        """Mark shards as leaving that are better elsewhere, up to the limit of moves.
 
-        What leaves for balance at the same time is of one kind: those are interchangeable, so in whatever order they
-        are given back, each gap is filled as it was reckoned, and none goes back to where it came from.
+        Shards that leave for balance at the same time are of one kind, so they are interchangeable: in any order of
+        their handovers each gap is filled as planned, and none returns to its former owner.
         """
         moves = [
             (spec, self._members[assignment.nonce])
@@ -152,11 +153,13 @@ class _Draft:
             self.mark_leaving(spec.number, self._assignments[spec.number])
 
     def _best_move(self, moving: set[_PlacementKey]) -> tuple[ShardSpec, Member, Member] | None:
-        """A shard, its owner and who would get it. A shard away from its region comes first; then, from the host with
-        the largest share, one that leaves the two most even; and only if the other's share with it is less than that.
+        """Return the best move: a shard, its owner and its next owner.
+
+        A shard outside its region comes first. Otherwise it is a shard of the host with the highest load ratio that
+        leaves both hosts most even, and only if the next owner's ratio stays below that of the owner.
 
         Args:
-            moving: of the moves for balance that are under way.
+            moving: the kinds of the moves for balance that are in progress.
         """
         best: tuple[tuple[float, float, int], tuple[ShardSpec, Member, Member]] | None = None
         hosts, targets = self._hosts, dict[_PlacementKey, Member | None]()
@@ -179,7 +182,7 @@ class _Draft:
 
 
 class _HostLoads:
-    """The members that may be given shards, and what each carries once all that is decided has happened."""
+    """The members that may own shards, and their loads once the draft is carried out."""
 
     def __init__(self, layout: Layout, members: Iterable[Member]) -> None:
         fitting = (member for member in members if not member.leaving and member.name not in layout.drained)
@@ -190,25 +193,25 @@ class _HostLoads:
         for host in self._hosts:
             self._tiers_of_name.setdefault(host.name, set()).add(host.tier)
         self._candidates: dict[_PlacementKey, dict[str, Member]] = {}
-        """By kind of shard, the hosts by nonce, in the order of their names."""
+        """By kind of shard: the hosts by nonce, in the order of their names."""
 
     def fits(self, member: Member, spec: ShardSpec) -> bool:
         return member.nonce in self._weights and member.tier == spec.tier
 
     def pinned_host(self, spec: ShardSpec) -> str | None:
-        """The name of the host that the shard is pinned to, if one of that name fits."""
+        """Return the name of the shard's pinned host, if a host of that name fits."""
         name = self._pins.get(spec.number)
         return name if name is not None and spec.tier in self._tiers_of_name.get(name, ()) else None
 
     def placement_key(self, spec: ShardSpec) -> _PlacementKey:
-        """Equal for shards that may stand for each other: of one weight and the same candidates."""
+        """Return a key that is equal for interchangeable shards: the same weight and candidates."""
         return spec.tier, spec.region, self.pinned_host(spec), spec.weight
 
     def is_candidate(self, member: Member, spec: ShardSpec) -> bool:
         return member.nonce in self._candidates_for(spec)
 
     def least_loaded(self, spec: ShardSpec) -> Member | None:
-        """The candidate that would carry the smallest share with it; the first by name of equal ones."""
+        """Return the candidate with the lowest load ratio with this shard; of equals the first by name."""
         return min(
             self._candidates_for(spec).values(), key=lambda host: self.load_ratio(host, spec.weight), default=None
         )
@@ -226,7 +229,7 @@ class _HostLoads:
         return found
 
     def load_ratio(self, host: Member, added_weight: int = 0) -> float:
-        """What it carries, by its capacity. Rounding keeps the order, so what is less here is truly less."""
+        """Return the host's weight by its capacity. Rounding keeps the order, so a lower ratio is truly lower."""
         return (self._weights[host.nonce] + added_weight) / host.capacity
 
     def add_load(self, host: Member, weight: int) -> None:

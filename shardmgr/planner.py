@@ -1,10 +1,10 @@
-"""The planner as a service: waits to be elected, and keeps the plan as it should be.
+"""The planner as a service: waits for its election and keeps the plan up to date.
 
-Always true: a plan replaces the one from which it was made, or nothing; without a
-layout, or where layout or plan cannot be understood, nothing is written. So two
-that both believe to be elected do no harm, and one that dies leaves a whole plan
-behind. How long a drain has taken is remembered by whoever plans: the next one
-begins to count anew. Knows nothing of the rules; those are `plan`.
+Always true: a plan replaces only the plan from which it was made; without a valid
+layout and plan nothing is written. So two planners that both believe to be elected
+do no harm, and one that dies leaves a complete plan. The elected planner remembers
+how long a handover takes; the next one starts to count again. Knows nothing of the
+rules, which are in `plan`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ LEADER_ENTRY: Final = "leader"
 
 @dataclass(slots=True, frozen=True)
 class PlannerPace:
-    """How patient a planner is. Milliseconds.
+    """The intervals of a planner, in milliseconds.
 
     Attributes:
-        drain_timeout_ms: how long an owner may take to give a shard back, before it is given to another all the same.
-        moves_max: how many shards may be on their way only for balance or region; a number.
-        tick_ms: it looks again after this time, though nothing seems to have changed.
-        pause_ms: it looks not sooner than this after it has looked: what changes meanwhile is one change.
-        retry_ms_max: the longest pause after the registry has failed; it begins with `pause_ms` and doubles.
+        handover_timeout_ms: the time that an owner has to hand a shard over, before another host takes it over.
+        moves_max: the number of shards that may move at once for balance or region only.
+        tick_ms: the planner reads again after this time without a change.
+        pause_ms: the shortest time between two reads; changes meanwhile are read together.
+        retry_ms_max: the longest pause after a failure of the registry; it starts with `pause_ms` and doubles.
     """
 
     handover_timeout_ms: int = 10_000
@@ -48,11 +48,11 @@ class PlannerPace:
 
 
 class Planner:
-    """One candidate.
+    """One candidate for the election.
 
     Args:
-        registry: open; it may have other users.
-        nonce: of this incarnation of the host.
+        registry: an open registry; it may have other users.
+        nonce: identifies this run of the host.
         boot_ms: the boot-time clock.
         rng: spreads the pauses after failures.
     """
@@ -60,8 +60,8 @@ class Planner:
     def __init__(
         self, registry: Registry, nonce: str, pace: PlannerPace, boot_ms: Callable[[], int], rng: Random
     ) -> None:
-        self.problem: str | None = "it has not looked yet"
-        """Why nothing can be planned, for a person; None while all is well, here or with the one that is elected."""
+        self.problem: str | None = "it has not read the cluster yet"
+        """Why nothing can be planned; None if there is no problem, or another planner is elected."""
         self._registry = registry
         self._nonce = nonce
         self._pace = pace
@@ -69,32 +69,32 @@ class Planner:
         self._rng = rng
         self._changed = asyncio.Event()
         self._elected_session = 0
-        """The session in which this one was elected; 0 while another is, or nobody."""
+        """The session in which this planner was elected; 0 if it is not elected."""
         self._leaving: dict[int, tuple[int, int]] = {}
-        """By shard that is leaving, its epoch, and when that was seen first."""
+        """By shard that is leaving: its epoch, and when that was first seen."""
         self._malformed: Mapping[str, str] = {}
         registry.subscribe(self._changed.set)
 
     @property
     def is_elected(self) -> bool:
-        """Whether this one plans, as far as it knows."""
+        """Whether this planner is elected, as far as it knows."""
         return 0 != self._elected_session == self._registry.session_number
 
     async def run(self) -> None:
-        """Plans whenever elected, until cancelled. What it had announced ends with the session."""
+        """Plan while elected, until cancelled. The announced candidacy ends with the session."""
         failures = 0
         while True:
             self._changed.clear()
             try:
                 await self._run_once()
             except RegistryConflict:
-                # Somebody else has planned, or was elected: read again.
+                # Another planner has written, or was elected: read again.
                 failures += 1
             except RegistryError as error:
                 self._set_problem(f"the registry failed: {error}")
                 failures += 1
             except MalformedDocument as error:
-                self._set_problem(f"nothing is planned, and nothing overwritten, until this is mended: {error}")
+                self._set_problem(f"nothing is planned or overwritten until this is corrected: {error}")
                 failures = 0
             else:
                 self._set_problem(None)
@@ -102,7 +102,7 @@ class Planner:
             await self._wait_for_change(failures)
 
     async def _run_once(self) -> None:
-        """Looks once, and does what is to be done."""
+        """Read the cluster once and write the next plan if there is one."""
         if not await self._run_for_election():
             self._leaving.clear()
             return
@@ -118,21 +118,21 @@ class Planner:
             self._log_plan_changes(reading.plan, plan)
 
     async def _run_for_election(self) -> bool:
-        """Whether this one is, or can be made so. Reading who is has this one told when that one is gone."""
+        """Return whether this planner is elected now. The read also watches for the end of the elected one."""
         session = self._registry.session_number
         leader = (await self._registry.members(ELECTION_FOLDER)).get(LEADER_ENTRY)
         mine = leader == self._nonce.encode()
         if leader is not None and not mine:
             self._elected_session = 0
         elif leader is None or self._elected_session != session:
-            # What an earlier session has left of it is replaced, not waited for.
+            # An entry of an earlier session of this planner is replaced without waiting for its end.
             await self._registry.announce(ELECTION_FOLDER, LEADER_ENTRY, self._nonce.encode())
             self._elected_session = session
             log.info("elected to plan", extra={"nonce": self._nonce})
         return self.is_elected
 
     def _overdue_shards(self, plan: Plan) -> frozenset[int]:
-        """Shards whose owners have had their time; notes those that are leaving from now on."""
+        """Return the shards whose handover takes too long, and note when others started to leave."""
         now_ms = self._boot_ms()
         former, self._leaving = self._leaving, {}
         for number, assignment in plan.assignments.items():
@@ -143,7 +143,7 @@ class Planner:
         return frozenset(number for number, (_, since_ms) in self._leaving.items() if since_ms <= latest_ms)
 
     async def _wait_for_change(self, failures: int) -> None:
-        """Until something has changed, it is time to look, or a drain is overdue; after failures only for a time."""
+        """Wait for a change, the next tick, or an overdue handover; after failures, only for a pause."""
         pace = self._pace
         pause_ms = min(pace.retry_ms_max, pace.pause_ms << min(failures, 16))
         if failures:
@@ -167,13 +167,13 @@ class Planner:
     def _log_malformed(self, malformed: Mapping[str, str]) -> None:
         for nonce, reason in malformed.items():
             if self._malformed.get(nonce) != reason:
-                log.warning("an entry is no member, and gets no shards", extra={"entry": nonce, "reason": reason})
+                log.warning("an entry is not a member and gets no shards", extra={"entry": nonce, "reason": reason})
         self._malformed = malformed
 
     def _log_plan_changes(self, before: Plan, after: Plan) -> None:
         for number in sorted(before.assignments.keys() | after.assignments.keys()):
             was, now = before.assignments.get(number), after.assignments.get(number)
             if was != now:
-                what = "nobody's" if now is None else "leaving" if now.leaving else "assigned"
+                change = "unassigned" if now is None else "leaving" if now.leaving else "assigned"
                 host, epoch = ("", after.epochs.get(number, 0)) if now is None else (now.name, now.epoch)
-                log.info("planned", extra={"shard": number, "what": what, "host": host, "epoch": epoch})
+                log.info("planned", extra={"shard": number, "change": change, "host": host, "epoch": epoch})

@@ -1,8 +1,8 @@
-"""What a host and the manager of shards tell each other.
+"""The interface between a host and the shard manager.
 
-`Coordinator` is what the keeper of a shard asks; `Holder` is what the agent
-tells the host. Always true: between `assigned` and the next `dropped` the shard
-is this host's as far as the plan was read; the database has the last word.
+Supervisors of shards call the `Coordinator`; the agent calls the host as its
+`AssignmentListener`. Always true: between `on_assigned` and the next `on_dropped`
+the plan, as last read, assigns the shard to this host; the database decides.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ class CoordinatorFailed(Exception):
 
 
 class Coordinator(Protocol):
-    """Issues epochs. No epoch is ever issued twice for two owners, across restarts too."""
+    """Issues epochs. No epoch is ever issued to two owners, even across restarts."""
 
     async def issue_epoch(self, shard: int, above: int) -> int:
-        """An epoch for a takeover of `shard`, higher than any with which another host was told to take it over, and than `above`.
+        """Return an epoch for a takeover of `shard`, above `above` and above any epoch of another host.
 
-        It is recorded durably before this returns. May take as long as it takes somebody to plan.
+        It is recorded durably before this returns. This may take as long as the next plan.
 
         Args:
-            above: the highest epoch that served here, or that a takeover found; 0 for none.
+            above: the highest epoch that was used here, or that a takeover found; 0 for none.
 
         Raises:
             CoordinatorFailed: it could not be recorded.
@@ -31,29 +31,29 @@ class Coordinator(Protocol):
         ...
 
     def report_state(self, shard: int, epoch: int, state: str) -> None:
-        """What the keeper of a shard does now, a value of `Ownership`; the last word counts. Never blocks."""
+        """Report the state of a shard, a value of `OwnershipState`. The last report counts. Never blocks."""
         ...
 
 
 class AssignmentListener(Protocol):
-    """A host, as its agent sees it. Calls come on the event loop, in this order for each shard: assigned, release, dropped."""
+    """A host, as its agent sees it. Calls come on the event loop; for each shard: assigned, release requested, dropped."""
 
     def on_assigned(self, shard: int, database: str) -> None:
-        """Acquire, recover and serve it; the database is a name in the host's own configuration."""
+        """Acquire, recover and serve the shard; `database` is a name in the host's configuration."""
         ...
 
     def on_release_requested(self, shard: int) -> None:
-        """Drain it: take in nothing more, write what waits, and tell the coordinator that it is free."""
+        """Drain the shard: accept nothing more, write what waits, and report the state FREE."""
         ...
 
     def on_dropped(self, shard: int) -> None:
-        """It is another's, or may be: stop serving it at once, whatever is under way."""
+        """Stop serving the shard at once: another host may own it."""
         ...
 
     def on_suspended(self) -> None:
-        """Hand nothing out until `resumed`: the session may be ending."""
+        """Deliver nothing until `on_resumed`: the session may be ending."""
         ...
 
     def on_resumed(self) -> None:
-        """The session lives."""
+        """Deliver again: the session lives."""
         ...

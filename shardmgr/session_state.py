@@ -1,7 +1,7 @@
-"""How a host stands with its cluster: one table of states and events.
+"""The session state of a host: one table of states and events.
 
-Pure. Whether the session lives is the registry's business, which shards are the
-host's the plan's; this says what the host may do meanwhile.
+Pure. The registry knows whether the session lives, and the plan which shards the
+host owns. This table says what the host may do.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import Final
 
 
 class SessionState(enum.Enum):
-    """How a host stands."""
+    """What a host may do with its session."""
 
     CUT_OFF = "cut off"
-    """No session, or one that may be over: it serves nothing."""
+    """It has no session, or one that may be over: it serves nothing."""
     JOINING = "joining"
-    """A session, in which not all is announced and read yet: it serves nothing."""
+    """It has a session, but has not announced itself and followed the plan yet: it serves nothing."""
     SERVING = "serving"
-    """It does what the plan says."""
+    """It follows the plan."""
     SUSPENDED = "suspended"
-    """The session may be ending: it hands out nothing, and still takes in."""
+    """The session may be ending: it delivers nothing, but still accepts items."""
 
 
 class SessionEvent(enum.Enum):
-    """What can happen to it."""
+    """What can happen to a session."""
 
     STARTED = "begun"
-    """The service answers, in a session that nothing was served in or all was dropped."""
+    """The service answers in a session in which the host serves nothing yet."""
     PLAN_FOLLOWED = "followed"
-    """It is announced, and the plan was read and followed."""
+    """The host is announced, and has read and followed the plan."""
     UNRESPONSIVE = "silent"
     """The service does not answer."""
     ENDED = "over"
-    """The session is over, or may be before long."""
+    """The session is over, or may be soon."""
 
 
 TRANSITIONS: Final[Mapping[tuple[SessionState, SessionEvent], SessionState]] = {
@@ -54,7 +54,7 @@ TRANSITIONS: Final[Mapping[tuple[SessionState, SessionEvent], SessionState]] = {
 
 
 def next_session_state(state: SessionState, event: SessionEvent) -> SessionState:
-    """The standing that follows. Raises `ValueError` where the table has no way."""
+    """Return the next state. Raises `ValueError` if the table has none."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:

@@ -78,7 +78,7 @@ def test_a_new_cluster_has_the_shards_it_was_made_with() -> None:
 def test_making_it_again_is_harmless_when_it_is_the_same_and_refused_otherwise() -> None:
     async def story(registry: LocalRegistry) -> None:
         assert not await create_layout(registry, [ONE, TWO])
-        await refused(create_layout(registry, [ONE]), "cluster", "there is a layout already")
+        await refused(create_layout(registry, [ONE]), "cluster", "there is already a different layout")
         assert await version_of(registry) == 0
 
     told(story, shards=(ONE, TWO))
@@ -112,7 +112,7 @@ def test_nothing_can_be_done_before_there_is_a_layout() -> None:
             remove_shard(registry, 1),
             move_shard(registry, 1, None),
         ):
-            await refused(doing, "cluster", "initialise")
+            await refused(doing, "cluster", "foqs cluster init")
 
     told(story)
 
@@ -185,7 +185,7 @@ def test_a_shard_is_pinned_to_a_host_that_may_have_it() -> None:
         await joins(registry, make_member("stops", leaving=True))
         await joins(registry, make_member("drained"))
         await drain_host(registry, "drained")
-        await refused(move_shard(registry, 1, "b"), "host", "there are: a, big, drained, stops")
+        await refused(move_shard(registry, 1, "b"), "host", "running are: a, big, drained, stops")
         await refused(move_shard(registry, 1, "big"), "host", "tier")
         await refused(move_shard(registry, 1, "stops"), "host", "is stopping")
         await refused(move_shard(registry, 1, "drained"), "host", "undrain it first")
@@ -235,7 +235,7 @@ def test_the_last_host_of_a_tier_is_drained_only_when_forced() -> None:
 
 def test_a_host_that_is_not_there_is_drained_only_when_forced() -> None:
     async def story(registry: LocalRegistry) -> None:
-        await refused(drain_host(registry, "away"), "host", "there are: none")
+        await refused(drain_host(registry, "away"), "host", "running are: none")
         await drain_host(registry, "away", force=True)
         assert (await layout_of(registry)).drained == {"away"}
         await undrain_host(registry, "away")

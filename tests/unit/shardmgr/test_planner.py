@@ -395,7 +395,7 @@ def test_a_layout_that_is_gone_is_said_and_the_plan_stands() -> None:
         await site.host(make_member("b"))
         await passes(3 * PACE.tick_ms)
         assert planner.problem is not None
-        assert "a plan of 4 shards is there; write the layout again" in planner.problem
+        assert "a plan of 4 shards; write the layout again" in planner.problem
         assert await plan_of(registry) == plan
 
     told(story)
