@@ -141,7 +141,7 @@ def test_a_host_that_is_not_trusted_is_not_called(
         with pytest.raises(Unreachable, match=words) as caught:
             async with Client(host.url, timeout_ms=60_000, tls=Tls(ca_file=ca.file)) as client:
                 await client.enqueue([Item("t")])
-        assert "name the CA" in caught.value.message
+        assert "give the CA" in caught.value.message
         await soon(lambda: secure.failed > 0)
 
     secure.run(runner, main)

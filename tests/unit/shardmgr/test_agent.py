@@ -227,7 +227,9 @@ def test_a_layout_that_is_gone_changes_nothing_until_it_is_back() -> None:
         view, views, _ = site.agent.view, site.holder.views, site.holder.news()
         site.ensemble.delete(LAYOUT)
         await site.pass_s(1)
-        assert site.agent.problem == "layout: it is missing, although there is a plan of 1 shards; write the layout again"
+        assert (
+            site.agent.problem == "layout: it is missing, although there is a plan of 1 shards; write the layout again"
+        )
         assert (site.agent.view, site.holder.views, site.holder.news()) == (view, views, [])
         await site.layout(LAYOUT_OF_THREE)
         await site.pass_s(10)  # the next time that it tries
