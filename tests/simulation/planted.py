@@ -380,6 +380,10 @@ def refills_fail() -> None:
     ReadyIndex.finish_refill = end_refill  # type: ignore[method-assign]
 
 
+SEEDS: Final = range(16)
+"""These show nearly every bug; most show it in the first."""
+
+
 @dataclass(slots=True, frozen=True)
 class Bug:
     """A mistake and the invariants by which it shows: by one of them, in the first of `SEEDS` or a later one."""
@@ -387,10 +391,9 @@ class Bug:
     plant: Callable[[], None]
     """Plants it for the rest of this process."""
     shows: tuple[int, ...]
+    seed_count: int = len(SEEDS)
+    """How many seeds are played to show it. A rare bug needs more than `SEEDS`."""
 
-
-SEEDS: Final = range(16)
-"""These show every bug; most show it in the first."""
 
 BUGS: Final[Mapping[str, Bug]] = {
     "reply-before-commit": Bug(answered_before_commit, (4, 5, 8)),

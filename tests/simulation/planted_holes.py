@@ -101,6 +101,6 @@ BUGS: Final[Mapping[str, Bug]] = {
     "refills-uncut": Bug(refills_ignore_purges, (13,)),
     "scan-judged-by-its-last-page": Bug(refusals_on_full_pages_forgotten, (10,)),
     "dues-in-the-past-unlifted": Bug(dues_in_the_past_unlifted, (10,)),
-    "refills-note-nothing": Bug(refills_miss_concurrent_writes, (10, 11, 13)),
+    "refills-note-nothing": Bug(refills_miss_concurrent_writes, (10, 11, 13), seed_count=60),
     "disputes-ignored": Bug(disputes_ignored, (3,)),
 }

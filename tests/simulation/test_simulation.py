@@ -27,7 +27,7 @@ from tests.simulation import (
     planted_session,
     planted_surplus,
 )
-from tests.simulation.planted import BUGS, SEEDS, Bug, shows
+from tests.simulation.planted import BUGS, Bug, shows
 from tests.support import access_rules, admin_rules, explanation_rules, faulty_database
 
 ROOT = Path(__file__).parents[2]
@@ -158,7 +158,7 @@ def test_a_planted_bug_of_a_namespace_created_again_is_caught(name: str) -> None
 
 
 def catches(name: str, bug: Bug, *options: str) -> None:
-    done = simulate("tests.simulation.run", "--seeds", str(len(SEEDS)), "--jobs", "1", "--plant", name, *options)
+    done = simulate("tests.simulation.run", "--seeds", str(bug.seed_count), "--jobs", "1", "--plant", name, *options)
     assert done.returncode == 1, f"{name} went unnoticed:\n{done.stdout}{done.stderr}"
     assert shows(bug, done.stdout.splitlines()), done.stdout
 
