@@ -1,4 +1,4 @@
-"""Items by filter: what matches is found, counted and changed, page by page, and nothing else is touched."""
+"""Calls on items that match a filter: matching items are found, counted and changed page by page, and no others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def page(
 
 
 async def every_page(caller: Caller, change: Event, only: ItemFilter = ANY, limit: int = 100) -> tuple[int, int, int]:
-    """(changed, refused, pages)."""
+    """Change all pages. Returns (changed, refused, pages)."""
     changed = refused = pages = 0
     cursor: str | None = None
     while True:
@@ -66,7 +66,7 @@ async def count(caller: Caller, only: ItemFilter = ANY) -> int:
 
 
 async def various(world: World, caller: Caller) -> None:
-    """In two topics, items of every state and of several priorities and ages."""
+    """Put items of each state and of several priorities and ages into two topics."""
     for topic in ("t", "u"):
         await caller.put(topic, count=4, priority=9)
         leased = (await caller.get(topic, 2)).items
@@ -99,7 +99,7 @@ FILTERS = [
 
 @pytest.mark.parametrize("only", FILTERS)
 @pytest.mark.parametrize("limit", [1, 3, 100])
-def test_a_filter_finds_and_counts_what_matches_each_once(only: ItemFilter, limit: int) -> None:
+def test_filter_finds_and_counts_each_matching_item_once(only: ItemFilter, limit: int) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
@@ -115,7 +115,7 @@ def test_a_filter_finds_and_counts_what_matches_each_once(only: ItemFilter, limi
 
 
 @pytest.mark.parametrize("only", FILTERS)
-def test_what_matches_is_cancelled_and_nothing_else(only: ItemFilter) -> None:
+def test_only_matching_items_are_cancelled(only: ItemFilter) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
@@ -131,7 +131,7 @@ def test_what_matches_is_cancelled_and_nothing_else(only: ItemFilter) -> None:
     run_in_world(story)
 
 
-def test_another_namespaces_items_are_neither_found_nor_changed() -> None:
+def test_items_of_another_namespace_are_neither_found_nor_changed() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         await Caller(world, engine, "other").put(count=3)
@@ -144,7 +144,7 @@ def test_another_namespaces_items_are_neither_found_nor_changed() -> None:
     run_in_world(story)
 
 
-def test_a_page_has_an_end_and_says_where_the_next_begins() -> None:
+def test_page_ends_at_its_limit_and_returns_the_next_cursor() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1, 2)))
         for number in range(60):
@@ -160,8 +160,8 @@ def test_a_page_has_an_end_and_says_where_the_next_begins() -> None:
     run_in_world(story)
 
 
-def test_items_that_come_while_pages_are_called_for_are_left_alone() -> None:
-    """However quickly they come, the last page comes too."""
+def test_items_enqueued_between_pages_are_not_changed() -> None:
+    """The walk ends even if items keep coming."""
 
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
@@ -185,7 +185,7 @@ def test_items_that_come_while_pages_are_called_for_are_left_alone() -> None:
 @pytest.mark.parametrize(
     "changes", [{"priority": 5}, {"delay_ms": 60_000}, {"metadata": b"m"}, {"priority": -1, "delay_ms": 0}]
 )
-def test_an_update_changes_each_item_once_wherever_it_puts_it(changes: dict[str, Any], limit: int) -> None:
+def test_update_changes_each_item_once_wherever_it_moves_it(changes: dict[str, Any], limit: int) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
@@ -213,7 +213,7 @@ def test_an_update_changes_each_item_once_wherever_it_puts_it(changes: dict[str,
     run_in_world(story)
 
 
-def test_what_cannot_be_changed_so_is_counted_and_said() -> None:
+def test_items_that_refuse_the_change_are_counted_and_reported() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -229,7 +229,7 @@ def test_what_cannot_be_changed_so_is_counted_and_said() -> None:
     run_in_world(story)
 
 
-def test_dead_items_are_redriven_and_can_be_delivered() -> None:
+def test_redriven_items_are_delivered() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
@@ -247,8 +247,8 @@ def test_dead_items_are_redriven_and_can_be_delivered() -> None:
     run_in_world(story)
 
 
-def test_an_item_that_matches_no_more_when_its_flush_judges_it_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page is read, and on its way back, while some of its items are handed out and one is put elsewhere."""
+def test_item_that_no_longer_matches_in_its_flush_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the page was read, some of its items are delivered and one is moved."""
 
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
@@ -270,7 +270,7 @@ def test_an_item_that_matches_no_more_when_its_flush_judges_it_is_not_touched(mo
     run_in_world(story)
 
 
-def test_a_page_that_may_be_written_ends_unknown_and_is_repeated_without_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_with_an_unknown_outcome_can_be_repeated_safely(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -286,7 +286,7 @@ def test_a_page_that_may_be_written_ends_unknown_and_is_repeated_without_harm(mo
     run_in_world(story)
 
 
-def test_a_page_of_which_a_part_is_written_and_a_part_unknown_ends_unknown() -> None:
+def test_page_with_a_partly_unknown_outcome_is_unknown() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, flush_items_max=5))
         caller = Caller(world, engine)
@@ -309,7 +309,7 @@ def test_a_page_of_which_a_part_is_written_and_a_part_unknown_ends_unknown() -> 
     run_in_world(story)
 
 
-def test_a_page_goes_on_before_an_item_that_could_not_be_written() -> None:
+def test_next_page_starts_at_an_item_that_could_not_be_written() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -327,7 +327,7 @@ def test_a_page_goes_on_before_an_item_that_could_not_be_written() -> None:
     run_in_world(story)
 
 
-def test_a_shard_that_is_full_or_away_is_said_before_anything_is_written() -> None:
+def test_full_or_unavailable_shard_is_reported_before_anything_is_written() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, queue_items_max=2))
         caller = Caller(world, engine)
@@ -345,7 +345,7 @@ def test_a_shard_that_is_full_or_away_is_said_before_anything_is_written() -> No
     run_in_world(story)
 
 
-def test_a_read_that_takes_too_long_ends_the_call_at_its_deadline_and_nothing_is_changed(
+def test_slow_read_ends_the_call_at_its_deadline_and_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: World) -> None:
@@ -371,13 +371,13 @@ def test_a_read_that_takes_too_long_ends_the_call_at_its_deadline_and_nothing_is
     ["", "x", "1:1:2:0:0:0", "1:70000:2:0:0:0:t", "1:1:9:0:0:0:t", "1:1:2:0:0:0x:t", "-1:1:2:0:0:0:t",
      "1:1:2:99999999999:0:0:t", "1:1:2:0:-1:0:t", "01:1:2:0:0:0:t", "1:1:2:0:0:" + "9" * 30 + ":t"],
 )  # fmt: skip
-def test_a_cursor_that_no_reply_held_is_refused(cursor: str) -> None:
+def test_malformed_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_walk_cursor(cursor)
     assert caught.value.field == "page.cursor"
 
 
-def test_a_cursor_names_its_place_exactly() -> None:
+def test_cursor_round_trips_as_text() -> None:
     text = "17:3:2:-5:99:8796093022209:a:b\n "
     place = parse_walk_cursor(text)
     assert (place.started_ms, place.shard, place.state, place.topic) == (17, 3, State.READY, "a:b\n ")

@@ -1,4 +1,4 @@
-"""More items asked for at once than a shard can lease while anybody waits for them."""
+"""Dequeues that ask for more items than a shard can lease in time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.support.memory_check import is_at_rest
 FLUSH_S = 0.1
 FLUSH_ITEMS = 10
 GOODPUT = FLUSH_ITEMS / FLUSH_S / 2
-"""Items a second that are leased and acked."""
+"""Items that are leased and acked per second."""
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every flush takes `FLUSH_S`."""
+    """Make each flush take `FLUSH_S`."""
     original = MemoryStore.flush
 
     async def flush(self: MemoryStore, *arguments: Any) -> None:
@@ -31,7 +31,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Consumers:
-    """Consumers that take and ack for as long as they live, and what they got."""
+    """Consumers that dequeue and ack until they are stopped, and count their items."""
 
     def __init__(self, caller: Caller, topics: list[str], count: int, wait_ms: int, how_many: int) -> None:
         self.got = dict.fromkeys(topics, 0)
@@ -45,10 +45,10 @@ class Consumers:
     async def _consume(self, topic: str, count: int, wait_ms: int) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            begun_s = loop.time()
+            started_s = loop.time()
             items = (await self._caller.get(topic, count, wait_ms=wait_ms)).items
             if items:
-                self.slowest_s = max(self.slowest_s, loop.time() - begun_s)
+                self.slowest_s = max(self.slowest_s, loop.time() - started_s)
                 self.got[topic] += len(items)
                 await self._caller.do(EventKind.ACK, items)
 
@@ -60,7 +60,7 @@ class Consumers:
 
 @pytest.mark.parametrize("wait_ms", [2_000, 0])
 @pytest.mark.parametrize("topics", [["t"], ["a", "b", "c", "d"]])
-def test_consumers_that_ask_for_too_much_get_no_less_between_them(
+def test_throughput_stays_when_consumers_ask_for_more_than_a_shard_can_lease(
     wait_ms: int, topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
@@ -84,7 +84,7 @@ def test_consumers_that_ask_for_too_much_get_no_less_between_them(
     run_in_world(story)
 
 
-def test_what_others_write_leaves_less_room_and_nothing_is_leased_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_writes_reduce_the_room_and_no_lease_is_wasted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, flush_items_max=2 * FLUSH_ITEMS))
         caller, other = Caller(world, engine), Caller(world, engine, "other")
@@ -92,17 +92,17 @@ def test_what_others_write_leaves_less_room_and_nothing_is_leased_in_vain(monkey
             await caller.put(count=900)
         await other.put(count=40)
         held = (await other.get(count=20, lease_ms=600_000)).items
-        gone = (await other.get(count=20, lease_ms=600_000)).items
+        acked = (await other.get(count=20, lease_ms=600_000)).items
         slow_down(monkeypatch)
 
-        async def again_and_again(kind: EventKind, items: Any, **changes: Any) -> None:
+        async def repeat_forever(kind: EventKind, items: Any, **changes: Any) -> None:
             while True:
                 await other.do(kind, items, **changes)
 
         busy = [
-            asyncio.ensure_future(again_and_again(kind, items[at : at + 10], **changes))
+            asyncio.ensure_future(repeat_forever(kind, items[at : at + 10], **changes))
             for at in (0, 10)
-            for kind, items, changes in ((EventKind.EXTEND, held, {"lease_ms": 600_000}), (EventKind.ACK, gone, {}))
+            for kind, items, changes in ((EventKind.EXTEND, held, {"lease_ms": 600_000}), (EventKind.ACK, acked, {}))
         ]
         consumers = Consumers(caller, ["t"], 50, 2_000, 32)
         await world.pass_s(5)
@@ -116,7 +116,7 @@ def test_what_others_write_leaves_less_room_and_nothing_is_leased_in_vain(monkey
     run_in_world(story)
 
 
-def test_each_of_several_shards_has_its_own_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_shard_has_its_own_room(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         shards = (1, 2, 3)
         engine = await world.engine(engine_settings(*shards, flush_items_max=FLUSH_ITEMS))
@@ -148,17 +148,17 @@ def test_room_is_divided_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
         slow_down(monkeypatch)
         consumers = {name: Consumers(caller, ["t"], 20, 2_000, 16) for name, caller in callers.items()}
         await world.pass_s(3)
-        before = {name: each.got["t"] for name, each in consumers.items()}
+        before = {name: group.got["t"] for name, group in consumers.items()}
         await world.pass_s(4)
-        got = {name: each.got["t"] - before[name] for name, each in consumers.items()}
+        got = {name: group.got["t"] - before[name] for name, group in consumers.items()}
         assert 6 < got["heavy"] / (sum(got[name] for name in names) / len(names)) < 14
-        for each in consumers.values():
-            await each.stop()
+        for group in consumers.values():
+            await group.stop()
 
     run_in_world(story)
 
 
-def test_a_namespace_that_asks_for_little_does_not_wait_for_one_that_asks_for_too_much(
+def test_modest_namespace_does_not_wait_for_a_greedy_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: World) -> None:
@@ -180,8 +180,8 @@ def test_a_namespace_that_asks_for_little_does_not_wait_for_one_that_asks_for_to
     run_in_world(story)
 
 
-def test_who_was_turned_away_is_served_when_those_before_him_have_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left to be leased then, so no flush follows that would tell him."""
+def test_waiter_without_room_is_served_after_earlier_callers_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left to lease then, so no flush follows that would serve the waiter."""
 
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, flush_items_max=FLUSH_ITEMS))
@@ -189,7 +189,7 @@ def test_who_was_turned_away_is_served_when_those_before_him_have_gone(monkeypat
         await caller.put(count=100)
         slow_down(monkeypatch)
         for _ in range(20):
-            await caller.put("other", FLUSH_ITEMS)  # shows what a flush takes
+            await caller.put("other", FLUSH_ITEMS)  # teaches the shard the duration of a flush
         writing = asyncio.ensure_future(caller.put("other"))
         await world.pass_s(FLUSH_S / 2)
         first = [asyncio.ensure_future(caller.get(count=50)) for _ in range(2)]
@@ -199,8 +199,8 @@ def test_who_was_turned_away_is_served_when_those_before_him_have_gone(monkeypat
         for call in first:
             call.cancel()
         await writing
-        begun_s = world.loop.time()
+        started_s = world.loop.time()
         assert len((await second).items) == 5
-        assert world.loop.time() - begun_s < 5 * FLUSH_S
+        assert world.loop.time() - started_s < 5 * FLUSH_S
 
     run_in_world(story)

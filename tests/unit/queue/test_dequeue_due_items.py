@@ -1,4 +1,4 @@
-"""Items for those who wait, claimed when they come due: one write instead of two."""
+"""Direct deliveries of items that come due: one write instead of two."""
 
 from __future__ import annotations
 
@@ -29,38 +29,38 @@ def settings_of(*shards: int, **changes: Any) -> Any:
     return engine_settings(*shards, sweep_interval_ms=NEVER_MS, **changes)
 
 
-def writes_of(world: World) -> list[Writes]:
-    """What flushes wrote from now on, those apart that wrote nothing of items."""
+def record_writes(world: World) -> list[Writes]:
+    """Record the writes of flushes that write items, from now on."""
     found: list[Writes] = []
 
-    def note(writes: Writes) -> None:
+    def record(writes: Writes) -> None:
         if writes.updates or writes.leases or writes.deletes or writes.inserts:
             found.append(writes)
 
-    world.database.refuse = note
+    world.database.refuse = record
     return found
 
 
 def states_of(writes: Writes) -> list[State]:
-    """The states that a flush writes to rows that were there."""
+    """Return the states that a flush writes to existing rows."""
     return sorted([row.state for row in writes.updates] + [lease.state for lease in writes.leases for _ in lease.ids])
 
 
-def claims_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many items each claim was for, from now on."""
+def record_direct_deliveries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the number of items of each direct delivery, from now on."""
     found: list[int] = []
     original = Dequeue.assign
 
-    def claim(self: Dequeue, shard: Shard, topic: Any, keys: Any) -> Any:
+    def assign(self: Dequeue, shard: Shard, topic: Any, keys: Any) -> Any:
         found.append(len(keys))
         return original(self, shard, topic, keys)
 
-    monkeypatch.setattr(Dequeue, "assign", claim)
+    monkeypatch.setattr(Dequeue, "assign", assign)
     return found
 
 
-def loads_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """How many rows each flush read, without and with payload, from now on; where it read any."""
+def record_reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Record how many rows each flush reads, without and with payload, from now on; flushes without reads are skipped."""
     found: list[tuple[int, int]] = []
     original = MemoryStore.flush
 
@@ -75,7 +75,7 @@ def loads_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
-class Told(NullObserver):
+class RecordingObserver(NullObserver):
     def __init__(self) -> None:
         self.out = self.over = 0
 
@@ -87,45 +87,49 @@ class Told(NullObserver):
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["remembered", "read"])
-def test_a_deferred_item_that_is_wanted_is_leased_by_the_one_flush_that_finds_it_due(
+def test_due_item_with_a_waiter_is_leased_by_the_flush_that_finds_it_due(
     kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
-        told = world.facts = Told()
+        observer = world.facts = RecordingObserver()
         engine = await world.engine(settings_of(1, buffer=ROW_CACHE if kept else NOTHING_KEPT))
         caller = Caller(world, engine)
         await caller.put(count=8, delay_ms=300, payload=b"whole")
         waiting = start_task(caller.get(count=6, wait_ms=5_000))
         await world.pass_s(0.1)
-        claims, written, loads = claims_of(monkeypatch), writes_of(world), loads_of(monkeypatch)
-        handed = await waiting
-        assert claims == [6]
+        deliveries, written, reads = (
+            record_direct_deliveries(monkeypatch),
+            record_writes(world),
+            record_reads(monkeypatch),
+        )
+        delivered = await waiting
+        assert deliveries == [6]
         assert [states_of(each) for each in written] == [[State.READY] * 2 + [State.LEASED] * 6]
-        assert loads == ([] if kept else [(0, 6)])
-        assert [(seen.row.payload, seen.row.attempt) for seen in handed.items] == [(b"whole", 1)] * 6
-        assert (told.out, told.over, engine.shards[1].memory.due_counts) == (6, 0, {"deliver_after": 8})
-        assert await caller.do(EventKind.ACK, handed.items) == [None] * 6
+        assert reads == ([] if kept else [(0, 6)])
+        assert [(seen.row.payload, seen.row.attempt) for seen in delivered.items] == [(b"whole", 1)] * 6
+        assert (observer.out, observer.over, engine.shards[1].memory.due_counts) == (6, 0, {"deliver_after": 8})
+        assert await caller.do(EventKind.ACK, delivered.items) == [None] * 6
         await wait_until_idle(world, engine)
 
     run_in_world(story)
 
 
-def test_an_item_whose_lease_ended_goes_straight_to_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_item_whose_lease_ended_is_delivered_directly_to_a_waiter(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        told = world.facts = Told()
+        observer = world.facts = RecordingObserver()
         engine = await world.engine(settings_of(1))
         caller = Caller(world, engine)
         await caller.put(lease_ms=300)
         first = await caller.one()
         waiting = start_task(caller.get(wait_ms=5_000))
         await world.pass_s(0.1)
-        claims, written = claims_of(monkeypatch), writes_of(world)
+        deliveries, written = record_direct_deliveries(monkeypatch), record_writes(world)
         (second,) = (await waiting).items
-        assert claims == [1]
+        assert deliveries == [1]
         assert [states_of(each) for each in written] == [[State.LEASED]]
         assert (second.row.id, second.row.attempt, second.row.payload) == (first.row.id, 2, first.row.payload)
         assert second.row.token > first.row.token
-        assert (told.out, told.over, engine.shards[1].memory.due_counts) == (2, 1, {"lease": 1})
+        assert (observer.out, observer.over, engine.shards[1].memory.due_counts) == (2, 1, {"lease": 1})
         (late,) = await caller.do(EventKind.NACK, [first])
         assert isinstance(late, StaleLease)
         assert await caller.do(EventKind.ACK, [second]) == [None]
@@ -139,21 +143,23 @@ def test_an_item_whose_lease_ended_goes_straight_to_who_waits(monkeypatch: pytes
     [{"policy": DeliveryPolicy.AT_MOST_ONCE}, {"attempts_max": 1}, {"ttl_ms": 250}],
     ids=["at most once", "out of attempts", "past its TTL"],
 )
-def test_a_lease_that_ended_for_good_is_nobodys(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_item_that_ends_with_its_lease_is_not_delivered(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings_of(1))
         caller = Caller(world, engine)
         await caller.put(lease_ms=300, **changes)
         await caller.one()
-        claims = claims_of(monkeypatch)
+        deliveries = record_direct_deliveries(monkeypatch)
         assert (await caller.get(wait_ms=2_000)).items == []
-        assert claims == []
+        assert deliveries == []
         await wait_until_idle(world, engine)
 
     run_in_world(story)
 
 
-def test_who_waits_gets_the_best_of_what_comes_due_and_of_what_is_inserted_with_it(
+def test_waiter_gets_the_best_of_due_and_inserted_items(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: World) -> None:
@@ -164,7 +170,7 @@ def test_who_waits_gets_the_best_of_what_comes_due_and_of_what_is_inserted_with_
             await caller.put(priority=priority, deliver_after_ms=at_ms)
         waiting = [start_task(caller.get(count=2, wait_ms=5_000)) for _ in range(2)]
         await world.pass_s(0.1)
-        claims, written = claims_of(monkeypatch), writes_of(world)
+        deliveries, written = record_direct_deliveries(monkeypatch), record_writes(world)
         reads = MethodGate(monkeypatch, MemoryStore, "due_rows", on_the_way_back=True)
         with closed(reads):
             await world.until(lambda: reads.held == 1)
@@ -173,13 +179,13 @@ def test_who_waits_gets_the_best_of_what_comes_due_and_of_what_is_inserted_with_
         await putting
         got = [[seen.row.priority for seen in (await each).items] for each in waiting]
         assert got == [[3, 4], [5, 9]]
-        assert (claims, len(written)) == ([2, 2], 1)
+        assert (deliveries, len(written)) == ([2, 2], 1)
         await wait_until_idle(world, engine)
 
     run_in_world(story)
 
 
-def test_what_comes_due_in_one_page_is_shared_among_all_who_wait_best_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_due_items_of_a_page_are_divided_among_waiters_best_first(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings_of(1))
         caller = Caller(world, engine)
@@ -188,39 +194,39 @@ def test_what_comes_due_in_one_page_is_shared_among_all_who_wait_best_first(monk
             await caller.put(priority=priority, deliver_after_ms=at_ms)
         waiting = [start_task(caller.get(count=2, wait_ms=5_000)) for _ in range(2)]
         await world.pass_s(0.1)
-        claims, written = claims_of(monkeypatch), writes_of(world)
+        deliveries, written = record_direct_deliveries(monkeypatch), record_writes(world)
         got = [[seen.row.priority for seen in (await each).items] for each in waiting]
         assert got == [[3, 4], [5, 7]]
-        assert (claims, len(written)) == ([2, 2], 1)
+        assert (deliveries, len(written)) == ([2, 2], 1)
         assert (await caller.one()).row.priority == 9
 
     run_in_world(story)
 
 
-def test_nothing_due_is_claimed_of_a_topic_that_another_shard_may_have_items_of(
+def test_no_direct_delivery_if_another_shard_may_have_items_of_the_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A better item of it may be found by the read that is under way."""
+    """The read in flight may find a better item."""
 
     async def story(world: World) -> None:
         engine = await world.engine(settings_of(1, 2))
         caller = Caller(world, engine)
         (name,) = await caller.put(delay_ms=300)
         other = engine.shards[3 - int(name.partition("-")[0])]
-        claims = claims_of(monkeypatch)
+        deliveries = record_direct_deliveries(monkeypatch)
         reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=False)
         with closed(reads):
             other.index.discover(("default", "t"))
             waiting = start_task(caller.get(wait_ms=5_000))
             await world.until(lambda: ("t", State.READY) in world.rows())
         assert len((await waiting).items) == 1
-        assert claims == []
+        assert deliveries == []
         await wait_until_idle(world, engine)
 
     run_in_world(story)
 
 
-def test_what_comes_due_in_a_paused_topic_is_ready_and_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_due_item_of_a_paused_topic_is_ready_but_not_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings_of(1))
         caller = Caller(world, engine)
@@ -234,28 +240,28 @@ def test_what_comes_due_in_a_paused_topic_is_ready_and_nobodys(monkeypatch: pyte
     run_in_world(story)
 
 
-def test_what_was_purged_does_not_come_due_for_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purged_item_is_not_delivered_when_it_comes_due(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings_of(1))
         caller = Caller(world, engine)
         await caller.put(count=3, delay_ms=300)
-        claims = claims_of(monkeypatch)
+        deliveries = record_direct_deliveries(monkeypatch)
         waiting = start_task(caller.get(wait_ms=2_000))
         await world.pass_s(0.1)
         rows = MethodGate(monkeypatch, MemoryReads, "list_rows", on_the_way_back=False)
         with closed(rows):
             assert await caller.queue.purge_topic("default", "t", world.deadline_in(5)) == 3
             assert (await waiting).items == []
-        assert claims == []
+        assert deliveries == []
         await wait_until_idle(world, engine)
 
     run_in_world(story)
 
 
-def test_a_due_row_that_an_earlier_event_still_changes_is_judged_by_what_that_leaves(
+def test_due_row_is_judged_after_an_earlier_queued_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It waits when the timers read the row: what they read is not what will be there."""
+    """The event is queued when the timer service reads the row, so the row will differ."""
 
     async def story(world: World) -> None:
         engine = await world.engine(settings_of(1, buffer=NOTHING_KEPT))
@@ -286,14 +292,14 @@ def test_a_due_row_that_an_earlier_event_still_changes_is_judged_by_what_that_le
     run_in_world(story)
 
 
-def test_a_due_claim_whose_flush_is_refused_is_served_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_delivery_in_a_refused_flush_is_made_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings_of(1, retry_ms_max=200))
         caller = Caller(world, engine)
         await caller.put(count=2, delay_ms=300)
         waiting = start_task(caller.get(count=2, wait_ms=5_000))
         await world.pass_s(0.1)
-        claims, refusals = claims_of(monkeypatch), 1
+        deliveries, refusals = record_direct_deliveries(monkeypatch), 1
 
         def refuse(writes: Writes) -> str | None:
             nonlocal refusals
@@ -304,7 +310,7 @@ def test_a_due_claim_whose_flush_is_refused_is_served_by_the_next(monkeypatch: p
         world.database.refuse = refuse
         got = (await waiting).items
         got += (await caller.get(count=2, wait_ms=1_000)).items if len(got) < 2 else []
-        assert claims[0] == 2
+        assert deliveries[0] == 2
         assert [seen.row.attempt for seen in got] == [1, 1]
         await wait_until_idle(world, engine)
 
@@ -312,14 +318,14 @@ def test_a_due_claim_whose_flush_is_refused_is_served_by_the_next(monkeypatch: p
 
 
 @pytest.mark.parametrize("leaves", ["by its caller", "by its time"])
-def test_a_due_claim_for_a_consumer_who_leaves_is_released(leaves: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_delivery_to_a_consumer_that_leaves_is_released(leaves: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings_of(1, delivery_wait_ms_max=50))
         caller = Caller(world, engine)
         await caller.put(count=2, delay_ms=300, attempts_max=1)
         waiting = start_task(caller.get(count=2, wait_ms=5_000))
         await world.pass_s(0.1)
-        claims = claims_of(monkeypatch)
+        deliveries = record_direct_deliveries(monkeypatch)
         commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
         with closed(commits):
             await world.until(lambda: commits.held == 1)
@@ -328,35 +334,35 @@ def test_a_due_claim_for_a_consumer_who_leaves_is_released(leaves: str, monkeypa
                 await world.pass_s(0.01)
             else:
                 assert (await waiting).items == []
-        assert claims == [2]
-        handed = await caller.get(count=9, wait_ms=1_000)
-        assert [seen.row.attempt for seen in handed.items] == [1, 1]
+        assert deliveries == [2]
+        delivered = await caller.get(count=9, wait_ms=1_000)
+        assert [seen.row.attempt for seen in delivered.items] == [1, 1]
         await wait_until_idle(world, engine)
 
     run_in_world(story)
 
 
-def test_a_due_claim_whose_commit_is_unknown_is_delivered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_delivery_with_an_unknown_commit_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings_of(1))
         caller = Caller(world, engine)
         await caller.put(delay_ms=300, policy=DeliveryPolicy.AT_MOST_ONCE)
         waiting = start_task(caller.get(wait_ms=5_000))
         await world.pass_s(0.1)
-        claims = claims_of(monkeypatch)
+        deliveries = record_direct_deliveries(monkeypatch)
         commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=True)
         with closed(commits):
             await world.until(lambda: commits.held == 1)
             world.database.kill(engine.shards[1]._store._connection)  # type: ignore[attr-defined]
         (seen,) = (await waiting).items
-        assert (claims, seen.row.attempt) == ([1], 1)
+        assert (deliveries, seen.row.attempt) == ([1], 1)
         assert await caller.do(EventKind.ACK, [seen]) == [None]
         await wait_until_idle(world, engine)
 
     run_in_world(story)
 
 
-def test_a_new_owner_hands_what_came_due_meanwhile_to_who_waits() -> None:
+def test_new_owner_delivers_items_that_came_due_meanwhile_to_waiters() -> None:
     async def story(world: World) -> None:
         settings = settings_of(1)
         first = await world.engine(settings)
@@ -369,7 +375,7 @@ def test_a_new_owner_hands_what_came_due_meanwhile_to_who_waits() -> None:
     run_in_world(story)
 
 
-def test_what_a_flush_may_read_for_those_who_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_of_a_flush_for_waiters_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         settings = settings_of(1, buffer=NOTHING_KEPT)
         engine = await world.engine(settings)
@@ -378,10 +384,10 @@ def test_what_a_flush_may_read_for_those_who_wait_is_bounded(monkeypatch: pytest
         monkeypatch.setattr(engine.shards[1].memory, "_waiter_payload_bytes_max", 2_500)
         waiting = [start_task(caller.get(wait_ms=5_000)) for _ in range(4)]
         await world.pass_s(0.1)
-        claims, loads = claims_of(monkeypatch), loads_of(monkeypatch)
+        deliveries, reads = record_direct_deliveries(monkeypatch), record_reads(monkeypatch)
         got = await asyncio.gather(*waiting)
         assert [len(each.items) for each in got] == [1] * 4
-        assert claims == [1, 1]
-        assert loads[0] == (0, 2)
+        assert deliveries == [1, 1]
+        assert reads[0] == (0, 2)
 
     run_in_world(story)

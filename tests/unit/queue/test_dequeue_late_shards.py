@@ -1,4 +1,4 @@
-"""A shard whose database is slow, or refuses again and again, beside one that is well."""
+"""A shard whose database is slow or keeps refusing, beside a healthy one."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from tests.support.engines import Caller, World, run_in_world
 from tests.support.memory_check import is_at_rest
 
 SICK, WELL = 1, 2
-EACH = 100
+ITEMS_PER_SHARD = 100
 
 
-class Sickness:
-    """Of one shard's flushes, while `on`: they get no answer, or are refused each after `refusal_s`."""
+class Outage:
+    """While `well` is cleared, the flushes of one shard get no reply, or are each refused after `refusal_s`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, refusal_s: float | None) -> None:
         self.well = asyncio.Event()
         self.well.set()
         original = MemoryStore.flush
-        sickness = self
+        outage = self
 
         async def flush(self: MemoryStore, *arguments: Any) -> None:
-            if self._shard == SICK and not sickness.well.is_set():
+            if self._shard == SICK and not outage.well.is_set():
                 if refusal_s is not None:
                     await asyncio.sleep(refusal_s)
                     raise WriteRefused("somebody holds the table", is_retryable=True)
-                await sickness.well.wait()
+                await outage.well.wait()
             await original(self, *arguments)
 
         monkeypatch.setattr(MemoryStore, "flush", flush)
 
 
 @pytest.mark.parametrize("refusal_s", [None, 0.001, 0.3])
-def test_items_of_a_shard_that_is_well_are_not_kept_back_by_one_that_is_not(
+def test_items_of_a_healthy_shard_are_not_delayed_by_a_sick_one(
     refusal_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
-        sickness = Sickness(monkeypatch, refusal_s)
+        outage = Outage(monkeypatch, refusal_s)
         engine = await world.engine(engine_settings(SICK, WELL))
         caller = Caller(world, engine)
-        while any(len(world.database.tables[shard].rows) < EACH for shard in (SICK, WELL)):
+        while any(len(world.database.tables[shard].rows) < ITEMS_PER_SHARD for shard in (SICK, WELL)):
             await caller.put(count=5)
             await world.pass_s(ROTATION_S / 2)
-        there = {shard: len(world.database.tables[shard].rows) for shard in (SICK, WELL)}
-        sickness.well.clear()
+        stored = {shard: len(world.database.tables[shard].rows) for shard in (SICK, WELL)}
+        outage.well.clear()
         got = {SICK: 0, WELL: 0}
 
         async def consume() -> None:
-            while sum(got.values()) < sum(there.values()):
+            while sum(got.values()) < sum(stored.values()):
                 items = (await caller.get(count=1, wait_ms=2_000)).items
                 for item in items:
                     got[item.shard] += 1
@@ -65,24 +65,24 @@ def test_items_of_a_shard_that_is_well_are_not_kept_back_by_one_that_is_not(
                     await caller.do(EventKind.ACK, items)
 
         consumers = [asyncio.ensure_future(consume()) for _ in range(4)]
-        await world.until(lambda: got[WELL] == there[WELL], within_s=6 * STALLED_S)
-        sickness.well.set()
-        await world.until(lambda: got == there, within_s=30)
+        await world.until(lambda: got[WELL] == stored[WELL], within_s=6 * STALLED_S)
+        outage.well.set()
+        await world.until(lambda: got == stored, within_s=30)
         await asyncio.gather(*consumers)
         await world.until(lambda: all(map(is_at_rest, engine.shards.values())))
 
     run_in_world(story)
 
 
-def test_a_late_shard_gets_no_new_dequeues_and_serves_those_that_wait_when_it_answers(
+def test_late_shard_gets_no_new_dequeues_and_serves_its_waiters_when_it_responds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: World) -> None:
-        sickness = Sickness(monkeypatch, None)
+        outage = Outage(monkeypatch, None)
         engine = await world.engine(engine_settings(SICK))
         caller = Caller(world, engine)
         await caller.put(count=3)
-        sickness.well.clear()
+        outage.well.clear()
         early = asyncio.ensure_future(caller.get(count=1, wait_ms=0))
         await world.pass_s(1.5 * STALLED_S)
         assert not early.done(), "its lease may yet commit"
@@ -92,7 +92,7 @@ def test_a_late_shard_gets_no_new_dequeues_and_serves_those_that_wait_when_it_an
         waiting = asyncio.ensure_future(caller.get(count=2, wait_ms=4_000))
         await world.pass_s(1.5 * STALLED_S)
         assert not waiting.done()
-        sickness.well.set()
+        outage.well.set()
         await world.pass_s(0.1)
         assert len((await waiting).items) == 2
         assert len((await early).items) == 1
@@ -101,18 +101,18 @@ def test_a_late_shard_gets_no_new_dequeues_and_serves_those_that_wait_when_it_an
 
 
 @pytest.mark.parametrize("refusal_s", [0.001, 0.3])
-def test_the_breaker_stays_open_while_a_flush_is_tried_in_vain_and_new_items_go_elsewhere(
+def test_breaker_stays_open_while_a_flush_fails_and_new_items_use_another_shard(
     refusal_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
-        sickness = Sickness(monkeypatch, refusal_s)
+        outage = Outage(monkeypatch, refusal_s)
         breaker: dict[str, Any] = {"breaker_latency_ms_max": 100, "breaker_flushes_min": 5, "breaker_error_percent": 50}
         engine = await world.engine(engine_settings(SICK, WELL, **breaker))
         caller = Caller(world, engine)
         sick = engine.shards[SICK]
         while not (items := (await caller.put(count=1)))[0].startswith(f"{SICK}-"):
             await world.pass_s(ROTATION_S)
-        sickness.well.clear()
+        outage.well.clear()
         stuck = asyncio.ensure_future(caller.cancel(*items))
         await world.until(lambda: sick.breaker_state == "open")
         late: list[object] = []
@@ -130,14 +130,14 @@ def test_the_breaker_stays_open_while_a_flush_is_tried_in_vain_and_new_items_go_
             await world.pass_s(0.1)
         await asyncio.gather(*puts)
         assert late == []
-        sickness.well.set()
+        outage.well.set()
         await world.until(lambda: sick.breaker_state != "open")
         await stuck
 
     run_in_world(story)
 
 
-def test_the_breaker_closes_again_where_what_was_tried_in_vain_is_written_and_its_answer_lost(
+def test_breaker_closes_after_a_failing_flush_commits_but_its_reply_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lost = iter([True])
@@ -147,17 +147,17 @@ def test_the_breaker_closes_again_where_what_was_tried_in_vain_is_written_and_it
             raise StoreLost("the line is cut")
 
     async def story(world: World) -> None:
-        sickness = Sickness(monkeypatch, 0.001)
+        outage = Outage(monkeypatch, 0.001)
         quiet = {"sweep_interval_ms": 10**9, "clock_sample_interval_ms": 10**9}  # nothing else is written
         settings: dict[str, Any] = {"breaker_latency_ms_max": 100, "breaker_flushes_min": 5, **quiet}
         engine = await world.engine(engine_settings(SICK, **settings))
         caller = Caller(world, engine)
         [item] = await caller.put()
-        sickness.well.clear()
+        outage.well.clear()
         stuck = asyncio.ensure_future(caller.cancel(item))
         await world.until(lambda: engine.shards[SICK].breaker_state == "open")
         world.faults = lose
-        sickness.well.set()
+        outage.well.set()
         await stuck
         assert next(lost, None) is None, "no answer was lost"
         await world.until(lambda: engine.shards[SICK].breaker_state == "half-open", within_s=30)

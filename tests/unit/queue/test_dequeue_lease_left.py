@@ -1,4 +1,4 @@
-"""What a delivery says of its lease, and how long the lease is kept."""
+"""The lease time that a delivery states, and how long the lease really lasts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ LEASE_MS = 10_000
 SKEW_MS = 2_000
 
 
-def test_a_lease_is_kept_as_long_as_its_delivery_says_while_the_shards_time_catches_up() -> None:
+def test_lease_lasts_as_stated_while_the_shard_clock_catches_up() -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, clock_skew_ms_max=SKEW_MS, sweep_interval_ms=10**9)
         first: Engine = await world.engine(settings)
         await Caller(world, first).put(lease_ms=LEASE_MS)
         await world.pass_s(3)  # nothing is written
-        # The new owner's time starts behind the database's by the skew, and runs faster to catch up.
+        # The new owner's shard clock starts behind the database's clock, and runs faster to catch up.
         caller = Caller(world, await world.engine(settings))
         seen = await caller.one()
         leased_s = world.loop.time()
@@ -34,7 +34,7 @@ def test_a_lease_is_kept_as_long_as_its_delivery_says_while_the_shards_time_catc
     run_in_world(story)
 
 
-def test_a_delivery_says_the_whole_lease_once_the_shards_time_has_caught_up() -> None:
+def test_delivery_states_the_full_lease_after_the_shard_clock_caught_up() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)

@@ -1,4 +1,4 @@
-"""Items for those who wait, claimed while they are inserted; and those who wait."""
+"""Direct deliveries of items that are inserted, and the order of waiters."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
 
-def claims_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many items each claim was for, from now on."""
+def record_direct_deliveries(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the number of items of each direct delivery, from now on."""
     found: list[int] = []
     original = Dequeue.assign
 
-    def claim(self: Dequeue, shard: Shard, topic: Any, keys: Any) -> Any:
+    def assign(self: Dequeue, shard: Shard, topic: Any, keys: Any) -> Any:
         found.append(len(keys))
         return original(self, shard, topic, keys)
 
-    monkeypatch.setattr(Dequeue, "assign", claim)
+    monkeypatch.setattr(Dequeue, "assign", assign)
     return found
 
 
-def test_an_item_for_somebody_who_waits_is_inserted_leased(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_item_with_a_waiter_is_inserted_as_leased(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
-        claims = claims_of(monkeypatch)
+        deliveries = record_direct_deliveries(monkeypatch)
         written: list[Writes] = []
 
         def refuse(writes: Writes) -> None:
@@ -47,18 +47,18 @@ def test_an_item_for_somebody_who_waits_is_inserted_leased(monkeypatch: pytest.M
         waiting = start_task(caller.get(count=2, wait_ms=5_000))
         await world.pass_s(0.1)
         await caller.put(count=3)
-        handed = await waiting
-        assert claims == [2]
+        delivered = await waiting
+        assert deliveries == [2]
         (only,) = [writes for writes in written if writes.inserts or writes.leases]
         assert [row.state for row in only.inserts] == [State.LEASED, State.LEASED, State.READY]
-        assert {seen.row.attempt for seen in handed.items} == {1}
-        assert await caller.do(EventKind.ACK, handed.items) == [None, None]
+        assert {seen.row.attempt for seen in delivered.items} == {1}
+        assert await caller.do(EventKind.ACK, delivered.items) == [None, None]
         assert world.rows() == [("t", State.READY)]
 
     run_in_world(story)
 
 
-def test_who_waits_for_an_item_hears_of_it_before_who_brought_it() -> None:
+def test_waiter_gets_its_reply_before_the_producer() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         ended: list[str] = []
@@ -74,23 +74,23 @@ def test_who_waits_for_an_item_hears_of_it_before_who_brought_it() -> None:
 
 
 @pytest.mark.parametrize(("count", "is_first"), [(1, True), (3, False)])
-def test_who_is_served_at_once_hears_before_the_memory_unless_more_is_left_than_it_took(
+def test_waiter_gets_its_reply_before_memory_is_updated_unless_more_items_remain(
     monkeypatch: pytest.MonkeyPatch, count: int, is_first: bool
 ) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
-        heard: list[tuple[int, bool]] = []
+        replies: list[tuple[int, bool]] = []
         applied: list[bool] = []
         original = engine.shards[1].memory.apply
 
-        def apply(flush: Any, tells: Any) -> None:
+        def apply(flush: Any, notifications: Any) -> None:
             applied.append(True)
-            original(flush, tells)
+            original(flush, notifications)
 
-        def hear(_: Deliveries) -> None:
+        def on_done(_: Deliveries) -> None:
             topic = ("default", "t")
-            heard.append(
+            replies.append(
                 (
                     engine.queue.availability.ready_count(topic),
                     engine.queue.availability.best_priority(topic) is not None,
@@ -98,17 +98,17 @@ def test_who_is_served_at_once_hears_before_the_memory_unless_more_is_left_than_
             )
             assert bool(applied) is not is_first
 
-        engine.queue.dequeue("default", [("t", 1)], 5_000, None, world.deadline_in(10), hear)
+        engine.queue.dequeue("default", [("t", 1)], 5_000, None, world.deadline_in(10), on_done)
         await world.pass_s(0.1)
         monkeypatch.setattr(engine.shards[1].memory, "apply", apply)
         await caller.put(count=count)
-        assert heard == [(count - 1, count > 1)]
+        assert replies == [(count - 1, count > 1)]
         assert applied
 
     run_in_world(story)
 
 
-def test_who_claimed_a_repeat_at_the_last_moment_gets_what_came_beside_it() -> None:
+def test_waiter_of_a_repeated_key_gets_the_other_items_of_the_batch() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         key = keyed_item("~000once")
@@ -127,10 +127,12 @@ def test_who_claimed_a_repeat_at_the_last_moment_gets_what_came_beside_it() -> N
     run_in_world(story)
 
 
-def test_a_claim_whose_flush_is_refused_is_served_later_and_stays_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_delivery_in_a_refused_flush_is_made_later_and_the_waiter_keeps_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
-        claims = claims_of(monkeypatch)
+        deliveries = record_direct_deliveries(monkeypatch)
         refusals = 1
 
         def refuse(writes: Writes) -> str | None:
@@ -142,19 +144,19 @@ def test_a_claim_whose_flush_is_refused_is_served_later_and_stays_in_line(monkey
         waiting = start_task(caller.get(count=2, wait_ms=5_000))
         await world.pass_s(0.1)
         await caller.put(count=2)
-        handed = await waiting
-        assert claims == [2]
-        assert [seen.row.attempt for seen in handed.items] == [1] * len(handed.items)
-        assert len(handed.items) >= 1
+        delivered = await waiting
+        assert deliveries == [2]
+        assert [seen.row.attempt for seen in delivered.items] == [1] * len(delivered.items)
+        assert len(delivered.items) >= 1
 
     run_in_world(story)
 
 
-def test_a_consumer_that_leaves_while_its_claim_is_written_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_delivery_to_a_consumer_that_left_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
-        claims = claims_of(monkeypatch)
+        deliveries = record_direct_deliveries(monkeypatch)
         commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
         waiting = start_task(caller.get(count=2, wait_ms=5_000))
         await world.pass_s(0.1)
@@ -164,15 +166,15 @@ def test_a_consumer_that_leaves_while_its_claim_is_written_keeps_nothing(monkeyp
             waiting.cancel()
             await world.pass_s(0.01)
         await putting
-        assert claims == [2]
-        handed = await caller.get(count=9, wait_ms=1_000)
-        assert [seen.row.attempt for seen in handed.items] == [1, 1]
+        assert deliveries == [2]
+        delivered = await caller.get(count=9, wait_ms=1_000)
+        assert [seen.row.attempt for seen in delivered.items] == [1, 1]
         await wait_until_idle(world, engine)
 
     run_in_world(story)
 
 
-def test_a_claim_that_commits_too_late_for_its_consumer_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_delivery_that_commits_too_late_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, delivery_wait_ms_max=50))
         caller = Caller(world, engine)
@@ -189,11 +191,11 @@ def test_a_claim_that_commits_too_late_for_its_consumer_is_released(monkeypatch:
     run_in_world(story)
 
 
-def test_a_claim_whose_shard_is_lost_is_served_by_another_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiter_whose_shard_is_lost_is_served_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
-        claims = claims_of(monkeypatch)
+        deliveries = record_direct_deliveries(monkeypatch)
         waiting = start_task(caller.get(wait_ms=5_000))
         await world.pass_s(0.1)
         commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
@@ -207,7 +209,7 @@ def test_a_claim_whose_shard_is_lost_is_served_by_another_shard(monkeypatch: pyt
         world.database.kill(engine.shards[lost]._store._connection)  # type: ignore[attr-defined]
         commits.open()
         assert not isinstance((await putting)[0], str)
-        assert claims == [1]
+        assert deliveries == [1]
         assert not waiting.done()
         await caller.put()
         assert len((await waiting).items) == 1
@@ -217,15 +219,15 @@ def test_a_claim_whose_shard_is_lost_is_served_by_another_shard(monkeypatch: pyt
     run_in_world(story)
 
 
-def test_a_deferred_item_is_not_claimed_when_it_is_inserted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deferred_item_is_not_delivered_directly(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
-        claims = claims_of(monkeypatch)
+        deliveries = record_direct_deliveries(monkeypatch)
         waiting = start_task(caller.get(count=5, wait_ms=5_000))
         await world.pass_s(0.1)
         await caller.put(delay_ms=300)
         assert not waiting.done()
-        assert claims == []
+        assert deliveries == []
         before = world.loop.time()
         assert len((await waiting).items) == 1
         assert world.loop.time() - before >= 0.299
@@ -233,35 +235,35 @@ def test_a_deferred_item_is_not_claimed_when_it_is_inserted(monkeypatch: pytest.
     run_in_world(story)
 
 
-def test_nothing_is_claimed_of_a_topic_that_has_items_that_may_be_better(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_direct_delivery_if_the_topic_may_have_better_items(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1)
         engine = await world.engine(settings)
         await Caller(world, engine).put(priority=-5, payload=b"better")
         engine = await restarted(world, engine, settings)
         caller = Caller(world, engine)
-        claims = claims_of(monkeypatch)
+        deliveries = record_direct_deliveries(monkeypatch)
         reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=False)
         with closed(reads):
             waiting = start_task(caller.get(wait_ms=5_000))
             await world.pass_s(0.1)
             await caller.put(priority=3)
         assert [seen.row.payload for seen in (await waiting).items] == [b"better"]
-        assert claims == []
+        assert deliveries == []
 
     run_in_world(story)
 
 
 @pytest.mark.parametrize("spurious", [0, 3])
-def test_waiters_are_served_in_their_order(spurious: int) -> None:
+def test_waiters_are_served_in_order(spurious: int) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         order: list[int] = []
         waiting = []
         for place in range(6):
-            each = start_task(caller.get(wait_ms=9_000))
-            each.add_done_callback(lambda _, place=place: order.append(place))  # type: ignore[misc]
-            waiting.append(each)
+            task = start_task(caller.get(wait_ms=9_000))
+            task.add_done_callback(lambda _, place=place: order.append(place))  # type: ignore[misc]
+            waiting.append(task)
             await world.pass_s(0.01)
         for _ in range(spurious):
             caller.queue.on_items_ready([("default", "t")])
@@ -273,14 +275,14 @@ def test_waiters_are_served_in_their_order(spurious: int) -> None:
     run_in_world(story)
 
 
-def test_what_comes_back_at_once_serves_all_who_wait() -> None:
+def test_items_that_return_at_once_serve_all_waiters() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         await caller.put(count=3)
-        handed = await caller.get(count=3)
+        delivered = await caller.get(count=3)
         waiting = [start_task(caller.get(wait_ms=9_000)) for _ in range(3)]
         await world.pass_s(0.1)
-        await caller.do(EventKind.RELEASE, handed.items)
+        await caller.do(EventKind.RELEASE, delivered.items)
         before = world.loop.time()
         assert [len((await each).items) for each in waiting] == [1, 1, 1]
         assert world.loop.time() - before < 0.1
@@ -288,8 +290,8 @@ def test_what_comes_back_at_once_serves_all_who_wait() -> None:
     run_in_world(story)
 
 
-def test_nobody_waits_while_there_is_something(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many consumers of several topics over several shards, with windows that must be refilled again and again."""
+def test_no_dequeue_waits_while_there_are_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many consumers of several topics over several shards, with windows that need many refills."""
 
     async def story(world: World) -> None:
         settings = engine_settings(
@@ -311,10 +313,10 @@ def test_nobody_waits_while_there_is_something(monkeypatch: pytest.MonkeyPatch) 
         async def consume(wants: list[tuple[str, int]]) -> None:
             while len(got) < 3 * 240:
                 before = world.loop.time()
-                handed: Deliveries = await caller.dequeue(wants, wait_ms=20_000, timeout_s=30.0)
+                delivered: Deliveries = await caller.dequeue(wants, wait_ms=20_000, timeout_s=30.0)
                 assert world.loop.time() - before < 2
-                got.extend(handed.items)
-                await caller.do(EventKind.ACK, handed.items)
+                got.extend(delivered.items)
+                await caller.do(EventKind.ACK, delivered.items)
 
         async def produce() -> None:
             for _ in range(120):
@@ -334,7 +336,7 @@ def test_nobody_waits_while_there_is_something(monkeypatch: pytest.MonkeyPatch) 
     run_in_world(story)
 
 
-def test_a_shard_in_trouble_is_left_out_and_back_when_it_answers() -> None:
+def test_failing_shard_is_skipped_until_it_responds() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
@@ -355,7 +357,7 @@ def test_a_shard_in_trouble_is_left_out_and_back_when_it_answers() -> None:
     run_in_world(story)
 
 
-def test_drain_answers_all_that_wait_also_for_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drain_replies_to_all_waiters_also_those_of_a_refill(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, 2)
         engine = await world.engine(settings)

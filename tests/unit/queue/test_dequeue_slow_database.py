@@ -1,4 +1,4 @@
-"""A database whose every flush is slow: whoever waits for an item gets it all the same."""
+"""A database whose flushes are all slow: waiting dequeues still get their items."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.support.engines import Caller, World, run_in_world
 FLUSHES_S = (0.02, 0.9, 1.8, 4.0, 12.0)
 ITEMS = 20
 CLIENT_S = 10.0
-"""A client's call may last this much longer than the dequeue waits for work."""
+"""How much longer a client's call may last than its dequeue waits."""
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, flushes_s: Mapping[int, float]) -> None:
-    """Every flush of these shards takes this much longer."""
+    """Delay each flush of these shards by this time."""
     original = MemoryStore.flush
 
     async def flush(self: MemoryStore, *arguments: Any) -> None:
@@ -31,7 +31,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, flushes_s: Mapping[int, float]) -
 
 
 class Consumers:
-    """They dequeue again and again, and ack what they get."""
+    """Consumers that dequeue and ack until they are stopped."""
 
     def __init__(self, caller: Caller, count: int, wait_s: float, how_many: int) -> None:
         self.ids: list[tuple[int, int]] = []
@@ -40,12 +40,12 @@ class Consumers:
 
     async def _consume(self, count: int, wait_s: float) -> None:
         while True:
-            handed = await self._caller.get(
+            delivered = await self._caller.get(
                 count=count, wait_ms=int(wait_s * 1_000), lease_ms=120_000, timeout_s=wait_s + CLIENT_S
             )
-            self.ids += [(seen.shard, seen.row.id) for seen in handed.items]
-            if handed.items:
-                await self._caller.do(EventKind.ACK, handed.items, timeout_s=100)
+            self.ids += [(seen.shard, seen.row.id) for seen in delivered.items]
+            if delivered.items:
+                await self._caller.do(EventKind.ACK, delivered.items, timeout_s=100)
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -56,7 +56,7 @@ class Consumers:
 @pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize("wait_s", [5, 20])
 @pytest.mark.parametrize("flush_s", FLUSHES_S)
-def test_consumers_that_wait_get_every_item_however_slow_the_flushes_are(
+def test_waiting_consumers_get_every_item_however_slow_flushes_are(
     flush_s: float, wait_s: int, busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
@@ -81,7 +81,7 @@ def test_consumers_that_wait_get_every_item_however_slow_the_flushes_are(
 
 
 @pytest.mark.parametrize("flush_s", FLUSHES_S)
-def test_one_consumer_gets_item_after_item_however_slow_the_flushes_are(
+def test_one_consumer_gets_item_after_item_however_slow_flushes_are(
     flush_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
@@ -99,7 +99,7 @@ def test_one_consumer_gets_item_after_item_however_slow_the_flushes_are(
 
 
 @pytest.mark.parametrize("flush_s", FLUSHES_S)
-def test_an_item_that_arrives_while_a_consumer_waits_reaches_it_however_slow_the_flushes_are(
+def test_new_item_reaches_a_waiting_consumer_however_slow_flushes_are(
     flush_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
@@ -118,7 +118,7 @@ def test_an_item_that_arrives_while_a_consumer_waits_reaches_it_however_slow_the
 
 @pytest.mark.parametrize("handout_ms", [80, 1_000])
 @pytest.mark.parametrize("flush_s", [*FLUSHES_S, 0.12])
-def test_items_of_several_slow_shards_reach_a_consumer_that_waits(
+def test_items_of_several_slow_shards_reach_a_waiting_consumer(
     flush_s: float, handout_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
@@ -128,17 +128,17 @@ def test_items_of_several_slow_shards_reach_a_consumer_that_waits(
         while any(len(world.database.tables[shard].rows) < 3 for shard in shards):
             await caller.put()
             await world.pass_s(0.05)
-        there = sum(len(world.database.tables[shard].rows) for shard in shards)
+        stored = sum(len(world.database.tables[shard].rows) for shard in shards)
         slow_down(monkeypatch, {shard: flush_s * (1 + shard / 100) for shard in shards})
         consumers = Consumers(caller, 5, 5, 2)
-        await world.until(lambda: len(consumers.ids) >= there, within_s=5 + there * flush_s)
-        assert len(set(consumers.ids)) == there
+        await world.until(lambda: len(consumers.ids) >= stored, within_s=5 + stored * flush_s)
+        assert len(set(consumers.ids)) == stored
         await consumers.stop()
 
     run_in_world(story)
 
 
-def test_a_dequeue_without_wait_gets_the_item_that_is_being_leased_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dequeue_without_wait_gets_the_item_that_is_being_leased_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -149,7 +149,7 @@ def test_a_dequeue_without_wait_gets_the_item_that_is_being_leased_for_it(monkey
     run_in_world(story)
 
 
-def test_a_dequeue_answers_by_its_deadline_however_slow_the_flush_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dequeue_replies_by_its_deadline_however_slow_the_flush_is(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -162,7 +162,7 @@ def test_a_dequeue_answers_by_its_deadline_however_slow_the_flush_is(monkeypatch
     run_in_world(story)
 
 
-def test_a_dequeue_that_waits_for_a_slow_shard_takes_what_a_quick_one_has_meanwhile(
+def test_dequeue_that_waits_for_a_slow_shard_takes_new_items_of_a_fast_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: World) -> None:

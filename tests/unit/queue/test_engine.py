@@ -1,4 +1,4 @@
-"""The way of an item through one host, under virtual time."""
+"""The life of an item on one host, in virtual time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
 
 
-def test_an_item_is_delivered_once_and_gone_after_its_ack() -> None:
+def test_item_is_delivered_once_and_deleted_by_its_ack() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         (name,) = await caller.put(payload=b"hello")
@@ -41,7 +41,7 @@ def test_an_item_is_delivered_once_and_gone_after_its_ack() -> None:
     run_in_world(story)
 
 
-def test_items_come_by_priority_then_age_then_id_over_all_shards() -> None:
+def test_items_are_delivered_by_priority_then_age_then_id_over_all_shards() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1, 2, 3)))
         for priority in (5, -3, 7, 0, 5, -3, 2_147_483_647, -2_147_483_648):
@@ -55,7 +55,7 @@ def test_items_come_by_priority_then_age_then_id_over_all_shards() -> None:
     run_in_world(story)
 
 
-def test_a_dequeue_takes_at_most_its_count_of_each_topic() -> None:
+def test_dequeue_gets_at_most_its_count_of_each_topic() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         await caller.put("a", 5)
@@ -66,7 +66,7 @@ def test_a_dequeue_takes_at_most_its_count_of_each_topic() -> None:
     run_in_world(story)
 
 
-def test_a_waiting_dequeue_gets_an_item_the_moment_it_is_committed() -> None:
+def test_waiting_dequeue_gets_an_item_as_soon_as_it_is_committed() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         waiting = asyncio.ensure_future(caller.get(wait_ms=4_000))
@@ -78,7 +78,7 @@ def test_a_waiting_dequeue_gets_an_item_the_moment_it_is_committed() -> None:
     run_in_world(story)
 
 
-def test_a_wait_without_work_ends_empty_at_its_time() -> None:
+def test_long_poll_without_items_ends_empty_at_its_time() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         start = world.loop.time()
@@ -88,7 +88,7 @@ def test_a_wait_without_work_ends_empty_at_its_time() -> None:
     run_in_world(story)
 
 
-def test_every_waiter_gets_one_of_many_items_that_arrive_together() -> None:
+def test_each_waiter_gets_one_of_many_items_that_arrive_together() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         waiting = [asyncio.ensure_future(caller.get(wait_ms=3_000)) for _ in range(20)]
@@ -101,7 +101,7 @@ def test_every_waiter_gets_one_of_many_items_that_arrive_together() -> None:
     run_in_world(story)
 
 
-def test_a_cancelled_waiter_passes_its_wake_up_on() -> None:
+def test_item_of_a_cancelled_waiter_is_delivered_to_another() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         first = asyncio.ensure_future(caller.get(wait_ms=3_000))
@@ -117,7 +117,7 @@ def test_a_cancelled_waiter_passes_its_wake_up_on() -> None:
     run_in_world(story)
 
 
-def test_a_consumer_that_goes_while_its_items_are_leased_loses_nothing() -> None:
+def test_items_leased_to_a_consumer_that_left_are_released() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         await caller.put(count=3)
@@ -136,7 +136,7 @@ def test_a_consumer_that_goes_while_its_items_are_leased_loses_nothing() -> None
     run_in_world(story)
 
 
-def test_a_lease_that_ends_returns_the_item_and_counts_the_attempt() -> None:
+def test_ended_lease_returns_the_item_and_counts_the_attempt() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         await caller.put(lease_ms=500)
@@ -153,7 +153,7 @@ def test_a_lease_that_ends_returns_the_item_and_counts_the_attempt() -> None:
     run_in_world(story)
 
 
-def test_an_ack_after_the_lease_counts_until_the_item_is_leased_again() -> None:
+def test_late_ack_is_accepted_until_the_item_is_leased_again() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         await caller.put(lease_ms=100)
@@ -167,7 +167,7 @@ def test_an_ack_after_the_lease_counts_until_the_item_is_leased_again() -> None:
     run_in_world(story)
 
 
-def test_an_extended_lease_lasts_from_the_extension() -> None:
+def test_extended_lease_lasts_from_the_extension() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         await caller.put(lease_ms=500)
@@ -181,7 +181,7 @@ def test_an_extended_lease_lasts_from_the_extension() -> None:
     run_in_world(story)
 
 
-def test_a_nack_puts_the_item_back_now_later_or_by_backoff() -> None:
+def test_nack_returns_the_item_at_once_later_or_by_backoff() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         await caller.put()
@@ -202,7 +202,7 @@ def test_a_nack_puts_the_item_back_now_later_or_by_backoff() -> None:
     run_in_world(story)
 
 
-def test_a_released_delivery_does_not_count() -> None:
+def test_released_delivery_does_not_count_as_attempt() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         await caller.put(attempts_max=1)
@@ -214,7 +214,7 @@ def test_a_released_delivery_does_not_count() -> None:
     run_in_world(story)
 
 
-def test_an_item_out_of_attempts_is_dead_and_ages_out() -> None:
+def test_item_out_of_attempts_is_dead_until_its_retention_ends() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         await caller.put(attempts_max=2)
@@ -231,7 +231,7 @@ def test_an_item_out_of_attempts_is_dead_and_ages_out() -> None:
     run_in_world(story)
 
 
-def test_an_at_most_once_item_is_gone_with_the_end_of_its_lease() -> None:
+def test_at_most_once_item_is_deleted_when_its_lease_ends() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         await caller.put(policy=DeliveryPolicy.AT_MOST_ONCE, lease_ms=100, count=2)
@@ -244,7 +244,7 @@ def test_an_at_most_once_item_is_gone_with_the_end_of_its_lease() -> None:
     run_in_world(story)
 
 
-def test_a_delayed_item_comes_at_its_time_and_not_before() -> None:
+def test_delayed_item_is_delivered_at_its_time_and_not_before() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1, 2, sweep_interval_ms=10**9)))
         await caller.put("late", delay_ms=2_000)
@@ -261,7 +261,7 @@ def test_a_delayed_item_comes_at_its_time_and_not_before() -> None:
     run_in_world(story, until_s=400 * 86_400)
 
 
-def test_an_item_past_its_ttl_is_not_delivered() -> None:
+def test_item_past_its_ttl_is_not_delivered() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         await caller.put(ttl_ms=500, count=3)
@@ -275,7 +275,7 @@ def test_an_item_past_its_ttl_is_not_delivered() -> None:
     run_in_world(story)
 
 
-def test_a_cancelled_item_is_gone_from_any_state() -> None:
+def test_item_can_be_cancelled_in_any_state() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         ids = [*await caller.put(), *await caller.put(delay_ms=60_000), *await caller.put("leased")]
@@ -288,7 +288,7 @@ def test_a_cancelled_item_is_gone_from_any_state() -> None:
     run_in_world(story)
 
 
-def test_another_namespace_sees_nothing_and_changes_nothing() -> None:
+def test_another_namespace_sees_and_changes_nothing() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller, other = Caller(world, engine), Caller(world, engine, "other")
@@ -306,7 +306,7 @@ def test_another_namespace_sees_nothing_and_changes_nothing() -> None:
     run_in_world(story)
 
 
-def test_an_id_that_was_never_given_is_not_found_and_a_foreign_shard_has_no_owner_here() -> None:
+def test_unknown_id_is_not_found_and_foreign_shard_is_not_owned() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         (name,) = await caller.put()
@@ -321,7 +321,7 @@ def test_an_id_that_was_never_given_is_not_found_and_a_foreign_shard_has_no_owne
     run_in_world(story)
 
 
-def test_a_topic_is_listed_while_it_holds_an_item() -> None:
+def test_topic_is_listed_while_it_holds_an_item() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         for topic in ("b", "a", "c"):
@@ -341,7 +341,7 @@ def test_a_topic_is_listed_while_it_holds_an_item() -> None:
     run_in_world(story)
 
 
-def test_a_backlog_larger_than_the_index_drains_in_order() -> None:
+def test_backlog_larger_than_the_index_is_delivered_in_order() -> None:
     async def story(world: World) -> None:
         caller = Caller(
             world, await world.engine(engine_settings(1, 2, ready_window_items_max=10, ready_index_items_max=40))
@@ -358,7 +358,7 @@ def test_a_backlog_larger_than_the_index_drains_in_order() -> None:
     run_in_world(story)
 
 
-def test_a_dequeue_carries_no_more_bytes_than_it_may() -> None:
+def test_dequeue_reply_stays_within_its_limit_of_bytes() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1, 2, delivery_bytes_max=100_000)))
         await caller.put(count=50)
@@ -369,7 +369,7 @@ def test_a_dequeue_carries_no_more_bytes_than_it_may() -> None:
     run_in_world(story)
 
 
-def test_a_new_owner_recovers_everything_from_rows() -> None:
+def test_new_owner_recovers_all_items_from_rows() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
@@ -398,7 +398,7 @@ def test_a_new_owner_recovers_everything_from_rows() -> None:
     run_in_world(story)
 
 
-def test_a_release_writes_what_waits_and_ends() -> None:
+def test_release_writes_queued_work_and_ends() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
@@ -414,7 +414,7 @@ def test_a_release_writes_what_waits_and_ends() -> None:
     run_in_world(story)
 
 
-def test_a_zombie_is_fenced_and_says_who_took_over() -> None:
+def test_replaced_owner_is_fenced_and_names_the_new_owner() -> None:
     async def story(world: World) -> None:
         old = await world.engine()
         await Caller(world, old).put()
@@ -430,7 +430,7 @@ def test_a_zombie_is_fenced_and_says_who_took_over() -> None:
 
 
 @pytest.mark.parametrize("point", ["begin", "fenced", "read", "written", "committed"])
-def test_a_connection_lost_at_any_point_writes_an_item_once(point: str) -> None:
+def test_item_is_written_once_if_the_connection_is_lost_at_any_point(point: str) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         failures = 3
@@ -453,14 +453,14 @@ def test_a_connection_lost_at_any_point_writes_an_item_once(point: str) -> None:
     run_in_world(story)
 
 
-def test_while_the_database_is_away_calls_end_by_their_deadline_as_what_is_known_of_them() -> None:
+def test_calls_end_by_their_deadline_with_the_known_outcome_while_the_database_is_away() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         world.stall()
-        begun = asyncio.ensure_future(caller.enqueue([new_item(payload=b"1")], 1))
+        started = asyncio.ensure_future(caller.enqueue([new_item(payload=b"1")], 1))
         await world.pass_s(0.1)
         queued = asyncio.ensure_future(caller.enqueue([new_item(payload=b"2")], 1))
-        assert isinstance((await begun)[0], UnknownOutcome)
+        assert isinstance((await started)[0], UnknownOutcome)
         assert isinstance((await queued)[0], DeadlineExceeded)
         world.resume()
         handed = await caller.get(count=9, wait_ms=1_000)
@@ -469,7 +469,7 @@ def test_while_the_database_is_away_calls_end_by_their_deadline_as_what_is_known
     run_in_world(story)
 
 
-def test_a_bad_row_fails_alone_and_holds_back_no_ack() -> None:
+def test_bad_row_fails_alone_and_delays_no_ack() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         await caller.put("good", 3)
@@ -489,7 +489,7 @@ def test_a_bad_row_fails_alone_and_holds_back_no_ack() -> None:
     run_in_world(story)
 
 
-def test_a_full_queue_is_overloaded_and_nothing_of_the_call_is_written() -> None:
+def test_full_queue_is_overloaded_and_writes_nothing_of_the_call() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1, queue_items_max=50)))
         world.stall()
@@ -506,7 +506,7 @@ def test_a_full_queue_is_overloaded_and_nothing_of_the_call_is_written() -> None
     run_in_world(story)
 
 
-def test_an_idle_engine_does_nothing() -> None:
+def test_idle_engine_does_nothing() -> None:
     async def story(world: World) -> int:
         caller = Caller(world, await world.engine(engine_settings(1, 2, sweep_interval_ms=3_600_000)))
         await caller.put(count=100, delay_ms=86_400_000)

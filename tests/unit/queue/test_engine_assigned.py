@@ -1,4 +1,4 @@
-"""An engine in a cluster: shards come and go as it is told, and what is under way then."""
+"""An engine in a cluster: shards are assigned, released and dropped, also while calls are in flight."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.support.method_gate import MethodGate, closed
 from tests.support.scripted_coordinator import ScriptedCoordinator
 
 
-async def joined(world: World, plan: dict[int, int], nonce: str = "first") -> tuple[Engine, ScriptedCoordinator]:
-    """An engine that serves what it was assigned."""
-    engine, coordinator = await started(world, plan, nonce)
+async def joined_engine(world: World, plan: dict[int, int], nonce: str = "first") -> tuple[Engine, ScriptedCoordinator]:
+    """Start an engine that serves its assigned shards."""
+    engine, coordinator = await started_engine(world, plan, nonce)
     engine.on_resumed()
     for shard in plan:
         engine.on_assigned(shard, "main")
@@ -34,7 +34,9 @@ async def joined(world: World, plan: dict[int, int], nonce: str = "first") -> tu
     return engine, coordinator
 
 
-async def started(world: World, plan: dict[int, int], nonce: str = "first") -> tuple[Engine, ScriptedCoordinator]:
+async def started_engine(
+    world: World, plan: dict[int, int], nonce: str = "first"
+) -> tuple[Engine, ScriptedCoordinator]:
     coordinator = ScriptedCoordinator(dict(plan))
 
     def open_store(shard: int, database: str) -> Store:
@@ -53,9 +55,9 @@ def kinds(results: Sequence[object]) -> list[type]:
     return [type(result) for result in results]
 
 
-def test_a_shard_is_served_from_its_assignment_to_its_release() -> None:
+def test_shard_is_served_from_its_assignment_to_its_release() -> None:
     async def story(world: World) -> None:
-        engine, coordinator = await joined(world, {3: 7})
+        engine, coordinator = await joined_engine(world, {3: 7})
         caller = Caller(world, engine)
         [item] = await caller.put()
         assert item.startswith("3-")
@@ -76,9 +78,9 @@ def test_a_shard_is_served_from_its_assignment_to_its_release() -> None:
     run_in_world(story)
 
 
-def test_what_waits_when_a_shard_is_released_is_written() -> None:
+def test_queued_work_is_written_when_a_shard_is_released() -> None:
     async def story(world: World) -> None:
-        engine, coordinator = await joined(world, {1: 1})
+        engine, coordinator = await joined_engine(world, {1: 1})
         world.stall()
         calls = [asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9)) for _ in range(2)]
         await world.pass_s(0.1)
@@ -92,9 +94,9 @@ def test_what_waits_when_a_shard_is_released_is_written() -> None:
     run_in_world(story)
 
 
-def test_a_release_does_not_wait_for_all_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_does_not_wait_for_all_due_items(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        engine, coordinator = await joined(world, {1: 1})
+        engine, coordinator = await joined_engine(world, {1: 1})
         caller = Caller(world, engine)
         await caller.put(count=500, delay_ms=1_000)
         await caller.put("purged", 500)
@@ -116,18 +118,18 @@ def test_a_release_does_not_wait_for_all_that_is_due(monkeypatch: pytest.MonkeyP
     run_in_world(story)
 
 
-def test_a_dropped_shard_answers_at_once_what_is_being_written_as_unknown_and_the_rest_as_not_ours() -> None:
+def test_dropped_shard_replies_at_once_unknown_for_its_flush_and_not_owner_for_queued_calls() -> None:
     async def story(world: World) -> None:
-        engine, _ = await joined(world, {1: 1})
+        engine, _ = await joined_engine(world, {1: 1})
         caller = Caller(world, engine)
         world.stall()
-        begun = asyncio.ensure_future(caller.enqueue([new_item()], 9))
+        started_call = asyncio.ensure_future(caller.enqueue([new_item()], 9))
         await world.pass_s(0.1)
         queued = asyncio.ensure_future(caller.enqueue([new_item()], 9))
         await world.pass_s(0.1)
         at = world.loop.time()
         engine.on_dropped(1)
-        assert kinds([*await begun, *await queued]) == [UnknownOutcome, NotOwner]
+        assert kinds([*await started_call, *await queued]) == [UnknownOutcome, NotOwner]
         assert world.loop.time() == at
         world.resume()
         await world.pass_s(1)
@@ -137,9 +139,9 @@ def test_a_dropped_shard_answers_at_once_what_is_being_written_as_unknown_and_th
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.1])
-def test_nothing_is_delivered_from_a_shard_after_it_was_dropped(after_s: float) -> None:
+def test_dropped_shard_delivers_nothing(after_s: float) -> None:
     async def story(world: World) -> None:
-        engine, _ = await joined(world, {1: 1, 2: 1})
+        engine, _ = await joined_engine(world, {1: 1, 2: 1})
         caller = Caller(world, engine)
         await caller.put(count=4)
         world.database.tables[2].rows.clear()
@@ -153,9 +155,9 @@ def test_nothing_is_delivered_from_a_shard_after_it_was_dropped(after_s: float) 
     run_in_world(story)
 
 
-def test_a_hand_out_of_two_shards_leaves_out_the_one_that_was_dropped_meanwhile() -> None:
+def test_dequeue_from_two_shards_replies_without_the_dropped_one() -> None:
     async def story(world: World) -> None:
-        engine, _ = await joined(world, {1: 1, 2: 1})
+        engine, _ = await joined_engine(world, {1: 1, 2: 1})
         caller = Caller(world, engine)
         await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
         for other, shard in ((2, 1), (1, 2)):
@@ -184,9 +186,9 @@ def test_a_hand_out_of_two_shards_leaves_out_the_one_that_was_dropped_meanwhile(
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.0015, 0.0025, 0.0035, 0.0045, 0.1])
-def test_a_shard_dropped_at_any_moment_can_be_assigned_again_at_once(after_s: float) -> None:
+def test_shard_dropped_at_any_moment_can_be_assigned_again_at_once(after_s: float) -> None:
     async def story(world: World) -> None:
-        engine, coordinator = await started(world, {1: 1})
+        engine, coordinator = await started_engine(world, {1: 1})
         engine.on_resumed()
         engine.on_assigned(1, "main")
         await world.pass_s(after_s)
@@ -201,10 +203,10 @@ def test_a_shard_dropped_at_any_moment_can_be_assigned_again_at_once(after_s: fl
     run_in_world(story)
 
 
-def test_a_shard_that_another_host_took_waits_for_the_plan() -> None:
+def test_shard_taken_over_by_another_host_waits_for_the_plan() -> None:
     async def story(world: World) -> None:
-        engine, coordinator = await joined(world, {1: 1})
-        other, _ = await joined(world, {1: 5}, "second")
+        engine, coordinator = await joined_engine(world, {1: 1})
+        other, _ = await joined_engine(world, {1: 5}, "second")
         caller = Caller(world, engine)
         shard = engine.shards.get(1)
         if shard is not None:
@@ -224,9 +226,9 @@ def test_a_shard_that_another_host_took_waits_for_the_plan() -> None:
     run_in_world(story)
 
 
-def test_a_release_does_not_wait_for_an_epoch_that_nobody_plans() -> None:
+def test_release_does_not_wait_for_an_epoch_that_is_not_planned() -> None:
     async def story(world: World) -> None:
-        engine, coordinator = await started(world, {})
+        engine, coordinator = await started_engine(world, {})
         engine.on_assigned(1, "main")
         await world.until(lambda: coordinator.wanted == {1: 0})
         engine.on_release_requested(1)
@@ -235,27 +237,27 @@ def test_a_release_does_not_wait_for_an_epoch_that_nobody_plans() -> None:
     run_in_world(story)
 
 
-def test_slots_are_looked_at_when_other_shards_share_the_tier_and_not_with_every_plan(
+def test_key_slots_are_checked_only_when_the_shards_of_the_tier_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: World) -> None:
         sharing = {1, 2}
         engine = await world.engine(sharing=sharing)
         engine.on_view_changed((), ())
-        looks: list[KeySlotSync] = []
-        monkeypatch.setattr(KeySlotSync, "on_change", lambda slots: looks.append(slots))
+        checks: list[KeySlotSync] = []
+        monkeypatch.setattr(KeySlotSync, "on_change", lambda slots: checks.append(slots))
         engine.on_view_changed({1}, ())
-        assert looks == []
+        assert checks == []
         sharing.add(3)
         engine.on_view_changed({1}, ())
-        assert len(looks) == 1
+        assert len(checks) == 1
 
     run_in_world(story)
 
 
-def test_shards_of_different_databases_are_counted_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_of_different_databases_are_counted_concurrently(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        engine, _ = await started(world, {1: 1, 2: 1, 3: 1})
+        engine, _ = await started_engine(world, {1: 1, 2: 1, 3: 1})
         counting = MethodGate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
         with closed(counting):
             for shard, database in ((1, "main"), (2, "main"), (3, "other")):
@@ -269,9 +271,9 @@ def test_shards_of_different_databases_are_counted_side_by_side(monkeypatch: pyt
     run_in_world(story)
 
 
-def test_a_database_that_is_not_configured_is_a_reason_and_no_end_of_the_host() -> None:
+def test_missing_database_is_reported_and_does_not_stop_the_host() -> None:
     async def story(world: World) -> None:
-        engine, _ = await joined(world, {1: 1})
+        engine, _ = await joined_engine(world, {1: 1})
         engine.on_assigned(2, "elsewhere")
         await world.pass_s(10)
         status = engine.queue.shard_statuses()[1]
@@ -289,11 +291,11 @@ def test_a_database_that_is_not_configured_is_a_reason_and_no_end_of_the_host() 
 
 
 @pytest.mark.parametrize("where", [(MemoryStore, "take_over"), (MemoryStore, "topics"), (KeySlotSync, "on_change")])
-def test_what_nobody_foresaw_in_a_takeover_is_that_shard_s_trouble_and_no_end_of_the_host(
+def test_unexpected_error_in_a_takeover_affects_only_its_shard(
     where: tuple[type, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
-        engine, coordinator = await joined(world, {1: 1, 2: 1})
+        engine, coordinator = await joined_engine(world, {1: 1, 2: 1})
         engine.on_release_requested(2)
         await world.until(lambda: 2 not in engine.shards)
         engine.on_dropped(2)
@@ -313,7 +315,7 @@ def test_what_nobody_foresaw_in_a_takeover_is_that_shard_s_trouble_and_no_end_of
         await world.until(lambda: failures < 3)
         assert "no such row" in str(engine.not_ready_reasons())
         await Caller(world, engine).put()
-        for epoch in (2, 3, 4):  # one that was served already asks for a higher one
+        for epoch in (2, 3, 4):  # each failed takeover needs a higher epoch
             await world.pass_s(5)
             coordinator.assign(2, epoch)
         await world.until(lambda: engine.is_ready)
@@ -324,9 +326,9 @@ def test_what_nobody_foresaw_in_a_takeover_is_that_shard_s_trouble_and_no_end_of
     run_in_world(story)
 
 
-def test_a_caller_who_cannot_be_told_keeps_nobody_from_hearing_that_a_shard_is_lost() -> None:
+def test_failing_callback_does_not_keep_other_callers_from_their_errors() -> None:
     async def story(world: World) -> None:
-        engine, _ = await joined(world, {1: 1})
+        engine, _ = await joined_engine(world, {1: 1})
         shard = engine.shards[1]
 
         def breaks(results: Any) -> None:
@@ -376,10 +378,10 @@ def test_failed_background_task_is_logged_and_restarted(
     assert "nobody foresaw this" in str(logged.exc_info)
 
 
-def test_an_engine_ends_when_all_its_shards_are_released_and_at_once_when_it_has_none() -> None:
+def test_engine_ends_when_all_shards_are_released_and_at_once_without_shards() -> None:
     async def story(world: World) -> None:
         for plan in ({}, {1: 1, 2: 1}):
-            engine, _ = await joined(world, plan)
+            engine, _ = await joined_engine(world, plan)
             running = asyncio.ensure_future(engine.run())
             await world.pass_s(1)
             assert not running.done()
@@ -392,9 +394,9 @@ def test_an_engine_ends_when_all_its_shards_are_released_and_at_once_when_it_has
     run_in_world(story)
 
 
-def test_a_suspended_host_hands_out_nothing_and_takes_in_everything() -> None:
+def test_suspended_host_delivers_nothing_but_accepts_items() -> None:
     async def story(world: World) -> None:
-        engine, _ = await joined(world, {1: 1})
+        engine, _ = await joined_engine(world, {1: 1})
         caller = Caller(world, engine)
         await caller.put(count=2)
         first = await caller.one()
@@ -422,9 +424,9 @@ def test_a_suspended_host_hands_out_nothing_and_takes_in_everything() -> None:
     run_in_world(story)
 
 
-def test_a_host_that_has_not_joined_yet_hands_out_nothing() -> None:
+def test_host_delivers_nothing_before_it_has_joined() -> None:
     async def story(world: World) -> None:
-        engine, _ = await started(world, {1: 1})
+        engine, _ = await started_engine(world, {1: 1})
         engine.on_assigned(1, "main")
         await world.until(lambda: engine.not_ready_reasons() == {"shard 1": "acquiring"})
         await world.until(lambda: 1 in engine.shards)
@@ -439,9 +441,9 @@ def test_a_host_that_has_not_joined_yet_hands_out_nothing() -> None:
     run_in_world(story)
 
 
-def test_the_error_for_a_shard_of_another_host_names_its_address() -> None:
+def test_not_owner_error_names_the_address_of_the_owner() -> None:
     async def story(world: World) -> None:
-        engine, _ = await joined(world, {1: 1})
+        engine, _ = await joined_engine(world, {1: 1})
         engine.queue.placement.owner_of = {2: ("10.0.0.2", 7411)}.get
         caller = Caller(world, engine)
         owners = [

@@ -1,4 +1,4 @@
-"""Why an item is not delivered, asked of an engine: what it finds out, and when it cannot."""
+"""Explanations by an engine why an item is not delivered."""
 
 from __future__ import annotations
 
@@ -25,36 +25,38 @@ async def why(caller: Caller, name: str, namespace: str | None = None, timeout_s
     return await caller.queue.explain(namespace or caller.namespace, shard, number, deadline)
 
 
-def first(told: ItemExplanation) -> str:
-    return told.reasons[0]
+def first_reason(explanation: ItemExplanation) -> str:
+    return explanation.reasons[0]
 
 
-def counting(most: int, **changes: Any) -> EngineSettings:
+def settings_counting(better_items_max: int, **changes: Any) -> EngineSettings:
     settings = engine_settings(1, **changes)
-    return replace(settings, calls=changed(settings.calls, better_items_max=most))
+    return replace(settings, calls=changed(settings.calls, better_items_max=better_items_max))
 
 
-def test_an_item_is_explained_in_each_state_of_its_life() -> None:
+def test_item_is_explained_in_each_state() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         (name,) = await caller.put(delay_ms=60_000, attempts_max=1)
-        assert first(await why(caller, name)).startswith("It is deferred until")
+        assert first_reason(await why(caller, name)).startswith("It is deferred until")
         await world.pass_s(61)
-        told = await why(caller, name)
-        assert first(told) == "It is ready, and the next of its topic."
-        assert (told.better_items, told.better_items_more) == (0, False)
+        explanation = await why(caller, name)
+        assert first_reason(explanation) == "It is ready, and the next of its topic."
+        assert (explanation.better_items, explanation.better_items_more) == (0, False)
         seen = await caller.one()
-        told = await why(caller, name)
-        assert first(told).startswith("A consumer has it, attempt 1 of 1")
-        assert told.better_items is None
-        assert told.item is not None
-        assert told.item.row.state is State.LEASED
+        explanation = await why(caller, name)
+        assert first_reason(explanation).startswith("A consumer has it, attempt 1 of 1")
+        assert explanation.better_items is None
+        assert explanation.item is not None
+        assert explanation.item.row.state is State.LEASED
         await caller.do(EventKind.NACK, [seen])
-        assert first(await why(caller, name)).startswith("It is dead, attempts exhausted")
+        assert first_reason(await why(caller, name)).startswith("It is dead, attempts exhausted")
         await caller.cancel(name)
-        told = await why(caller, name)
-        assert told.item is None
-        assert first(told).startswith("There is no such item in the namespace 'default': it was acked, cancelled")
+        explanation = await why(caller, name)
+        assert explanation.item is None
+        assert first_reason(explanation).startswith(
+            "There is no such item in the namespace 'default': it was acked, cancelled"
+        )
 
     run_in_world(story)
 
@@ -70,33 +72,33 @@ def test_better_items_are_counted_over_all_shards_in_memory_or_not() -> None:
                 await world.pass_s(0.3)  # so that both shards get some
         await wait_until_idle(world, engine)
         assert {shard.counts.totals[State.READY] > 5 for shard in engine.shards.values()} == {True}
-        told = await why(caller, name)
-        assert (told.better_items, told.better_items_more) == (10, False)
-        assert any("It is not in memory" in said for said in told.reasons)
+        explanation = await why(caller, name)
+        assert (explanation.better_items, explanation.better_items_more) == (10, False)
+        assert any("It is not in memory" in reason for reason in explanation.reasons)
 
     run_in_world(story)
 
 
 @pytest.mark.parametrize("window", [100, 4])
-def test_counting_stops_at_its_limit_and_says_so(window: int) -> None:
+def test_count_stops_at_its_limit_and_is_marked_as_such(window: int) -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(counting(5, ready_window_items_max=window))
+        engine = await world.engine(settings_counting(5, ready_window_items_max=window))
         caller = Caller(world, engine)
         (name,) = await caller.put(priority=5)
         await caller.put(count=5)
         await wait_until_idle(world, engine)
-        told = await why(caller, name)
-        assert (told.better_items, told.better_items_more) == (5, False)
+        explanation = await why(caller, name)
+        assert (explanation.better_items, explanation.better_items_more) == (5, False)
         await caller.put()
         await wait_until_idle(world, engine)
-        told = await why(caller, name)
-        assert (told.better_items, told.better_items_more) == (5, True)
-        assert "more than 5 better items" in first(told)
+        explanation = await why(caller, name)
+        assert (explanation.better_items, explanation.better_items_more) == (5, True)
+        assert "more than 5 better items" in first_reason(explanation)
 
     run_in_world(story)
 
 
-def test_a_paused_topic_is_said_and_who_waits_for_it() -> None:
+def test_paused_topic_and_its_waiters_are_reported() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -104,16 +106,16 @@ def test_a_paused_topic_is_said_and_who_waits_for_it() -> None:
         (name,) = await caller.put()
         waiting = [start_task(caller.get(wait_ms=50_000)) for _ in range(2)]
         await world.pass_s(1)
-        told = await why(caller, name)
-        assert first(told).startswith("Its topic is paused")
-        assert any(said.startswith("2 consumers wait") for said in told.reasons)
+        explanation = await why(caller, name)
+        assert first_reason(explanation).startswith("Its topic is paused")
+        assert any(reason.startswith("2 consumers wait") for reason in explanation.reasons)
         for one in waiting:
             one.cancel()
 
     run_in_world(story)
 
 
-def test_when_an_item_of_the_topic_was_last_taken_is_said() -> None:
+def test_time_of_the_last_dequeue_of_the_topic_is_reported() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         await caller.put()
@@ -126,7 +128,7 @@ def test_when_an_item_of_the_topic_was_last_taken_is_said() -> None:
     run_in_world(story)
 
 
-def test_an_item_of_another_namespace_is_as_one_that_never_was() -> None:
+def test_item_of_another_namespace_is_absent() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         (name,) = await caller.put()
@@ -138,49 +140,49 @@ def test_an_item_of_another_namespace_is_as_one_that_never_was() -> None:
     run_in_world(story)
 
 
-def test_an_id_that_was_not_given_out_is_not_said_to_be_gone() -> None:
+def test_id_that_was_not_used_yet_is_not_reported_as_deleted() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         (name,) = await caller.put()
         shard, number = parse_id(name, "id")
-        assert first(await why(caller, f"{shard}-{number + 1}")).startswith("No item has this id yet")
+        assert first_reason(await why(caller, f"{shard}-{number + 1}")).startswith("No item has this id yet")
 
     run_in_world(story)
 
 
-def test_a_shard_that_is_not_served_is_a_reason_and_one_that_is_not_ours_an_error() -> None:
+def test_unserved_shard_is_a_reason_and_foreign_shard_is_an_error() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
         (name,) = await caller.put()
         shard, number = parse_id(name, "id")
         del engine.shards[shard]
-        told = await why(caller, name)
-        assert (told.item, told.absent) == (None, False)
-        assert f"shard {shard} is not served here; it is owned" in first(told)
+        explanation = await why(caller, name)
+        assert (explanation.item, explanation.absent) == (None, False)
+        assert f"shard {shard} is not served here; it is owned" in first_reason(explanation)
         with pytest.raises(NotOwner):
             await why(caller, f"9-{number}")
 
     run_in_world(story)
 
 
-def test_a_database_that_does_not_answer_is_said_before_the_deadline() -> None:
+def test_unresponsive_database_is_reported_before_the_deadline() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         (name,) = await caller.put()
         world.stall()
-        begun = world.loop.time()
-        told = await why(caller, name, timeout_s=4)
-        assert world.loop.time() - begun < 4
-        assert told.item is None
-        assert "cannot be read now" in first(told)
+        started = world.loop.time()
+        explanation = await why(caller, name, timeout_s=4)
+        assert world.loop.time() - started < 4
+        assert explanation.item is None
+        assert "cannot be read now" in first_reason(explanation)
         world.resume()
         assert (await why(caller, name)).item is not None
 
     run_in_world(story)
 
 
-def test_a_rate_that_is_used_up_is_said_after_all_else() -> None:
+def test_used_up_rate_is_the_last_reason() -> None:
     async def story(world: World) -> None:
         limits: Mapping[str, int] = {"enqueues_per_minute": 2}
         world.catalog = catalog(slow=limits)
@@ -191,7 +193,7 @@ def test_a_rate_that_is_used_up_is_said_after_all_else() -> None:
     run_in_world(story)
 
 
-def test_a_recovering_shard_makes_the_counts_lag_and_none_at_all_is_unavailable() -> None:
+def test_counts_lag_without_one_shard_and_are_unavailable_without_all() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
@@ -202,19 +204,19 @@ def test_a_recovering_shard_makes_the_counts_lag_and_none_at_all_is_unavailable(
         assert not stats.counts_lag
         (empty,) = [shard.number for shard in engine.shards.values() if not shard.counts.totals[State.READY]]
         other = next(number for number in engine.shards if number != empty)
-        gone = engine.shards.pop(empty)
+        removed = engine.shards.pop(empty)
         stats = await caller.stats()
         assert stats is not None
         assert stats.counts_lag
         del engine.shards[other]
         with pytest.raises(Exception, match="no shard of this host is served"):
             await caller.stats()
-        engine.shards[empty] = gone
+        engine.shards[empty] = removed
 
     run_in_world(story)
 
 
-def test_the_oldest_ready_item_is_found_behind_better_ones() -> None:
+def test_oldest_ready_item_is_found_behind_better_ones() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -237,7 +239,7 @@ def test_the_oldest_ready_item_is_found_behind_better_ones() -> None:
 
 
 @pytest.mark.parametrize(("priorities", "is_seen"), [(TOPIC_PRIORITIES_MAX, True), (TOPIC_PRIORITIES_MAX + 1, False)])
-def test_the_oldest_is_looked_for_among_so_many_priorities(priorities: int, is_seen: bool) -> None:
+def test_oldest_item_is_searched_in_a_limited_number_of_priorities(priorities: int, is_seen: bool) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, ready_window_items_max=200))
         caller = Caller(world, engine)
@@ -253,40 +255,40 @@ def test_the_oldest_is_looked_for_among_so_many_priorities(priorities: int, is_s
     run_in_world(story)
 
 
-def test_the_key_of_an_item_is_shown_while_it_names_the_item() -> None:
+def test_key_of_an_item_is_shown_while_it_names_the_item() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=60_000))
         caller = Caller(world, engine)
-        begun = world.loop.time()
+        started = world.loop.time()
         name = ok((await caller.enqueue([keyed_item("k")]))[0])
         bare = ok((await caller.enqueue([new_item()]))[0])
 
         async def key(name: str) -> bytes | None:
             shard, number = parse_id(name, "id")
-            looked = await caller.queue.get_item("default", shard, number, world.deadline_in(5))
-            told = await why(caller, name)
-            assert told.item is not None
-            assert told.item.idempotency_key == looked.idempotency_key
-            return looked.idempotency_key
+            item = await caller.queue.get_item("default", shard, number, world.deadline_in(5))
+            explanation = await why(caller, name)
+            assert explanation.item is not None
+            assert explanation.item.idempotency_key == item.idempotency_key
+            return item.idempotency_key
 
         assert (await key(name), await key(bare)) == (b"k", None)
         await caller.one()
         assert await key(name) == b"k"
-        await world.pass_s(begun + NAMESPACE.key_window_ms / 1000 + 0.2 - world.loop.time())
+        await world.pass_s(started + NAMESPACE.key_window_ms / 1000 + 0.2 - world.loop.time())
         assert any(table.idempotency_keys for table in world.database.tables.values()), "its row is still there"
         assert await key(name) is None
 
     run_in_world(story)
 
 
-def test_a_key_is_not_found_once_the_window_was_changed() -> None:
+def test_key_is_not_found_after_the_key_window_changed() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         name = ok((await caller.enqueue([keyed_item("k")]))[0])
         await engine.admin.update("default", None, {"key_window_ms": 120_000}, world.deadline_in(5))
-        told = await why(caller, name)
-        assert told.item is not None
-        assert told.item.idempotency_key is None
+        explanation = await why(caller, name)
+        assert explanation.item is not None
+        assert explanation.item.idempotency_key is None
 
     run_in_world(story)

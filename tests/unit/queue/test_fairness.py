@@ -1,4 +1,4 @@
-"""Namespaces beside each other on one shard, in flushes and virtual time (invariant 17)."""
+"""Several namespaces on one shard, in flushes and virtual time (invariant 17)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ QUEUE = 1_000
 
 
 def weighted(world: World, **weights: int) -> EngineSettings:
-    """One shard, flushes of 40 entries, at most half of them inserts; namespaces of these weights."""
+    """Return settings of one shard with flushes of 40 entries, and create namespaces of these weights."""
     world.catalog = catalog(**{name: {"weight": weight} for name, weight in weights.items()})
     return engine_settings(1, queue_items_max=QUEUE, flush_items_max=40)
 
 
 class Flushes:
-    """What each flush inserted, by namespace."""
+    """Counts the inserts of each flush by namespace."""
 
     def __init__(self, world: World) -> None:
         self.inserted: list[Counter[str]] = []
@@ -36,7 +36,7 @@ class Flushes:
 
 
 async def flood(caller: Caller, calls: int = 1_000_000) -> None:
-    """Keeps the queue as full as it may."""
+    """Keep the queue as full as possible."""
     pending: set[asyncio.Future[list[str]]] = set()
     while calls:
         calls -= 1
@@ -55,7 +55,7 @@ async def _put(caller: Caller) -> list[str]:
 
 
 @pytest.mark.parametrize("wait_ms", [0, 5_000])
-def test_under_anothers_flood_an_item_is_delivered_within_a_few_flushes(wait_ms: int) -> None:
+def test_item_is_delivered_within_a_few_flushes_during_a_flood_of_another_namespace(wait_ms: int) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(weighted(world, default=1, other=1))
         flushes = Flushes(world)
@@ -73,7 +73,7 @@ def test_under_anothers_flood_an_item_is_delivered_within_a_few_flushes(wait_ms:
             else:
                 await quiet.put()
                 seen = await quiet.one()
-            # The flush under way and, with the insert, its own; and one more for the lease.
+            # The flush in progress, the one of the insert, and one more for the lease.
             assert len(flushes.inserted) - before <= (2 if wait_ms else 4)
             assert await quiet.do(EventKind.ACK, [seen]) == [None]
             assert shard.queued_items >= QUEUE // 3
@@ -83,7 +83,7 @@ def test_under_anothers_flood_an_item_is_delivered_within_a_few_flushes(wait_ms:
 
 
 @pytest.mark.parametrize("weights", [(1, 1), (3, 1), (1, 5)])
-def test_saturated_writes_are_shared_by_weight(weights: tuple[int, int]) -> None:
+def test_saturated_writes_are_divided_by_weight(weights: tuple[int, int]) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(weighted(world, default=weights[0], other=weights[1]))
         flushes = Flushes(world)
@@ -92,7 +92,7 @@ def test_saturated_writes_are_shared_by_weight(weights: tuple[int, int]) -> None
         total: Counter[str] = sum(flushes.inserted[20:60], Counter())
         assert total.total() >= 40 * 18
         assert total["default"] / total["other"] == pytest.approx(weights[0] / weights[1], rel=0.15)
-        for each in flooding:
-            each.cancel()
+        for task in flooding:
+            task.cancel()
 
     run_in_world(story)

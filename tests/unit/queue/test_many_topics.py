@@ -1,4 +1,4 @@
-"""Calls that look at every topic of a namespace let others run between them."""
+"""Calls that look at all topics of a namespace yield to other tasks."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ TOPICS = 6_000
 NAMES = sorted(f"t{number}" for number in range(TOPICS))
 
 
-async def crowded(world: World) -> Engine:
-    """An engine of two shards, the first of which counts a dead item in each of many topics."""
+async def engine_with_many_topics(world: World) -> Engine:
+    """Start an engine with two shards, one of which has a dead item in each of many topics."""
     engine = await world.counted_engine(engine_settings(1, 2))
     engine.shards[1].counts.complete_initial([(("default", name), State.DEAD, 1) for name in NAMES])
     return engine
 
 
-def test_a_page_of_topics_passes_over_many_others_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_of_topics_skips_many_others_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        engine = await crowded(world)
+        engine = await engine_with_many_topics(world)
         engine.shards[2].counts.complete_initial([(("default", "u"), State.READY, 1)])
         work = engine.queue.list_topics("default", "", None, None, 10)
-        (page, cursor), looks, most = await calls_per_turn(monkeypatch, TopicCounts, "counts_by_state", work)
+        (page, cursor), lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "counts_by_state", work)
         assert ([stats.topic for stats in page], cursor) == (["u"], None)
-        assert looks > TOPICS
-        assert most <= 2 * (NAMES_PER_STEP_MAX + 1)
+        assert lookups > TOPICS
+        assert most_per_turn <= 2 * (NAMES_PER_STEP_MAX + 1)
 
     run_in_world(story)
 
 
-def test_pages_of_many_topics_show_each_once_in_the_order_of_names() -> None:
+def test_pages_of_many_topics_list_each_once_in_order() -> None:
     async def story(world: World) -> None:
-        engine = await crowded(world)
+        engine = await engine_with_many_topics(world)
         engine.shards[2].counts.complete_initial([(("default", name), State.DEAD, 1) for name in NAMES[::2]])
         found: list[str] = []
         cursor: str | None = None
@@ -56,34 +56,34 @@ def test_pages_of_many_topics_show_each_once_in_the_order_of_names() -> None:
     run_in_world(story)
 
 
-def test_items_of_many_topics_are_counted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_of_many_topics_are_counted_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        engine = await crowded(world)
+        engine = await engine_with_many_topics(world)
         work = engine.queue.count_matching("default", ItemFilter(states=(State.DEAD,)), world.deadline_in(5))
-        count, looks, most = await calls_per_turn(monkeypatch, TopicCounts, "count", work)
+        count, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", work)
         assert count.items == TOPICS
-        assert looks >= TOPICS
-        assert most <= COUNT_TOPICS_PER_STEP + 1
+        assert lookups >= TOPICS
+        assert most_per_turn <= COUNT_TOPICS_PER_STEP + 1
 
     run_in_world(story)
 
 
-def test_a_change_by_filter_passes_over_many_topics_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_by_filter_skips_many_topics_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        engine = await crowded(world)
+        engine = await engine_with_many_topics(world)
         only = ItemFilter(states=(State.READY,), priority_max=5)
         work = engine.queue.count_matching("default", only, world.deadline_in(5))
-        count, looks, most = await calls_per_turn(monkeypatch, TopicCounts, "count", work)
+        count, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", work)
         assert count.items == 0
-        assert looks >= TOPICS
-        assert most <= NAMES_PER_STEP_MAX + 1
+        assert lookups >= TOPICS
+        assert most_per_turn <= NAMES_PER_STEP_MAX + 1
 
     run_in_world(story)
 
 
-def test_the_topics_of_a_shard_that_comes_are_put_in_order_and_looked_at_by_pages() -> None:
+def test_topics_of_a_new_shard_are_sorted_and_read_in_several_turns() -> None:
     async def story(world: World) -> None:
-        engine = await crowded(world)
+        engine = await engine_with_many_topics(world)
         engine.shards[1].memory._topics["default"] = set(NAMES)
         local = LocalTopics(engine.shards, ChangeLog(1, 1_000))
         pages = 0

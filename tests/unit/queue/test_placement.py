@@ -1,4 +1,4 @@
-"""Which shard gets new items without a key."""
+"""The shard for new items without an idempotency key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.builders import new_item
 
 @dataclass
 class Shard:
-    """What placement sees of one."""
+    """A shard as placement sees it."""
 
     number: int
     queued_items: int
@@ -28,7 +28,7 @@ class Shard:
     unavailable_reason: str | None = None
     tried: list[int] = field(default_factory=list)
 
-    def submit_inserts(self, *arguments: Any, **more: Any) -> Any:
+    def submit_inserts(self, *arguments: Any, **options: Any) -> Any:
         self.tried.append(self.number)
         if self.refuses:
             raise Unavailable("not now", retry_after_ms=1)
@@ -47,22 +47,22 @@ class Shard:
         ((300, 0, 300), (1,), [1, 2]),
     ],
 )
-def test_the_shortest_queue_gets_items_and_the_next_shortest_where_it_refuses(
+def test_items_are_sent_to_the_shortest_queue_and_on_refusal_to_the_next(
     queued: tuple[int, ...], refusing: tuple[int, ...], tried: list[int]
 ) -> None:
-    """It is the turn of 2, then of 0 and 1."""
-    seen: list[int] = []
-    shards: Any = {at: Shard(at, items, at in refusing, tried=seen) for at, items in enumerate(queued)}
+    """Shard 2 is the first in the rotation, then 0 and 1."""
+    submitted: list[int] = []
+    shards: Any = {at: Shard(at, items, at in refusing, tried=submitted) for at, items in enumerate(queued)}
     call = EnqueueCall(SimpleNamespace(), 1, lambda results: None)  # type: ignore[arg-type]
     Placement(shards, {}, lambda: 2 * ROTATION_S).place(call, "n", [new_item()], [0])
-    assert seen == tried
+    assert submitted == tried
     assert call.accepted_count == 1
 
 
-def refused(shards: dict[int, Any], *, drained: Collection[int] = (), gone: Collection[int] = ()) -> str:
-    """What an item without a key is told."""
+def error_text(shards: dict[int, Any], *, drained: Collection[int] = (), removed: Collection[int] = ()) -> str:
+    """Return the error for an item without a key."""
     placement = Placement(shards, {}, lambda: 0.0)
-    placement.drained_shards, placement.removed_shards = drained, gone
+    placement.drained_shards, placement.removed_shards = drained, removed
     call = EnqueueCall(SimpleNamespace(), 1, lambda results: None)  # type: ignore[arg-type]
     with pytest.raises(Unavailable) as caught:
         placement.place(call, "n", [new_item()], [0])
@@ -70,11 +70,11 @@ def refused(shards: dict[int, Any], *, drained: Collection[int] = (), gone: Coll
     return str(caught.value)
 
 
-def test_where_every_shard_that_answers_is_closed_it_says_so_and_what_ails_the_others() -> None:
+def test_error_names_closed_shards_and_the_reason_of_an_unavailable_one() -> None:
     shards: Any = {
         0: Shard(0, 0),
         1: Shard(1, 0),
         2: Shard(2, 0, is_answering=False, unavailable_reason="its database is away"),
     }
-    assert "serves now is drained or removed" in refused(shards, drained={0}, gone={1})
-    assert "shard 2: its database is away" in refused(shards, drained={0}, gone={1})
+    assert "serves now is drained or removed" in error_text(shards, drained={0}, removed={1})
+    assert "shard 2: its database is away" in error_text(shards, drained={0}, removed={1})

@@ -1,4 +1,4 @@
-"""Items with an absolute time and a TTL: those that would expire first are refused, by their shard's time."""
+"""Items with an absolute time and a TTL: those that would expire before they are due are refused, by the shard clock."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
 
 
-def made(keyed: bool, name: str, **changes: Any) -> NewItem:
+def absolute_time_item(keyed: bool, name: str, **changes: Any) -> NewItem:
     return keyed_item(name, name, **changes) if keyed else new_item(name, **changes)
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_an_item_that_would_expire_before_its_moment_is_refused_alone(keyed: bool) -> None:
+def test_item_that_would_expire_before_it_is_due_is_refused_alone(keyed: bool) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         now_ms = engine.shards[1].now_ms()
         results = await caller.enqueue(
             [
-                made(keyed, "in time", deliver_after_ms=now_ms + 999, ttl_ms=1_000),
-                made(keyed, "as late", deliver_after_ms=now_ms + 1_000, ttl_ms=1_000),
+                absolute_time_item(keyed, "in time", deliver_after_ms=now_ms + 999, ttl_ms=1_000),
+                absolute_time_item(keyed, "as late", deliver_after_ms=now_ms + 1_000, ttl_ms=1_000),
                 new_item("now"),
-                made(keyed, "past", deliver_after_ms=now_ms - 5_000, ttl_ms=1),
-                made(keyed, "later", deliver_after_ms=now_ms + 10_000, ttl_ms=1_000),
-                made(keyed, "for ever", deliver_after_ms=now_ms + 10_000),
+                absolute_time_item(keyed, "past", deliver_after_ms=now_ms - 5_000, ttl_ms=1),
+                absolute_time_item(keyed, "later", deliver_after_ms=now_ms + 10_000, ttl_ms=1_000),
+                absolute_time_item(keyed, "for ever", deliver_after_ms=now_ms + 10_000),
             ]
         )
         refused = [place for place, result in enumerate(results) if not isinstance(result, str)]
@@ -44,21 +44,23 @@ def test_an_item_that_would_expire_before_its_moment_is_refused_alone(keyed: boo
     run_in_world(story)
 
 
-def test_a_call_of_which_nothing_can_be_delivered_is_answered_and_may_be_mended() -> None:
+def test_call_whose_items_are_all_refused_can_be_corrected_and_repeated() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
         moment = engine.shards[1].now_ms() + 60_000
-        results = await caller.enqueue([made(n > 0, f"{n}", deliver_after_ms=moment, ttl_ms=100) for n in range(3)])
+        results = await caller.enqueue(
+            [absolute_time_item(n > 0, f"{n}", deliver_after_ms=moment, ttl_ms=100) for n in range(3)]
+        )
         assert [type(result) for result in results] == [InvalidArgument] * 3
         assert world.rows() == []
-        # Nothing of it was kept: its key is free.
+        # Nothing was stored, so the key is free.
         assert all(map(ok, await caller.enqueue([keyed_item("1"), keyed_item("2")])))
 
     run_in_world(story)
 
 
-def test_a_repeat_of_what_was_taken_in_is_no_mistake() -> None:
+def test_repeat_of_an_accepted_item_is_not_refused() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)

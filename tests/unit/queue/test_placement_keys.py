@@ -1,4 +1,4 @@
-"""Idempotency keys through a whole engine: repeats, conflicts, slots, and what happens when things break."""
+"""Idempotency keys on a whole engine: repeats, conflicts, slots, failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ONE = engine_settings(1)
 
 
 def repeated(result: EnqueueOutcome) -> str:
-    """The id of the first item."""
+    """Return the id of the first item."""
     assert isinstance(result, Repeated)
     return result.id
 
@@ -36,7 +36,7 @@ async def put(caller: Caller, *items: KeyedItem) -> list[Any]:
 
 
 def names(world: World) -> list[bytes]:
-    """The keys that have rows."""
+    """Return the keys that have rows."""
     return sorted(key for table in world.database.tables.values() for _, key in table.idempotency_keys)
 
 
@@ -45,7 +45,7 @@ def in_slot(slot: int, name: str = "", **changes: Any) -> KeyedItem:
 
 
 def flushes_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """(keys read, whether a key was taken) of each flush from now on."""
+    """Record (keys read, whether a key existed) of each flush from now on."""
     found: list[tuple[int, bool]] = []
     original = MemoryStore.flush
 
@@ -61,10 +61,10 @@ def flushes_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     return found
 
 
-# ------------------------------------------------------------------ what a key means
+# ---------------------------------------------------------------- meaning of a key
 
 
-def test_a_repeated_key_is_told_the_first_id_and_inserts_nothing() -> None:
+def test_repeated_key_returns_the_first_id_and_inserts_nothing() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
@@ -77,7 +77,7 @@ def test_a_repeated_key_is_told_the_first_id_and_inserts_nothing() -> None:
     run_in_world(story)
 
 
-def test_a_key_with_another_item_is_a_conflict_and_its_neighbours_go_on() -> None:
+def test_key_with_another_item_is_a_conflict_and_other_items_are_inserted() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(ONE))
         (first,) = await put(caller, keyed_item("k"))
@@ -90,7 +90,7 @@ def test_a_key_with_another_item_is_a_conflict_and_its_neighbours_go_on() -> Non
     run_in_world(story)
 
 
-def test_one_key_twice_in_a_call_is_one_item() -> None:
+def test_key_twice_in_a_call_is_one_item() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
@@ -103,21 +103,21 @@ def test_one_key_twice_in_a_call_is_one_item() -> None:
     run_in_world(story)
 
 
-def test_one_key_in_calls_that_are_made_at_once_is_one_item() -> None:
+def test_key_in_concurrent_calls_is_one_item() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
         results = await asyncio.gather(*(put(caller, keyed_item("k")) for _ in range(20)))
-        told = [result for (result,) in results]
-        (first,) = [result for result in told if isinstance(result, str)]
-        assert {repeated(result) for result in told if result is not first} == {first}
+        outcomes = [result for (result,) in results]
+        (first,) = [result for result in outcomes if isinstance(result, str)]
+        assert {repeated(result) for result in outcomes if result is not first} == {first}
         assert len(world.rows()) == 1
         await wait_until_idle(world, engine)
 
     run_in_world(story)
 
 
-def test_a_key_is_its_namespace_s() -> None:
+def test_same_key_in_two_namespaces_is_two_items() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         mine, other = Caller(world, engine), Caller(world, engine, "other")
@@ -128,13 +128,13 @@ def test_a_key_is_its_namespace_s() -> None:
     run_in_world(story)
 
 
-def test_a_key_outlives_its_item_and_is_free_after_its_window() -> None:
+def test_key_outlives_its_item_and_is_free_after_its_window() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         (first,) = await put(caller, keyed_item("k"))
-        begun = world.loop.time()
+        started = world.loop.time()
         assert await caller.do(EventKind.ACK, [await caller.one()]) == [None]
-        await world.pass_s(WINDOW_S - 0.1 - (world.loop.time() - begun))
+        await world.pass_s(WINDOW_S - 0.1 - (world.loop.time() - started))
         assert repeated((await put(caller, keyed_item("k")))[0]) == first
         assert isinstance((await put(caller, keyed_item("k", payload=b"x")))[0], KeyConflict)
         await world.pass_s(0.1)
@@ -145,7 +145,7 @@ def test_a_key_outlives_its_item_and_is_free_after_its_window() -> None:
     run_in_world(story)
 
 
-def test_a_key_whose_row_is_still_there_when_it_is_over_is_free() -> None:
+def test_key_is_free_after_its_window_even_if_its_row_still_exists() -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, sweep_interval_ms=3_600_000)
         caller = Caller(world, await world.engine(settings))
@@ -175,7 +175,7 @@ def test_keys_survive_a_restart() -> None:
 # ------------------------------------------------------------------------- waiters
 
 
-def test_an_item_whose_key_is_taken_is_not_handed_to_who_waits() -> None:
+def test_repeat_is_not_delivered_to_a_waiter() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         caller = Caller(world, engine)
@@ -198,7 +198,7 @@ def test_an_item_whose_key_is_taken_is_not_handed_to_who_waits() -> None:
 # --------------------------------------------------------------------------- slots
 
 
-def test_a_new_tier_s_slots_are_divided_and_stay_where_they_are() -> None:
+def test_slots_of_a_new_tier_are_divided_and_do_not_move() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         held = {number: shard.key_slots for number, shard in engine.shards.items()}
@@ -215,7 +215,7 @@ def test_a_new_tier_s_slots_are_divided_and_stay_where_they_are() -> None:
     run_in_world(story)
 
 
-def test_a_division_that_a_crash_broke_off_is_carried_on() -> None:
+def test_division_interrupted_by_a_crash_is_continued() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         await engine.abort()
@@ -227,7 +227,7 @@ def test_a_division_that_a_crash_broke_off_is_carried_on() -> None:
     run_in_world(story)
 
 
-def test_slots_count_only_when_they_are_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_are_used_only_after_their_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         gate = MethodGate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
         with closed(gate):
@@ -248,7 +248,7 @@ def test_slots_count_only_when_they_are_committed(monkeypatch: pytest.MonkeyPatc
     run_in_world(story)
 
 
-def test_slots_that_the_database_refuses_are_written_later_and_hold_up_nothing() -> None:
+def test_slots_refused_by_the_database_are_written_later_and_delay_nothing() -> None:
     async def story(world: World) -> None:
         world.database.refuse = lambda writes: "no such luck" if writes.key_slots_added else None
         starting = start_task(world.engine(engine_settings(1, sweep_interval_ms=3_600_000)))
@@ -262,13 +262,13 @@ def test_slots_that_the_database_refuses_are_written_later_and_hold_up_nothing()
     run_in_world(story)
 
 
-def test_keys_of_a_shard_that_is_not_served_are_unavailable_and_everything_else_goes_on() -> None:
+def test_only_keys_of_an_unserved_shard_are_unavailable() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
-        gone = engine.shards[2]
-        gone.close()
-        await world.until(lambda: not gone.is_serving)
+        closed_shard = engine.shards[2]
+        closed_shard.close()
+        await world.until(lambda: not closed_shard.is_serving)
         items = [in_slot(4), in_slot(5), new_item(), in_slot(6), in_slot(7)]
         even, odd, plain, even_too, odd_too = await caller.enqueue(items)
         assert all(ok(result).startswith("1-") for result in (even, plain, even_too))
@@ -279,13 +279,13 @@ def test_keys_of_a_shard_that_is_not_served_are_unavailable_and_everything_else_
     run_in_world(story)
 
 
-def test_keys_of_a_shard_whose_database_is_away_are_told_why_and_to_wait_as_long_as_that_has_lasted(
+def test_error_for_keys_of_an_unavailable_shard_has_its_reason_and_a_growing_retry_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    is_away, looks = False, 0
+    is_away, resets = False, 0
     original = MemoryStore.read_owner
 
-    async def owner(self: Any) -> Any:
+    async def read_owner(self: Any) -> Any:
         if is_away:
             raise StoreLost("the line is cut")
         return await original(self)
@@ -295,20 +295,20 @@ def test_keys_of_a_shard_whose_database_is_away_are_told_why_and_to_wait_as_long
             raise StoreLost("the line is cut")
 
     async def story(world: World) -> None:
-        nonlocal is_away, looks
+        nonlocal is_away, resets
         world.faults = lose
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
         await put(caller, in_slot(4), in_slot(5))
-        looked = engine.queue.placement.on_slots_moved
+        original_reset = engine.queue.placement.on_slots_moved
 
-        def look() -> None:
-            nonlocal looks
-            looks += 1
-            looked()
+        def reset() -> None:
+            nonlocal resets
+            resets += 1
+            original_reset()
 
-        monkeypatch.setattr(engine.queue.placement, "on_slots_moved", look)
-        monkeypatch.setattr(MemoryStore, "read_owner", owner)
+        monkeypatch.setattr(engine.queue.placement, "on_slots_moved", reset)
+        monkeypatch.setattr(MemoryStore, "read_owner", read_owner)
         is_away = True
         waiting = start_task(caller.enqueue([in_slot(5, "waits")], 60))
         shard = engine.shards[2]
@@ -324,7 +324,7 @@ def test_keys_of_a_shard_whose_database_is_away_are_told_why_and_to_wait_as_long
         assert waits_ms == sorted(waits_ms)
         assert (waits_ms[0], waits_ms[-1]) == (100, 1_000)
         assert 400 <= waits_ms[10] <= 600
-        assert looks == 1, "slots are looked up anew when something has changed"
+        assert resets == 1, "slots are looked up again only after a change"
         is_away = False
         await world.until(lambda: shard.unavailable_reason is None)
         assert ok((await put(caller, in_slot(5, "k")))[0]).startswith("2-")
@@ -333,7 +333,7 @@ def test_keys_of_a_shard_whose_database_is_away_are_told_why_and_to_wait_as_long
     run_in_world(story)
 
 
-def test_keys_find_their_shard_again_after_it_was_taken_over_anew() -> None:
+def test_keys_find_their_shard_after_another_takeover() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         caller = Caller(world, engine)
@@ -346,7 +346,7 @@ def test_keys_find_their_shard_again_after_it_was_taken_over_anew() -> None:
     run_in_world(story)
 
 
-def test_a_mixed_call_goes_to_several_shards_and_comes_back_in_order() -> None:
+def test_mixed_call_uses_several_shards_and_replies_in_order() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1, 2, 3)))
         items = [in_slot(n % 9, str(n), payload=b"%d" % n) if n % 4 else new_item(payload=b"%d" % n) for n in range(60)]
@@ -363,7 +363,7 @@ def test_a_mixed_call_goes_to_several_shards_and_comes_back_in_order() -> None:
     run_in_world(story)
 
 
-def test_a_shard_that_is_full_refuses_its_own_keys_alone() -> None:
+def test_full_shard_refuses_only_its_own_keys() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1, 2, queue_items_max=40)))
         world.stall()
@@ -388,7 +388,7 @@ def test_a_shard_that_is_full_refuses_its_own_keys_alone() -> None:
 # ------------------------------------------------------------- the way to the database
 
 
-def test_new_keys_are_written_unread_and_after_a_repeat_they_are_read_for_a_while(
+def test_new_keys_are_not_read_except_for_a_while_after_a_repeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: World) -> None:
@@ -410,7 +410,7 @@ def test_new_keys_are_written_unread_and_after_a_repeat_they_are_read_for_a_whil
 
 
 @pytest.mark.parametrize("point", ["begin", "fenced", "read", "written", "committed"])
-def test_a_lost_reply_makes_no_second_item_and_no_repeat_of_itself(point: str) -> None:
+def test_lost_reply_makes_neither_a_second_item_nor_a_repeat(point: str) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         caller = Caller(world, engine)
@@ -434,15 +434,15 @@ def test_a_lost_reply_makes_no_second_item_and_no_repeat_of_itself(point: str) -
     run_in_world(story)
 
 
-def test_a_call_that_ended_unknown_is_told_its_item_when_it_is_made_again() -> None:
+def test_repeated_call_after_an_unknown_outcome_returns_its_item() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         caller = Caller(world, engine)
         world.stall()
-        begun = start_task(caller.enqueue([keyed_item("k")], 0.5))
+        started = start_task(caller.enqueue([keyed_item("k")], 0.5))
         await world.pass_s(0.1)
         queued = start_task(caller.enqueue([keyed_item("l")], 0.5))
-        (unknown,), (late,) = await begun, await queued
+        (unknown,), (late,) = await started, await queued
         assert isinstance(unknown, UnknownOutcome)
         assert isinstance(late, DeadlineExceeded)
         world.resume()
@@ -454,7 +454,7 @@ def test_a_call_that_ended_unknown_is_told_its_item_when_it_is_made_again() -> N
     run_in_world(story)
 
 
-def test_a_bad_row_among_keys_fails_alone_and_its_key_is_free() -> None:
+def test_bad_row_with_a_key_fails_alone_and_its_key_is_free() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(ONE))
         (first,) = await put(caller, keyed_item("old"))
@@ -475,7 +475,7 @@ def test_a_bad_row_among_keys_fails_alone_and_its_key_is_free() -> None:
     run_in_world(story)
 
 
-def test_a_conflict_on_a_full_disk_is_told_once_the_first_item_is_there() -> None:
+def test_conflict_on_a_full_disk_is_reported_once_the_first_item_is_stored() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         world.database.refuse = lambda writes: "the disk is full" if writes.inserts else None
@@ -493,10 +493,10 @@ def test_a_conflict_on_a_full_disk_is_told_once_the_first_item_is_there() -> Non
     run_in_world(story)
 
 
-# ------------------------------------------------------------------ what is left behind
+# -------------------------------------------------------------------- key expiry
 
 
-def test_rows_of_keys_that_are_over_are_cleared_away_page_by_page() -> None:
+def test_expired_keys_are_deleted_page_by_page() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=3_000))
         caller = Caller(world, engine)
@@ -514,16 +514,16 @@ def test_rows_of_keys_that_are_over_are_cleared_away_page_by_page() -> None:
         world.database.refuse = refuse
         await world.pass_s(5)
         assert names(world) == []
-        left = [*pages, 0]
-        assert left[0] == count
-        assert max(before - after for before, after in itertools.pairwise(left)) == KEY_EXPIRY_ROWS_MAX
+        remaining = [*pages, 0]
+        assert remaining[0] == count
+        assert max(before - after for before, after in itertools.pairwise(remaining)) == KEY_EXPIRY_ROWS_MAX
         assert len(world.rows()) == count
         await wait_until_idle(world, engine)
 
     run_in_world(story)
 
 
-def test_clearing_away_that_the_database_refuses_holds_up_nothing() -> None:
+def test_key_expiry_refused_by_the_database_delays_nothing() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1, sweep_interval_ms=1_000)))
         await put(caller, keyed_item("k"))

@@ -1,4 +1,4 @@
-"""The queue of a host whose shards are not all well."""
+"""The queue of a host with some failing shards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.engines import Caller, World, run_in_world
 
 
 def slow_shard(monkeypatch: pytest.MonkeyPatch, shard: int, method: str) -> Callable[[], None]:
-    """One kind of read of one shard does not answer until the function that this returns is called."""
+    """Block one kind of read of one shard until the returned function is called."""
     answers = asyncio.Event()
     original = getattr(MemoryReads, method)
 
@@ -34,7 +34,7 @@ def slow_shard(monkeypatch: pytest.MonkeyPatch, shard: int, method: str) -> Call
 
 
 async def restarted_with_items(world: World) -> Engine:
-    """An engine that knows from its recovery only that both shards hold items of topic t."""
+    """Start an engine that knows only that both shards hold items of topic t."""
     engine = await world.engine()
     for _ in range(4):
         await Caller(world, engine).put(count=3)
@@ -43,7 +43,7 @@ async def restarted_with_items(world: World) -> Engine:
     return await world.engine()
 
 
-def test_few_calls_are_one_shards_at_a_time_and_every_shard_has_its_turn() -> None:
+def test_few_calls_use_one_shard_at_a_time_in_rotation() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         turns: list[set[int]] = []
@@ -55,7 +55,7 @@ def test_few_calls_are_one_shards_at_a_time_and_every_shard_has_its_turn() -> No
     run_in_world(story)
 
 
-def test_what_is_more_than_a_good_flush_goes_to_the_shard_with_the_shorter_queue() -> None:
+def test_items_beyond_an_efficient_flush_use_the_shard_with_the_shorter_queue() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         calls = await asyncio.gather(*(caller.put(count=20) for _ in range(20)))
@@ -65,7 +65,7 @@ def test_what_is_more_than_a_good_flush_goes_to_the_shard_with_the_shorter_queue
     run_in_world(story)
 
 
-def test_a_shard_that_does_not_answer_holds_back_no_item_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_shard_delays_no_item_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await restarted_with_items(world)
         slow_shard(monkeypatch, 1, "ready_keys")
@@ -77,7 +77,7 @@ def test_a_shard_that_does_not_answer_holds_back_no_item_of_the_others(monkeypat
     run_in_world(story)
 
 
-def test_a_waiting_dequeue_gets_what_a_late_shard_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_dequeue_gets_the_items_of_a_late_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await restarted_with_items(world)
         caller = Caller(world, engine)
@@ -95,7 +95,7 @@ def test_a_waiting_dequeue_gets_what_a_late_shard_brings(monkeypatch: pytest.Mon
     run_in_world(story)
 
 
-def test_a_dequeue_whose_items_cannot_be_leased_in_time_ends_at_its_deadline() -> None:
+def test_dequeue_whose_items_cannot_be_leased_in_time_ends_at_its_deadline() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         await caller.put()
@@ -109,7 +109,7 @@ def test_a_dequeue_whose_items_cannot_be_leased_in_time_ends_at_its_deadline() -
     run_in_world(story)
 
 
-def test_the_index_stays_within_its_limit_when_it_is_refilled() -> None:
+def test_index_stays_within_its_limit_after_refills() -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, ready_window_items_max=20, ready_index_items_max=30)
         engine = await world.engine(settings)
@@ -130,7 +130,7 @@ def test_the_index_stays_within_its_limit_when_it_is_refilled() -> None:
     run_in_world(story)
 
 
-def test_a_topic_whose_items_all_went_is_forgotten_without_a_consumer() -> None:
+def test_topic_without_items_is_forgotten_without_a_consumer() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         await Caller(world, engine).put(count=60, ttl_ms=2_000)
@@ -144,7 +144,7 @@ def test_a_topic_whose_items_all_went_is_forgotten_without_a_consumer() -> None:
     run_in_world(story)
 
 
-def test_a_draining_host_answers_its_long_polls_at_once() -> None:
+def test_draining_host_replies_to_long_polls_at_once() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         waiting = [asyncio.ensure_future(caller.get(topic, wait_ms=9_000)) for topic in ("a", "b", "b")]
@@ -160,7 +160,7 @@ def test_a_draining_host_answers_its_long_polls_at_once() -> None:
     run_in_world(story)
 
 
-def test_looking_at_items_pages_over_all_shards_in_order() -> None:
+def test_peek_pages_over_all_shards_in_order() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         for priority in (3, 1, 2):
@@ -180,10 +180,10 @@ def test_looking_at_items_pages_over_all_shards_in_order() -> None:
     run_in_world(story)
 
 
-def test_items_of_several_shards_that_are_equal_in_order_are_all_on_some_page() -> None:
+def test_items_of_several_shards_with_equal_keys_are_all_listed() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
-        # Both shards begin with the same number, and the moment is given.
+        # Both shards start with the same number, and the time is fixed.
         for _ in range(8):
             await caller.put(deliver_after_ms=2_000_000_000_000)
             await world.pass_s(ROTATION_S)
@@ -202,7 +202,7 @@ def test_items_of_several_shards_that_are_equal_in_order_are_all_on_some_page() 
     run_in_world(story)
 
 
-def test_looking_ends_by_its_deadline_while_the_database_is_away() -> None:
+def test_peek_ends_by_its_deadline_while_the_database_is_away() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         await caller.put()
@@ -218,7 +218,7 @@ def test_looking_ends_by_its_deadline_while_the_database_is_away() -> None:
     run_in_world(story)
 
 
-def test_events_on_a_shard_that_is_being_recovered_can_be_tried_again() -> None:
+def test_events_on_a_recovering_shard_can_be_retried() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
@@ -233,7 +233,7 @@ def test_events_on_a_shard_that_is_being_recovered_can_be_tried_again() -> None:
     run_in_world(story)
 
 
-def test_a_delay_to_the_end_of_time_is_kept_and_harms_no_timer() -> None:
+def test_longest_possible_delay_is_stored_and_harms_no_timer() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         await caller.put("never", deliver_after_ms=253_402_300_799_999, ttl_ms=253_402_300_799_999)
@@ -245,7 +245,7 @@ def test_a_delay_to_the_end_of_time_is_kept_and_harms_no_timer() -> None:
     run_in_world(story)
 
 
-def test_an_item_of_a_namespace_no_longer_configured_still_lives_by_its_times() -> None:
+def test_item_of_a_removed_namespace_still_follows_its_times() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         caller.namespace = "gone"
@@ -274,7 +274,7 @@ def test_an_item_of_a_namespace_no_longer_configured_still_lives_by_its_times() 
         f"{1 << 31}:0:1:1",
     ],
 )
-def test_a_cursor_of_another_spelling_is_refused(cursor: str) -> None:
+def test_cursor_in_another_spelling_is_refused(cursor: str) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         with pytest.raises(InvalidArgument) as caught:

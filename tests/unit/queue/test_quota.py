@@ -1,4 +1,4 @@
-"""What a namespace may enqueue: rate, backlog, topics."""
+"""The limits of a namespace: rate, backlog, topics."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tests.support.method_gate import MethodGate, closed, start_task
 
 
 def limited(world: World, **limits: int) -> EngineSettings:
-    """Two shards; the namespace `default` has these limits, `other` has none."""
+    """Return settings of two shards; the namespace `default` has these limits, `other` has none."""
     world.catalog = catalog(default=limits)
     return engine_settings(1, 2)
 
 
 async def refused(caller: Caller, items: Sequence[NewItem]) -> FoqsError:
-    """The error of a call that is refused as a whole."""
-    with pytest.raises(FoqsError) as told:
+    """Return the error of a call that is refused as a whole."""
+    with pytest.raises(FoqsError) as caught:
         await caller.enqueue(items)
-    return told.value
+    return caught.value
 
 
 # -------------------------------------------------------------------------- rate
 
 
-def test_a_rate_passes_a_minutes_worth_and_says_when_there_is_more() -> None:
+def test_rate_allows_a_minutes_items_and_returns_the_retry_time() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(limited(world, enqueues_per_minute=60)))
         await caller.put(count=60)
@@ -52,7 +52,7 @@ def test_a_rate_passes_a_minutes_worth_and_says_when_there_is_more() -> None:
     run_in_world(story)
 
 
-def test_a_namespace_spends_its_own_rate_alone() -> None:
+def test_each_namespace_has_its_own_rate() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(limited(world, enqueues_per_minute=10))
         caller = Caller(world, engine)
@@ -65,7 +65,7 @@ def test_a_namespace_spends_its_own_rate_alone() -> None:
     run_in_world(story)
 
 
-def test_a_call_larger_than_a_minutes_worth_is_told_that_it_never_passes() -> None:
+def test_call_larger_than_a_minutes_rate_exceeds_the_limit() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(limited(world, enqueues_per_minute=10)))
         error = await refused(caller, [new_item() for _ in range(11)])
@@ -76,7 +76,7 @@ def test_a_call_larger_than_a_minutes_worth_is_told_that_it_never_passes() -> No
     run_in_world(story)
 
 
-def test_a_call_that_no_shard_takes_costs_nothing() -> None:
+def test_call_that_no_shard_accepts_is_not_charged() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(limited(world, enqueues_per_minute=10))
         caller = Caller(world, engine)
@@ -96,7 +96,7 @@ def test_a_call_that_no_shard_takes_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize(("limits", "size"), [({"backlog_items_max": 10}, 1), ({"backlog_bytes_max": 1_000}, 100)])
-def test_a_backlog_is_held_to_its_limit_and_has_room_again_when_it_shrinks(limits: dict[str, int], size: int) -> None:
+def test_backlog_is_limited_and_has_room_again_after_it_shrinks(limits: dict[str, int], size: int) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(limited(world, **limits)))
         await caller.put(count=8, payload=bytes(size))
@@ -117,7 +117,7 @@ def test_a_backlog_is_held_to_its_limit_and_has_room_again_when_it_shrinks(limit
 
 
 @pytest.mark.parametrize(("limits", "size"), [({"backlog_items_max": 10}, 1), ({"backlog_bytes_max": 1_000}, 100)])
-def test_calls_that_come_at_once_do_not_pass_the_limit_together(limits: dict[str, int], size: int) -> None:
+def test_concurrent_calls_do_not_exceed_the_limit_together(limits: dict[str, int], size: int) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(limited(world, **limits)))
         accepted = []
@@ -139,7 +139,7 @@ def test_calls_that_come_at_once_do_not_pass_the_limit_together(limits: dict[str
 
 
 @pytest.mark.parametrize(("limits", "size"), [({"backlog_items_max": 10}, 1), ({"backlog_bytes_max": 1_000}, 100)])
-def test_a_new_owner_refuses_nothing_wrongly_and_knows_the_backlog_when_it_has_counted(
+def test_new_owner_refuses_nothing_wrongly_and_limits_the_backlog_once_counted(
     monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], size: int
 ) -> None:
     async def story(world: World) -> None:
@@ -151,7 +151,7 @@ def test_a_new_owner_refuses_nothing_wrongly_and_knows_the_backlog_when_it_has_c
             caller = Caller(world, await world.engine(limited(world, **limits)))
             held = (await caller.get(count=9, wait_ms=1_000)).items
             await caller.do(EventKind.ACK, held[:6])
-            # Nine were there, which it does not know; it has three now, and six gone.
+            # There were nine items, which it has not counted yet; six of them were deleted since.
             await caller.put(count=7, payload=bytes(size))
         await world.until(lambda: not any(shard.counts.is_lagging for shard in caller_shards(caller)))
         assert len(world.rows()) == 10
@@ -165,7 +165,7 @@ def test_a_new_owner_refuses_nothing_wrongly_and_knows_the_backlog_when_it_has_c
     run_in_world(story)
 
 
-def test_usage_is_what_the_tables_hold_whatever_becomes_of_items() -> None:
+def test_usage_matches_the_tables_after_every_event() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(limited(world, backlog_items_max=1_000))
         caller = Caller(world, engine)
@@ -189,12 +189,12 @@ def test_usage_is_what_the_tables_hold_whatever_becomes_of_items() -> None:
 
 
 def topics_of(results: Sequence[EnqueueOutcome], names: Sequence[str]) -> list[str]:
-    """The names of those that were taken."""
+    """Return the names of the accepted topics."""
     return [name for result, name in zip(results, names, strict=True) if isinstance(result, str)]
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_an_item_of_one_topic_too_many_is_refused_alone(keyed: bool) -> None:
+def test_item_of_a_topic_over_the_limit_is_refused_alone(keyed: bool) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.counted_engine(limited(world, topics_max=3)))
         names = ["a", "b", "a", "c", "d", "a", "e", "d"]
@@ -210,7 +210,7 @@ def test_an_item_of_one_topic_too_many_is_refused_alone(keyed: bool) -> None:
     run_in_world(story)
 
 
-def test_a_topic_without_items_makes_room_for_another() -> None:
+def test_topic_without_items_makes_room_for_another() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(limited(world, topics_max=1)))
         await caller.put("a")
@@ -222,7 +222,7 @@ def test_a_topic_without_items_makes_room_for_another() -> None:
     run_in_world(story)
 
 
-def test_topics_are_not_limited_before_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_are_not_limited_until_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         first = await world.engine(limited(world, topics_max=2))
         await Caller(world, first).put("x")
@@ -237,7 +237,7 @@ def test_topics_are_not_limited_before_they_are_counted(monkeypatch: pytest.Monk
     run_in_world(story)
 
 
-def test_what_was_refused_is_counted_by_its_limit() -> None:
+def test_refused_items_are_counted_by_limit() -> None:
     async def story(world: World) -> None:
         engine = await world.counted_engine(limited(world, topics_max=1, enqueues_per_minute=5, backlog_items_max=3))
         caller = Caller(world, engine)

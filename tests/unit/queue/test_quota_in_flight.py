@@ -1,4 +1,4 @@
-"""What counts against a backlog while it is being written: each item once, by its payload."""
+"""Items in flight count against a backlog once, with their payload."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tests.support.method_gate import MethodGate, closed, start_task
 
 
 async def limited(world: World, **limits: int) -> Caller:
-    """Of a namespace on one shard with these limits."""
+    """Return a caller of a namespace with these limits, on one shard."""
     world.catalog = catalog(default=limits)
     return Caller(world, await world.engine(engine_settings(1)))
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_what_waits_counts_by_its_payload_as_what_is_written_does(keyed: bool) -> None:
+def test_queued_items_count_with_their_payload_like_stored_ones(keyed: bool) -> None:
     async def story(world: World) -> None:
         caller = await limited(world, backlog_bytes_max=1_000)
         make: dict[str, Any] = {"payload": bytes(450), "metadata": bytes(500)}
         items = [keyed_item(f"{n}", **make) if keyed else new_item(**make) for n in range(3)]
         world.stall()
-        begun = start_task(caller.enqueue(items[:1]))
+        started = start_task(caller.enqueue(items[:1]))
         await world.pass_s(0.1)
         queued = start_task(caller.enqueue(items[1:2]))
         await world.pass_s(0.1)
         with pytest.raises(LimitExceeded):
             await caller.enqueue([new_item(payload=bytes(101))])
         world.resume()
-        assert all(map(ok, await begun + await queued))
+        assert all(map(ok, await started + await queued))
         with pytest.raises(LimitExceeded):
             await caller.enqueue([new_item(payload=bytes(101))])
         await caller.put(payload=bytes(100))
@@ -43,7 +43,7 @@ def test_what_waits_counts_by_its_payload_as_what_is_written_does(keyed: bool) -
 
 
 @pytest.mark.parametrize(("limits", "size"), [({"backlog_items_max": 10}, 1), ({"backlog_bytes_max": 1_000}, 100)])
-def test_items_of_a_flush_that_is_tried_without_them_count_once(
+def test_items_retried_alone_after_a_refused_flush_count_once(
     monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], size: int
 ) -> None:
     async def story(world: World) -> None:
@@ -60,7 +60,7 @@ def test_items_of_a_flush_that_is_tried_without_them_count_once(
             await world.pass_s(0.0025)
             gate.close()
             await world.until(lambda: gate.held == 1)
-            # Six of ten: five that wait to be tried alone, and one that is there.
+            # Six of ten: five that wait to be retried alone, and a stored one.
             more = start_task(caller.enqueue([new_item(payload=bytes(size)) for _ in range(4)]))
             await world.pass_s(0.001)
             assert not more.done()
@@ -74,16 +74,16 @@ def test_items_of_a_flush_that_is_tried_without_them_count_once(
     run_in_world(story)
 
 
-def test_items_of_a_call_that_is_over_do_not_count_and_those_that_were_written_do() -> None:
+def test_items_of_an_ended_call_count_only_if_they_were_written() -> None:
     async def story(world: World) -> None:
         caller = await limited(world, backlog_items_max=10)
         world.stall()
-        begun = start_task(caller.enqueue([new_item() for _ in range(4)], 0.5))
+        started = start_task(caller.enqueue([new_item() for _ in range(4)], 0.5))
         await world.pass_s(0.1)
         queued = start_task(caller.enqueue([new_item() for _ in range(6)], 0.3))
         assert {type(result) for result in await queued} == {DeadlineExceeded}
         later = start_task(caller.enqueue([new_item() for _ in range(6)], 30))
-        assert {type(result) for result in await begun} == {UnknownOutcome}
+        assert {type(result) for result in await started} == {UnknownOutcome}
         world.resume()
         assert all(map(ok, await later))
         assert len(world.rows()) == 10
@@ -93,7 +93,7 @@ def test_items_of_a_call_that_is_over_do_not_count_and_those_that_were_written_d
     run_in_world(story)
 
 
-def test_a_call_that_is_written_in_parts_counts_once() -> None:
+def test_call_written_in_parts_counts_once() -> None:
     async def story(world: World) -> None:
         world.catalog = catalog(default={"backlog_items_max": 100})
         engine = await world.engine(engine_settings(1, flush_items_max=10))

@@ -1,4 +1,4 @@
-"""How many topics a namespace has over the shards of a host: counted no further than it matters."""
+"""The number of a namespace's topics over the shards of a host: counted only as exactly as needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foqs.queue.quota import TopicTotals
 
 
 class Counts:
-    """Of one shard; says whether anybody asked for the names."""
+    """The counts of one shard; records whether the names were read."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
@@ -30,20 +30,20 @@ class Counts:
         return sorted(self._names)
 
 
-class Holder:
+class ShardWithTopics:
     """A shard that holds topics."""
 
     def __init__(self, *names: str) -> None:
         self.counts = Counts(set(names))
 
 
-def topics(holders: Sequence[Holder], more: int, most: int) -> int:
-    return TopicTotals().total(cast("Any", holders), "n", more, most)
+def topics(shards: Sequence[ShardWithTopics], new_topics: int, topics_max: int) -> int:
+    return TopicTotals().total(cast("Any", shards), "n", new_topics, topics_max)
 
 
-def room(count: int, more: int, most: int) -> int:
-    """So many of the new topics may begin."""
-    return min(more, max(0, most - count))
+def room(count: int, new_topics: int, topics_max: int) -> int:
+    """Return how many of the new topics are allowed."""
+    return min(new_topics, max(0, topics_max - count))
 
 
 @given(
@@ -51,26 +51,28 @@ def room(count: int, more: int, most: int) -> int:
     st.integers(1, 8),
     st.integers(1, 10),
 )
-def test_as_many_may_begin_as_if_all_names_were_counted(held: list[set[str]], more: int, most: int) -> None:
-    holders = [Holder(*names) for names in held]
-    exactly = len(set().union(*held))
-    assert room(topics(holders, more, most), more, most) == room(exactly, more, most)
+def test_limit_is_the_same_as_with_an_exact_count(held: list[set[str]], new_topics: int, topics_max: int) -> None:
+    shards = [ShardWithTopics(*names) for names in held]
+    exact_count = len(set().union(*held))
+    assert room(topics(shards, new_topics, topics_max), new_topics, topics_max) == room(
+        exact_count, new_topics, topics_max
+    )
 
 
-def test_names_are_looked_at_only_where_shards_may_share_some_and_it_matters() -> None:
-    def looked(more: int, most: int) -> bool:
-        holders = [Holder("a", "b", "c"), Holder("b", "c")]
-        topics(holders, more, most)
-        return any(holder.counts.listed for holder in holders)
+def test_names_are_read_only_if_shared_topics_may_matter() -> None:
+    def reads_names(new_topics: int, topics_max: int) -> bool:
+        shards = [ShardWithTopics("a", "b", "c"), ShardWithTopics("b", "c")]
+        topics(shards, new_topics, topics_max)
+        return any(shard.counts.listed for shard in shards)
 
-    assert not looked(more=1, most=6)  # room even if no name is shared
-    assert not looked(more=1, most=3)  # one shard alone has as many
-    assert looked(more=1, most=5)
-    assert looked(more=3, most=7)
+    assert not reads_names(new_topics=1, topics_max=6)  # room even if no name is shared
+    assert not reads_names(new_topics=1, topics_max=3)  # one shard alone has as many
+    assert reads_names(new_topics=1, topics_max=5)
+    assert reads_names(new_topics=3, topics_max=7)
 
 
-class Counted:
-    """A shard that counts its topics, and how often it was asked for their names."""
+class CountingShard:
+    """A shard with real counts; records how often the names were read."""
 
     def __init__(self) -> None:
         self.counts = self
@@ -86,23 +88,25 @@ class Counted:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcdef"), st.integers(1, 4)), max_size=40))
-def test_what_was_counted_before_is_as_good_as_counting_again(steps: list[tuple[int, str, int]]) -> None:
-    shards, totals = [Counted() for _ in range(3)], TopicTotals()
-    for number, name, more in steps:
+def test_earlier_counts_give_the_same_limit_as_counting_again(steps: list[tuple[int, str, int]]) -> None:
+    shards, totals = [CountingShard() for _ in range(3)], TopicTotals()
+    for number, name, new_topics in steps:
         counts = shards[number]._real
         counts.add(("n", name), State.READY, -1 if ("n", name) in counts else 1)
-        exactly = len(set().union(*[shard._real.topic_names("n") for shard in shards]))
-        for most in (2, 4):
-            assert room(totals.total(cast("Any", shards), "n", more, most), more, most) == room(exactly, more, most)
+        exact_count = len(set().union(*[shard._real.topic_names("n") for shard in shards]))
+        for topics_max in (2, 4):
+            assert room(totals.total(cast("Any", shards), "n", new_topics, topics_max), new_topics, topics_max) == room(
+                exact_count, new_topics, topics_max
+            )
 
 
-def test_names_are_not_looked_at_again_while_what_has_changed_since_does_not_matter() -> None:
-    shards, totals = [Counted(), Counted()], TopicTotals()
+def test_names_are_not_read_again_while_changes_do_not_matter() -> None:
+    shards, totals = [CountingShard(), CountingShard()], TopicTotals()
     for shard in shards:
         shard._real.complete_initial([(("n", str(number)), State.READY, 1) for number in range(60)])
 
-    def total(most: int) -> int:
-        return totals.total(cast("Any", shards), "n", 1, most)
+    def total(topics_max: int) -> int:
+        return totals.total(cast("Any", shards), "n", 1, topics_max)
 
     assert total(100) == 60
     for number in range(30):

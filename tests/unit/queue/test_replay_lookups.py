@@ -1,4 +1,4 @@
-"""Repeated keys while their namespace is at a limit: they are told what they repeat, and nothing new comes of them."""
+"""Repeated keys of a namespace over a limit: they return the first id, and insert nothing."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ LIMITS = [
     ({"backlog_bytes_max": 15}, LimitExceeded),
     ({"topics_max": 2}, LimitExceeded),
 ]
-"""Each is reached by two items of topics of their own, but for the rates: the first lets no call of four pass after them,
-and the second is less than such a call ever needs."""
+"""Two items in two topics reach each limit. The first rate then refuses a call of four items; the second always does."""
 
 
 async def limited(world: World, *shards: int, replay_lookup_items_max: int = 1_000, **limits: int) -> Caller:
-    """Of a namespace with these limits, on these shards."""
+    """Return a caller of a namespace with these limits, on these shards."""
     world.catalog = catalog(default=limits)
     settings = engine_settings(*(shards or (1,)), sweep_interval_ms=3_600_000)
     calls = changed(settings.calls, replay_lookup_items_max=replay_lookup_items_max)
@@ -36,7 +35,7 @@ async def limited(world: World, *shards: int, replay_lookup_items_max: int = 1_0
 
 
 @pytest.mark.parametrize(("limits", "kind"), LIMITS)
-def test_beyond_a_limit_repeats_are_told_their_items_and_new_ones_are_refused(
+def test_over_a_limit_repeats_return_their_ids_and_new_items_are_refused(
     limits: dict[str, int], kind: type[FoqsError]
 ) -> None:
     async def story(world: World) -> None:
@@ -63,7 +62,7 @@ def test_beyond_a_limit_repeats_are_told_their_items_and_new_ones_are_refused(
     run_in_world(story)
 
 
-def test_a_call_without_keys_is_refused_as_a_whole() -> None:
+def test_call_without_keys_is_refused_as_a_whole() -> None:
     async def story(world: World) -> None:
         caller = await limited(world, backlog_items_max=1)
         await caller.put()
@@ -73,7 +72,7 @@ def test_a_call_without_keys_is_refused_as_a_whole() -> None:
     run_in_world(story)
 
 
-def test_a_repeat_is_not_charged() -> None:
+def test_repeat_is_not_charged() -> None:
     async def story(world: World) -> None:
         caller = await limited(world, enqueues_per_minute=10)
         items = [keyed_item(f"{n}") for n in range(5)]
@@ -93,7 +92,7 @@ def test_a_repeat_is_not_charged() -> None:
     run_in_world(story)
 
 
-def test_a_namespace_is_not_told_of_another_s_keys() -> None:
+def test_keys_of_another_namespace_are_not_repeats() -> None:
     async def story(world: World) -> None:
         caller = await limited(world, backlog_items_max=1)
         assert world.newest is not None
@@ -106,7 +105,7 @@ def test_a_namespace_is_not_told_of_another_s_keys() -> None:
     run_in_world(story)
 
 
-def test_a_key_that_is_over_is_no_repeat() -> None:
+def test_expired_key_is_not_a_repeat() -> None:
     async def story(world: World) -> None:
         caller = await limited(world, backlog_items_max=1)
         ok((await caller.enqueue([keyed_item("k")]))[0])
@@ -118,7 +117,7 @@ def test_a_key_that_is_over_is_no_repeat() -> None:
     run_in_world(story)
 
 
-def test_a_repeat_of_what_is_being_written_waits_for_it() -> None:
+def test_repeat_of_an_item_in_a_flush_waits_for_the_flush() -> None:
     async def story(world: World) -> None:
         caller = await limited(world, backlog_items_max=3)
         world.stall()
@@ -137,7 +136,7 @@ def test_a_repeat_of_what_is_being_written_waits_for_it() -> None:
     run_in_world(story)
 
 
-def test_only_so_many_are_looked_up_at_once_and_the_others_are_refused_unseen() -> None:
+def test_concurrent_lookups_are_limited_and_further_items_are_refused() -> None:
     async def story(world: World) -> None:
         caller = await limited(world, replay_lookup_items_max=3, enqueues_per_minute=3)
         items = [keyed_item(f"{n}") for n in range(3)]
@@ -160,7 +159,7 @@ def test_only_so_many_are_looked_up_at_once_and_the_others_are_refused_unseen() 
     run_in_world(story)
 
 
-def test_what_is_looked_up_is_in_nobody_s_way() -> None:
+def test_lookups_do_not_delay_other_calls() -> None:
     async def story(world: World) -> None:
         caller = await limited(world, backlog_items_max=10)
         await caller.put(count=9)
@@ -177,7 +176,7 @@ def test_what_is_looked_up_is_in_nobody_s_way() -> None:
     run_in_world(story)
 
 
-def test_a_look_whose_time_runs_out_has_written_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookup_past_its_deadline_has_written_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         caller = await limited(world, backlog_items_max=1)
         await caller.put()
@@ -192,12 +191,12 @@ def test_a_look_whose_time_runs_out_has_written_nothing_and_says_so(monkeypatch:
     run_in_world(story)
 
 
-def test_a_bad_row_beside_it_changes_nothing() -> None:
+def test_lookup_in_a_flush_with_a_bad_row_still_succeeds() -> None:
     async def story(world: World) -> None:
         caller = await limited(world, backlog_items_max=2)
         (first,) = await caller.enqueue([keyed_item("k")])
         world.stall()
-        begun = start_task(caller.enqueue([new_item()]))
+        started = start_task(caller.enqueue([new_item()]))
         await world.pass_s(0.1)
         assert world.newest is not None
         other = Caller(world, world.newest, "other")
@@ -208,16 +207,16 @@ def test_a_bad_row_beside_it_changes_nothing() -> None:
             "no such luck" if any(row.payload == b"bad" for row in writes.inserts) else None
         )
         world.resume()
-        told = await again
-        assert repeated(told[0]) == ok(first)
-        assert isinstance(told[1], LimitExceeded)
-        ok((await begun)[0])
+        outcomes = await again
+        assert repeated(outcomes[0]) == ok(first)
+        assert isinstance(outcomes[1], LimitExceeded)
+        ok((await started)[0])
         assert isinstance((await bad)[0], FoqsError)
 
     run_in_world(story)
 
 
-def test_looking_up_has_no_other_keys_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookup_reads_no_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         caller = await limited(world, backlog_items_max=2)
         assert world.newest is not None

@@ -1,4 +1,4 @@
-"""Purged topics, on a whole engine: what a cut ends at once, and how its rows go."""
+"""Purged topics on a whole engine: the effect of a purge marker, and the deletion of its rows."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ def stored(world: World, topic: str = "t") -> list[Row]:
     return [row for table in tables for row in table.rows.values() if row.topic == topic]
 
 
-def cuts(world: World) -> int:
+def marker_count(world: World) -> int:
     return sum(len(table.purge_markers) for table in world.database.tables.values())
 
 
 def keep_rows(world: World) -> None:
-    """Rows of cuts stay, so that what is seen is what the cuts do."""
+    """Refuse to delete rows, so that only the purge markers have an effect."""
     world.database.refuse = lambda writes: "they stay" if len(writes.deletes) > 0 else None
 
 
-async def gone(world: World, engine: Engine) -> None:
-    """Rows and cuts go, and the memory is as the tables are."""
+async def wait_for_deletion(world: World, engine: Engine) -> None:
+    """Wait until purged rows and markers are deleted, and check memory against the tables."""
     world.database.refuse = lambda writes: None
-    await world.until(lambda: cuts(world) == 0 and all(map(is_at_rest, engine.shards.values())))
+    await world.until(lambda: marker_count(world) == 0 and all(map(is_at_rest, engine.shards.values())))
     for number, shard in engine.shards.items():
         assert differences(shard, list(world.database.tables[number].rows.values())) == []
 
 
-async def of_every_state(caller: Caller) -> None:
-    """Two items in each state."""
+async def put_items_of_every_state(caller: Caller) -> None:
+    """Put two items in each state."""
     await caller.put(count=2, attempts_max=1)
     await caller.do(EventKind.NACK, (await caller.get(count=2)).items)
     await caller.put(count=2)
@@ -64,16 +64,16 @@ async def of_every_state(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize("page", [1, 3, 50])
-def test_rows_of_every_state_go_and_then_the_cut(page: int) -> None:
+def test_rows_of_every_state_are_deleted_and_then_the_purge_marker(page: int) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2, purge_page_items=page))
         caller = Caller(world, engine)
-        await of_every_state(caller)
+        await put_items_of_every_state(caller)
         await caller.put("other", count=3)
         assert await purge(caller) == 8
         assert await count(caller) == 3
         assert await caller.stats() is None
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         assert stored(world) == []
         assert len(stored(world, "other")) == 3
         assert sum(shard.memory.purged_row_count for shard in engine.shards.values()) == 8
@@ -81,11 +81,11 @@ def test_rows_of_every_state_go_and_then_the_cut(page: int) -> None:
     run_in_world(story)
 
 
-def test_what_is_purged_is_gone_while_its_rows_are_still_there() -> None:
+def test_purged_items_are_gone_while_their_rows_still_exist() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
-        await of_every_state(caller)
+        await put_items_of_every_state(caller)
         [kept] = await caller.put("other")
         keep_rows(world)
         assert await purge(caller) == 8
@@ -101,14 +101,14 @@ def test_what_is_purged_is_gone_while_its_rows_are_still_there() -> None:
             if row.topic == "t":
                 with pytest.raises(NotFound):
                     await caller.queue.get_item("default", shard, row.id, world.deadline_in(5))
-        await world.pass_s(2)  # what was deferred is due, and sweeps pass
+        await world.pass_s(2)  # deferred items come due, and sweeps run
         assert (await caller.get(count=9)).items == []
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
 
     run_in_world(story)
 
 
-def test_a_purged_lease_is_acked_as_already_gone_and_cannot_be_given_back() -> None:
+def test_ack_of_a_purged_lease_is_already_gone_and_it_cannot_be_released() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -128,13 +128,13 @@ def test_a_purged_lease_is_acked_as_already_gone_and_cannot_be_given_back() -> N
             [outcome] = await caller.do(kind, held[1:2], **changes)
             assert isinstance(outcome, NotFound), kind
         assert (await caller.get()).items == []
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         assert await caller.do(EventKind.ACK, held[2:]) == [ALREADY_GONE] * 3
 
     run_in_world(story)
 
 
-def test_deferred_and_leased_items_do_not_come_to_life_when_their_time_comes() -> None:
+def test_purged_deferred_and_leased_items_do_not_return_when_due() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -148,12 +148,12 @@ def test_deferred_and_leased_items_do_not_come_to_life_when_their_time_comes() -
         assert {row.state for row in stored(world)} == {State.DEFERRED, State.LEASED}
         await caller.put(priority=7)
         assert [seen.row.priority for seen in (await waiting).items] == [7]
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
 
     run_in_world(story)
 
 
-def test_what_is_enqueued_after_a_purge_is_untouched_and_in_order() -> None:
+def test_items_enqueued_after_a_purge_are_delivered_in_order() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, ready_window_items_max=4))
         caller = Caller(world, engine)
@@ -169,13 +169,13 @@ def test_what_is_enqueued_after_a_purge_is_untouched_and_in_order() -> None:
         while handed := (await caller.get(count=3, wait_ms=50)).items:
             taken += [seen.row.priority for seen in handed]
         assert taken == list(range(1, 10))
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         assert len(stored(world)) == 9
 
     run_in_world(story)
 
 
-def test_a_refill_passes_over_what_is_purged_after_a_takeover() -> None:
+def test_refill_skips_purged_rows_after_a_takeover() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -195,13 +195,13 @@ def test_a_refill_passes_over_what_is_purged_after_a_takeover() -> None:
         stats = await caller.stats()
         assert stats is not None
         assert (stats.ready, stats.leased) == (0, 2)
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         assert len(stored(world)) == 2
 
     run_in_world(story)
 
 
-def test_a_refill_that_is_under_way_brings_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refill_in_progress_returns_no_purged_items(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, ready_window_items_max=4))
         caller = Caller(world, engine)
@@ -215,12 +215,12 @@ def test_a_refill_that_is_under_way_brings_nothing_back(monkeypatch: pytest.Monk
             await purge(caller)
         assert (await waiting).items == []
         assert engine.shards[1].index.topics() == []
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
 
     run_in_world(story)
 
 
-def test_what_is_reserved_for_a_hand_out_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reserved_items_are_not_delivered_after_a_purge(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -232,7 +232,7 @@ def test_what_is_reserved_for_a_hand_out_is_not_handed_out(monkeypatch: pytest.M
             await world.until(lambda: commits.held == 1)
             purging = start_task(purge(caller))
             await asyncio.sleep(0)
-            # A flush is one id once: the cut is in the flush before.
+            # A flush changes an id once, so the marker is in the flush before.
             commits_of_lease = start_task(caller.get(count=2, wait_ms=200))
             await asyncio.sleep(0)
         await first
@@ -240,12 +240,12 @@ def test_what_is_reserved_for_a_hand_out_is_not_handed_out(monkeypatch: pytest.M
         handed = (await commits_of_lease).items
         assert await caller.do(EventKind.ACK, handed) == [ALREADY_GONE] * len(handed)
         assert (await caller.get(count=5)).items == []
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
 
     run_in_world(story)
 
 
-def test_reserved_keys_that_are_given_back_after_the_cut_stay_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reservations_released_after_the_purge_do_not_return_to_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -257,12 +257,12 @@ def test_reserved_keys_that_are_given_back_after_the_cut_stay_out(monkeypatch: p
         shard.release_reservation([(("default", "t"), taken)])
         assert shard.index.topics() == []
         assert shard.index.reserved_count == 0
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
 
     run_in_world(story)
 
 
-def test_keys_that_are_reserved_until_their_rows_have_gone_have_nothing_to_give_back() -> None:
+def test_reservations_released_after_their_rows_were_deleted_do_nothing() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -270,15 +270,15 @@ def test_keys_that_are_reserved_until_their_rows_have_gone_have_nothing_to_give_
         shard, topic = engine.shards[1], ("default", "t")
         taken = shard.index.reserve(topic, 3)
         await purge(caller)
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         shard.release_reservation([(topic, taken)])
         assert shard.index.topics() == []
 
     run_in_world(story)
 
 
-def test_an_item_that_was_numbered_before_the_cut_and_written_after_it_is_purged_too() -> None:
-    """Its inserts were refused with the flush of the cut, and tried again after it: they were enqueued before the purge."""
+def test_item_numbered_before_the_purge_and_written_after_it_is_purged_too() -> None:
+    """Its insert was enqueued before the purge, refused with the flush of the marker, and retried after it."""
 
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
@@ -296,19 +296,19 @@ def test_an_item_that_was_numbered_before_the_cut_and_written_after_it_is_purged
         world.resume()
         assert await later == 2
         first, second, other = map(ok, await putting)
-        await gone(world, engine)
-        left = [f"1-{row.id}" for row in stored(world)]
-        assert first not in left
-        assert second not in left
+        await wait_for_deletion(world, engine)
+        remaining = [f"1-{row.id}" for row in stored(world)]
+        assert first not in remaining
+        assert second not in remaining
         assert [f"1-{row.id}" for row in stored(world, "other")] == [other]
-        # Its key outlives it.
+        # The key outlives the item.
         [again] = await caller.enqueue([keyed_item("k")])
         assert getattr(again, "id", None) == second
 
     run_in_world(story)
 
 
-def test_a_purge_that_is_repeated_raises_its_cut() -> None:
+def test_repeated_purge_raises_the_purge_marker() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -318,16 +318,16 @@ def test_a_purge_that_is_repeated_raises_its_cut() -> None:
         await caller.put(count=2)
         assert await purge(caller) == 2
         assert await purge(caller) == 0
-        assert cuts(world) == 1
+        assert marker_count(world) == 1
         await caller.put()
         assert len((await caller.get(count=9)).items) == 1
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         assert len(stored(world)) == 1
 
     run_in_world(story)
 
 
-def test_a_cut_that_rises_while_its_rows_go_ends_with_the_last_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_marker_raised_during_deletion_ends_with_its_last_row(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -338,13 +338,13 @@ def test_a_cut_that_rises_while_its_rows_go_ends_with_the_last_of_them(monkeypat
             await world.until(lambda: reads.held == 1)
             await caller.put(count=3)
             assert await purge(caller) == 3
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         assert stored(world) == []
 
     run_in_world(story)
 
 
-def test_topics_that_are_not_there_empty_or_paused_are_purged_and_nothing_is_left() -> None:
+def test_missing_empty_and_paused_topics_can_be_purged() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
@@ -352,13 +352,13 @@ def test_topics_that_are_not_there_empty_or_paused_are_purged_and_nothing_is_lef
         await caller.put()
         await engine.admin.pause("default", "t", world.deadline_in(5), paused=True)
         assert await purge(caller) == 1
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         assert stored(world) == []
 
     run_in_world(story)
 
 
-def test_a_purge_ends_nothing_of_other_topics_and_namespaces() -> None:
+def test_purge_does_not_affect_other_topics_and_namespaces() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller, other = Caller(world, engine), Caller(world, engine, "other")
@@ -369,17 +369,17 @@ def test_a_purge_ends_nothing_of_other_topics_and_namespaces() -> None:
         assert await purge(caller) == 2
         assert len((await other.get(count=5)).items) == 2
         assert len((await caller.get("T", count=5)).items) == 2
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
 
     run_in_world(story)
 
 
-def test_a_new_owner_reads_the_cuts_first_and_goes_on() -> None:
+def test_new_owner_reads_the_purge_markers_first_and_continues() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2, purge_page_items=2))
         caller = Caller(world, engine)
         for _ in range(4):
-            await of_every_state(caller)
+            await put_items_of_every_state(caller)
         before = len(stored(world))
         deleted = 0
 
@@ -399,14 +399,14 @@ def test_a_new_owner_reads_the_cuts_first_and_goes_on() -> None:
         assert (await caller.get(count=9, wait_ms=200)).items == []
         await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
         assert await count(caller) == 0
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         assert stored(world) == []
 
     run_in_world(story)
 
 
 @pytest.mark.parametrize("raised", [False, True])
-def test_counts_are_right_when_a_topic_is_purged_before_it_was_counted(
+def test_counts_are_right_if_a_topic_is_purged_before_it_was_counted(
     monkeypatch: pytest.MonkeyPatch, raised: bool
 ) -> None:
     async def story(world: World) -> None:
@@ -428,30 +428,30 @@ def test_counts_are_right_when_a_topic_is_purged_before_it_was_counted(
             assert (await caller.get(count=9)).items != []
         await world.until(lambda: not engine.shards[1].counts.is_lagging)
         assert await count(caller) == 3
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         assert len(stored(world)) == 3
 
     run_in_world(story)
 
 
-def test_a_purged_topic_leaves_the_table_of_topics_and_may_come_back() -> None:
+def test_purged_topic_leaves_the_table_of_topics_and_can_return() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         await caller.put()
         await purge(caller)
         await world.pass_s(2)
-        await caller.put("other")  # a flush, which takes it out
+        await caller.put("other")  # a flush, which removes the topic
         assert world.database.tables[1].topics == {("default", "other")}
         await caller.put()
         assert world.database.tables[1].topics == {("default", "other"), ("default", "t")}
         assert len((await caller.get()).items) == 1
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
 
     run_in_world(story)
 
 
-def test_the_backlog_shrinks_as_rows_go() -> None:
+def test_backlog_shrinks_as_rows_are_deleted() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -460,13 +460,13 @@ def test_the_backlog_shrinks_as_rows_go() -> None:
         await purge(caller)
         usage = engine.shards[1].memory.usage
         assert usage.lower_bound("default")[0] == 4
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         assert usage.lower_bound("default") == (0, 0)
 
     run_in_world(story)
 
 
-def test_a_purge_that_cannot_be_written_by_its_deadline_is_withdrawn_or_unknown() -> None:
+def test_purge_not_written_by_its_deadline_is_withdrawn_or_unknown() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -477,13 +477,13 @@ def test_a_purge_that_cannot_be_written_by_its_deadline_is_withdrawn_or_unknown(
         with pytest.raises(DeadlineExceeded):
             await purge(caller, timeout_s=0.5)
         world.resume()
-        await world.until(lambda: stored(world) == [])  # and nobody waited for it
-        await gone(world, engine)
+        await world.until(lambda: stored(world) == [])  # although no caller waited
+        await wait_for_deletion(world, engine)
 
     run_in_world(story)
 
 
-def test_a_purge_of_which_a_shard_may_be_cut_is_unknown_and_one_that_was_refused_is_not() -> None:
+def test_partly_committed_purge_is_unknown_and_a_refused_one_is_not() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
@@ -504,12 +504,12 @@ def test_a_purge_of_which_a_shard_may_be_cut_is_unknown_and_one_that_was_refused
         world.database.refuse = lambda writes: "no" if writes.purge_markers_added else None
         with pytest.raises(Unavailable):
             await purge(caller)
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
 
     run_in_world(story)
 
 
-def test_too_many_purged_topics_are_refused_and_one_that_is_purged_already_is_not() -> None:
+def test_too_many_purge_markers_are_refused_but_not_a_repeated_purge() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, purge_topics_max=2))
         caller = Caller(world, engine)
@@ -521,13 +521,13 @@ def test_too_many_purged_topics_are_refused_and_one_that_is_purged_already_is_no
         with pytest.raises(Overloaded):
             await purge(caller, "v")
         assert await purge(caller, "u") == 0
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         assert await purge(caller, "v") == 1
 
     run_in_world(story)
 
 
-def test_a_namespace_that_purges_too_many_topics_leaves_room_for_others() -> None:
+def test_namespace_with_many_purges_leaves_room_for_others() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, purge_topics_max=3, purge_topics_per_namespace_max=2))
         many, other = Caller(world, engine), Caller(world, engine, "other")
@@ -543,13 +543,13 @@ def test_a_namespace_that_purges_too_many_topics_leaves_room_for_others() -> Non
         assert await purge(other, "t") == 1
         with pytest.raises(Overloaded):
             await purge(other, "u")
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         assert await purge(many, "v") == 1
 
     run_in_world(story)
 
 
-def test_a_small_purge_is_done_in_the_midst_of_anothers_large_and_many_ones() -> None:
+def test_small_purge_completes_during_many_large_ones_of_another_namespace() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, purge_page_items=20))
         many, other = Caller(world, engine), Caller(world, engine, "other")
@@ -565,13 +565,13 @@ def test_a_small_purge_is_done_in_the_midst_of_anothers_large_and_many_ones() ->
         )
         assert len(stored(world, "large")) > 300
         assert engine.shards[1].memory.purge_markers.topic_count("default") == 31
-        await gone(world, engine)
+        await wait_for_deletion(world, engine)
         assert world.rows() == []
 
     run_in_world(story)
 
 
-def test_purges_of_many_topics_at_once_take_few_flushes() -> None:
+def test_concurrent_purges_of_many_topics_share_flushes() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         many, other = Caller(world, engine), Caller(world, engine, "other")
@@ -580,7 +580,7 @@ def test_purges_of_many_topics_at_once_take_few_flushes() -> None:
         await other.put("t")
         keep_rows(world)
         world.stall()
-        begun = [start_task(purge(many, f"{number}")) for number in range(50)]
+        calls = [start_task(purge(many, f"{number}")) for number in range(50)]
         await world.pass_s(0.01)
         quick = start_task(purge(other))
         await world.pass_s(0.01)
@@ -588,28 +588,28 @@ def test_purges_of_many_topics_at_once_take_few_flushes() -> None:
         world.resume()
         assert await quick == 1
         assert engine.shards[1]._writer.flush_number <= first + 3
-        assert sum(not call.done() for call in begun) > 10
-        assert await asyncio.gather(*begun) == [1] * 50
-        await gone(world, engine)
+        assert sum(not call.done() for call in calls) > 10
+        assert await asyncio.gather(*calls) == [1] * 50
+        await wait_for_deletion(world, engine)
 
     run_in_world(story)
 
 
-def test_a_purge_of_many_rows_holds_up_nobody_else() -> None:
-    """While rows go, each flush has room for the others, and acks come first."""
+def test_large_purge_does_not_delay_other_calls() -> None:
+    """While rows are deleted, each flush has room for other calls, and acks come first."""
 
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, purge_page_items=500))
         caller = Caller(world, engine)
         for _ in range(20):
             await caller.put(count=100)
-        most = 0
+        most_deletes = 0
 
-        def watch(writes: Writes) -> None:
-            nonlocal most
-            most = max(most, len({row.id for row in stored(world)}.intersection(writes.deletes)))
+        def record(writes: Writes) -> None:
+            nonlocal most_deletes
+            most_deletes = max(most_deletes, len({row.id for row in stored(world)}.intersection(writes.deletes)))
 
-        world.database.refuse = watch
+        world.database.refuse = record
         await purge(caller)
         before = len(stored(world))
         await caller.put("other", count=10)
@@ -617,14 +617,14 @@ def test_a_purge_of_many_rows_holds_up_nobody_else() -> None:
         assert len(stored(world)) > 0
         assert before - len(stored(world)) < 500
         await world.until(lambda: stored(world) == [])
-        assert most == 20  # of a flush of 100
-        await gone(world, engine)
+        assert most_deletes == 20  # of a flush of 100
+        await wait_for_deletion(world, engine)
         assert stored(world) == []
 
     run_in_world(story)
 
 
-def test_an_engine_that_is_stopped_leaves_the_rest_to_the_next() -> None:
+def test_stopped_engine_leaves_the_deletion_to_the_next() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, purge_page_items=2))
         caller = Caller(world, engine)
@@ -633,15 +633,15 @@ def test_an_engine_that_is_stopped_leaves_the_rest_to_the_next() -> None:
         engine.on_release_requested()
         await engine.run()
         assert len(stored(world)) > 50
-        await gone(world, await world.engine())
+        await wait_for_deletion(world, await world.engine())
         assert stored(world) == []
 
     run_in_world(story)
 
 
-def test_purged_items_are_not_explained_nor_counted_as_better_while_their_rows_are_there() -> None:
+def test_purged_items_are_absent_and_not_counted_as_better_while_their_rows_exist() -> None:
     async def story(world: World) -> None:
-        async def explained(name: str) -> ItemExplanation:
+        async def explain(name: str) -> ItemExplanation:
             shard, number = parse_id(name, "id")
             return await caller.queue.explain(caller.namespace, shard, number, world.deadline_in(5))
 
@@ -653,25 +653,25 @@ def test_purged_items_are_not_explained_nor_counted_as_better_while_their_rows_a
         (name,) = await caller.put(priority=5)
         await engine.abort()
         caller = Caller(world, await world.engine(engine_settings(1, ready_window_items_max=4)))
-        assert (await explained(name)).better_items == 0
+        assert (await explain(name)).better_items == 0
         assert len(stored(world)) == 21
-        assert (await explained(purged[0])).item is None
+        assert (await explain(purged[0])).item is None
 
     run_in_world(story)
 
 
-def test_a_topic_that_holds_nothing_takes_no_cut() -> None:
+def test_purge_of_an_empty_topic_writes_no_marker() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2, purge_topics_max=1))
         caller = Caller(world, engine)
         for number in range(3):
             assert await purge(caller, f"made up {number}") == 0
-        assert cuts(world) == 0
+        assert marker_count(world) == 0
 
     run_in_world(story)
 
 
-def test_a_purge_by_a_host_that_was_replaced_and_knows_of_no_item_is_no_success() -> None:
+def test_purge_by_a_replaced_owner_without_items_fails() -> None:
     async def story(world: World) -> None:
         old = await world.engine()
         new = await world.engine()

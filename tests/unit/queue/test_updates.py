@@ -1,4 +1,4 @@
-"""Items that wait are put elsewhere in the order and in time, and what holds them knows it."""
+"""Updates of stored items: new priorities and delays, and how memory follows them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def change(caller: Caller, *ids: str, kind: EventKind = EventKind.UPDATE, 
     return await caller.apply([(shard, Event(kind, number, caller.namespace, **changes)) for shard, number in named])
 
 
-def test_a_new_priority_is_the_place_from_which_it_is_delivered() -> None:
+def test_item_is_delivered_by_its_new_priority() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -36,7 +36,7 @@ def test_a_new_priority_is_the_place_from_which_it_is_delivered() -> None:
     run_in_world(story)
 
 
-def test_a_delay_takes_a_ready_item_away_until_then_and_none_brings_a_deferred_one() -> None:
+def test_delay_defers_a_ready_item_and_no_delay_makes_a_deferred_one_ready() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -54,7 +54,7 @@ def test_a_delay_takes_a_ready_item_away_until_then_and_none_brings_a_deferred_o
     run_in_world(story)
 
 
-def test_a_delay_is_over_when_it_is_over_and_no_later() -> None:
+def test_delay_ends_on_time() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -68,7 +68,7 @@ def test_a_delay_is_over_when_it_is_over_and_no_later() -> None:
     run_in_world(story)
 
 
-def test_a_ready_item_that_is_to_come_now_keeps_its_place() -> None:
+def test_ready_item_updated_to_now_keeps_its_place() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         (first,) = await caller.put()
@@ -81,7 +81,7 @@ def test_a_ready_item_that_is_to_come_now_keeps_its_place() -> None:
     run_in_world(story)
 
 
-def test_a_leased_item_keeps_its_lease_and_has_its_metadata_changed() -> None:
+def test_update_of_a_leased_item_changes_metadata_and_keeps_the_lease() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -99,7 +99,7 @@ def test_a_leased_item_keeps_its_lease_and_has_its_metadata_changed() -> None:
     run_in_world(story)
 
 
-def test_a_dead_item_that_is_changed_did_not_die_again_and_comes_back_as_changed(
+def test_updated_dead_item_keeps_its_time_of_death_and_is_redriven_as_updated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     died: list[int] = []
@@ -126,7 +126,7 @@ def test_a_dead_item_that_is_changed_did_not_die_again_and_comes_back_as_changed
 
 
 @pytest.mark.parametrize("changes", [{"priority": -1}, {"delay_ms": 60_000}])
-def test_an_item_changed_while_a_refill_reads_it_stands_where_it_was_put(
+def test_item_updated_during_a_refill_has_its_new_place(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
@@ -142,15 +142,15 @@ def test_an_item_changed_while_a_refill_reads_it_stands_where_it_was_put(
             assert await change(caller, names[4], **changes) == [None]
         taken = (await getting).items
         await wait_until_idle(world, engine)
-        left = (await caller.get(count=9)).items
-        ids = [f"{seen.shard}-{seen.row.id}" for seen in [*taken, *left]]
+        remaining = (await caller.get(count=9)).items
+        ids = [f"{seen.shard}-{seen.row.id}" for seen in [*taken, *remaining]]
         expected = [name for name in names if name != names[4]]
         assert ids == (expected if "delay_ms" in changes else [names[4], *expected])
 
     run_in_world(story)
 
 
-def test_an_item_changed_while_it_is_reserved_for_somebody_is_judged_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_item_updated_while_reserved_is_judged_by_its_new_state(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
