@@ -36,7 +36,7 @@ class Principal:
 
 
 class Scope(enum.Enum):
-    """What a call affects, and so what it needs."""
+    """The scope of a call decides what it needs."""
 
     PUBLIC = enum.auto()
     """Allowed without a principal."""

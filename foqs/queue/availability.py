@@ -1,4 +1,4 @@
-"""What a host could deliver of a topic now, and which dequeues wait for it.
+"""The availability of a topic: what a host could deliver now, and which dequeues wait for it.
 
 Used to choose between hosts. Always true: it reads only the memory of shards,
 and changes nothing. Knows nothing of other hosts.

@@ -182,7 +182,7 @@ class Placement:
                     call.refuse([position], self._slot_not_held_error(item.idempotency_key))  # type: ignore[attr-defined]
                 continue
             if shard.number in self.removed_shards:
-                # The shard was removed or moved to another database. This host will be told to release it.
+                # The shard was removed or moved to another database, and its release has not been requested yet.
                 call.refuse(own_positions, _slot_unavailable_error())
                 continue
             try:
