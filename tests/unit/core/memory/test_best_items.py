@@ -1,4 +1,4 @@
-"""The merge of several ready indexes against sorting everything."""
+"""The merge of several ready indexes, compared with sorting all keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.ready_windows import ALL, TOPIC, finish_refill, order_key, or
 Numbers = list[list[int]]
 
 numbers = st.lists(st.lists(st.integers(1, 40), max_size=25, unique=True).map(sorted), min_size=1, max_size=6)
-"""For each index its keys; two indexes may have equal ones."""
+"""The keys of each index. Two indexes may have equal ones."""
 clustered = st.lists(
     st.tuples(st.integers(0, 5), st.integers(0, 60)).map(
         lambda run: list(range(1 + 20 * run[0], 1 + 20 * run[0] + run[1]))
@@ -21,20 +21,20 @@ clustered = st.lists(
     min_size=1,
     max_size=6,
 )
-"""The same, with long runs."""
+"""Like `numbers`, with long runs."""
 counts = st.integers(0, 80)
 
 
 def complete(keys: Numbers) -> list[ReadyIndex]:
-    """Indexes whose windows hold all that their tables hold."""
+    """Return indexes whose windows hold all keys of their tables."""
     indexes = [ReadyIndex(1_000, 10_000) for _ in keys]
     for index, part in zip(indexes, keys, strict=True):
         index.add_many(TOPIC, order_keys(*part))
     return indexes
 
 
-def covering(keys: Numbers, seen: list[int]) -> list[ReadyIndex]:
-    """Indexes of which each has read the first `seen` keys of its table; all of them if there are no more."""
+def incomplete(keys: Numbers, seen: list[int]) -> list[ReadyIndex]:
+    """Return indexes that have each read the first `seen` keys of their tables."""
     indexes = [ReadyIndex(1_000, 10_000) for _ in keys]
     for index, part, count in zip(indexes, keys, seen, strict=True):
         index.discover(TOPIC)
@@ -48,7 +48,7 @@ def ranked(keys: Numbers) -> list[tuple[OrderKey, int]]:
 
 
 @given(numbers | clustered, counts)
-def test_the_best_of_all_windows_are_taken(keys: Numbers, count: int) -> None:
+def test_the_best_keys_of_all_windows_are_reserved(keys: Numbers, count: int) -> None:
     indexes = complete(keys)
     parts = reserve_best(indexes, TOPIC, count, [1_000] * len(indexes))
     assert sorted((key, at) for at, part in enumerate(parts) for key in part) == ranked(keys)[:count]
@@ -58,11 +58,9 @@ def test_the_best_of_all_windows_are_taken(keys: Numbers, count: int) -> None:
 
 
 @given(numbers | clustered, counts, st.data())
-def test_nothing_is_taken_that_a_key_of_some_table_could_precede(
-    keys: Numbers, count: int, data: st.DataObject
-) -> None:
+def test_no_key_is_reserved_if_a_table_may_hold_a_better_one(keys: Numbers, count: int, data: st.DataObject) -> None:
     seen = [data.draw(st.integers(0, len(part) + 1)) for part in keys]
-    indexes = covering(keys, seen)
+    indexes = incomplete(keys, seen)
     ends = [(order_key(part[n - 1]) if n else 0) for part, n in zip(keys, seen, strict=True) if n <= len(part)]
     parts = reserve_best(indexes, TOPIC, count, [1_000] * len(indexes))
     certain = [(key, at) for key, at in ranked(keys) if not ends or key <= min(ends)]
@@ -70,21 +68,22 @@ def test_nothing_is_taken_that_a_key_of_some_table_could_precede(
 
 
 @given(numbers | clustered, counts, st.data())
-def test_what_to_load_are_those_of_the_best_that_are_not_loaded(keys: Numbers, want: int, data: st.DataObject) -> None:
+def test_the_best_keys_that_are_not_prefetched_are_planned(keys: Numbers, count: int, data: st.DataObject) -> None:
     indexes = complete(keys)
-    loaded = [data.draw(st.integers(0, 41)) for _ in keys]
-    for index, number in zip(indexes, loaded, strict=True):
+    prefetched_to = [data.draw(st.integers(0, 41)) for _ in keys]
+    for index, number in zip(indexes, prefetched_to, strict=True):
         index.set_prefetched(TOPIC, order_key(number))
-    parts = plan_prefetch(indexes, TOPIC, want)
-    best = ranked(keys)[:want]
+    parts = plan_prefetch(indexes, TOPIC, count)
+    best = ranked(keys)[:count]
     assert parts == [
-        [key for key, of in best if of == at and key > order_key(number)] for at, number in enumerate(loaded)
+        [key for key, of_index in best if of_index == at and key > order_key(number)]
+        for at, number in enumerate(prefetched_to)
     ]
     assert [window(index) for index in indexes] == [order_keys(*part) for part in keys]
     assert sum(index.reserved_count for index in indexes) == 0
 
 
-def test_an_index_whose_table_was_not_looked_at_holds_back_the_others() -> None:
+def test_an_index_whose_table_was_not_read_blocks_the_others() -> None:
     indexes = complete([[5, 6], []])
     indexes[1].discover(TOPIC)
     assert reserve_best(indexes, TOPIC, 2, [1_000] * len(indexes)) == [[], []]
@@ -94,25 +93,25 @@ def test_an_index_whose_table_was_not_looked_at_holds_back_the_others() -> None:
     assert reserve_best(indexes, TOPIC, 2, [1_000] * len(indexes)) == [order_keys(5, 6), []]
 
 
-def test_of_no_index_more_is_taken_than_its_most_and_the_others_give_no_worse_ones_instead() -> None:
+def test_no_index_gives_more_than_its_limit_and_the_others_give_no_worse_keys_instead() -> None:
     indexes = complete([[1, 2, 3], [4, 5]])
     assert reserve_best(indexes, TOPIC, 4, [2, 9]) == [order_keys(1, 2), order_keys(4)]
     assert reserve_best(complete([[1, 2, 3]]), TOPIC, 3, [2]) == [order_keys(1, 2)]
     assert reserve_best(complete([[1, 2, 3], []]), TOPIC, 3, [2, 9]) == [order_keys(1, 2), []]
 
 
-def test_there_is_nothing_to_merge_of_no_index() -> None:
+def test_without_indexes_nothing_is_reserved_or_planned() -> None:
     assert reserve_best([], TOPIC, 3, []) == []
     assert plan_prefetch([], TOPIC, 3) == []
 
 
-def test_one_index_with_all_the_best_keys_gives_them_all() -> None:
+def test_an_index_with_all_the_best_keys_gives_them_all() -> None:
     indexes = complete([list(range(1, 200)), *([n] for n in range(500, 510))])
     assert reserve_best(indexes, TOPIC, 150, [1_000] * len(indexes))[0] == order_keys(*range(1, 151))
     assert len(indexes[0].peek(TOPIC, ALL)) == 49
 
 
 @given(numbers)
-def test_the_one_that_is_taken_is_the_best_and_of_equal_ones_that_of_the_former_index(keys: Numbers) -> None:
+def test_a_single_reserved_key_is_the_best_and_among_equal_ones_that_of_the_first_index(keys: Numbers) -> None:
     parts = reserve_best(complete(keys), TOPIC, 1, [1_000] * len(keys))
     assert [(key, at) for at, part in enumerate(parts) for key in part] == ranked(keys)[:1]

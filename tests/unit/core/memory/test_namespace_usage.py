@@ -1,4 +1,4 @@
-"""Items and bytes of each namespace."""
+"""The items and bytes of each namespace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from foqs.core.memory.namespace_usage import NamespaceUsage
 from tests.support.builders import row
 
 
-def test_rows_of_several_namespaces_count_for_their_own() -> None:
+def test_rows_of_several_namespaces_are_counted_separately() -> None:
     usage = NamespaceUsage()
     rows = [row(1, payload_bytes=5), row(2, namespace="other", payload_bytes=70), row(3, payload_bytes=600)]
     usage.on_rows_inserted(rows)
@@ -17,7 +17,7 @@ def test_rows_of_several_namespaces_count_for_their_own() -> None:
     assert usage.lower_bound("other") == (0, 0)
 
 
-def test_what_was_there_before_is_added_when_it_is_found() -> None:
+def test_the_initial_usage_is_added_to_the_changes() -> None:
     usage = NamespaceUsage()
     usage.on_rows_deleted([row(1, payload_bytes=5)])
     assert usage.lower_bound("default") == (0, 0)
@@ -26,7 +26,7 @@ def test_what_was_there_before_is_added_when_it_is_found() -> None:
     assert usage.lower_bound("default") == (3, 27)
 
 
-def test_what_is_counted_anew_replaces_what_was_counted() -> None:
+def test_a_new_initial_count_replaces_the_former_one() -> None:
     usage = NamespaceUsage()
     usage.on_rows_inserted([row(1, payload_bytes=5)])
     usage.restart_initial()

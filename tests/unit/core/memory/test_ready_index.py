@@ -1,4 +1,4 @@
-"""The ready index: windows, reservations, limits. Its refills are in test_ready_refill.py."""
+"""The ready index: windows, reservations, limits. Its refills are in test_ready_index_refill.py."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.support.ready_windows import (
 # ------------------------------------------------------------------- windows
 
 
-def test_take_gives_the_lowest_priority_then_the_oldest_then_the_first_id() -> None:
+def test_reserve_returns_the_lowest_priority_then_the_oldest_then_the_first_number() -> None:
     index = filled_index(order_key(1, 1, 5), order_key(2, 0, 9), order_key(4, 0, 5), order_key(3, -1, 7))
     assert index.reserve(TOPIC, 3) == [order_key(3, -1, 7), order_key(4, 0, 5), order_key(2, 0, 9)]
     assert index.reserve(TOPIC, 3) == [order_key(1, 1, 5)]
     assert index.reserve(TOPIC, 3) == []
 
 
-def test_nothing_is_taken_above_the_last_key_asked_for() -> None:
+def test_no_key_above_key_max_is_reserved() -> None:
     index = filled_index(*order_keys(1, 3, 5, 7))
     assert index.reserve(TOPIC, 10, order_key(4)) == order_keys(1, 3)
     assert index.reserve(TOPIC, 10, order_key(4)) == []
@@ -38,7 +38,7 @@ def test_nothing_is_taken_above_the_last_key_asked_for() -> None:
     assert index.reserve(TOPIC, 0) == []
 
 
-def test_of_many_topics_those_are_told_that_have_or_may_have_items_in_the_order_asked_for() -> None:
+def test_topics_that_may_have_items_are_filtered_in_the_given_order() -> None:
     index = filled_index(*order_keys(1))
     index.discover(OTHER)
     assert index.filter_known([OTHER, ("default", "none"), TOPIC]) == [OTHER, TOPIC]
@@ -47,7 +47,7 @@ def test_of_many_topics_those_are_told_that_have_or_may_have_items_in_the_order_
     assert index.filter_known([TOPIC]) == []
 
 
-def test_a_full_window_evicts_its_worst_keys_and_says_that_more_may_lie_beyond() -> None:
+def test_a_full_window_evicts_its_worst_keys_and_lowers_its_boundary() -> None:
     index = filled_index(*order_keys(1, 2, 3, 4), window=2)
     assert window(index) == order_keys(1, 2)
     assert index.boundary(TOPIC) == order_key(2)
@@ -58,7 +58,7 @@ def test_a_full_window_evicts_its_worst_keys_and_says_that_more_may_lie_beyond()
     assert index.needs_refill(TOPIC)
 
 
-def test_a_window_that_covers_the_table_wants_no_refill() -> None:
+def test_a_window_that_covers_the_table_needs_no_refill() -> None:
     index = filled_index(*order_keys(1, 2))
     assert not index.is_low(TOPIC, 100)
     assert index.start_refill(TOPIC) is None
@@ -79,7 +79,7 @@ def test_an_urgent_item_enters_a_full_window() -> None:
     assert window(index) == [order_key(3, -1), order_key(1)]
 
 
-def test_a_key_is_not_added_twice_be_it_in_the_window_or_reserved() -> None:
+def test_a_key_that_is_in_the_window_or_reserved_is_not_added_again() -> None:
     index = filled_index(*order_keys(1, 2, 3, 4))
     index.reserve(TOPIC, 1)
     index.add_many(TOPIC, order_keys(1, 2, 4, 5))
@@ -92,9 +92,9 @@ def test_a_key_is_not_added_twice_be_it_in_the_window_or_reserved() -> None:
 
 
 @given(st.lists(st.lists(st.integers(1, 60), max_size=12, unique=True), max_size=12), st.integers(0, 9))
-def test_batches_enter_as_if_key_by_key(batches: list[list[int]], taken: int) -> None:
+def test_many_keys_are_added_as_if_one_by_one(batches: list[list[int]], count: int) -> None:
     index, expected = filled_index(*order_keys(*range(10, 20))), set(range(10, 20))
-    reserved = {unpack_order_key(key)[2] for key in index.reserve(TOPIC, taken)}
+    reserved = {unpack_order_key(key)[2] for key in index.reserve(TOPIC, count)}
     for batch in batches:
         index.add_many(TOPIC, order_keys(*sorted(batch)))
         expected.update(batch)
@@ -103,27 +103,27 @@ def test_batches_enter_as_if_key_by_key(batches: list[list[int]], taken: int) ->
 
 
 @given(st.data())
-def test_a_window_that_is_taken_from_again_and_again_keeps_its_order(data: st.DataObject) -> None:
+def test_a_window_keeps_its_order_over_many_reservations_and_releases(data: st.DataObject) -> None:
     numbers = data.draw(st.lists(st.integers(1, 200), unique=True, max_size=80))
-    index, left = filled_index(*order_keys(*numbers)), sorted(numbers)
-    while left:
+    index, expected = filled_index(*order_keys(*numbers)), sorted(numbers)
+    while expected:
         count = data.draw(st.integers(1, 9))
-        taken = index.reserve(TOPIC, count)
-        assert taken == order_keys(*left[:count])
-        back = data.draw(st.integers(0, len(taken)))
-        index.release_reservations(TOPIC, reversed(taken[:back]))
-        left = left[:back] + left[count:]
-        if data.draw(st.booleans()) and left:
-            gone = data.draw(st.sampled_from(left))
-            index.discard(TOPIC, order_key(gone))
-            left.remove(gone)
-        assert window(index) == order_keys(*left)
-        if left and back == len(taken):
+        reserved = index.reserve(TOPIC, count)
+        assert reserved == order_keys(*expected[:count])
+        released = data.draw(st.integers(0, len(reserved)))
+        index.release_reservations(TOPIC, reversed(reserved[:released]))
+        expected = expected[:released] + expected[count:]
+        if data.draw(st.booleans()) and expected:
+            discarded = data.draw(st.sampled_from(expected))
+            index.discard(TOPIC, order_key(discarded))
+            expected.remove(discarded)
+        assert window(index) == order_keys(*expected)
+        if expected and released == len(reserved):
             index.reserve(TOPIC, 1)
-            left = left[1:]
+            expected = expected[1:]
 
 
-def test_an_empty_complete_topic_is_forgotten() -> None:
+def test_an_empty_topic_that_covers_its_table_is_forgotten() -> None:
     index = filled_index(order_key(1))
     index.discard(TOPIC, order_key(1))
     assert index.topics() == []
@@ -135,13 +135,13 @@ def test_an_empty_complete_topic_is_forgotten() -> None:
     assert refilled_empty.topics() == []
 
 
-def test_a_forgotten_topic_has_nothing_left() -> None:
+def test_a_forgotten_topic_has_no_keys() -> None:
     index = filled_index(*order_keys(1, 2))
     index.forget_all([TOPIC, OTHER])
     assert (index.topics(), len(index), index.best_key(TOPIC)) == ([], 0, None)
 
 
-def test_a_forgotten_topic_has_no_keys_left_to_make_room_with() -> None:
+def test_a_forgotten_topic_is_not_evicted_from() -> None:
     index = ReadyIndex(100, 6)
     index.add_many(TOPIC, order_keys(1, 2, 3))
     index.forget(TOPIC)
@@ -149,7 +149,7 @@ def test_a_forgotten_topic_has_no_keys_left_to_make_room_with() -> None:
     assert (len(index), len(window(index, OTHER))) == (6, 6)
 
 
-def test_a_discovered_topic_is_read_from_its_very_first_key() -> None:
+def test_a_discovered_topic_is_read_from_its_first_key() -> None:
     index = filled_index(*order_keys(1, 2))
     index.discover(TOPIC)
     assert len(index) == 0
@@ -158,7 +158,7 @@ def test_a_discovered_topic_is_read_from_its_very_first_key() -> None:
     assert refill.after == BELOW_ALL < order_key(1, priority=-(1 << 31))
 
 
-def test_the_oldest_is_found_among_every_head_and_some_of_the_others() -> None:
+def test_the_oldest_item_is_found_among_all_first_keys_and_some_others() -> None:
     index = filled_index(order_key(1, 0, 9), order_key(2, 1, 3), order_key(3, 2, 1))
     index.add(OTHER, order_key(4, 0, 5))
     assert index.oldest_ms(0) == 5
@@ -172,17 +172,17 @@ def test_the_oldest_is_found_among_every_head_and_some_of_the_others() -> None:
 # -------------------------------------------------------------- reservations
 
 
-def test_what_is_given_back_comes_first_again() -> None:
+def test_released_keys_come_first_again() -> None:
     index = filled_index(*order_keys(1, 2, 3, 4))
-    taken = index.reserve(TOPIC, 3)
+    reserved = index.reserve(TOPIC, 3)
     assert index.reserved_count == 3
-    assert index.release_reservations(TOPIC, taken[1:])
+    assert index.release_reservations(TOPIC, reserved[1:])
     assert index.reserved_count == 1
     assert window(index) == order_keys(2, 3, 4)
-    assert not index.release_reservations(TOPIC, taken[1:])
+    assert not index.release_reservations(TOPIC, reserved[1:])
 
 
-def test_what_is_given_back_above_a_lowered_boundary_stays_out() -> None:
+def test_released_keys_above_a_lowered_boundary_stay_out() -> None:
     index = filled_index(*order_keys(1, 2), window=2)
     index.reserve(TOPIC, 2)
     index.discover(TOPIC)
@@ -191,7 +191,7 @@ def test_what_is_given_back_above_a_lowered_boundary_stays_out() -> None:
     assert window(index) == order_keys(1)
 
 
-def test_a_settled_key_does_not_come_back() -> None:
+def test_a_confirmed_key_cannot_be_released() -> None:
     index = filled_index(*order_keys(1, 2))
     index.reserve(TOPIC, 2)
     assert index.confirm_reservations([1]) == 1
@@ -200,7 +200,7 @@ def test_a_settled_key_does_not_come_back() -> None:
     assert index.reserved_count == 0
 
 
-def test_a_reserved_key_that_is_ready_no_longer_cannot_be_given_back() -> None:
+def test_a_reserved_key_that_is_no_longer_ready_cannot_be_released() -> None:
     index = filled_index(*order_keys(1, 2))
     index.reserve(TOPIC, 1)
     index.discard(TOPIC, order_key(1))
@@ -208,7 +208,7 @@ def test_a_reserved_key_that_is_ready_no_longer_cannot_be_given_back() -> None:
     assert window(index) == order_keys(2)
 
 
-def test_an_item_re_keyed_while_reserved_is_free_by_its_new_key_and_only_by_that() -> None:
+def test_a_reserved_item_that_gets_a_new_key_is_free_under_the_new_key_only() -> None:
     index = filled_index(*order_keys(1, 2))
     index.reserve(TOPIC, 1)
     index.discard(TOPIC, order_key(1))
@@ -239,7 +239,7 @@ def test_more_topics_than_keys_keep_one_key_each() -> None:
     assert [len(window(index, ("ns", f"t{number}"))) for number in range(1, 11)] == [1] * 10
 
 
-def test_the_coldest_topic_makes_room_and_the_one_just_taken_from_does_not() -> None:
+def test_the_least_recently_used_topic_is_evicted_from_first() -> None:
     index = ReadyIndex(100, 9)
     names = [("ns", name) for name in "abc"]
     for at, topic in enumerate(names):
@@ -252,7 +252,7 @@ def test_the_coldest_topic_makes_room_and_the_one_just_taken_from_does_not() -> 
     assert [len(window(index, topic)) for topic in names] == [3, 1, 2]
 
 
-def test_a_topic_just_refilled_is_not_the_one_that_makes_room() -> None:
+def test_a_topic_that_was_just_refilled_is_not_evicted_from() -> None:
     index = ReadyIndex(100, 6)
     index.discover(TOPIC)
     finish_refill(index, order_keys(1, 2), complete=False)
@@ -262,7 +262,7 @@ def test_a_topic_just_refilled_is_not_the_one_that_makes_room() -> None:
     assert (len(window(index, TOPIC)), len(window(index, OTHER))) == (3, 2)
 
 
-def test_a_topic_in_use_gets_room_for_its_refill_from_the_others() -> None:
+def test_the_refill_of_a_topic_in_use_evicts_keys_of_the_others() -> None:
     index = ReadyIndex(8, 10)
     for number in range(1, 4):
         index.add_many(("ns", f"t{number}"), order_keys(*range(number * 10, number * 10 + 4)))
@@ -274,7 +274,7 @@ def test_a_topic_in_use_gets_room_for_its_refill_from_the_others() -> None:
     assert len(index) == 10
 
 
-def test_a_topic_that_gave_all_it_had_gives_again_when_it_has_grown() -> None:
+def test_a_topic_with_one_key_left_is_evicted_from_again_when_it_has_grown() -> None:
     index = ReadyIndex(100, 4)
     index.add_many(TOPIC, order_keys(1, 2, 3))
     index.add_many(OTHER, order_keys(11, 12, 13))
@@ -289,7 +289,7 @@ def test_a_topic_that_gave_all_it_had_gives_again_when_it_has_grown() -> None:
 # ------------------------------------------------------------------ prefetch
 
 
-def test_what_is_loaded_counts_from_the_head_and_passes_as_it_is_taken() -> None:
+def test_prefetched_keys_are_counted_from_the_first_and_leave_when_they_are_reserved() -> None:
     index = filled_index(*order_keys(1, 2, 3, 4, 5))
     assert (index.prefetched_count(TOPIC), index.not_prefetched(TOPIC, 3)) == (0, order_keys(1, 2, 3))
     index.set_prefetched(TOPIC, order_key(3))
@@ -302,7 +302,7 @@ def test_what_is_loaded_counts_from_the_head_and_passes_as_it_is_taken() -> None
     index.set_prefetched(OTHER, order_key(9))
 
 
-def test_nothing_above_a_lowered_boundary_counts_as_loaded() -> None:
+def test_no_key_above_a_lowered_boundary_counts_as_prefetched() -> None:
     index = filled_index(*order_keys(1, 2, 3, 4), window=4)
     index.set_prefetched(TOPIC, order_key(4))
     index.add(TOPIC, order_key(9, -1))

@@ -1,4 +1,4 @@
-"""The ready index, the plain one and a table side by side, while refills run beside flushes."""
+"""The ready index, compared with the plain one and a table, while refills run during flushes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ changes = st.lists(
 
 @dataclass
 class Committed:
-    """What a flush did to the table, and the memory has not been told yet."""
+    """The changes of a flush to the table that the index does not know yet."""
 
     discarded: list[tuple[TopicName, OrderKey]] = field(default_factory=list)
     leased: list[tuple[TopicName, OrderKey]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class SideBySide(RuleBasedStateMachine):
         self.index = ReadyIndex(WINDOW_KEYS_MAX, KEYS_MAX)
         self.plain = PlainReady(3)
         self.table: dict[int, OrderKey] = {}
-        self.taken: list[tuple[TopicName, OrderKey]] = []
+        self.reserved: list[tuple[TopicName, OrderKey]] = []
         self.in_flight: Committed | None = None
         self.readings: list[Reading] = []
 
@@ -74,8 +74,8 @@ class SideBySide(RuleBasedStateMachine):
             if old is None:
                 self.table[number] = key
                 flush.ready.setdefault(topic, []).append(key)
-            elif kind == "lease" and number in {order_key_number(key) for _, key in self.taken}:
-                # Taken by this key or by a former one: the lease finds the row as it is.
+            elif kind == "lease" and number in {order_key_number(key) for _, key in self.reserved}:
+                # Reserved by this key or by a former one: the lease applies to the present row.
                 del self.table[number]
                 flush.leased.append((topic, old))
             elif kind == "re-key" and key != old:
@@ -88,7 +88,7 @@ class SideBySide(RuleBasedStateMachine):
 
     @precondition(lambda self: self.in_flight is not None)
     @rule(twice=st.booleans(), forget=st.booleans())
-    def tell(self, twice: bool, forget: bool) -> None:
+    def apply_flush(self, twice: bool, forget: bool) -> None:
         flush = self.in_flight
         assert flush is not None
         self.in_flight = None
@@ -101,8 +101,10 @@ class SideBySide(RuleBasedStateMachine):
             if not reserved:
                 self.index.discard(topic, key)
                 self.plain.discard(topic, key)
-            self.taken = [
-                (of, key_taken) for of, key_taken in self.taken if order_key_number(key_taken) != order_key_number(key)
+            self.reserved = [
+                (of, reserved_key)
+                for of, reserved_key in self.reserved
+                if order_key_number(reserved_key) != order_key_number(key)
             ]
         for topic in TOPICS:
             if (
@@ -118,28 +120,28 @@ class SideBySide(RuleBasedStateMachine):
             for key in keys:
                 self.plain.add(topic, key)
 
-    # --------------------------------------------------------------- hand-out
+    # --------------------------------------------------------------- delivery
 
-    @rule(topic=topics, count=st.integers(1, 3), ranked=st.none() | ranks)
-    def take(self, topic: TopicName, count: int, ranked: tuple[int, int] | None) -> None:
-        last = None if ranked is None else pack_order_key(*ranked, NUMBERS)
-        held = self.index.peek(topic, WINDOW_KEYS_MAX)
-        keys = self.index.reserve(topic, count, last)
-        assert keys == [key for key in held if last is None or key <= last][:count]
+    @rule(topic=topics, count=st.integers(1, 3), rank=st.none() | ranks)
+    def reserve(self, topic: TopicName, count: int, rank: tuple[int, int] | None) -> None:
+        key_max = None if rank is None else pack_order_key(*rank, NUMBERS)
+        window = self.index.peek(topic, WINDOW_KEYS_MAX)
+        keys = self.index.reserve(topic, count, key_max)
+        assert keys == [key for key in window if key_max is None or key <= key_max][:count]
         for key in keys:
             if self.in_flight is None:
                 assert key == self.plain.best_key(topic, self.ready(topic))
             self.plain.reserve(topic, key)
-            self.taken.append((topic, key))
+            self.reserved.append((topic, key))
 
-    @precondition(lambda self: self.taken)
+    @precondition(lambda self: self.reserved)
     @rule(data=st.data())
-    def give_back(self, data: st.DataObject) -> None:
-        topic, _ = data.draw(st.sampled_from(self.taken))
-        of_topic = [key for of, key in self.taken if of == topic]
+    def release(self, data: st.DataObject) -> None:
+        topic, _ = data.draw(st.sampled_from(self.reserved))
+        of_topic = [key for of, key in self.reserved if of == topic]
         keys = data.draw(st.lists(st.sampled_from(of_topic), min_size=1, unique=True))
         assert self.index.release_reservations(topic, keys) == self.plain.release_reservations(topic, keys)
-        self.taken = [(of, key) for of, key in self.taken if key not in keys]
+        self.reserved = [(of, key) for of, key in self.reserved if key not in keys]
 
     # ---------------------------------------------------------------- refills
 

@@ -1,4 +1,4 @@
-"""Refills of the ready index: what a read may bring that runs beside everything else."""
+"""Refills of the ready index, whose reads run while the index changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_refill_extends_the_window_up_to_the_last_key_read() -> None:
     assert index.boundary(TOPIC) is None
 
 
-def test_one_refill_of_a_topic_is_open_at_a_time() -> None:
+def test_a_topic_has_at_most_one_refill_at_a_time() -> None:
     index = index_over_larger_table(order_key(1))
     refill = reading(index)
     assert index.start_refill(TOPIC) is None
@@ -45,7 +45,7 @@ def test_one_refill_of_a_topic_is_open_at_a_time() -> None:
     assert window(index) == order_keys(1, 2)
 
 
-def test_a_refill_asks_for_half_a_window_and_for_no_more_than_has_room() -> None:
+def test_a_refill_reads_half_a_window_and_no_more_than_fits() -> None:
     index = ReadyIndex(10, 1_000)
     index.discover(TOPIC)
     assert reading(index).limit == 5
@@ -63,14 +63,14 @@ def test_a_refill_asks_for_half_a_window_and_for_no_more_than_has_room() -> None
     assert reading(tiny).limit == 1
 
 
-def test_topics_in_use_that_are_deeper_together_than_the_index_do_not_put_each_other_out() -> None:
+def test_topics_in_use_that_exceed_the_index_together_do_not_evict_each_other() -> None:
     index = ReadyIndex(10_000, 50_000)
     topics = [("ns", f"topic-{number}") for number in range(60)]
     table = order_keys(*range(1, 20_001))
     after = dict.fromkeys(topics, 0)
     for topic in topics:
         index.discover(topic)
-    read = taken = 0
+    read_count = reserved_count = 0
     for _ in range(20):
         for topic in topics:
             if index.is_low(topic, 100):
@@ -79,16 +79,16 @@ def test_topics_in_use_that_are_deeper_together_than_the_index_do_not_put_each_o
                 start = bisect_right(table, refill.after)
                 found = table[start : start + refill.limit]
                 index.finish_refill(refill, found, complete=False)
-                read += len(found)
+                read_count += len(found)
             keys = index.reserve(topic, 100)
             assert keys == table[after[topic] : after[topic] + 100]
             after[topic] += 100
-            taken += len(keys)
+            reserved_count += len(keys)
             index.confirm_reservations([order_key_number(key) for key in keys])
-    assert read < 4 * taken
+    assert read_count < 4 * reserved_count
 
 
-def test_topics_with_little_take_nothing_from_the_refill_of_a_deep_one() -> None:
+def test_small_topics_do_not_limit_the_refill_of_a_large_one() -> None:
     index = ReadyIndex(10_000, 50_000)
     for number in range(1_000):
         index.add_many(("ns", f"small-{number}"), order_keys(1, 2))
@@ -96,7 +96,7 @@ def test_topics_with_little_take_nothing_from_the_refill_of_a_deep_one() -> None
     assert reading(index).limit == 5_000
 
 
-def test_what_was_reserved_before_the_read_is_skipped_whether_it_is_still_or_was_leased_meanwhile() -> None:
+def test_keys_reserved_before_the_read_are_skipped_even_if_they_were_leased_meanwhile() -> None:
     index = filled_index(*order_keys(1, 2, 3))
     index.reserve(TOPIC, 2)
     index.discover(TOPIC)
@@ -106,18 +106,18 @@ def test_what_was_reserved_before_the_read_is_skipped_whether_it_is_still_or_was
     assert window(index) == order_keys(3)
 
 
-def test_what_was_reserved_before_the_read_and_given_back_meanwhile_enters() -> None:
+def test_keys_reserved_before_the_read_and_released_meanwhile_are_added() -> None:
     index = filled_index(*order_keys(1, 2, 3))
-    taken = index.reserve(TOPIC, 2)
+    reserved = index.reserve(TOPIC, 2)
     index.discover(TOPIC)
     refill = reading(index)
-    index.release_reservations(TOPIC, taken)
+    index.release_reservations(TOPIC, reserved)
     index.finish_refill(refill, order_keys(1, 2, 3), complete=True)
     assert window(index) == order_keys(1, 2, 3)
     assert len(index) == 3
 
 
-def test_what_went_after_it_was_read_does_not_come_back() -> None:
+def test_a_key_discarded_after_it_was_read_is_not_added() -> None:
     index = index_over_larger_table(order_key(1))
     refill = reading(index)
     index.discard(TOPIC, order_key(3))
@@ -125,7 +125,7 @@ def test_what_went_after_it_was_read_does_not_come_back() -> None:
     assert window(index) == order_keys(1, 2, 4)
 
 
-def test_what_became_ready_above_the_boundary_after_the_read_is_not_lost() -> None:
+def test_a_key_added_above_the_boundary_after_the_read_is_not_lost() -> None:
     index = index_over_larger_table(order_key(1))
     refill = reading(index)
     index.add_many(TOPIC, order_keys(3, 9))
@@ -134,7 +134,7 @@ def test_what_became_ready_above_the_boundary_after_the_read_is_not_lost() -> No
     assert index.boundary(TOPIC) == order_key(4)
 
 
-def test_what_became_ready_above_everything_read_is_in_a_complete_read() -> None:
+def test_a_complete_read_also_adds_a_key_above_all_that_were_read() -> None:
     index = index_over_larger_table(order_key(1))
     refill = reading(index)
     index.add(TOPIC, order_key(9))
@@ -143,7 +143,7 @@ def test_what_became_ready_above_everything_read_is_in_a_complete_read() -> None
     assert index.boundary(TOPIC) is None
 
 
-def test_what_became_ready_and_was_read_as_well_enters_once() -> None:
+def test_a_key_that_was_added_and_read_is_in_the_window_once() -> None:
     index = index_over_larger_table(order_key(1))
     refill = reading(index)
     index.add(TOPIC, order_key(3))
@@ -152,7 +152,7 @@ def test_what_became_ready_and_was_read_as_well_enters_once() -> None:
     assert len(index) == 3
 
 
-def test_what_was_re_keyed_to_below_the_boundary_is_not_taken_from_the_read() -> None:
+def test_an_item_whose_new_key_is_below_the_boundary_is_not_added_by_its_old_key() -> None:
     index = index_over_larger_table(order_key(5))
     refill = reading(index)
     index.discard(TOPIC, order_key(7, 1))
@@ -162,7 +162,7 @@ def test_what_was_re_keyed_to_below_the_boundary_is_not_taken_from_the_read() ->
     assert len(index) == 3
 
 
-def test_what_was_re_keyed_to_above_the_boundary_enters_by_its_last_key() -> None:
+def test_an_item_whose_new_key_is_above_the_boundary_is_added_by_its_last_key() -> None:
     index = index_over_larger_table(*order_keys(1, 2))
     refill = reading(index)
     for old, new in (
@@ -176,7 +176,7 @@ def test_what_was_re_keyed_to_above_the_boundary_enters_by_its_last_key() -> Non
     assert window(index) == [order_key(2), order_key(3), order_key(1, 2), order_key(5, 3)]
 
 
-def test_what_was_taken_while_the_read_ran_is_not_added_by_what_was_noted_or_read() -> None:
+def test_an_item_that_was_leased_during_the_read_is_not_added() -> None:
     index = index_over_larger_table(order_key(5))
     refill = reading(index)
     index.discard(TOPIC, order_key(7, 1))
@@ -187,7 +187,7 @@ def test_what_was_taken_while_the_read_ran_is_not_added_by_what_was_noted_or_rea
     assert window(index) == order_keys(5)
 
 
-def test_a_window_that_was_forgotten_takes_nothing_from_the_read() -> None:
+def test_a_forgotten_window_ignores_the_read() -> None:
     index = index_over_larger_table(order_key(1))
     refill = reading(index)
     index.forget(TOPIC)
@@ -197,7 +197,7 @@ def test_a_window_that_was_forgotten_takes_nothing_from_the_read() -> None:
     assert index.boundary(TOPIC) is None
 
 
-def test_a_window_that_was_discovered_anew_takes_nothing_from_the_former_read() -> None:
+def test_a_window_that_was_discovered_again_ignores_the_former_read() -> None:
     index = index_over_larger_table(order_key(1))
     refill = reading(index)
     index.discover(TOPIC)
@@ -205,7 +205,7 @@ def test_a_window_that_was_discovered_anew_takes_nothing_from_the_former_read() 
     assert index.needs_refill(TOPIC)
 
 
-def test_a_window_that_was_lowered_takes_nothing_from_the_read() -> None:
+def test_a_window_with_a_lowered_boundary_ignores_the_read() -> None:
     index = ReadyIndex(4, 4)
     index.discover(TOPIC)
     finish_refill(index, order_keys(2, 3), complete=False)
@@ -219,7 +219,7 @@ def test_a_window_that_was_lowered_takes_nothing_from_the_read() -> None:
     assert index.boundary(TOPIC) == order_key(3)
 
 
-def test_a_read_during_which_too_much_happened_is_void_and_can_be_repeated() -> None:
+def test_a_read_with_too_many_changes_meanwhile_is_void_and_can_be_repeated() -> None:
     index = ReadyIndex(4, 5)
     index.discover(TOPIC)
     refill = reading(index)
@@ -233,7 +233,7 @@ def test_a_read_during_which_too_much_happened_is_void_and_can_be_repeated() -> 
     assert window(index) == order_keys(1, 10)
 
 
-def test_what_is_reserved_elsewhere_does_not_make_a_read_void() -> None:
+def test_reservations_of_other_topics_do_not_make_a_read_void() -> None:
     index = ReadyIndex(4, 3)
     for number in range(1, 9):
         index.add(OTHER, order_key(number))

@@ -1,4 +1,4 @@
-"""What a shard's owner remembers of its rows."""
+"""The rows that the owner of a shard remembers."""
 
 from __future__ import annotations
 
@@ -15,213 +15,213 @@ from foqs.core.memory.row_cache import Prefetch, RowCache
 from tests.support.builders import row
 
 ONE = ROW_BYTES + 1
-"""A row of the builder's: a payload of one byte."""
+"""The size of a row of the builder, whose payload is one byte."""
 
 
-def cache(written_rows: int = 100, loaded_rows: int = 100) -> RowCache:
-    return RowCache(Budget(written_rows * ONE, 1_000), PrefetchBudget(loaded_rows * ONE, 1_000), LongestPayloads())
+def new_cache(written_rows: int = 100, prefetched_rows: int = 100) -> RowCache:
+    return RowCache(Budget(written_rows * ONE, 1_000), PrefetchBudget(prefetched_rows * ONE, 1_000), LongestPayloads())
 
 
 def rows(*numbers: int, **changes: object) -> list[Row]:
     return [row(number, **changes) for number in numbers]
 
 
-def here(rows_kept: RowCache, *numbers: int) -> list[int]:
-    return [number for number in numbers if rows_kept.get(number) is not None]
+def cached(cache: RowCache, *numbers: int) -> list[int]:
+    return [number for number in numbers if cache.get(number) is not None]
 
 
-def load(rows_kept: RowCache, *numbers: int) -> Prefetch:
-    begun = rows_kept.start_prefetch("default", 1, numbers, 0.0)
-    assert begun is not None
-    return begun
+def start(cache: RowCache, *numbers: int) -> Prefetch:
+    prefetch = cache.start_prefetch("default", 1, numbers, 0.0)
+    assert prefetch is not None
+    return prefetch
 
 
 # ------------------------------------------------------------------- written
 
 
-def test_a_kept_row_is_found_and_a_dropped_one_must_be_read() -> None:
-    kept, (one, two) = cache(), rows(1, 2)
-    kept.store_written([one, two])
-    kept.remove([2, 3])
-    assert (kept.get(1), kept.get(2), kept.get(3)) == (one, None, None)
-    assert len(kept) == 1
+def test_a_cached_row_is_found_and_a_removed_one_is_not() -> None:
+    cache, (one, two) = new_cache(), rows(1, 2)
+    cache.store_written([one, two])
+    cache.remove([2, 3])
+    assert (cache.get(1), cache.get(2), cache.get(3)) == (one, None, None)
+    assert len(cache) == 1
 
 
-def test_the_last_version_of_a_row_is_the_one_that_is_found() -> None:
-    kept = cache()
-    kept.store_written(rows(1, 2))
+def test_the_last_version_of_a_row_is_found() -> None:
+    cache = new_cache()
+    cache.store_written(rows(1, 2))
     new = row(1, token=7, payload=b"longer than it was")
-    kept.store_written([new, row(3)])
-    assert kept.get(1) is new
-    assert here(kept, 1, 2, 3) == [1, 2, 3]
+    cache.store_written([new, row(3)])
+    assert cache.get(1) is new
+    assert cached(cache, 1, 2, 3) == [1, 2, 3]
 
 
-def test_a_full_pool_takes_nothing_new_and_keeps_what_it_has() -> None:
-    kept = cache(written_rows=3)
-    kept.store_written(rows(1, 2))
-    kept.store_written(rows(3, 4, 5))
-    assert here(kept, *range(1, 6)) == [1, 2, 3]
-    kept.store_written(rows(1, 9, token=5))
-    assert here(kept, *range(1, 10)) == [1, 2, 3]
-    assert [kept.get(1)] == rows(1, token=5)
+def test_a_full_pool_keeps_its_rows_and_accepts_no_new_ones() -> None:
+    cache = new_cache(written_rows=3)
+    cache.store_written(rows(1, 2))
+    cache.store_written(rows(3, 4, 5))
+    assert cached(cache, *range(1, 6)) == [1, 2, 3]
+    cache.store_written(rows(1, 9, token=5))
+    assert cached(cache, *range(1, 10)) == [1, 2, 3]
+    assert [cache.get(1)] == rows(1, token=5)
 
 
-def test_a_pool_is_full_as_well_when_it_has_all_the_rows_it_may_have() -> None:
-    kept = RowCache(Budget(1_000_000, 2), PrefetchBudget(1_000_000, 1), LongestPayloads())
-    kept.store_written(rows(1, 2, 3))
-    kept.store_prefetched(rows(4, 5))
-    assert here(kept, *range(1, 6)) == [1, 2, 4]
+def test_a_pool_with_its_maximum_of_rows_is_full() -> None:
+    cache = RowCache(Budget(1_000_000, 2), PrefetchBudget(1_000_000, 1), LongestPayloads())
+    cache.store_written(rows(1, 2, 3))
+    cache.store_prefetched(rows(4, 5))
+    assert cached(cache, *range(1, 6)) == [1, 2, 4]
 
 
-def test_a_row_that_outgrows_a_full_pool_is_forgotten_and_never_stale() -> None:
-    kept = cache(written_rows=3)
-    kept.store_written(rows(1, 2, 3))
-    kept.store_written([replace(row(2), metadata=b"m" * 100), row(3, token=9), row(1, payload=None)])
-    assert here(kept, 1, 2, 3) == [1, 3]
-    assert [kept.get(3)] == rows(3, token=9)
+def test_a_row_that_outgrows_a_full_pool_is_dropped_and_never_stale() -> None:
+    cache = new_cache(written_rows=3)
+    cache.store_written(rows(1, 2, 3))
+    cache.store_written([replace(row(2), metadata=b"m" * 100), row(3, token=9), row(1, payload=None)])
+    assert cached(cache, 1, 2, 3) == [1, 3]
+    assert [cache.get(3)] == rows(3, token=9)
 
 
-def test_a_row_loaded_ahead_that_outgrows_its_pool_is_forgotten_and_leaves_no_trace() -> None:
-    loaded = PrefetchBudget(2 * ONE, 10)
-    kept = RowCache(Budget(100 * ONE, 100), loaded, LongestPayloads())
-    kept.store_prefetched(rows(1, 2))
-    kept.store_written(rows(1, payload=b"longer"))
-    assert here(kept, 1, 2) == [2]
-    kept.store_written(rows(1))
-    assert loaded.items == 1
-    kept.remove([1, 2])
-    assert (loaded.items, loaded.bytes) == (0, 0)
+def test_a_prefetched_row_that_outgrows_its_pool_is_dropped_and_releases_its_room() -> None:
+    prefetched = PrefetchBudget(2 * ONE, 10)
+    cache = RowCache(Budget(100 * ONE, 100), prefetched, LongestPayloads())
+    cache.store_prefetched(rows(1, 2))
+    cache.store_written(rows(1, payload=b"longer"))
+    assert cached(cache, 1, 2) == [2]
+    cache.store_written(rows(1))
+    assert prefetched.items == 1
+    cache.remove([1, 2])
+    assert (prefetched.items, prefetched.bytes) == (0, 0)
 
 
-# -------------------------------------------------------------------- loaded
+# ------------------------------------------------------------------ prefetch
 
 
-def test_a_row_stays_in_the_pool_it_came_into() -> None:
-    written, loaded = Budget(100 * ONE, 100), PrefetchBudget(100 * ONE, 100)
-    kept = RowCache(written, loaded, LongestPayloads())
-    kept.store_prefetched(rows(1, 2))
-    kept.store_written(rows(2, 3, state=State.LEASED, payload=None))
+def test_a_row_stays_in_its_pool() -> None:
+    written, prefetched = Budget(100 * ONE, 100), PrefetchBudget(100 * ONE, 100)
+    cache = RowCache(written, prefetched, LongestPayloads())
+    cache.store_prefetched(rows(1, 2))
+    cache.store_written(rows(2, 3, state=State.LEASED, payload=None))
     assert (written.items, written.bytes) == (1, ROW_BYTES)
-    assert (loaded.items, loaded.bytes) == (2, ONE + ROW_BYTES)
-    kept.remove([1, 2, 3])
-    assert (written.bytes, loaded.bytes) == (0, 0)
+    assert (prefetched.items, prefetched.bytes) == (2, ONE + ROW_BYTES)
+    cache.remove([1, 2, 3])
+    assert (written.bytes, prefetched.bytes) == (0, 0)
 
 
-def test_a_row_that_was_dropped_comes_back_into_the_pool_that_it_comes_into() -> None:
-    written, loaded = Budget(100 * ONE, 100), PrefetchBudget(100 * ONE, 100)
-    kept = RowCache(written, loaded, LongestPayloads())
-    kept.store_prefetched(rows(1))
-    kept.remove([1])
-    kept.store_written(rows(1))
-    kept.remove([1])
-    assert (written.items, loaded.items) == (0, 0)
+def test_a_removed_row_may_return_into_the_other_pool() -> None:
+    written, prefetched = Budget(100 * ONE, 100), PrefetchBudget(100 * ONE, 100)
+    cache = RowCache(written, prefetched, LongestPayloads())
+    cache.store_prefetched(rows(1))
+    cache.remove([1])
+    cache.store_written(rows(1))
+    cache.remove([1])
+    assert (written.items, prefetched.items) == (0, 0)
 
 
-def test_what_is_here_already_is_newer_than_what_was_loaded() -> None:
-    kept = cache()
-    kept.store_written(rows(1, token=5))
-    kept.store_prefetched(rows(1, 2))
-    assert [kept.get(1), kept.get(2)] == [row(1, token=5), row(2)]
+def test_a_prefetched_row_does_not_replace_a_cached_one() -> None:
+    cache = new_cache()
+    cache.store_written(rows(1, token=5))
+    cache.store_prefetched(rows(1, 2))
+    assert [cache.get(1), cache.get(2)] == [row(1, token=5), row(2)]
 
 
-def test_only_what_is_not_here_is_loaded_in_the_order_asked_for() -> None:
-    kept = cache()
-    kept.store_written([row(1), row(2, payload=None)])
-    assert load(kept, 9, 1, 2, 5).numbers == [9, 2, 5]
-    assert kept.start_prefetch("default", 1, [9, 1], 0.0) is None
+def test_only_rows_without_a_cached_payload_are_read_in_the_given_order() -> None:
+    cache = new_cache()
+    cache.store_written([row(1), row(2, payload=None)])
+    assert start(cache, 9, 1, 2, 5).numbers == [9, 2, 5]
+    assert cache.start_prefetch("default", 1, [9, 1], 0.0) is None
 
 
-def test_no_more_is_loaded_than_there_is_room_for() -> None:
-    kept = cache(loaded_rows=3)
-    kept.finish_prefetch(load(kept, 1), rows(1))
-    assert load(kept, *range(2, 9)).numbers == [2, 3]
-    assert kept.start_prefetch("default", 1, [20], 0.0) is None
+def test_no_more_rows_are_read_than_there_is_room_for() -> None:
+    cache = new_cache(prefetched_rows=3)
+    cache.finish_prefetch(start(cache, 1), rows(1))
+    assert start(cache, *range(2, 9)).numbers == [2, 3]
+    assert cache.start_prefetch("default", 1, [20], 0.0) is None
 
 
-def test_room_set_aside_for_a_load_is_given_back_when_it_ends_or_fails() -> None:
-    kept = cache(loaded_rows=20)
+def test_the_reservation_of_a_prefetch_is_released_when_it_ends_or_fails() -> None:
+    cache = new_cache(prefetched_rows=20)
     for _ in range(30):
-        kept.cancel_prefetch(load(kept, 1))
-        kept.finish_prefetch(load(kept, 1), rows(1))
-        kept.remove([1])
+        cache.cancel_prefetch(start(cache, 1))
+        cache.finish_prefetch(start(cache, 1), rows(1))
+        cache.remove([1])
 
 
-def test_what_was_written_to_since_its_load_began_is_not_taken_from_the_load() -> None:
-    kept = cache(written_rows=0)
-    loading = load(kept, 1, 2, 3)
-    kept.store_written(rows(1, token=5))
-    kept.remove([2])
-    kept.finish_prefetch(loading, rows(1, 2, 3))
-    assert here(kept, 1, 2, 3) == [3]
+def test_rows_written_since_a_prefetch_began_are_not_stored_from_it() -> None:
+    cache = new_cache(written_rows=0)
+    prefetch = start(cache, 1, 2, 3)
+    cache.store_written(rows(1, token=5))
+    cache.remove([2])
+    cache.finish_prefetch(prefetch, rows(1, 2, 3))
+    assert cached(cache, 1, 2, 3) == [3]
 
 
-def test_a_later_load_does_not_make_a_former_one_trusted_again() -> None:
-    kept = cache(written_rows=0)
-    former = load(kept, 1)
-    kept.store_written(rows(1, token=5))
-    later = load(kept, 1)
-    kept.finish_prefetch(former, rows(1))
-    assert kept.get(1) is None
-    kept.finish_prefetch(later, rows(1, token=5))
-    assert [kept.get(1)] == rows(1, token=5)
+def test_a_later_prefetch_does_not_make_an_outdated_one_valid_again() -> None:
+    cache = new_cache(written_rows=0)
+    former = start(cache, 1)
+    cache.store_written(rows(1, token=5))
+    later = start(cache, 1)
+    cache.finish_prefetch(former, rows(1))
+    assert cache.get(1) is None
+    cache.finish_prefetch(later, rows(1, token=5))
+    assert [cache.get(1)] == rows(1, token=5)
 
 
-def test_a_row_without_its_payload_gets_it_from_a_load_and_stays_as_it_is() -> None:
-    kept = cache()
-    loading = load(kept, 1, 2)
-    kept.store_written([row(1, payload=None, token=5), row(2, payload=None, state=State.LEASED)])
-    kept.finish_prefetch(loading, rows(1, 2, payload=b"p"))
-    assert [kept.get(1)] == rows(1, payload=b"p", token=5)
-    assert [kept.get(2)] == rows(2, payload=None, state=State.LEASED)
+def test_a_cached_row_without_payload_gets_it_from_a_prefetch_and_stays_as_it_is() -> None:
+    cache = new_cache()
+    prefetch = start(cache, 1, 2)
+    cache.store_written([row(1, payload=None, token=5), row(2, payload=None, state=State.LEASED)])
+    cache.finish_prefetch(prefetch, rows(1, 2, payload=b"p"))
+    assert [cache.get(1)] == rows(1, payload=b"p", token=5)
+    assert [cache.get(2)] == rows(2, payload=None, state=State.LEASED)
 
 
-def test_a_cache_that_is_cleared_leaves_the_room_to_the_others() -> None:
-    written, loaded = Budget(2 * ONE, 100), PrefetchBudget(2 * ONE, 100)
-    one, other = RowCache(written, loaded, LongestPayloads()), RowCache(written, loaded, LongestPayloads())
+def test_a_cleared_cache_releases_its_room_for_the_others() -> None:
+    written, prefetched = Budget(2 * ONE, 100), PrefetchBudget(2 * ONE, 100)
+    one, other = RowCache(written, prefetched, LongestPayloads()), RowCache(written, prefetched, LongestPayloads())
     one.store_written(rows(1, 2))
-    one.finish_prefetch(load(one, 3), rows(3))
-    loading = load(one, 4)
+    one.finish_prefetch(start(one, 3), rows(3))
+    prefetch = start(one, 4)
     other.store_written(rows(1))
-    assert here(other, 1) == []
+    assert cached(other, 1) == []
     one.clear()
-    assert (loaded.items, loaded.bytes) == (0, 0)
-    one.finish_prefetch(loading, rows(4))
+    assert (prefetched.items, prefetched.bytes) == (0, 0)
+    one.finish_prefetch(prefetch, rows(4))
     assert len(one) == 0
     other.store_written(rows(1, 2))
     other.store_prefetched(rows(3, 4))
-    assert here(other, 1, 2, 3, 4) == [1, 2, 3, 4]
+    assert cached(other, 1, 2, 3, 4) == [1, 2, 3, 4]
 
 
-# ---------------------------------------------------------------- everything
+# --------------------------------------------------------------------- model
 
 numbers = st.lists(st.integers(1, 12), unique=True, max_size=6)
 sizes = st.integers(0, 300)
 
 
 class AgainstATable(RuleBasedStateMachine):
-    """A row that is here is the row in the table, and the budgets hold exactly what is here."""
+    """A cached row equals the row in the table, and the budgets count exactly the cached rows and the reservations."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.written, self.loaded = WrittenRowsBudget(8 * ROW_BYTES, 9), PrefetchBudget(5 * ROW_BYTES, 6)
-        self.caches = [RowCache(self.written, self.loaded, LongestPayloads()) for _ in range(2)]
+        self.written, self.prefetched = WrittenRowsBudget(8 * ROW_BYTES, 9), PrefetchBudget(5 * ROW_BYTES, 6)
+        self.caches = [RowCache(self.written, self.prefetched, LongestPayloads()) for _ in range(2)]
         self.tables: list[dict[int, Row]] = [{}, {}]
-        self.loads: list[tuple[int, Prefetch, list[Row]]] = []
+        self.prefetches: list[tuple[int, Prefetch, list[Row]]] = []
         self.stale: list[tuple[int, Prefetch]] = []
-        """Begun before the cache was cleared; they have no room set aside any more."""
+        """Prefetches that began before the cache was cleared, so they have no reservation any more."""
         self.token = 0
 
     def version(self, number: int, size: int, *, payload: bool) -> Row:
         self.token += 1
-        name = "default" if number % 2 else "other"
+        namespace = "default" if number % 2 else "other"
         content = b"p" * number if payload else None
-        return row(number, namespace=name, token=self.token, metadata=b"m" * size, payload=content)
+        return row(number, namespace=namespace, token=self.token, metadata=b"m" * size, payload=content)
 
     @rule(at=st.integers(0, 1), numbers=numbers, size=sizes, payload=st.booleans())
     def write(self, at: int, numbers: Iterable[int], size: int, payload: bool) -> None:
-        fresh = [self.version(number, size, payload=payload) for number in numbers]
-        self.caches[at].store_written(fresh)
-        self.tables[at].update({row.id: row for row in fresh})
+        written = [self.version(number, size, payload=payload) for number in numbers]
+        self.caches[at].store_written(written)
+        self.tables[at].update({row.id: row for row in written})
 
     @rule(at=st.integers(0, 1), numbers=numbers)
     def delete(self, at: int, numbers: list[int]) -> None:
@@ -230,60 +230,62 @@ class AgainstATable(RuleBasedStateMachine):
             self.tables[at].pop(number, None)
 
     @rule(at=st.integers(0, 1), numbers=numbers)
-    def begin_load(self, at: int, numbers: list[int]) -> None:
-        begun = self.caches[at].start_prefetch("default", 1, [number for number in numbers if number % 2], 0.0)
-        if begun is not None:
-            self.loads.append((at, begun, []))
+    def start_prefetch(self, at: int, numbers: list[int]) -> None:
+        prefetch = self.caches[at].start_prefetch("default", 1, [number for number in numbers if number % 2], 0.0)
+        if prefetch is not None:
+            self.prefetches.append((at, prefetch, []))
 
-    @precondition(lambda self: self.loads)
+    @precondition(lambda self: self.prefetches)
     @rule(read=st.booleans())
     def read_or_end(self, read: bool) -> None:
-        at, begun, found = self.loads[0]
+        at, prefetch, found = self.prefetches[0]
         if read or not found:
             found[:] = [
                 replace(self.tables[at][number], payload=b"p" * number)
-                for number in begun.numbers
+                for number in prefetch.numbers
                 if number in self.tables[at]
             ]
         if not read:
-            self.caches[at].finish_prefetch(begun, found)
-            self.loads.pop(0)
+            self.caches[at].finish_prefetch(prefetch, found)
+            self.prefetches.pop(0)
 
     @rule()
     def clear(self) -> None:
-        for kept in self.caches:
-            kept.clear()
-        self.stale += [(at, begun) for at, begun, _ in self.loads]
-        self.loads.clear()
-        assert (self.written.bytes, self.loaded.bytes) == (0, 0)
-        assert (self.written.items, self.loaded.items) == (0, 0)
+        for cache in self.caches:
+            cache.clear()
+        self.stale += [(at, prefetch) for at, prefetch, _ in self.prefetches]
+        self.prefetches.clear()
+        assert (self.written.bytes, self.prefetched.bytes) == (0, 0)
+        assert (self.written.items, self.prefetched.items) == (0, 0)
 
     @precondition(lambda self: self.stale)
     @rule(read=st.booleans())
     def end_stale(self, read: bool) -> None:
-        at, begun = self.stale.pop()
+        at, prefetch = self.stale.pop()
         if read:
             table = self.tables[at]
-            found = [replace(table[n], payload=b"p" * n) for n in begun.numbers if n in table]
-            self.caches[at].finish_prefetch(begun, found)
+            found = [replace(table[n], payload=b"p" * n) for n in prefetch.numbers if n in table]
+            self.caches[at].finish_prefetch(prefetch, found)
         else:
-            self.caches[at].cancel_prefetch(begun)
+            self.caches[at].cancel_prefetch(prefetch)
 
     @invariant()
-    def what_is_here_is_in_the_table(self) -> None:
-        for kept, table in zip(self.caches, self.tables, strict=True):
-            found = [found for number in range(1, 13) if (found := kept.get(number)) is not None]
-            assert len(found) == len(kept)
+    def cached_rows_are_in_the_table(self) -> None:
+        for cache, table in zip(self.caches, self.tables, strict=True):
+            found = [found for number in range(1, 13) if (found := cache.get(number)) is not None]
+            assert len(found) == len(cache)
             for one in found:
                 assert replace(one, payload=None) == replace(table[one.id], payload=None)
 
     @invariant()
-    def the_budgets_hold_what_is_here(self) -> None:
-        found = [row for kept in self.caches for number in range(1, 13) if (row := kept.get(number)) is not None]
-        claimed = sum(begun.reserved_bytes for _, begun, _ in self.loads)
-        assert self.written.bytes + self.loaded.bytes == size_of(found) + claimed
-        assert self.written.items + self.loaded.items == len(found) + sum(len(b.numbers) for _, b, _ in self.loads)
-        for budget in (self.written, self.loaded):
+    def the_budgets_count_what_is_cached_or_reserved(self) -> None:
+        found = [row for cache in self.caches for number in range(1, 13) if (row := cache.get(number)) is not None]
+        reserved = sum(prefetch.reserved_bytes for _, prefetch, _ in self.prefetches)
+        assert self.written.bytes + self.prefetched.bytes == size_of(found) + reserved
+        assert self.written.items + self.prefetched.items == len(found) + sum(
+            len(prefetch.numbers) for _, prefetch, _ in self.prefetches
+        )
+        for budget in (self.written, self.prefetched):
             assert 0 <= budget.bytes <= budget.bytes_max
             assert 0 <= budget.items <= budget.items_max
 

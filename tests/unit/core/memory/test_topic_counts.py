@@ -1,4 +1,4 @@
-"""Items by topic and state, against a plain count of items."""
+"""Items by topic and state, compared with a plain count."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def check(counts: TopicCounts, plain: Counter[tuple[TopicName, State]]) -> None:
         assert [counts.count(topic, state) for state in State] == [plain[topic, state] for state in State]
         assert (topic in counts) == any(plain[topic, state] for state in State)
     for namespace in ("n", "m", "none"):
-        here = [topic[1] for topic in (A, B, OTHER) if topic[0] == namespace and topic in counts]
-        assert sorted(counts.topic_names(namespace)) == here
+        expected = [topic[1] for topic in (A, B, OTHER) if topic[0] == namespace and topic in counts]
+        assert sorted(counts.topic_names(namespace)) == expected
     assert len(counts) == sum(topic in counts for topic in (A, B, OTHER))
     assert [counts.totals[state] for state in State] == [
         sum(plain[topic, state] for topic in (A, B, OTHER)) for state in State
@@ -33,44 +33,45 @@ def check(counts: TopicCounts, plain: Counter[tuple[TopicName, State]]) -> None:
 
 
 @given(changes, changes, changes, changes)
-def test_counts_are_those_of_the_table_and_of_the_changes_since_they_began(
-    lost: list[tuple[TopicName, State, int]],
-    before: list[tuple[TopicName, State, int]],
-    found: list[tuple[TopicName, State, int]],
-    afterwards: list[tuple[TopicName, State, int]],
+def test_counts_are_the_initial_counts_plus_the_changes_since(
+    discarded: list[tuple[TopicName, State, int]],
+    early: list[tuple[TopicName, State, int]],
+    initial: list[tuple[TopicName, State, int]],
+    late: list[tuple[TopicName, State, int]],
 ) -> None:
     counts = TopicCounts()
     plain: Counter[tuple[TopicName, State]] = Counter()
-    for topic, state, by in lost:
-        counts.add(topic, state, by)
+    for topic, state, delta in discarded:
+        counts.add(topic, state, delta)
     counts.restart_initial()
-    for topic, state, by in before:
-        counts.add(topic, state, by)
-        plain[topic, state] += by
+    for topic, state, delta in early:
+        counts.add(topic, state, delta)
+        plain[topic, state] += delta
     check(counts, plain)
     assert counts.is_lagging
-    counts.complete_initial(found)
-    for topic, state, by in found:
-        plain[topic, state] += by
+    counts.complete_initial(initial)
+    for topic, state, delta in initial:
+        plain[topic, state] += delta
     assert not counts.is_lagging
     check(counts, plain)
-    many: Counter[tuple[str, str, State]] = Counter()
-    for topic, state, by in afterwards:
-        many[(*topic, state)] += by
-        plain[topic, state] -= by
-    counts.add_all(many, -1)
+    deltas: Counter[tuple[str, str, State]] = Counter()
+    for topic, state, delta in late:
+        deltas[(*topic, state)] += delta
+        plain[topic, state] -= delta
+    counts.add_all(deltas, -1)
     check(counts, plain)
-    counts.move_all(many, State.LEASED)
-    for topic, state, by in afterwards:
-        plain[topic, state] -= by
-        plain[topic, State.LEASED] += by
+    counts.move_all(deltas, State.LEASED)
+    for topic, state, delta in late:
+        plain[topic, state] -= delta
+        plain[topic, State.LEASED] += delta
     check(counts, plain)
-    gone, none = counts.emptied_topics(many, State.READY)
-    assert set(gone) == {spot[:2] for spot in many if not any(plain[spot[:2], state] for state in State)}
-    assert set(none) == {spot[:2] for spot in many if not plain[spot[:2], State.READY]} - set(gone)
+    ended, none_ready = counts.emptied_topics(deltas, State.READY)
+    changed = {(namespace, topic) for namespace, topic, _ in deltas}
+    assert set(ended) == {topic for topic in changed if not any(plain[topic, state] for state in State)}
+    assert set(none_ready) == {topic for topic in changed if not plain[topic, State.READY]} - set(ended)
 
 
-def test_a_topic_is_there_while_it_has_an_item_in_any_state() -> None:
+def test_a_topic_exists_while_it_has_an_item_in_any_state() -> None:
     counts = TopicCounts()
     counts.complete_initial([])
     counts.add(A, State.READY, 1)
@@ -82,7 +83,7 @@ def test_a_topic_is_there_while_it_has_an_item_in_any_state() -> None:
     assert A not in counts
 
 
-def test_changes_before_the_tables_counts_may_be_negative_and_are_made_good_by_them() -> None:
+def test_counts_may_be_negative_until_the_initial_counts_are_added() -> None:
     counts = TopicCounts()
     counts.add_all({(*A, State.READY): 2}, -1)
     counts.add_all({(*A, State.LEASED): 2}, 1)

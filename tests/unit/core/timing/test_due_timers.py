@@ -1,4 +1,4 @@
-"""The watermark rule and the moments of scans."""
+"""The watermark of due timers, and the times of scans."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_watermark_never_goes_back() -> None:
     assert timers.watermark_ms == 100
 
 
-def test_a_due_below_the_watermark_is_lifted_to_it() -> None:
+def test_a_due_below_the_watermark_is_raised_to_it() -> None:
     timers = DueTimers(1_000)
     assert timers.raise_to_watermark(5) == 5
     timers.on_scan_completed(100, None, swept=True)
@@ -36,7 +36,7 @@ def test_the_next_scan_is_at_the_earliest_due_that_was_written() -> None:
     assert timers.next_scan_ms() == 300
 
 
-def test_a_scan_that_left_something_keeps_the_watermark_and_comes_again_after_a_pause() -> None:
+def test_an_incomplete_scan_keeps_the_watermark_and_is_repeated_after_a_pause() -> None:
     timers = DueTimers(1_000)
     timers.on_scan_completed(100, next_due_ms=None, swept=True)
     timers.on_scan_incomplete(350, next_due_ms=900, swept=False)
@@ -47,7 +47,7 @@ def test_a_scan_that_left_something_keeps_the_watermark_and_comes_again_after_a_
     assert timers.next_scan_ms() == 400
 
 
-def test_a_sweep_that_left_something_is_tried_again_as_a_sweep() -> None:
+def test_an_incomplete_sweep_is_repeated_as_a_sweep() -> None:
     timers = DueTimers(1_000)
     timers.on_scan_completed(100, next_due_ms=None, swept=True)
     timers.on_scan_incomplete(1_300, next_due_ms=None, swept=True)
@@ -56,7 +56,7 @@ def test_a_sweep_that_left_something_is_tried_again_as_a_sweep() -> None:
     assert timers.scan_lower_bound_ms(1_300) is None
 
 
-def test_nothing_due_means_waiting_for_the_sweep() -> None:
+def test_without_due_rows_the_next_scan_is_the_sweep() -> None:
     timers = DueTimers(1_000)
     timers.on_scan_completed(100, next_due_ms=None, swept=True)
     assert timers.next_scan_ms() == 1_100

@@ -1,4 +1,4 @@
-"""A shard's own time: monotonic, of bounded rate, following the database's clock whatever that does."""
+"""The shard clock: monotonic, of bounded rate, and following the database's clock even if that jumps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLEW = 50
 
 
 class Clocks:
-    """A steady clock and a database's, both moved by hand."""
+    """A steady clock and a database's clock, which tests advance."""
 
     def __init__(self, database_ms: int = START_MS) -> None:
         self.steady_ms = 5_000
@@ -30,17 +30,17 @@ class Clocks:
         self.database_ms += ms
 
     def sample(self, time: ShardClock, there_ms: int = 0, back_ms: int = 0) -> None:
-        asked_ms = time.now_ms()
+        requested_at_ms = time.now_ms()
         self.pass_ms(there_ms)
-        seen_ms = self.database_ms
+        database_ms = self.database_ms
         self.pass_ms(back_ms)
-        time.on_database_time(seen_ms, asked_ms)
+        time.on_database_time(database_ms, requested_at_ms)
 
 
 steps = st.tuples(
     st.integers(0, 20_000),  # time passes
     st.one_of(st.just(0), st.integers(-50 * HOUR_MS, 50 * HOUR_MS)),  # the database's clock steps
-    st.tuples(st.integers(0, 500), st.integers(0, 500)),  # a sample's way there and back
+    st.tuples(st.integers(0, 500), st.integers(0, 500)),  # a sample's request and response times
 )
 
 
@@ -50,14 +50,14 @@ def test_it_never_goes_back_and_never_runs_faster_or_slower_than_its_bound(
 ) -> None:
     clocks = Clocks()
     time = clocks.time(START_MS + apart_ms, slew)
-    was_ms, was_steady_ms = time.now_ms(), clocks.steady_ms
+    last_ms, last_steady_ms = time.now_ms(), clocks.steady_ms
 
     def check() -> None:
-        nonlocal was_ms, was_steady_ms
-        now_ms, passed_ms = time.now_ms(), clocks.steady_ms - was_steady_ms
-        assert passed_ms * (1_000 - slew) // 1_000 - 1 <= now_ms - was_ms <= passed_ms * (1_000 + slew) // 1_000 + 1
-        assert now_ms >= was_ms
-        was_ms, was_steady_ms = now_ms, clocks.steady_ms
+        nonlocal last_ms, last_steady_ms
+        now_ms, passed_ms = time.now_ms(), clocks.steady_ms - last_steady_ms
+        assert passed_ms * (1_000 - slew) // 1_000 - 1 <= now_ms - last_ms <= passed_ms * (1_000 + slew) // 1_000 + 1
+        assert now_ms >= last_ms
+        last_ms, last_steady_ms = now_ms, clocks.steady_ms
 
     for passed_ms, step_ms, (there_ms, back_ms) in moves:
         clocks.pass_ms(passed_ms)
@@ -68,7 +68,7 @@ def test_it_never_goes_back_and_never_runs_faster_or_slower_than_its_bound(
 
 
 @given(st.integers(-48 * HOUR_MS, 48 * HOUR_MS), st.integers(0, 300), st.integers(0, 300))
-def test_after_a_step_of_hours_it_comes_back_to_the_databases_clock(step_ms: int, there_ms: int, back_ms: int) -> None:
+def test_after_a_step_of_hours_it_returns_to_the_database_s_clock(step_ms: int, there_ms: int, back_ms: int) -> None:
     clocks = Clocks()
     time = clocks.time()
     clocks.database_ms += step_ms
@@ -81,7 +81,7 @@ def test_after_a_step_of_hours_it_comes_back_to_the_databases_clock(step_ms: int
     assert abs(time.now_and_offset_ms()[1]) <= there_ms + back_ms + 1
 
 
-def test_it_works_a_difference_off_at_its_rate_and_then_runs_as_the_steady_clock_does() -> None:
+def test_it_corrects_a_difference_at_its_rate_and_then_runs_like_the_steady_clock() -> None:
     clocks = Clocks()
     time = clocks.time(START_MS - 100)
     assert time.now_and_offset_ms()[1] == -100
@@ -93,7 +93,7 @@ def test_it_works_a_difference_off_at_its_rate_and_then_runs_as_the_steady_clock
     assert time.now_and_offset_ms()[1] == 0
 
 
-def test_a_difference_smaller_than_the_samples_uncertainty_is_not_worked_off() -> None:
+def test_a_difference_below_the_uncertainty_of_the_sample_is_not_corrected() -> None:
     clocks = Clocks()
     time = clocks.time()
     clocks.sample(time, there_ms=400, back_ms=400)
@@ -102,7 +102,7 @@ def test_a_difference_smaller_than_the_samples_uncertainty_is_not_worked_off() -
     assert time.now_and_offset_ms()[1] == 0
 
 
-def test_a_slow_sample_does_not_make_it_forget_what_it_knew() -> None:
+def test_a_slow_sample_does_not_discard_the_former_estimate() -> None:
     clocks = Clocks()
     time = clocks.time(START_MS - 1_000)
     clocks.sample(time, there_ms=3_000, back_ms=3_000)
@@ -119,7 +119,7 @@ def test_frequent_samples_lose_nothing_to_rounding() -> None:
     assert time.now_ms() == clocks.database_ms
 
 
-def test_time_that_the_machine_slept_counts() -> None:
+def test_time_counts_while_the_machine_sleeps() -> None:
     clocks = Clocks()
     time = clocks.time()
     clocks.pass_ms(8 * HOUR_MS)
@@ -127,9 +127,7 @@ def test_time_that_the_machine_slept_counts() -> None:
 
 
 @given(st.integers(-HOUR_MS, HOUR_MS), st.integers(1, 500), st.integers(0, 10_000), st.integers(-10, 2 * HOUR_MS))
-def test_a_wait_ends_when_the_time_has_come_and_not_a_millisecond_later(
-    apart_ms: int, slew: int, before_ms: int, ahead_ms: int
-) -> None:
+def test_a_wait_ends_exactly_at_its_time(apart_ms: int, slew: int, before_ms: int, ahead_ms: int) -> None:
     clocks = Clocks()
     time = clocks.time(START_MS + apart_ms, slew)
     clocks.pass_ms(before_ms)
@@ -143,26 +141,26 @@ def test_a_wait_ends_when_the_time_has_come_and_not_a_millisecond_later(
     assert time.now_ms() >= until_ms
 
 
-def test_a_new_shard_starts_with_the_databases_clock() -> None:
+def test_a_new_shard_starts_at_the_database_s_clock() -> None:
     assert initial_time_ms(START_MS, 0, 0, 500) == START_MS
 
 
-def test_a_new_owner_goes_on_from_where_the_former_was_though_the_databases_clock_is_hours_off() -> None:
+def test_a_new_owner_continues_the_former_owner_s_time_even_if_the_database_s_clock_is_hours_off() -> None:
     saved_ms = START_MS + 3 * HOUR_MS
     assert initial_time_ms(START_MS + 700, saved_ms, 3 * HOUR_MS, 0) == saved_ms + 700
 
 
-def test_a_new_owner_is_never_behind_what_the_former_saved() -> None:
+def test_a_new_owner_never_starts_before_the_saved_time() -> None:
     assert initial_time_ms(START_MS - HOUR_MS, START_MS, 0, 500) == START_MS
 
 
 @given(st.integers(0, 10_000), st.integers(-500, 500))
-def test_no_lease_ends_early_by_another_servers_clock(passed_ms: int, apart_ms: int) -> None:
-    truly_ms = START_MS + passed_ms
-    assert START_MS <= initial_time_ms(truly_ms + apart_ms, START_MS, 0, 500) <= max(START_MS, truly_ms)
+def test_no_lease_ends_early_because_another_server_has_another_clock(passed_ms: int, apart_ms: int) -> None:
+    true_ms = START_MS + passed_ms
+    assert START_MS <= initial_time_ms(true_ms + apart_ms, START_MS, 0, 500) <= max(START_MS, true_ms)
 
 
-def test_it_is_fast_while_it_catches_up_with_the_databases_clock_and_no_longer() -> None:
+def test_it_catches_up_only_while_it_is_behind_the_database_s_clock() -> None:
     clocks = Clocks()
     time = clocks.time(START_MS - 100)
     assert time.is_catching_up
