@@ -1,8 +1,7 @@
-"""The plain flush: what a batch must come to, entry by entry.
+"""The plain flush: the specification of the outcome of a batch, entry by entry.
 
-`plain_flush` asks the table of an item's life about one entry after the other.
-`after` is the table that a decision leaves, made as a store makes it. Knows
-nothing of columns.
+`plain_flush` applies the transition table to one entry after the other.
+`table_after` applies a decision to a table as a store does. Knows nothing of columns.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transit
 
 
 def make_row(number: int = 1, **changes: Any) -> Row:
-    """A READY row of namespace `n`, never delivered."""
+    """Return a READY row of namespace `n` that was never delivered."""
     row = Row(
         id=number,
         namespace="n",
@@ -45,7 +44,7 @@ def make_row(number: int = 1, **changes: Any) -> Row:
 
 
 def make_item(**changes: Any) -> NewItem:
-    """An item to enqueue into namespace `n`, ready at once."""
+    """Return a new item of namespace `n` that is ready at once."""
     item = NewItem(
         namespace="n",
         topic="t",
@@ -63,7 +62,7 @@ def make_item(**changes: Any) -> NewItem:
 
 
 def make_keyed_item(key: bytes, digest: bytes = b"one", **changes: Any) -> KeyedItem:
-    """The same with a key."""
+    """Return an item like `make_item`, with an idempotency key."""
     return KeyedItem(**asdict(make_item(**changes)), idempotency_key=key, digest=digest)
 
 
@@ -73,7 +72,7 @@ def keys_of(numbers: Iterable[int]) -> list[OrderKey]:
 
 @dataclass
 class PlainOutcome:
-    """The tables after a flush, what each part's entries are told, and what each claim gets."""
+    """The tables after a flush, the results of each part, and the rows of each direct delivery."""
 
     table: dict[int, Row]
     keys: dict[KeyName, IdempotencyKey]
@@ -88,33 +87,33 @@ def plain_flush(
     context: FlushContext,
     watermark_ms: int | None,
 ) -> PlainOutcome:
-    """Judges every entry of a batch by its row, or its key's, one after the other."""
-    after = dict(table)
-    named = dict(keys)
+    """Decide every entry of a batch by its row, or the record of its key, one after the other."""
+    rows = dict(table)
+    records = dict(keys)
     results: list[list[Any]] = []
-    woken: set[int] = set()
+    newly_ready: set[int] = set()
 
-    def lifted(row: Row) -> Row:
+    def above_watermark(row: Row) -> Row:
         if row.due_ms is None or watermark_ms is None:
             return row
         return replace(row, due_ms=max(row.due_ms, watermark_ms))
 
     def apply(event: Event) -> Transition:
-        verdict = apply_event(event, after.get(event.id), context)
-        if verdict.effect is Effect.DELETED:
-            del after[event.id]
-        elif verdict.row is not None:
-            after[event.id] = lifted(verdict.row)
-            if event.kind is EventKind.DUE and verdict.row.state is State.READY:
-                woken.add(event.id)
-        return verdict
+        transition = apply_event(event, rows.get(event.id), context)
+        if transition.effect is Effect.DELETED:
+            del rows[event.id]
+        elif transition.row is not None:
+            rows[event.id] = above_watermark(transition.row)
+            if event.kind is EventKind.DUE and transition.row.state is State.READY:
+                newly_ready.add(event.id)
+        return transition
 
-    def claimed(number: int, lease_ms: int | None) -> Row | None:
-        """What is new, or was due and has become READY just now."""
-        return leased(Event(EventKind.DELIVER, number, lease_ms=lease_ms)) if number in woken else None
+    def deliver_directly(number: int, lease_ms: int | None) -> Row | None:
+        """Lease an item that is new, or became READY in this batch."""
+        return leased(Event(EventKind.DELIVER, number, lease_ms=lease_ms)) if number in newly_ready else None
 
     def leased(event: Event) -> Row | None:
-        return after[event.id] if apply(event).row is not None else None
+        return rows[event.id] if apply(event).row is not None else None
 
     for acks in batch.acks:
         work = acks.work
@@ -127,43 +126,46 @@ def plain_flush(
         lease_ms = hand_out.work.lease_ms
         results.append([leased(Event(EventKind.DELIVER, n, lease_ms=lease_ms)) for n in hand_out.numbers])
     for inserts in batch.inserts:
-        told: list[Any] = []
+        part_results: list[Any] = []
         for place in range(inserts.start, inserts.stop):
             number, item = inserts.work.numbers[place], inserts.work.items[place]
             if isinstance(item, KeyedItem):
                 name = (item.namespace, item.idempotency_key)
-                first = named.get(name)
-                if first is not None and first.until_ms > context.now_ms:
-                    told.append(first.item_id if first.digest == item.digest else KeyConflict(""))
+                record = records.get(name)
+                if record is not None and record.until_ms > context.now_ms:
+                    part_results.append(record.item_id if record.digest == item.digest else KeyConflict(""))
                     continue
                 until_ms = context.now_ms + context.retry_policies[item.namespace].key_window_ms
-                named[name] = IdempotencyKey(*name, number, item.digest, until_ms)
-            after[number] = lifted(new_row(item, number, context.now_ms))
-            woken.add(number)
-            told.append(None)
-        results.append(told)
-    for recalls in batch.replay_lookups:
-        told = []
-        for place in range(recalls.start, recalls.stop):
-            recall = recalls.work
-            first = named.get((recall.namespace, recall.keys[place]))
-            if first is None or first.until_ms <= context.now_ms:
-                told.append(recall.refusals[place])
+                records[name] = IdempotencyKey(*name, number, item.digest, until_ms)
+            rows[number] = above_watermark(new_row(item, number, context.now_ms))
+            newly_ready.add(number)
+            part_results.append(None)
+        results.append(part_results)
+    for lookups in batch.replay_lookups:
+        part_results = []
+        for place in range(lookups.start, lookups.stop):
+            lookup = lookups.work
+            record = records.get((lookup.namespace, lookup.keys[place]))
+            if record is None or record.until_ms <= context.now_ms:
+                part_results.append(lookup.refusals[place])
             else:
-                told.append(first.item_id if first.digest == recall.digests[place] else KeyConflict(""))
-        results.append(told)
-    got = [[claimed(number, claim.lease_ms) for number in claim.numbers] for claim in batch.direct_deliveries]
-    return PlainOutcome(after, named, results, got)
+                part_results.append(record.item_id if record.digest == lookup.digests[place] else KeyConflict(""))
+        results.append(part_results)
+    directly_leased = [
+        [deliver_directly(number, delivery.lease_ms) for number in delivery.numbers]
+        for delivery in batch.direct_deliveries
+    ]
+    return PlainOutcome(rows, records, results, directly_leased)
 
 
 def table_after(decision: Decision, table: Mapping[int, Row]) -> dict[int, Row]:
-    """The table when a decision is written: absolute values, whatever the rows were."""
+    """Return the table after a decision is written. The decision holds absolute values."""
     rows = dict(table)
-    for gone in decision.deleted.values():
-        for row in gone:
+    for deleted in decision.deleted.values():
+        for row in deleted:
             del rows[row.id]
-    for (due_ms, token, attempt), ids in decision.leases.items():
-        for number in ids:
+    for (due_ms, token, attempt), numbers in decision.leases.items():
+        for number in numbers:
             rows[number] = replace(rows[number], state=State.LEASED, due_ms=due_ms, token=token, attempt=attempt)
     for _, _, row in decision.changed:
         rows[row.id] = row
@@ -174,22 +176,22 @@ def table_after(decision: Decision, table: Mapping[int, Row]) -> dict[int, Row]:
 
 
 def keys_after(decision: Decision, keys: Mapping[KeyName, IdempotencyKey]) -> dict[KeyName, IdempotencyKey]:
-    """The table of keys when a decision is written: new rows must not be there, others must."""
-    rows = dict(keys)
-    for namespace, found in decision.keys.items():
-        for key, row in found.items():
-            assert (namespace, key) == (row.namespace, row.key)
-            assert (namespace, key) not in rows
-            rows[namespace, key] = row
-    for namespace, found in decision.keys_replaced.items():
-        for key, row in found.items():
+    """Return the key records after a decision is written. Checks that new ones do not exist and replaced ones do."""
+    records = dict(keys)
+    for namespace, new in decision.keys.items():
+        for key, record in new.items():
+            assert (namespace, key) == (record.namespace, record.key)
+            assert (namespace, key) not in records
+            records[namespace, key] = record
+    for namespace, replaced in decision.keys_replaced.items():
+        for key, record in replaced.items():
             assert (namespace, key) in keys
-            rows[namespace, key] = row
-    return rows
+            records[namespace, key] = record
+    return records
 
 
 def is_same_result(result: Any, expected: Any) -> bool:
-    """Two results say the same to a caller: errors are compared by what they are."""
+    """Return whether two results mean the same to a caller. Errors are compared by type."""
     if isinstance(result, Transition) and isinstance(expected, Transition):
         return (result.effect, type(result.error), result.already_gone) == (
             expected.effect,

@@ -1,7 +1,7 @@
-"""The plain intake, and short ways to make works and to read batches.
+"""The plain intake, and helpers to make works and to read batches.
 
-`PlainIntake` is a list of single entries, first come first served; it says what
-a flush may take, not what it must. Knows nothing of lanes' shares or turns.
+`PlainIntake` is a list of single entries, first in, first out. It says which entries
+a flush may take, not which it must. Knows nothing of the shares of lanes, or of turns.
 """
 
 from __future__ import annotations
@@ -69,46 +69,46 @@ def lanes_of(batch: Batch) -> Counter[Lane]:
 
 
 def is_within(parts: list[Part[Any]], bytes_max: int) -> bool:
-    """Not more bytes than that, or all of them of one entry."""
+    """Return whether the parts have at most `bytes_max` bytes, or a single entry has all bytes."""
     sizes = [work.size(place, place + 1) + work.read_bytes for work, place in entries_of(parts)]
     return sum(sizes) <= bytes_max or sum(map(bool, sizes)) == 1
 
 
 def sealed(queue: Intake) -> Batch:
-    """A flush that is written at once."""
+    """Return the next batch, as written at once."""
     batch = queue.seal()
     queue.on_flush_ended(batch)
     return batch
 
 
 class Caller:
-    """Makes works and counts how often each was told that it is finished."""
+    """Makes works and counts how often each of them called back."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
 
-    def _finished(self) -> Any:
+    def _new_callback(self) -> Any:
         place = len(self.calls)
         self.calls.append(0)
 
-        def finished() -> None:
+        def on_finished() -> None:
             self.calls[place] += 1
 
-        return finished
+        return on_finished
 
     def acks(self, *numbers: int, namespace: str = "n", token: int = 1) -> Acks:
-        return Acks(namespace, numbers, [token] * len(numbers), self._finished())
+        return Acks(namespace, numbers, [token] * len(numbers), self._new_callback())
 
     def events(self, kind: EventKind, *numbers: int, namespace: str = "n", metadata: bytes | None = None) -> Events:
-        return Events(namespace, [Event(kind, number, metadata=metadata) for number in numbers], self._finished())
+        return Events(namespace, [Event(kind, number, metadata=metadata) for number in numbers], self._new_callback())
 
     def hand_out(self, *numbers: int, namespace: str = "n", read_bytes: int = 0) -> HandOut:
         spans: list[tuple[TopicName, list[OrderKey]]] = [((namespace, "t"), keys_of(numbers))]
-        return HandOut(namespace, spans, None, read_bytes, self._finished())
+        return HandOut(namespace, spans, None, read_bytes, self._new_callback())
 
     def inserts(self, first: int, *sizes: int, namespace: str = "n") -> Inserts:
         items = [make_item(namespace=namespace, payload=bytes(size)) for size in sizes]
-        return Inserts(namespace, items, first, self._finished())
+        return Inserts(namespace, items, first, self._new_callback())
 
 
 @dataclass(slots=True, eq=False)
@@ -133,38 +133,38 @@ def entries_of(parts: Iterable[Part[Any]]) -> list[tuple[Work, int]]:
 
 @dataclass
 class PlainIntake:
-    """What waits, in the order in which it came, and the ids that are being written."""
+    """The waiting entries in order of submission, and the numbers that are being written."""
 
     waiting: list[Entry] = field(default_factory=list)
-    flying: set[int] = field(default_factory=set)
+    in_flight: set[int] = field(default_factory=set)
 
     def submit(self, work: Work) -> None:
         self.waiting += [Entry(work, place) for place in range(len(work))]
 
     def withdraw(self, work: Work, places: list[int]) -> None:
-        """Somebody waits no more for these; nothing else of the work may wait."""
-        mine = [entry for entry in self.waiting if entry.work is work]
-        assert [entry.place for entry in mine] == places
+        """Remove the entries of an abandoned work. Checks that they are all that waits of it."""
+        entries = [entry for entry in self.waiting if entry.work is work]
+        assert [entry.place for entry in entries] == places
         self.waiting = [entry for entry in self.waiting if entry.work is not work]
 
     def may_seal(self) -> list[Entry]:
-        """The first on each id that is not being written, and every insert."""
-        seen = set(self.flying)
-        found: list[Entry] = []
+        """Return every insert, and the first event on each number that is not being written."""
+        busy = set(self.in_flight)
+        allowed: list[Entry] = []
         for entry in self.waiting:
             if not entry.is_event:
-                found.append(entry)
-            elif entry.number not in seen:
-                seen.add(entry.number)
-                found.append(entry)
-        return found
+                allowed.append(entry)
+            elif entry.number not in busy:
+                busy.add(entry.number)
+                allowed.append(entry)
+        return allowed
 
     def seal(self, batch: Batch) -> None:
-        """A flush took these: it must have been allowed to."""
+        """Remove the entries of a batch. Raises KeyError if one of them was not allowed in it."""
         allowed = {(entry.work, entry.place): entry for entry in self.may_seal()}
-        taken = [allowed.pop(entry) for entry in entries_of(batch.parts)]
-        self.waiting = [entry for entry in self.waiting if entry not in taken]
-        self.flying |= {entry.number for entry in taken if entry.is_event}
+        sealed_entries = [allowed.pop(entry) for entry in entries_of(batch.parts)]
+        self.waiting = [entry for entry in self.waiting if entry not in sealed_entries]
+        self.in_flight |= {entry.number for entry in sealed_entries if entry.is_event}
 
     def on_flush_ended(self) -> None:
-        self.flying.clear()
+        self.in_flight.clear()

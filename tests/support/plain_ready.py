@@ -1,9 +1,8 @@
-"""The ready index in its plainest form: the specification of the fast one.
+"""The plain ready index: the specification of the fast one.
 
-Per topic a sorted list of keys with a boundary, changed key by key; a refill
-reads the table as it is at that moment, with nothing beside it. Always true:
-a window holds exactly the topic's READY keys at or below its boundary that are
-not reserved.
+Holds a sorted list of keys with a boundary per topic, and changes it key by key. A
+refill reads the table at once, without concurrent changes. Always true: a window
+holds exactly the topic's READY keys at or below its boundary that are not reserved.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from foqs.core.memory.ready_index import BELOW_ALL
 
 
 class PlainReady:
-    """READY keys of one shard, at most `window_keys_max` for a topic."""
+    """The READY keys of one shard, at most `window_keys_max` per topic."""
 
     def __init__(self, window_keys_max: int) -> None:
         self._window_keys_max = window_keys_max
@@ -48,7 +47,7 @@ class PlainReady:
             self.windows[topic].remove(key)
 
     def reserve(self, topic: TopicName, key: OrderKey) -> None:
-        """Reserves a READY key, whether it is in the window or not."""
+        """Reserve a READY key, whether it is in the window or not."""
         if key in self.windows.get(topic, []):
             self.windows[topic].remove(key)
         self.reserved[order_key_number(key)] = key
@@ -57,14 +56,14 @@ class PlainReady:
         return int(self.reserved.pop(number, None) is not None)
 
     def release_reservations(self, topic: TopicName, keys: Iterable[OrderKey]) -> bool:
-        back = [key for key in keys if self.reserved.get(order_key_number(key)) == key]
-        for key in back:
+        released = [key for key in keys if self.reserved.get(order_key_number(key)) == key]
+        for key in released:
             del self.reserved[order_key_number(key)]
             self.add(topic, key)
-        return bool(back)
+        return bool(released)
 
     def best_key(self, topic: TopicName, ready: Iterable[OrderKey]) -> OrderKey | None:
-        """The best key, after as many refills from the `ready` keys of the topic's table as it takes."""
+        """Return the best key, after as many refills from the topic's `ready` keys as needed."""
         while not self.windows.get(topic) and (boundary := self.boundaries.get(topic)) is not None:
             read = sorted(key for key in ready if key > boundary)[: self._window_keys_max]
             self.windows[topic] = [key for key in read if order_key_number(key) not in self.reserved]

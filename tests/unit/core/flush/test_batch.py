@@ -1,4 +1,4 @@
-"""Works, and the batches that flushes are."""
+"""Works, and the batches of flushes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.plain_intake import (
 # ------------------------------------------------------------------------ a work
 
 
-def test_keys_count_among_the_bytes_of_new_items() -> None:
+def test_idempotency_keys_count_among_the_bytes_of_new_items() -> None:
     items = [make_keyed_item(b"k" * 3, payload=b"p" * 10), make_keyed_item(b"k" * 5, payload=b"p" * 20)]
     work = Inserts("n", items, 5, lambda: None, has_keys=True)
     assert (work.bytes, work.size(1, 2)) == (38, 25)
@@ -44,25 +44,25 @@ def test_the_last_result_finishes_a_work() -> None:
     assert work.results == [None, None, ALREADY_GONE]
 
 
-def test_what_a_work_records_tells_nobody_yet() -> None:
-    told: list[None] = []
-    work = Acks("n", [1, 2], [1, 1], lambda: told.append(None))
-    tells: list[Callable[[], None]] = []
-    work.record_results(0, [None], tells)
-    assert not tells
-    work.record_results(1, [ALREADY_GONE], tells)
-    (tell,) = tells
+def test_record_results_leaves_the_callback_to_the_caller() -> None:
+    calls: list[None] = []
+    work = Acks("n", [1, 2], [1, 1], lambda: calls.append(None))
+    callbacks: list[Callable[[], None]] = []
+    work.record_results(0, [None], callbacks)
+    assert not callbacks
+    work.record_results(1, [ALREADY_GONE], callbacks)
+    (callback,) = callbacks
     assert not work.is_open
-    assert not told
-    work.fail(0, 2, NotFound("it comes too late"))
+    assert not calls
+    work.fail(0, 2, NotFound("too late"))
     assert not work.abandon()
-    assert not told
-    tell()
-    assert len(told) == 1
+    assert not calls
+    callback()
+    assert len(calls) == 1
     assert work.results == [None, ALREADY_GONE]
 
 
-def test_expiry_withdraws_what_is_queued_and_leaves_what_is_begun_unknown() -> None:
+def test_abandon_withdraws_queued_entries_and_leaves_the_outcome_of_sealed_ones_unknown() -> None:
     caller = Caller()
     work = caller.acks(1, 2, 3, 4)
     work.seal(0, 3)
@@ -74,7 +74,7 @@ def test_expiry_withdraws_what_is_queued_and_leaves_what_is_begun_unknown() -> N
     assert caller.calls == [1]
 
 
-def test_what_was_refused_and_waits_again_is_withdrawn_like_what_was_never_begun() -> None:
+def test_an_unsealed_entry_is_withdrawn_like_one_that_was_never_sealed() -> None:
     work = Caller().inserts(1, 5, 5)
     work.seal(0, 2)
     work.unseal(1, 2)
@@ -82,7 +82,7 @@ def test_what_was_refused_and_waits_again_is_withdrawn_like_what_was_never_begun
     assert [type(result) for result in work.results] == [UnknownOutcome, DeadlineExceeded]
 
 
-def test_what_was_given_up_is_not_open_again_when_its_flush_was_refused() -> None:
+def test_an_abandoned_entry_does_not_become_open_again_when_its_flush_is_refused() -> None:
     work = Caller().inserts(1, 5)
     work.seal(0, 1)
     work.abandon()
@@ -90,20 +90,20 @@ def test_what_was_given_up_is_not_open_again_when_its_flush_was_refused() -> Non
     assert [type(result) for result in work.results] == [UnknownOutcome]
 
 
-def test_a_work_that_was_given_up_takes_no_more_results() -> None:
+def test_an_abandoned_work_gets_no_more_results() -> None:
     caller = Caller()
     work = caller.acks(1, 2)
     work.seal(0, 2)
     work.abandon()
-    told = list(work.results)
+    results = list(work.results)
     work.complete(0, [None, None])
     work.fail(0, 2, NotFound("x"))
     assert work.abandon() == []
-    assert work.results == told
+    assert work.results == results
     assert caller.calls == [1]
 
 
-def test_failing_a_work_leaves_what_has_a_result() -> None:
+def test_failing_a_work_leaves_entries_that_have_a_result() -> None:
     caller = Caller()
     work = caller.acks(1, 2, 3)
     work.complete(0, [None])
@@ -116,7 +116,7 @@ def test_failing_a_work_leaves_what_has_a_result() -> None:
     assert caller.calls == [1]
 
 
-def test_failing_a_finished_work_calls_nobody() -> None:
+def test_failing_a_finished_work_does_not_call_back_again() -> None:
     caller = Caller()
     work = caller.acks(1)
     work.fail(0, 1, Unavailable("x"))
@@ -124,7 +124,7 @@ def test_failing_a_finished_work_calls_nobody() -> None:
     assert caller.calls == [1]
 
 
-def test_giving_up_a_finished_work_calls_nobody() -> None:
+def test_abandoning_a_finished_work_does_not_call_back_again() -> None:
     caller = Caller()
     work = caller.acks(1)
     work.complete(0, [None])
@@ -132,7 +132,7 @@ def test_giving_up_a_finished_work_calls_nobody() -> None:
     assert caller.calls == [1]
 
 
-def test_sizes_are_those_of_payloads_and_metadata() -> None:
+def test_sizes_count_payloads_and_metadata() -> None:
     caller = Caller()
     inserts = Inserts("n", [make_item(payload=b"12345", metadata=b"678"), make_item(payload=b"1")], 1, lambda: None)
     nacks = Events("n", [Event(EventKind.NACK, 1, metadata=b"1234"), Event(EventKind.NACK, 2)], lambda: None)
@@ -142,7 +142,7 @@ def test_sizes_are_those_of_payloads_and_metadata() -> None:
     assert repr(OPEN) == "OPEN"
 
 
-def test_a_hand_out_knows_its_keys_by_topic() -> None:
+def test_a_delivery_returns_its_keys_by_topic() -> None:
     work = HandOut("n", [(("n", "t"), keys_of([1, 2])), (("n", "u"), keys_of([3, 4, 5]))], None, 0, lambda: None)
     assert work.numbers == [1, 2, 3, 4, 5]
     assert work.keys_at([0, 3, 4]) == [(("n", "t"), keys_of([1])), (("n", "u"), keys_of([4, 5]))]
@@ -152,14 +152,14 @@ def test_a_hand_out_knows_its_keys_by_topic() -> None:
 # ----------------------------------------------------------------------- a batch
 
 
-def test_a_batch_knows_the_ids_of_its_events() -> None:
+def test_a_batch_knows_the_numbers_of_its_events() -> None:
     caller = Caller()
     batch = Batch()
     for work in (caller.acks(1, 2), caller.events(EventKind.NACK, 3), caller.hand_out(4, 5), caller.inserts(6, 1)):
         batch.add([Part(work, 0, len(work))])
     assert (batch.event_numbers, batch.hand_out_numbers) == ([1, 2, 3], [4, 5])
     assert len(batch) == 6
-    assert [len(lot) for lot in (batch.acks, batch.events, batch.hand_outs, batch.inserts)] == [1, 1, 1, 1]
+    assert [len(parts) for parts in (batch.acks, batch.events, batch.hand_outs, batch.inserts)] == [1, 1, 1, 1]
 
 
 @given(
@@ -177,7 +177,7 @@ def test_a_batch_splits_into_two_halves(sizes: list[tuple[Lane, int]]) -> None:
     assert Counter(entries_of([*first.parts, *second.parts])) == Counter(entries_of(batch.parts))
 
 
-def test_a_part_fails_its_entries_alone() -> None:
+def test_a_part_fails_only_its_own_entries() -> None:
     work = Caller().acks(1, 2, 3, 4)
     part = Part(work, 1, 3)
     assert list(part.numbers) == [2, 3]

@@ -1,4 +1,4 @@
-"""A flush decides what the table of an item's life says, entry by entry."""
+"""A flush decides as the transition table does, entry by entry."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ POLICIES = {
     name: RetryPolicy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=700)
     for name in "nm"
 }
-MOMENT = FlushContext(NOW, NOW, TOKEN, POLICIES)
+CONTEXT = FlushContext(NOW, NOW, TOKEN, POLICIES)
 IDS = range(1, 21)
 FIRST_NEW = 100
 
 
 def timers(watermark_ms: int | None = None) -> DueTimers:
-    made = DueTimers(5_000)
+    new = DueTimers(5_000)
     if watermark_ms is not None:
-        made.on_scan_completed(watermark_ms, None, swept=True)
-    return made
+        new.on_scan_completed(watermark_ms, None, swept=True)
+    return new
 
 
-def judged(batch: Batch, rows: list[Row], watermark_ms: int | None = None) -> Decision:
-    return decide_batch(batch, {row.id: row for row in rows}.get, MOMENT, timers(watermark_ms))
+def decide(batch: Batch, rows: list[Row], watermark_ms: int | None = None) -> Decision:
+    return decide_batch(batch, {row.id: row for row in rows}.get, CONTEXT, timers(watermark_ms))
 
 
 def whole(*works: Any) -> Batch:
@@ -133,30 +133,30 @@ def nobody() -> None: ...
 
 @st.composite
 def a_batch(draw: st.DrawFn) -> Batch:
-    """Parts of works, each id once; some works reach beyond their parts."""
+    """Draw parts of works, each number once. Some works have more entries than their parts."""
     batch = Batch()
     numbers = draw(st.permutations(IDS))
     while numbers:
         count = draw(st.integers(1, 6))
-        mine, numbers = numbers[:count], numbers[count:]
+        chosen, numbers = numbers[:count], numbers[count:]
         namespace = draw(st.sampled_from("nm"))
         kind = draw(st.sampled_from(EventKind))
         work: Acks | Events | HandOut
         if kind is EventKind.ACK and draw(st.booleans()):
-            work = Acks(namespace, mine, [draw(st.sampled_from([0, 5, 6])) for _ in mine], nobody)
+            work = Acks(namespace, chosen, [draw(st.sampled_from([0, 5, 6])) for _ in chosen], nobody)
         elif kind is EventKind.DELIVER and draw(st.booleans()):
-            spans = [((namespace, "t"), keys_of(mine[:2])), ((namespace, "u"), keys_of(mine[2:]))]
+            spans = [((namespace, "t"), keys_of(chosen[:2])), ((namespace, "u"), keys_of(chosen[2:]))]
             work = HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody)
         elif kind is EventKind.DUE and draw(st.booleans()):
-            work = Dues(mine, {}, nobody)
+            work = Dues(chosen, {}, nobody)
         else:
-            work = Events(namespace, [draw(an_event(kind, number, namespace)) for number in mine], nobody)
+            work = Events(namespace, [draw(an_event(kind, number, namespace)) for number in chosen], nobody)
         start = draw(st.integers(0, len(work) - 1))
         part = Part(work, start, draw(st.integers(start + 1, len(work))))
         batch.add([part])
-        wanted = [number for number in part.numbers if isinstance(work, Dues) and draw(st.booleans())]
-        if wanted:
-            spans = [((namespace, "t"), keys_of(wanted))]
+        with_waiter = [number for number in part.numbers if isinstance(work, Dues) and draw(st.booleans())]
+        if with_waiter:
+            spans = [((namespace, "t"), keys_of(with_waiter))]
             batch.direct_deliveries.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody))
     first = FIRST_NEW
     for namespace in draw(st.lists(st.sampled_from("nm"), max_size=4)):
@@ -171,59 +171,59 @@ def a_batch(draw: st.DrawFn) -> Batch:
         inserted = Part(inserts, start, draw(st.integers(start + 1, len(items))))
         batch.add([inserted])
         first += len(items)
-        claimed = [number for number in inserted.numbers if draw(st.booleans())]
-        if claimed:
-            spans = [((namespace, "t"), keys_of(claimed))]
+        with_waiter = [number for number in inserted.numbers if draw(st.booleans())]
+        if with_waiter:
+            spans = [((namespace, "t"), keys_of(with_waiter))]
             batch.direct_deliveries.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody))
     for namespace in draw(st.lists(st.sampled_from("nm"), max_size=2)):
-        asked = [make_keyed_item(*draw(st.tuples(some_keys, some_digests))) for _ in range(draw(st.integers(1, 3)))]
-        recall = ReplayLookup(namespace, asked, [RateLimited("x") for _ in asked], nobody)
-        start = draw(st.integers(0, len(asked) - 1))
-        batch.add([Part(recall, start, draw(st.integers(start + 1, len(asked))))])
+        refused = [make_keyed_item(*draw(st.tuples(some_keys, some_digests))) for _ in range(draw(st.integers(1, 3)))]
+        lookup = ReplayLookup(namespace, refused, [RateLimited("x") for _ in refused], nobody)
+        start = draw(st.integers(0, len(refused) - 1))
+        batch.add([Part(lookup, start, draw(st.integers(start + 1, len(refused))))])
     return batch
 
 
 @given(a_batch(), a_table(), some_key_rows(), st.sampled_from([None, NOW - 1_000, NOW + 40, NOW + 600, NOW + 10_000]))
-def test_a_batch_is_judged_as_its_entries_are_one_by_one(
+def test_a_batch_is_decided_like_its_entries_one_by_one(
     batch: Batch, table: dict[int, Row], keys: dict[KeyName, IdempotencyKey], watermark_ms: int | None
 ) -> None:
     before = deepcopy((table, keys))
-    plain = plain_flush(batch, table, keys, MOMENT, watermark_ms)
+    plain = plain_flush(batch, table, keys, CONTEXT, watermark_ms)
     found = {name: keys[name] for name in (*batch.key_names(), *batch.replay_key_names()) if name in keys}
-    decision = decide_batch(batch, table.get, MOMENT, timers(watermark_ms), found)
+    decision = decide_batch(batch, table.get, CONTEXT, timers(watermark_ms), found)
     assert (table, keys) == before
     assert keys_after(decision, keys) == plain.keys
 
     parts = [*batch.acks, *batch.events, *batch.hand_outs, *batch.inserts, *batch.replay_lookups]
     assert [part for part, _ in decision.results] == parts
-    for (part, told), expected in zip(decision.results, plain.results, strict=True):
-        assert len(told) == part.count
-        assert all(map(is_same_result, told, expected))
+    for (part, results), expected in zip(decision.results, plain.results, strict=True):
+        assert len(results) == part.count
+        assert all(map(is_same_result, results, expected))
     assert decision.directly_leased == plain.directly_leased
     assert table_after(decision, table) == plain.table
 
-    gone = [row for rows in decision.deleted.values() for row in rows]
-    olds, news = decision.leased
-    touched = [*gone, *[old for _, old, _ in decision.changed], *olds]
+    deleted = [row for rows in decision.deleted.values() for row in rows]
+    old_rows, new_rows = decision.leased
+    touched = [*deleted, *[old for _, old, _ in decision.changed], *old_rows]
     assert all(row is table[row.id] for row in touched)
-    assert [row.id for row in news] == [row.id for row in olds]
-    assert sorted(number for ids in decision.leases.values() for number in ids) == sorted(row.id for row in olds)
-    assert all(plain.table[row.id] == row for row in news)
+    assert [row.id for row in new_rows] == [row.id for row in old_rows]
+    assert sorted(number for ids in decision.leases.values() for number in ids) == sorted(row.id for row in old_rows)
+    assert all(plain.table[row.id] == row for row in new_rows)
     written = [row.id for row in (*touched, *decision.inserted)]
     assert len(written) == len(set(written))
     kinds = {event.id: event.kind for part in batch.events for event in part.work.events}
     for kind, rows in decision.deleted.items():
         assert all(kinds.get(row.id, kind) is kind for row in rows)
     assert all(kinds[old.id] is kind for kind, old, _ in decision.changed)
-    assert {(space, name) for space, names in decision.topics.items() for name in names} == {
+    assert {(namespace, topic) for namespace, topics in decision.topics.items() for topic in topics} == {
         (row.namespace, row.topic) for row in decision.inserted
     }
 
 
 @given(a_batch(), a_table())
-def test_a_batch_that_is_judged_again_comes_to_the_same(batch: Batch, table: dict[int, Row]) -> None:
-    first = decide_batch(batch, table.get, MOMENT, timers(NOW + 600))
-    again = decide_batch(batch, table.get, MOMENT, timers(NOW + 600))
+def test_a_batch_that_is_decided_again_has_the_same_outcome(batch: Batch, table: dict[int, Row]) -> None:
+    first = decide_batch(batch, table.get, CONTEXT, timers(NOW + 600))
+    again = decide_batch(batch, table.get, CONTEXT, timers(NOW + 600))
     assert table_after(first, table) == table_after(again, table)
     assert first.directly_leased == again.directly_leased
 
@@ -231,7 +231,7 @@ def test_a_batch_that_is_judged_again_comes_to_the_same(batch: Batch, table: dic
 # ------------------------------------------------------------------- rule by rule
 
 
-def test_acks_delete_rows_of_their_token_and_namespace_alone() -> None:
+def test_acks_delete_only_rows_of_their_token_and_namespace() -> None:
     rows = [
         make_row(1, state=State.LEASED, token=5),
         make_row(2, state=State.LEASED, token=6),
@@ -240,16 +240,16 @@ def test_acks_delete_rows_of_their_token_and_namespace_alone() -> None:
         make_row(5, token=0),
     ]
     work = Acks("n", [1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 0, 5], nobody)
-    decision = judged(whole(work), rows)
+    decision = decide(whole(work), rows)
     assert [row.id for row in decision.deleted[EventKind.ACK]] == [1, 3]
-    ((_, told),) = decision.results
-    assert told[0] is None
-    assert told[2] is None
-    assert told[5] is ALREADY_GONE
-    assert [type(told[i]).__name__ for i in (1, 3, 4)] == ["StaleLease", "NotFound", "StaleLease"]
+    ((_, results),) = decision.results
+    assert results[0] is None
+    assert results[2] is None
+    assert results[5] is ALREADY_GONE
+    assert [type(results[i]).__name__ for i in (1, 3, 4)] == ["StaleLease", "NotFound", "StaleLease"]
 
 
-def test_a_hand_out_leases_ready_rows_with_the_flushs_token_and_its_own_lease() -> None:
+def test_a_delivery_leases_ready_rows_with_the_token_of_the_flush_and_the_items_lease_times() -> None:
     rows = [
         make_row(1),
         make_row(2, lease_ms=900, attempt=2),
@@ -257,9 +257,9 @@ def test_a_hand_out_leases_ready_rows_with_the_flushs_token_and_its_own_lease() 
         make_row(4, expires_at_ms=NOW),
     ]
     rows += [make_row(5), make_row(6, lease_ms=900, attempt=2)]
-    decision = judged(whole(Caller().hand_out(1, 2, 3, 4, 5, 6, 7)), rows)
-    ((_, told),) = decision.results
-    assert [row and (row.id, row.state, row.due_ms, row.token, row.attempt) for row in told] == [
+    decision = decide(whole(Caller().hand_out(1, 2, 3, 4, 5, 6, 7)), rows)
+    ((_, results),) = decision.results
+    assert [row and (row.id, row.state, row.due_ms, row.token, row.attempt) for row in results] == [
         (1, State.LEASED, NOW + 500, TOKEN, 1),
         (2, State.LEASED, NOW + 900, TOKEN, 3),
         None,
@@ -272,37 +272,37 @@ def test_a_hand_out_leases_ready_rows_with_the_flushs_token_and_its_own_lease() 
     assert [row.id for row in decision.deleted[EventKind.DELIVER]] == [4]
 
 
-def test_equal_leases_of_several_hand_outs_are_one_group() -> None:
+def test_equal_leases_of_several_deliveries_are_one_group() -> None:
     caller = Caller()
-    decision = judged(whole(caller.hand_out(1, 2), caller.hand_out(3)), [make_row(n) for n in (1, 2, 3)])
+    decision = decide(whole(caller.hand_out(1, 2), caller.hand_out(3)), [make_row(n) for n in (1, 2, 3)])
     assert decision.leases == {(NOW + 500, TOKEN, 1): [1, 2, 3]}
 
 
-def test_the_callers_lease_goes_before_the_items() -> None:
+def test_the_caller_s_lease_time_overrides_the_item_s() -> None:
     work = HandOut("n", [(("n", "t"), keys_of([1, 2]))], 50, 0, nobody)
-    decision = judged(whole(work), [make_row(1), make_row(2, lease_ms=900)])
+    decision = decide(whole(work), [make_row(1), make_row(2, lease_ms=900)])
     assert decision.leases == {(NOW + 50, TOKEN, 1): [1, 2]}
 
 
 def test_no_due_is_written_below_the_watermark() -> None:
-    high = NOW + 10_000
+    watermark_ms = NOW + 10_000
     caller = Caller()
     inserts = Inserts("n", [make_item(delay_ms=10), make_item(ttl_ms=10), make_item(), make_item()], FIRST_NEW, nobody)
     batch = whole(caller.hand_out(1), caller.events(EventKind.NACK, 2), inserts)
     batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 3]))], None, 0, nobody)]
-    decision = judged(batch, [make_row(1), make_row(2, state=State.LEASED)], high)
-    assert list(decision.leases) == [(high, TOKEN, 1)]
-    assert [row.due_ms for row in decision.leased[1]] == [high]
-    assert [(new.due_ms, new.deliver_after_ms) for _, _, new in decision.changed] == [(high, NOW + 100)]
-    assert [row.due_ms for row in decision.inserted] == [high, high, None, high]
+    decision = decide(batch, [make_row(1), make_row(2, state=State.LEASED)], watermark_ms)
+    assert list(decision.leases) == [(watermark_ms, TOKEN, 1)]
+    assert [row.due_ms for row in decision.leased[1]] == [watermark_ms]
+    assert [(new.due_ms, new.deliver_after_ms) for _, _, new in decision.changed] == [(watermark_ms, NOW + 100)]
+    assert [row.due_ms for row in decision.inserted] == [watermark_ms, watermark_ms, None, watermark_ms]
     assert decision.inserted[0].deliver_after_ms == NOW + 10
 
 
-def test_a_claimed_item_enters_leased_for_the_first_time() -> None:
+def test_a_new_item_that_is_delivered_directly_is_inserted_leased() -> None:
     inserts = Inserts("n", [make_item(), make_item(delay_ms=10), make_item()], FIRST_NEW, nobody)
     batch = whole(inserts)
     batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 1, FIRST_NEW + 2]))], 50, 0, nobody)]
-    decision = judged(batch, [])
+    decision = decide(batch, [])
     assert [(row.state, row.token, row.attempt, row.due_ms) for row in decision.inserted] == [
         (State.READY, 0, 0, None),
         (State.DEFERRED, 0, 0, NOW + 10),
@@ -312,13 +312,13 @@ def test_a_claimed_item_enters_leased_for_the_first_time() -> None:
     assert (decision.leases, decision.leased) == ({}, ([], []))
 
 
-def test_what_is_due_and_wanted_is_leased_with_the_flushs_token_and_what_is_not_comes_to_nothing() -> None:
+def test_due_items_with_a_waiter_are_leased_directly_and_items_that_are_not_due_are_not() -> None:
     due = {"state": State.DEFERRED, "due_ms": NOW, "deliver_after_ms": NOW}
     rows = [make_row(1, **due), make_row(2, **due), make_row(3, **due | {"deliver_after_ms": NOW + 1})]
     rows += [make_row(4, **due, expires_at_ms=NOW), make_row(5, state=State.LEASED, due_ms=NOW, token=7, attempt=2)]
     batch = whole(Dues([1, 2, 3, 4, 5, 6], {}, nobody))
     batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([1, 3, 4, 5, 6]))], 50, 0, nobody)]
-    decision = judged(batch, rows)
+    decision = decide(batch, rows)
     ((first, *nothing),) = [
         [row and (row.id, row.token, row.attempt, row.due_ms) for row in decision.directly_leased[0]]
     ]
@@ -332,7 +332,7 @@ def test_what_is_due_and_wanted_is_leased_with_the_flushs_token_and_what_is_not_
     assert [row.id for row in decision.deleted[EventKind.DUE]] == [4]
 
 
-def test_a_flush_knows_the_rows_of_its_own_dues_and_not_of_those_that_an_earlier_flush_wrote() -> None:
+def test_a_batch_uses_only_the_rows_of_its_own_dues() -> None:
     due = {"state": State.LEASED, "due_ms": NOW, "token": 7, "attempt": 1}
     rows = {number: make_row(number, **due) for number in (1, 2)}
     work = Dues([1, 2, 3], rows, nobody)
@@ -346,23 +346,23 @@ def keyed(*items: KeyedItem, first: int = FIRST_NEW, namespace: str = "n") -> In
     return Inserts(namespace, items, first, nobody, has_keys=True)
 
 
-def test_keys_that_are_new_get_rows_with_the_numbers_and_digests_of_their_items() -> None:
+def test_new_keys_get_records_with_the_numbers_and_digests_of_their_items() -> None:
     works = keyed(make_keyed_item(b"a"), make_keyed_item(b"b", b"two")), keyed(make_keyed_item(b"c"), first=200)
-    decision = judged(whole(*works), [])
+    decision = decide(whole(*works), [])
     until_ms = NOW + POLICIES["n"].key_window_ms
     assert decision.keys["n"] == {
         b"a": IdempotencyKey("n", b"a", FIRST_NEW, b"one", until_ms),
         b"b": IdempotencyKey("n", b"b", FIRST_NEW + 1, b"two", until_ms),
         b"c": IdempotencyKey("n", b"c", 200, b"one", until_ms),
     }
-    assert [told for _, told in decision.results] == [[None, None], [None]]
+    assert [results for _, results in decision.results] == [[None, None], [None]]
     assert [row.id for row in decision.inserted] == [FIRST_NEW, FIRST_NEW + 1, 200]
 
 
-def test_of_equal_keys_in_a_flush_the_first_wins_and_the_others_are_told_its_number() -> None:
+def test_the_first_of_equal_keys_in_a_flush_wins_and_the_others_get_its_number() -> None:
     item = make_keyed_item(b"k", topic="won")
     works = keyed(item, item, make_keyed_item(b"k", b"two", topic="lost")), keyed(make_keyed_item(b"k"), first=200)
-    decision = judged(whole(*works, keyed(make_keyed_item(b"k", namespace="m"), first=300, namespace="m")), [])
+    decision = decide(whole(*works, keyed(make_keyed_item(b"k", namespace="m"), first=300, namespace="m")), [])
     (_, first), (_, second), (_, other) = decision.results
     assert first[:2] == [None, FIRST_NEW]
     assert isinstance(first[2], KeyConflict)
@@ -372,7 +372,7 @@ def test_of_equal_keys_in_a_flush_the_first_wins_and_the_others_are_told_its_num
     assert decision.topics == {"n": {"won"}, "m": {"t"}}
 
 
-def test_a_found_key_is_judged_by_its_time() -> None:
+def test_a_key_record_counts_until_its_time() -> None:
     found = {
         ("n", key): IdempotencyKey("n", key, 7, b"one", until_ms)
         for key, until_ms in ((b"in", NOW + 1), (b"over", NOW))
@@ -380,42 +380,42 @@ def test_a_found_key_is_judged_by_its_time() -> None:
     work = keyed(
         make_keyed_item(b"in"), make_keyed_item(b"over"), make_keyed_item(b"new"), make_keyed_item(b"over", b"two")
     )
-    decision = decide_batch(whole(work), chain_finders({}), MOMENT, timers(), found)
-    ((_, told),) = decision.results
-    assert told[:3] == [7, None, None]
-    assert isinstance(told[3], KeyConflict)
+    decision = decide_batch(whole(work), chain_finders({}), CONTEXT, timers(), found)
+    ((_, results),) = decision.results
+    assert results[:3] == [7, None, None]
+    assert isinstance(results[3], KeyConflict)
     assert (list(decision.keys["n"]), list(decision.keys_replaced["n"])) == ([b"new"], [b"over"])
     assert decision.keys_replaced["n"][b"over"].item_id == FIRST_NEW + 1
 
 
-def test_a_key_that_was_taken_at_the_first_attempt_is_taken_however_long_the_next_one_took() -> None:
+def test_a_key_in_use_at_the_first_attempt_of_a_flush_stays_in_use_for_later_attempts() -> None:
     found = {("n", b"k"): IdempotencyKey("n", b"k", 7, b"one", NOW + 1)}
-    late = replace(MOMENT, now_ms=NOW + 1_000_000)
+    late = replace(CONTEXT, now_ms=NOW + 1_000_000)
     decision = decide_batch(whole(keyed(make_keyed_item(b"k"))), chain_finders({}), late, timers(), found)
-    assert [list(told) for _, told in decision.results] == [[7]]
+    assert [list(results) for _, results in decision.results] == [[7]]
     assert decision.inserted == []
 
 
-def test_who_was_to_get_an_item_whose_key_was_taken_gets_none() -> None:
+def test_a_direct_delivery_of_a_repeat_gets_no_item() -> None:
     batch = whole(keyed(make_keyed_item(b"k"), make_keyed_item(b"k")))
     batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW, FIRST_NEW + 1]))], None, 0, nobody)]
-    decision = judged(batch, [])
+    decision = decide(batch, [])
     assert decision.directly_leased == [[decision.inserted[0], None]]
 
 
-def test_part_of_a_work_is_judged_alone() -> None:
+def test_a_part_of_a_work_is_decided_without_the_rest() -> None:
     inserts = Inserts("n", [make_item(topic="t"), make_item(topic="u"), make_item(topic="v")], FIRST_NEW, nobody)
     acks = Acks("n", [1, 2, 3], [7, 8, 9], nobody)
     batch = Batch([Part(acks, 1, 3), Part(inserts, 1, 2)])
-    decision = judged(batch, [make_row(n, state=State.LEASED, token=6 + n) for n in (1, 2, 3)])
+    decision = decide(batch, [make_row(n, state=State.LEASED, token=6 + n) for n in (1, 2, 3)])
     assert [(row.id, row.topic) for row in decision.inserted] == [(FIRST_NEW + 1, "u")]
     assert decision.topics == {"n": {"u"}}
     assert [row.id for row in decision.deleted[EventKind.ACK]] == [2, 3]
 
 
-def test_topics_of_inserts_are_named_once() -> None:
+def test_topics_of_inserts_are_listed_once() -> None:
     caller = Caller()
-    decision = judged(whole(caller.inserts(10, 1, 1), caller.inserts(20, 1), caller.inserts(30, 1, namespace="m")), [])
+    decision = decide(whole(caller.inserts(10, 1, 1), caller.inserts(20, 1), caller.inserts(30, 1, namespace="m")), [])
     assert decision.topics == {"n": {"t"}, "m": {"t"}}
 
 
@@ -426,16 +426,16 @@ def test_a_row_is_looked_up_in_one_source_after_the_other() -> None:
     assert (find(1), find(2), find(3)) == (first, second, None)
 
 
-def test_a_caller_is_told_nothing_an_error_or_that_it_was_gone_already() -> None:
+def test_the_result_of_an_entry_is_none_an_error_or_already_gone() -> None:
     error = StaleLease("x")
     assert entry_result(Transition(Effect.DELETED)) is None
     assert entry_result(Transition(Effect.UNCHANGED, already_gone=True)) is ALREADY_GONE
     assert entry_result(Transition(Effect.UNCHANGED, error=error)) is error
 
 
-def test_rows_as_they_were_stay_as_they_were() -> None:
+def test_old_rows_are_not_changed() -> None:
     ready, leased = make_row(1), make_row(2, state=State.LEASED)
-    kept = replace(ready), replace(leased)
+    copies = replace(ready), replace(leased)
     caller = Caller()
-    judged(whole(caller.hand_out(1), caller.events(EventKind.RELEASE, 2)), [ready, leased], NOW + 10_000)
-    assert (ready, leased) == kept
+    decide(whole(caller.hand_out(1), caller.events(EventKind.RELEASE, 2)), [ready, leased], NOW + 10_000)
+    assert (ready, leased) == copies

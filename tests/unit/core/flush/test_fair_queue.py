@@ -1,4 +1,4 @@
-"""Whose turn it is: parts by weight, nobody starved, nothing gained by idling or trickling."""
+"""The fair queue: service by weight, no starvation, nothing gained by idling or trickling."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def queue_of(**weights: int) -> FairQueue[str]:
     return FairQueue(lambda name: weights.get(name, 1))
 
 
-def test_things_of_one_namespace_come_in_their_order() -> None:
+def test_entries_of_one_namespace_are_popped_in_order() -> None:
     queue = queue_of()
-    for thing in "xyz":
-        queue.push("a", 5, thing)
+    for entry in "xyz":
+        queue.push("a", 5, entry)
     assert len(queue) == 3
     assert [queue.pop() for _ in range(3)] == ["x", "y", "z"]
     assert len(queue) == 0
@@ -41,7 +41,7 @@ def test_a_namespace_of_twice_the_weight_gets_twice_as_much() -> None:
     assert first.count("a") == 40
 
 
-def test_a_namespace_whose_things_cost_more_gets_fewer() -> None:
+def test_a_namespace_whose_entries_cost_more_gets_fewer() -> None:
     queue = queue_of()
     for _ in range(100):
         queue.push("a", 4, "a")
@@ -50,7 +50,7 @@ def test_a_namespace_whose_things_cost_more_gets_fewer() -> None:
     assert first.count("a") == 20
 
 
-def test_the_first_thing_of_a_quiet_namespace_is_next_but_one_at_most() -> None:
+def test_the_first_entry_of_an_idle_namespace_is_the_second_next_at_most() -> None:
     queue = queue_of(a=100)
     for _ in range(1_000):
         queue.push("a", 50, "a")
@@ -60,7 +60,7 @@ def test_the_first_thing_of_a_quiet_namespace_is_next_but_one_at_most() -> None:
     assert "b" in [queue.pop(), queue.pop()]
 
 
-def test_one_that_comes_with_single_things_gets_no_more_than_its_part() -> None:
+def test_a_namespace_that_adds_single_entries_gets_no_more_than_its_part() -> None:
     queue = queue_of()
     for _ in range(100):
         queue.push("a", 1, "a")
@@ -73,7 +73,7 @@ def test_one_that_comes_with_single_things_gets_no_more_than_its_part() -> None:
     assert 49 <= served.count("a") <= 51
 
 
-def test_what_was_not_used_while_idle_is_not_saved_up() -> None:
+def test_idle_time_earns_no_credit() -> None:
     queue = queue_of()
     for _ in range(300):
         queue.push("a", 1, "a")
@@ -85,7 +85,7 @@ def test_what_was_not_used_while_idle_is_not_saved_up() -> None:
     assert 49 <= served.count("a") <= 51
 
 
-def test_what_was_taken_while_alone_is_not_owed() -> None:
+def test_service_while_alone_is_not_charged_later() -> None:
     queue = queue_of()
     queue.push("a", 1_000, "a")
     queue.push("a", 1, "a")
@@ -95,7 +95,7 @@ def test_what_was_taken_while_alone_is_not_owed() -> None:
     assert sorted([queue.pop(), queue.pop()]) == ["a", "b"]
 
 
-def test_a_newcomer_does_not_wait_for_what_another_took_before() -> None:
+def test_a_new_namespace_does_not_wait_because_another_was_served_before() -> None:
     queue = queue_of()
     for _ in range(2):
         queue.push("a", 100, "a")
@@ -106,7 +106,7 @@ def test_a_newcomer_does_not_wait_for_what_another_took_before() -> None:
     assert [queue.pop(), queue.pop()] == ["b", "c"]
 
 
-def test_nothing_is_owed_after_everything_was_served() -> None:
+def test_an_empty_queue_forgets_past_service() -> None:
     queue = queue_of()
     queue.push("a", 1_000, "a")
     queue.push("b", 1, "b")
@@ -117,7 +117,7 @@ def test_nothing_is_owed_after_everything_was_served() -> None:
     assert [queue.pop(), queue.pop()] == ["a", "b"]
 
 
-def test_drain_returns_everything_and_forgets_it() -> None:
+def test_drain_removes_and_returns_all_entries() -> None:
     queue = queue_of()
     for name in "abcab":
         queue.push(name, 1, name)
@@ -129,63 +129,63 @@ def test_drain_returns_everything_and_forgets_it() -> None:
     assert queue.pop() == "again"
 
 
-def test_there_is_nothing_to_pop_from_an_empty_queue() -> None:
+def test_pop_from_an_empty_queue_raises() -> None:
     with pytest.raises(IndexError):
         queue_of().pop()
 
 
-def test_a_name_that_runs_dry_is_forgotten_when_its_turn_comes() -> None:
-    turns = FairScheduler(lambda _: 1)
+def test_a_name_without_work_is_removed_at_its_turn() -> None:
+    scheduler = FairScheduler(lambda _: 1)
     for name in NAMES:
-        turns.add(name)
-        turns.add(name)
-    assert len(turns) == 3
-    assert turns.first() == "a"
-    turns.charge(1)
-    assert turns.first() == "b"
-    turns.remove_first()
-    assert turns.first() == "c"
-    turns.remove_first()
-    assert (len(turns), turns.first()) == (1, "a")
-    turns.add("b")
-    assert turns.first() == "b"
-    turns.clear()
-    assert len(turns) == 0
+        scheduler.add(name)
+        scheduler.add(name)
+    assert len(scheduler) == 3
+    assert scheduler.first() == "a"
+    scheduler.charge(1)
+    assert scheduler.first() == "b"
+    scheduler.remove_first()
+    assert scheduler.first() == "c"
+    scheduler.remove_first()
+    assert (len(scheduler), scheduler.first()) == (1, "a")
+    scheduler.add("b")
+    assert scheduler.first() == "b"
+    scheduler.clear()
+    assert len(scheduler) == 0
 
 
-def test_a_newcomer_starts_where_the_forgotten_one_was() -> None:
-    turns = FairScheduler(lambda _: 1)
-    turns.add("a")
-    turns.add("b")
-    turns.charge(4)
-    turns.charge(6)
-    assert turns.first() == "a"
-    turns.remove_first()
-    turns.add("c")
-    assert turns.first() == "c"
-    turns.charge(3)
-    assert turns.first() == "b"
+def test_a_new_name_starts_at_the_tag_of_the_removed_one() -> None:
+    scheduler = FairScheduler(lambda _: 1)
+    scheduler.add("a")
+    scheduler.add("b")
+    scheduler.charge(4)
+    scheduler.charge(6)
+    assert scheduler.first() == "a"
+    scheduler.remove_first()
+    scheduler.add("c")
+    assert scheduler.first() == "c"
+    scheduler.charge(3)
+    assert scheduler.first() == "b"
 
 
 @given(
     st.lists(st.one_of(st.none(), st.tuples(st.sampled_from(NAMES), st.integers(1, 20))), max_size=60),
     st.tuples(*[st.integers(1, 5)] * 3),
 )
-def test_nobody_who_waits_gets_less_than_another_by_more_than_one_thing_each(
+def test_a_waiting_name_is_behind_another_by_at_most_one_entry_each(
     steps: list[tuple[str, int] | None], weights: tuple[int, int, int]
 ) -> None:
-    """The bound of start-time fair queueing, over every interval in which the one waits, whatever the other does.
+    """This is the bound of start-time fair queueing, for every interval in which the name waits.
 
-    A step is a push, or None: a pop.
+    A step is a push, or None for a pop.
     """
     weight = dict(zip(NAMES, weights, strict=True))
     queue: FairQueue[tuple[str, int, int]] = FairQueue(weight.__getitem__)
     waiting = dict.fromkeys(NAMES, 0)
     pushed = dict.fromkeys(NAMES, 0)
     popped = dict.fromkeys(NAMES, 0)
-    got = dict.fromkeys(NAMES, 0.0)
-    behind: dict[tuple[str, str], float] = {}
-    """By (who waits, another): the least of (other's part less its own) since it waits."""
+    served = dict.fromkeys(NAMES, 0.0)
+    ahead_min: dict[tuple[str, str], float] = {}
+    """By (waiting name, other name): the minimum, since it waits, of the other's service minus its own."""
     for step in steps + [None] * len(steps):
         if step is not None:
             name, cost = step
@@ -197,13 +197,13 @@ def test_nobody_who_waits_gets_less_than_another_by_more_than_one_thing_each(
             assert place == popped[name]
             popped[name] += 1
             waiting[name] -= 1
-            got[name] += cost / weight[name]
+            served[name] += cost / weight[name]
         assert len(queue) == sum(waiting.values())
         for one, other in product(NAMES, NAMES):
-            ahead = got[other] - got[one]
+            ahead = served[other] - served[one]
             if not waiting[one]:
-                behind.pop((one, other), None)
+                ahead_min.pop((one, other), None)
             else:
-                least = behind[one, other] = min(behind.get((one, other), ahead), ahead)
+                least = ahead_min[one, other] = min(ahead_min.get((one, other), ahead), ahead)
                 assert ahead - least <= 20 / weight[one] + 20 / weight[other] + 1e-9
     assert popped == pushed

@@ -1,4 +1,4 @@
-"""The fence: what an owner row says of a flush whose outcome is not known."""
+"""The fence: how an owner row shows the outcome of a flush."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def owner(epoch: int = 5, nonce: str = "me", flush: int = 8) -> Owner:
         (owner(nonce="another", flush=7), CommitOutcome.FENCED),
     ],
 )
-def test_the_owner_row_tells_what_became_of_a_flush(row: Owner, expected: CommitOutcome) -> None:
+def test_the_owner_row_shows_the_outcome_of_a_flush(row: Owner, expected: CommitOutcome) -> None:
     assert commit_outcome(FENCE, row) is expected
 
 
-def test_the_first_flush_is_told_from_a_fresh_takeover() -> None:
+def test_the_first_flush_is_distinguished_from_a_fresh_takeover() -> None:
     first = Fence(epoch=5, nonce="me", flush=1, clock_ms=100)
     assert commit_outcome(first, owner(flush=0)) is CommitOutcome.NOT_COMMITTED
     assert commit_outcome(first, owner(flush=1)) is CommitOutcome.COMMITTED
 
 
 @given(st.integers(4, 6), st.sampled_from(["me", "you"]), st.integers(0, 12))
-def test_nothing_but_its_own_number_makes_a_flush_committed(epoch: int, nonce: str, flush: int) -> None:
-    found = commit_outcome(FENCE, owner(epoch, nonce, flush))
-    assert (found is CommitOutcome.COMMITTED) == ((epoch, nonce, flush) == (5, "me", 8))
-    assert (found is CommitOutcome.NOT_COMMITTED) == ((epoch, nonce, flush) == (5, "me", 7))
+def test_a_flush_is_committed_only_if_the_row_has_its_number(epoch: int, nonce: str, flush: int) -> None:
+    outcome = commit_outcome(FENCE, owner(epoch, nonce, flush))
+    assert (outcome is CommitOutcome.COMMITTED) == ((epoch, nonce, flush) == (5, "me", 8))
+    assert (outcome is CommitOutcome.NOT_COMMITTED) == ((epoch, nonce, flush) == (5, "me", 7))
 
 
 @given(st.integers(1, 1 << 19), st.integers(1, 1 << 42))
-def test_the_token_of_a_flush_names_its_epoch_and_number_and_rises_with_both(epoch: int, flush: int) -> None:
+def test_the_token_of_a_flush_holds_its_epoch_and_number_and_rises_with_both(epoch: int, flush: int) -> None:
     fence = Fence(epoch, "me", flush, 0)
     assert split_number(fence.token) == (epoch, flush)
     assert fence.token < Fence(epoch, "me", flush + 1, 0).token < Fence(epoch + 1, "me", 1, 0).token

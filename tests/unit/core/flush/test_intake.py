@@ -1,4 +1,4 @@
-"""How works wait: one id in one flush, limits, and all of it against a plain list."""
+"""The intake: one number in one flush, limits, and a comparison with a plain list."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from tests.support.plain_intake import (
     work_of,
 )
 
-# --------------------------------------------------------------- one id, one flush
+# --------------------------------------------------------------- one number, one flush
 
 
-def test_an_id_is_in_one_flush_until_that_is_written() -> None:
+def test_a_number_is_in_one_flush_until_that_is_written() -> None:
     queue, caller = intake(), Caller()
     queue.submit(caller.acks(1, 2))
     queue.submit(caller.acks(2, 3))
@@ -45,13 +45,13 @@ def test_an_id_is_in_one_flush_until_that_is_written() -> None:
     assert len(queue) == 0
 
 
-def test_an_id_that_a_work_names_twice_is_in_two_flushes() -> None:
+def test_a_number_that_occurs_in_a_work_twice_is_in_two_flushes() -> None:
     queue, caller = intake(), Caller()
     queue.submit(caller.acks(1, 2, 1, 1))
     assert [numbers_of(sealed(queue)) for _ in range(4)] == [[1, 2], [1], [1], []]
 
 
-def test_what_was_accepted_first_on_an_id_is_sealed_first_whatever_its_lane() -> None:
+def test_events_on_one_number_are_sealed_in_order_whatever_their_lanes() -> None:
     queue, caller = intake(), Caller()
     works = [work_of(caller, lane, 7, 1) for lane in (Lane.LEASE, Lane.DUE, Lane.NACK, Lane.ACK, Lane.ACK)]
     for work in works:
@@ -59,7 +59,7 @@ def test_what_was_accepted_first_on_an_id_is_sealed_first_whatever_its_lane() ->
     assert [sealed(queue).parts[0].work for _ in works] == works
 
 
-def test_an_event_on_a_free_id_does_not_wait_for_those_that_do() -> None:
+def test_an_event_on_a_free_number_does_not_wait_for_events_that_are_held_back() -> None:
     queue, caller = intake(), Caller()
     queue.submit(caller.acks(1))
     queue.submit(caller.acks(1, 2, 3, 1, 4))
@@ -68,7 +68,7 @@ def test_an_event_on_a_free_id_does_not_wait_for_those_that_do() -> None:
     assert [numbers_of(sealed(queue)) for _ in range(2)] == [[1], [1]]
 
 
-def test_a_withdrawn_event_stands_in_nobodys_way() -> None:
+def test_a_withdrawn_event_does_not_block_later_ones() -> None:
     queue, caller = intake(), Caller()
     works = [caller.events(EventKind.NACK, 1, metadata=b"12") for _ in range(4)]
     for work in works:
@@ -80,18 +80,18 @@ def test_a_withdrawn_event_stands_in_nobodys_way() -> None:
     assert len(queue) == 0
 
 
-def test_the_place_of_a_lane_whose_works_were_withdrawn_is_nobody_elses() -> None:
+def test_the_entry_of_a_lane_whose_works_were_withdrawn_does_not_go_to_another_lane() -> None:
     queue, caller = intake(flush_items_max=1), Caller()
-    gone = caller.acks(1)
-    queue.submit(gone)
+    withdrawn = caller.acks(1)
+    queue.submit(withdrawn)
     queue.submit(caller.events(EventKind.NACK, 2))
     queue.submit(caller.hand_out(3))
     queue.submit(caller.inserts(10, 1, 1))
-    gone.abandon()
+    withdrawn.abandon()
     assert numbers_of(queue.seal()) == [2, 3, 10]
 
 
-def test_a_withdrawn_insert_frees_no_id() -> None:
+def test_a_withdrawn_insert_frees_no_number() -> None:
     queue, caller = intake(), Caller()
     inserts = caller.inserts(1, 5)
     queue.submit(inserts)
@@ -103,7 +103,7 @@ def test_a_withdrawn_insert_frees_no_id() -> None:
 # ---------------------------------------------------------------------- queue limits
 
 
-def test_a_full_queue_refuses_a_whole_work_and_keeps_nothing_of_it() -> None:
+def test_a_full_queue_refuses_a_work_completely() -> None:
     queue, caller = intake(queue_items_max=11), Caller()
     queue.submit(caller.acks(1, 2, 3))
     with pytest.raises(Overloaded) as refused:
@@ -126,19 +126,19 @@ def test_a_flood_of_inserts_leaves_room_for_events_of_the_same_namespace() -> No
     assert len(queue) == 10
 
 
-def test_a_namespace_fills_its_share_and_every_next_one_finds_some_room() -> None:
+def test_a_namespace_fills_its_share_and_the_next_one_still_finds_room() -> None:
     queue, caller = intake({"big": 3}, queue_items_max=1_000, queue_bytes_max=1_000_000), Caller()
-    got: dict[str, int] = {}
-    for place, name in enumerate(["big", "a", "b", "c", "d"]):
-        got[name] = 0
+    accepted: dict[str, int] = {}
+    for place, namespace in enumerate(["big", "a", "b", "c", "d"]):
+        accepted[namespace] = 0
         with pytest.raises(Overloaded):
             while True:
-                queue.submit(caller.acks(1 + place * 1_000 + got[name], namespace=name))
-                got[name] += 1
-    assert got == {"big": 750, "a": 125, "b": 62, "c": 31, "d": 16}
+                queue.submit(caller.acks(1 + place * 1_000 + accepted[namespace], namespace=namespace))
+                accepted[namespace] += 1
+    assert accepted == {"big": 750, "a": 125, "b": 62, "c": 31, "d": 16}
 
 
-def test_a_namespace_may_have_bytes_by_its_share_too() -> None:
+def test_the_share_of_a_namespace_also_limits_its_bytes() -> None:
     queue, caller = intake(queue_bytes_max=1_000), Caller()
     queue.submit(caller.inserts(1, 500))
     with pytest.raises(Overloaded):
@@ -151,7 +151,7 @@ def test_a_namespace_may_have_bytes_by_its_share_too() -> None:
     queue.submit(caller.inserts(6, 500))
 
 
-def test_events_that_wait_for_an_id_count_as_waiting() -> None:
+def test_events_that_are_held_back_count_as_waiting() -> None:
     queue, caller = intake(queue_items_max=10), Caller()
     for _ in range(5):
         queue.submit(caller.acks(1))
@@ -160,7 +160,7 @@ def test_events_that_wait_for_an_id_count_as_waiting() -> None:
     assert len(queue) == 5
 
 
-def test_the_shards_own_events_pass_a_full_queue() -> None:
+def test_internal_events_pass_a_full_queue() -> None:
     queue, caller = intake(queue_items_max=2), Caller()
     queue.submit(caller.acks(1))
     with pytest.raises(Overloaded):
@@ -169,7 +169,7 @@ def test_the_shards_own_events_pass_a_full_queue() -> None:
     assert len(queue) == 29
 
 
-def test_a_flood_of_hand_outs_keeps_no_ack_out() -> None:
+def test_a_flood_of_deliveries_does_not_keep_acks_out() -> None:
     queue, caller = intake(queue_items_max=10), Caller()
     queue.submit(caller.hand_out(*range(100, 150), namespace="m"), is_internal=True)
     queue.submit(caller.acks(1, 2))
@@ -180,7 +180,7 @@ def test_a_flood_of_hand_outs_keeps_no_ack_out() -> None:
     queue.submit(caller.acks(*range(1, 6)))
 
 
-def test_drain_returns_all_that_waits_and_leaves_nothing() -> None:
+def test_drain_returns_all_waiting_parts_and_leaves_nothing() -> None:
     queue, caller = intake(queue_items_max=100, queue_bytes_max=1_000), Caller()
     queue.submit(caller.acks(1, 2, 1))
     queue.submit(caller.events(EventKind.NACK, 2, 3, metadata=b"x" * 50))
@@ -193,16 +193,16 @@ def test_drain_returns_all_that_waits_and_leaves_nothing() -> None:
     assert numbers_of(queue.seal()) == [1, 20]
 
 
-# ------------------------------------------------------- against the plain intake
+# ------------------------------------------------------- comparison with the plain intake
 
 
-def room_of(work: Work) -> int:
-    """Which of the three rooms it fills: the shard's own, the inserts', or that of all other events."""
+def quota_of(work: Work) -> int:
+    """Return which of the three quotas it uses: internal works, inserts, or all other events."""
     return {Lane.LEASE: 1, Lane.DUE: 1, Lane.INSERT: 2}.get(work.lane, 0)
 
 
 class IntakeMachine(RuleBasedStateMachine):
-    """Random works, flushes, refusals and deadlines, held against a list of single entries."""
+    """Random works, flushes, refusals and deadlines, compared with a list of single entries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ class IntakeMachine(RuleBasedStateMachine):
         self.plain = PlainIntake()
         self.caller = Caller()
         self.works: list[Work] = []
-        self.begun: Batch | None = None
+        self.in_flight: Batch | None = None
         self.next_number = 1_000
         self.pace = 9
 
@@ -231,9 +231,9 @@ class IntakeMachine(RuleBasedStateMachine):
             work.abandon()
         else:
             self.plain.submit(work)
-            room = [entry for entry in self.plain.waiting if room_of(entry.work) == room_of(work)]
-            assert internal or len(room) <= self.limits.queue_items_max
-            assert internal or sum(entry.work.size(entry.place, entry.place + 1) for entry in room) <= 500
+            entries = [entry for entry in self.plain.waiting if quota_of(entry.work) == quota_of(work)]
+            assert internal or len(entries) <= self.limits.queue_items_max
+            assert internal or sum(entry.work.size(entry.place, entry.place + 1) for entry in entries) <= 500
         self.works.append(work)
 
     @rule(numbers=st.lists(st.integers(1, 6), min_size=1, max_size=5), namespace=st.sampled_from("nm"))
@@ -255,7 +255,7 @@ class IntakeMachine(RuleBasedStateMachine):
         namespace=st.sampled_from("nm"),
         read_bytes=st.integers(0, 60),
     )
-    def hand_out(self, numbers: list[int], namespace: str, read_bytes: int) -> None:
+    def deliver(self, numbers: list[int], namespace: str, read_bytes: int) -> None:
         self.submit(self.caller.hand_out(*numbers, namespace=namespace, read_bytes=read_bytes), internal=True)
 
     @rule(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6), namespace=st.sampled_from("nm"))
@@ -274,13 +274,13 @@ class IntakeMachine(RuleBasedStateMachine):
         self.queue.set_flush_items_max(items)
         self.pace = max(1, min(items, 9))
 
-    @precondition(lambda self: self.begun is None)
+    @precondition(lambda self: self.in_flight is None)
     @rule(inserts=st.booleans())
     def seal(self, inserts: bool) -> None:
         batch = self.queue.seal(with_inserts=inserts)
         self.check(batch)
         assert inserts or not batch.inserts
-        self.begun = batch
+        self.in_flight = batch
 
     def check(self, batch: Batch) -> None:
         self.plain.seal(batch)
@@ -290,11 +290,11 @@ class IntakeMachine(RuleBasedStateMachine):
             parts = [part for part in batch.parts if part.work.lane is lane]
             assert is_within(parts, self.limits.flush_bytes_max)
 
-    @precondition(lambda self: self.begun is not None)
+    @precondition(lambda self: self.in_flight is not None)
     @rule(refused=st.booleans())
     def write(self, refused: bool) -> None:
-        assert self.begun is not None
-        batch, self.begun = self.begun, None
+        assert self.in_flight is not None
+        batch, self.in_flight = self.in_flight, None
         for part in batch.parts:
             if refused:
                 part.fail(Unavailable("refused"))
@@ -305,31 +305,31 @@ class IntakeMachine(RuleBasedStateMachine):
 
     @rule()
     def drain(self) -> None:
-        if self.begun is not None:
+        if self.in_flight is not None:
             self.write(refused=False)
-        left = [entry for entry in entries_of(self.queue.drain()) if not entry[0].is_abandoned]
-        assert Counter(left) == Counter((entry.work, entry.place) for entry in self.plain.waiting)
+        drained = [entry for entry in entries_of(self.queue.drain()) if not entry[0].is_abandoned]
+        assert Counter(drained) == Counter((entry.work, entry.place) for entry in self.plain.waiting)
         for entry in self.plain.waiting:
             entry.work.fail(entry.place, entry.place + 1, Unavailable("closed"))
         self.plain.waiting.clear()
         self.is_empty()
 
     @invariant()
-    def what_is_open_waits_or_is_begun(self) -> None:
+    def open_entries_wait_or_are_sealed(self) -> None:
         places = Counter(entry.work for entry in self.plain.waiting)
-        if self.begun is not None:
-            places += Counter(work for work, _ in entries_of(self.begun.parts) if not work.is_abandoned)
+        if self.in_flight is not None:
+            places += Counter(work for work, _ in entries_of(self.in_flight.parts) if not work.is_abandoned)
         for work in self.works:
             assert sum(result in (OPEN, SEALED) for result in work.results) == places[work]
         assert len(self.queue) >= len(self.plain.waiting)
 
     @invariant()
-    def everybody_is_told_once(self) -> None:
+    def every_finished_work_was_called_back_once(self) -> None:
         for work, calls in zip(self.works, self.caller.calls, strict=True):
             assert calls == (not work.is_open)
 
     def teardown(self) -> None:
-        if self.begun is not None:
+        if self.in_flight is not None:
             self.write(refused=False)
         self.queue.set_flush_items_max(9)
         self.pace = 9
@@ -340,14 +340,14 @@ class IntakeMachine(RuleBasedStateMachine):
             batch = self.queue.seal()
             self.check(batch)
             assert len(self.queue) < before
-            self.begun = batch
+            self.in_flight = batch
             self.write(refused=False)
         assert not self.plain.waiting
         assert not any(work.is_open for work in self.works)
         self.is_empty()
 
     def is_empty(self) -> None:
-        """Nothing is counted that is not there: both halves have all their room."""
+        """Check that the queue is empty and its quotas are free again."""
         assert len(self.queue) == 0
         for work in (
             self.caller.events(EventKind.NACK, *range(1, 31), namespace="m"),
@@ -363,7 +363,7 @@ TestIntake = IntakeMachine.TestCase
 TestIntake.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 
 
-def test_the_plain_intake_lets_an_id_be_sealed_once_and_in_order() -> None:
+def test_the_plain_intake_allows_a_number_to_be_sealed_once_and_in_order() -> None:
     plain, caller = PlainIntake(), Caller()
     first, second = caller.acks(1), caller.acks(1)
     plain.submit(first)

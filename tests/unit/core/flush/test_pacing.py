@@ -1,4 +1,4 @@
-"""How large flushes may be."""
+"""The size of flushes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def settle(
     flushes: int = 100,
     fixed_s: float = 0.0,
 ) -> int:
-    """The size that full flushes come to when an entry takes `entry_s` and a flush `fixed_s`, half a second apart."""
+    """Return the size that full flushes settle at if an entry takes `entry_s` and a flush `fixed_s`, every half second."""
     entries = 1_000
     for number in range(flushes):
         now_s = from_s + number * 0.5
@@ -26,44 +26,44 @@ def settle(
     return entries
 
 
-def test_full_flushes_come_to_last_about_as_long_as_they_should() -> None:
+def test_full_flushes_settle_at_about_the_target_time() -> None:
     assert 150 <= settle(FlushPace(SETTINGS), 0.0001) <= 260
 
 
-def test_while_somebody_waits_with_little_beside_much_flushes_are_shorter() -> None:
+def test_flushes_are_shorter_while_a_small_backlog_waits_beside_large_ones() -> None:
     assert 35 <= settle(FlushPace(SETTINGS), 0.0001, shared=True) <= 70
 
 
-def test_who_has_gone_quiet_counts_no_longer() -> None:
+def test_flushes_grow_again_after_the_last_express_flush() -> None:
     pace = FlushPace(SETTINGS)
     assert settle(pace, 0.0001, shared=True) <= 70
     assert settle(pace, 0.0001, from_s=60.0) >= 150
 
 
-def test_a_slow_database_leaves_the_least_and_a_quick_one_the_most() -> None:
+def test_a_slow_database_gets_the_minimum_and_a_fast_one_the_maximum() -> None:
     assert settle(FlushPace(SETTINGS), 1.0) == 10
     assert settle(FlushPace(SETTINGS), 0.000001, shared=True) == 1_000
 
 
-def test_a_small_flush_that_took_long_says_nothing_about_large_ones() -> None:
+def test_a_slow_small_flush_does_not_change_the_size() -> None:
     pace = FlushPace(SETTINGS)
     assert pace.update(5, 10.0, False, 0.0) == 1_000
 
 
-def test_where_the_flush_itself_takes_longer_than_the_target_as_much_again_goes_into_items() -> None:
-    # 30 ms of disk and 0.1 ms of each entry: 20 ms could never be reached, and the least would be all disk.
+def test_if_the_fixed_cost_exceeds_the_target_as_much_time_again_is_allowed_for_items() -> None:
+    # With 30 ms per flush and 0.1 ms per entry, 20 ms cannot be reached.
     assert 250 <= settle(FlushPace(SETTINGS), 0.0001, fixed_s=0.030) <= 350
 
 
-def test_while_somebody_waits_with_little_a_quarter_as_much_goes_into_items() -> None:
+def test_if_the_fixed_cost_exceeds_the_shorter_target_a_quarter_of_it_is_allowed_for_items() -> None:
     assert 60 <= settle(FlushPace(SETTINGS), 0.0001, shared=True, fixed_s=0.030) <= 90
 
 
-def test_what_a_flush_costs_is_told_apart_from_what_its_entries_cost() -> None:
+def test_the_fixed_cost_is_separated_from_the_cost_of_entries() -> None:
     assert 25 <= settle(FlushPace(SETTINGS), 0.0001, shared=True, fixed_s=0.002) <= 45
 
 
-def test_one_flush_that_was_stuck_changes_little() -> None:
+def test_one_stuck_flush_changes_the_size_little() -> None:
     pace = FlushPace(SETTINGS)
     before = settle(pace, 0.0001, shared=True, fixed_s=0.002)
     pace.update(before, 10.0, False, 50.0)
