@@ -128,7 +128,7 @@ def some_key_rows(draw: st.DrawFn) -> dict[KeyName, IdempotencyKey]:
     return rows
 
 
-def nobody() -> None: ...
+def no_callback() -> None: ...
 
 
 @st.composite
@@ -143,21 +143,21 @@ def a_batch(draw: st.DrawFn) -> Batch:
         kind = draw(st.sampled_from(EventKind))
         work: Acks | Events | HandOut
         if kind is EventKind.ACK and draw(st.booleans()):
-            work = Acks(namespace, chosen, [draw(st.sampled_from([0, 5, 6])) for _ in chosen], nobody)
+            work = Acks(namespace, chosen, [draw(st.sampled_from([0, 5, 6])) for _ in chosen], no_callback)
         elif kind is EventKind.DELIVER and draw(st.booleans()):
             spans = [((namespace, "t"), keys_of(chosen[:2])), ((namespace, "u"), keys_of(chosen[2:]))]
-            work = HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody)
+            work = HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, no_callback)
         elif kind is EventKind.DUE and draw(st.booleans()):
-            work = Dues(chosen, {}, nobody)
+            work = Dues(chosen, {}, no_callback)
         else:
-            work = Events(namespace, [draw(an_event(kind, number, namespace)) for number in chosen], nobody)
+            work = Events(namespace, [draw(an_event(kind, number, namespace)) for number in chosen], no_callback)
         start = draw(st.integers(0, len(work) - 1))
         part = Part(work, start, draw(st.integers(start + 1, len(work))))
         batch.add([part])
         with_waiter = [number for number in part.numbers if isinstance(work, Dues) and draw(st.booleans())]
         if with_waiter:
             spans = [((namespace, "t"), keys_of(with_waiter))]
-            batch.direct_deliveries.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody))
+            batch.direct_deliveries.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, no_callback))
     first = FIRST_NEW
     for namespace in draw(st.lists(st.sampled_from("nm"), max_size=4)):
         items: list[NewItem] = draw(st.lists(a_new_item(namespace), min_size=1, max_size=4))
@@ -166,7 +166,7 @@ def a_batch(draw: st.DrawFn) -> Batch:
             items = [
                 KeyedItem(**asdict(item), idempotency_key=draw(some_keys), digest=draw(some_digests)) for item in items
             ]
-        inserts = Inserts(namespace, items, first, nobody, has_keys=keyed)
+        inserts = Inserts(namespace, items, first, no_callback, has_keys=keyed)
         start = draw(st.integers(0, len(items) - 1))
         inserted = Part(inserts, start, draw(st.integers(start + 1, len(items))))
         batch.add([inserted])
@@ -174,10 +174,10 @@ def a_batch(draw: st.DrawFn) -> Batch:
         with_waiter = [number for number in inserted.numbers if draw(st.booleans())]
         if with_waiter:
             spans = [((namespace, "t"), keys_of(with_waiter))]
-            batch.direct_deliveries.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody))
+            batch.direct_deliveries.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, no_callback))
     for namespace in draw(st.lists(st.sampled_from("nm"), max_size=2)):
         refused = [make_keyed_item(*draw(st.tuples(some_keys, some_digests))) for _ in range(draw(st.integers(1, 3)))]
-        lookup = ReplayLookup(namespace, refused, [RateLimited("x") for _ in refused], nobody)
+        lookup = ReplayLookup(namespace, refused, [RateLimited("x") for _ in refused], no_callback)
         start = draw(st.integers(0, len(refused) - 1))
         batch.add([Part(lookup, start, draw(st.integers(start + 1, len(refused))))])
     return batch
@@ -239,7 +239,7 @@ def test_acks_delete_only_rows_of_their_token_and_namespace() -> None:
         make_row(4, state=State.LEASED, token=5, namespace="m"),
         make_row(5, token=0),
     ]
-    work = Acks("n", [1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 0, 5], nobody)
+    work = Acks("n", [1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 0, 5], no_callback)
     decision = decide(whole(work), rows)
     assert [row.id for row in decision.deleted[EventKind.ACK]] == [1, 3]
     ((_, results),) = decision.results
@@ -279,7 +279,7 @@ def test_equal_leases_of_several_deliveries_are_one_group() -> None:
 
 
 def test_the_caller_s_lease_time_overrides_the_item_s() -> None:
-    work = HandOut("n", [(("n", "t"), keys_of([1, 2]))], 50, 0, nobody)
+    work = HandOut("n", [(("n", "t"), keys_of([1, 2]))], 50, 0, no_callback)
     decision = decide(whole(work), [make_row(1), make_row(2, lease_ms=900)])
     assert decision.leases == {(NOW + 50, TOKEN, 1): [1, 2]}
 
@@ -287,9 +287,11 @@ def test_the_caller_s_lease_time_overrides_the_item_s() -> None:
 def test_no_due_is_written_below_the_watermark() -> None:
     watermark_ms = NOW + 10_000
     caller = Caller()
-    inserts = Inserts("n", [make_item(delay_ms=10), make_item(ttl_ms=10), make_item(), make_item()], FIRST_NEW, nobody)
+    inserts = Inserts(
+        "n", [make_item(delay_ms=10), make_item(ttl_ms=10), make_item(), make_item()], FIRST_NEW, no_callback
+    )
     batch = whole(caller.hand_out(1), caller.events(EventKind.NACK, 2), inserts)
-    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 3]))], None, 0, nobody)]
+    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 3]))], None, 0, no_callback)]
     decision = decide(batch, [make_row(1), make_row(2, state=State.LEASED)], watermark_ms)
     assert list(decision.leases) == [(watermark_ms, TOKEN, 1)]
     assert [row.due_ms for row in decision.leased[1]] == [watermark_ms]
@@ -299,9 +301,11 @@ def test_no_due_is_written_below_the_watermark() -> None:
 
 
 def test_a_new_item_that_is_delivered_directly_is_inserted_leased() -> None:
-    inserts = Inserts("n", [make_item(), make_item(delay_ms=10), make_item()], FIRST_NEW, nobody)
+    inserts = Inserts("n", [make_item(), make_item(delay_ms=10), make_item()], FIRST_NEW, no_callback)
     batch = whole(inserts)
-    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 1, FIRST_NEW + 2]))], 50, 0, nobody)]
+    batch.direct_deliveries = [
+        HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 1, FIRST_NEW + 2]))], 50, 0, no_callback)
+    ]
     decision = decide(batch, [])
     assert [(row.state, row.token, row.attempt, row.due_ms) for row in decision.inserted] == [
         (State.READY, 0, 0, None),
@@ -316,8 +320,8 @@ def test_due_items_with_a_waiter_are_leased_directly_and_items_that_are_not_due_
     due = {"state": State.DEFERRED, "due_ms": NOW, "deliver_after_ms": NOW}
     rows = [make_row(1, **due), make_row(2, **due), make_row(3, **due | {"deliver_after_ms": NOW + 1})]
     rows += [make_row(4, **due, expires_at_ms=NOW), make_row(5, state=State.LEASED, due_ms=NOW, token=7, attempt=2)]
-    batch = whole(Dues([1, 2, 3, 4, 5, 6], {}, nobody))
-    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([1, 3, 4, 5, 6]))], 50, 0, nobody)]
+    batch = whole(Dues([1, 2, 3, 4, 5, 6], {}, no_callback))
+    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([1, 3, 4, 5, 6]))], 50, 0, no_callback)]
     decision = decide(batch, rows)
     ((first, *nothing),) = [
         [row and (row.id, row.token, row.attempt, row.due_ms) for row in decision.directly_leased[0]]
@@ -335,7 +339,7 @@ def test_due_items_with_a_waiter_are_leased_directly_and_items_that_are_not_due_
 def test_a_batch_uses_only_the_rows_of_its_own_dues() -> None:
     due = {"state": State.LEASED, "due_ms": NOW, "token": 7, "attempt": 1}
     rows = {number: make_row(number, **due) for number in (1, 2)}
-    work = Dues([1, 2, 3], rows, nobody)
+    work = Dues([1, 2, 3], rows, no_callback)
     assert [*map(dict, Batch([Part(work, 0, 3)]).due_rows())] == [rows]
     second = Batch([Part(work, 1, 3)])
     assert [*map(dict, second.due_rows())] == [{2: rows[2]}]
@@ -343,7 +347,7 @@ def test_a_batch_uses_only_the_rows_of_its_own_dues() -> None:
 
 
 def keyed(*items: KeyedItem, first: int = FIRST_NEW, namespace: str = "n") -> Inserts:
-    return Inserts(namespace, items, first, nobody, has_keys=True)
+    return Inserts(namespace, items, first, no_callback, has_keys=True)
 
 
 def test_new_keys_get_records_with_the_numbers_and_digests_of_their_items() -> None:
@@ -398,14 +402,14 @@ def test_a_key_in_use_at_the_first_attempt_of_a_flush_stays_in_use_for_later_att
 
 def test_a_direct_delivery_of_a_repeat_gets_no_item() -> None:
     batch = whole(keyed(make_keyed_item(b"k"), make_keyed_item(b"k")))
-    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW, FIRST_NEW + 1]))], None, 0, nobody)]
+    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW, FIRST_NEW + 1]))], None, 0, no_callback)]
     decision = decide(batch, [])
     assert decision.directly_leased == [[decision.inserted[0], None]]
 
 
 def test_a_part_of_a_work_is_decided_without_the_rest() -> None:
-    inserts = Inserts("n", [make_item(topic="t"), make_item(topic="u"), make_item(topic="v")], FIRST_NEW, nobody)
-    acks = Acks("n", [1, 2, 3], [7, 8, 9], nobody)
+    inserts = Inserts("n", [make_item(topic="t"), make_item(topic="u"), make_item(topic="v")], FIRST_NEW, no_callback)
+    acks = Acks("n", [1, 2, 3], [7, 8, 9], no_callback)
     batch = Batch([Part(acks, 1, 3), Part(inserts, 1, 2)])
     decision = decide(batch, [make_row(n, state=State.LEASED, token=6 + n) for n in (1, 2, 3)])
     assert [(row.id, row.topic) for row in decision.inserted] == [(FIRST_NEW + 1, "u")]

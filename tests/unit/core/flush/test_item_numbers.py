@@ -19,7 +19,7 @@ from tests.support.engines import Caller, World, run_in_world
 EPOCH = 3
 
 
-def nobody() -> None:
+def no_callback() -> None:
     """The callback of a work that no caller waits for."""
 
 
@@ -31,7 +31,7 @@ class Assigned:
         self.numbers = ItemNumbers(EPOCH, self.writing.__contains__)
 
     def inserts(self, count: int) -> Inserts:
-        work = Inserts("n", [new_item()] * count, self.numbers.next_number, nobody)
+        work = Inserts("n", [new_item()] * count, self.numbers.next_number, no_callback)
         self.numbers.assign(work)
         return work
 
@@ -125,7 +125,7 @@ def test_finished_works_behind_a_hanging_one_are_dropped_with_their_items() -> N
     assigned = Assigned()
     hanging = assigned.inserts(1)
     for _ in range(50):
-        work = Inserts("n", [new_item(payload=b"x" * 100_000)] * 2, assigned.numbers.next_number, nobody)
+        work = Inserts("n", [new_item(payload=b"x" * 100_000)] * 2, assigned.numbers.next_number, no_callback)
         assigned.numbers.assign(work)
         work.complete(0, [None, None])
         assert sum(remembered.bytes for remembered in assigned.numbers._works) <= 2_000_000

@@ -23,7 +23,7 @@ def decide(table: dict[int, Row], markers: PurgeMarkers, *works: Work) -> tuple[
     return decision, {parts.index(part): list(results) for part, results in decision.results}
 
 
-def nobody() -> None: ...
+def no_callback() -> None: ...
 
 
 def test_a_marker_covers_the_rows_of_its_topic_up_to_its_number_and_no_others() -> None:
@@ -66,14 +66,18 @@ def test_namespaces_take_turns_and_the_oldest_marker_of_each_comes_first() -> No
 
 
 def test_a_flush_may_set_markers_of_several_topics_but_only_one_of_each() -> None:
-    works = [SetPurgeMarker(("n", "t"), nobody), SetPurgeMarker(("n", "u"), nobody), SetPurgeMarker(("nt", ""), nobody)]
+    works = [
+        SetPurgeMarker(("n", "t"), no_callback),
+        SetPurgeMarker(("n", "u"), no_callback),
+        SetPurgeMarker(("nt", ""), no_callback),
+    ]
     numbers = [number for work in works for number in work.numbers]
     assert len(set(numbers)) == 3
     assert max(numbers) < 0
     assert (
-        SetPurgeMarker(("n", "t"), nobody).numbers
+        SetPurgeMarker(("n", "t"), no_callback).numbers
         == works[0].numbers
-        == ClearPurgeMarker(PurgeMarker("n", "t", 5), nobody).numbers
+        == ClearPurgeMarker(PurgeMarker("n", "t", 5), no_callback).numbers
     )
 
 
@@ -88,9 +92,9 @@ def test_a_covered_item_is_gone_for_every_event() -> None:
     decision, results = decide(
         table,
         PurgeMarkers([PurgeMarker(*TOPIC, 4)]),
-        Acks("default", [1], [9], nobody),
-        Events("", [Event(EventKind.DUE, number) for number in (2, 4)], nobody),
-        HandOut("default", [(TOPIC, [table[3].order_key, table[5].order_key])], None, 0, nobody),
+        Acks("default", [1], [9], no_callback),
+        Events("", [Event(EventKind.DUE, number) for number in (2, 4)], no_callback),
+        HandOut("default", [(TOPIC, [table[3].order_key, table[5].order_key])], None, 0, no_callback),
     )
     assert results[0] == [ALREADY_GONE]
     assert (decision.deleted, decision.changed) == ({EventKind.ACK: []}, [])
@@ -100,25 +104,25 @@ def test_a_covered_item_is_gone_for_every_event() -> None:
     assert leased.id == 5
     for kind in (EventKind.NACK, EventKind.RELEASE, EventKind.EXTEND, EventKind.UPDATE, EventKind.REDRIVE):
         events = [Event(kind, number, "default", token=9) for number in (1, 4)]
-        _, results = decide(table, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), Events("default", events, nobody))
+        _, results = decide(table, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), Events("default", events, no_callback))
         assert all(isinstance(getattr(transition, "error", None), NotFound) for transition in results[0]), kind
 
 
 def test_a_covered_new_item_is_not_inserted_but_its_key_is_used() -> None:
     items = [keyed_item("a"), keyed_item("b", "u"), keyed_item("c")]
-    work = Inserts("default", items, 3, nobody, has_keys=True)
+    work = Inserts("default", items, 3, no_callback, has_keys=True)
     decision, results = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), work)
     assert results[0] == [None] * 3
     assert [(new.id, new.topic) for new in decision.inserted] == [(4, "u"), (5, "t")]
     assert set(decision.keys["default"]) == {b"a", b"b", b"c"}
-    decision, _ = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), Inserts("default", [new_item()], 4, nobody))
+    decision, _ = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), Inserts("default", [new_item()], 4, no_callback))
     assert (decision.inserted, decision.topics) == ([], {"default": set()})
 
 
 def test_a_marker_counts_from_the_flush_after_its_own() -> None:
-    purge = SetPurgeMarker(TOPIC, nobody)
+    purge = SetPurgeMarker(TOPIC, no_callback)
     purge.marker = purge.marker._replace(last_number=9)
-    decision, results = decide({1: row(1, token=3)}, PurgeMarkers(), purge, Acks("default", [1], [3], nobody))
+    decision, results = decide({1: row(1, token=3)}, PurgeMarkers(), purge, Acks("default", [1], [3], no_callback))
     assert decision.markers_set == [PurgeMarker(*TOPIC, 9)]
     assert results == {1: [None]}
 
@@ -127,7 +131,7 @@ def test_purged_rows_are_deleted_as_they_were_read_and_the_marker_is_cleared() -
     rows = [row(number) for number in (1, 2, 3)]
     markers = PurgeMarkers([PurgeMarker(*TOPIC, 9)])
     decision, results = decide(
-        {}, markers, DeletePurgedRows(rows, nobody), ClearPurgeMarker(PurgeMarker(*TOPIC, 9), nobody)
+        {}, markers, DeletePurgedRows(rows, no_callback), ClearPurgeMarker(PurgeMarker(*TOPIC, 9), no_callback)
     )
     assert (decision.purged, decision.markers_cleared) == (rows, [PurgeMarker(*TOPIC, 9)])
     assert results == {0: [None] * 3, 1: [None]}
