@@ -31,7 +31,10 @@ _LANES: Final = tuple(Lane)
 
 @dataclass(slots=True, frozen=True)
 class LaneShare:
-    """A lane's share of the entries of a flush: at least one entry and `percent_min`, if that many wait; at most `percent_max`."""
+    """A lane's share of the entries of a flush.
+
+    At least one entry and `percent_min`, if that many wait; at most `percent_max`.
+    """
 
     percent_min: int
     percent_max: int

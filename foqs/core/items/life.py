@@ -7,9 +7,9 @@ policy, times), and guards read them.
 
 `TABLE` is total: it maps every (state, event) to one `Rule`. A rule evaluates its
 guards against the row, the event and the time of the flush, and picks one
-transition: the next state, and the effect on the row. Rules are pure, so a
-machine is deterministic. An event that a state does not accept leaves the row
-unchanged; the caller gets an error.
+transition: the next state, and the effect on the row. Rules are pure, so the
+machine is deterministic. A caller's event that a state does not accept leaves the
+row unchanged and returns an error; the shard's own events (DUE, DELIVER) are ignored.
 
 A rule also declares its outcomes, as (guard, next state). The tests hold them
 against what the rule does; the diagram in ARCHITECTURE.md is drawn from them.

@@ -181,7 +181,10 @@ class RateAllocation(Generic[HostT]):
         self._arrivals.add(items, now_s)
 
     def wait_s(self, items: int, per_minute: int, now_s: float) -> float:
-        """Return the time until `items` may pass; 0 if they may now. At most the time in which the fraction follows demand."""
+        """Return the time until `items` may pass; 0 if they may now.
+
+        It is at most the time in which the fraction follows demand.
+        """
         self._catch_up(per_minute, now_s)
         missing = min(items, self._burst_items_max(per_minute)) - self._tokens
         if missing <= 0:

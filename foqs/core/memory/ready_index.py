@@ -214,7 +214,7 @@ class ReadyIndex:
                 self.forget(topic)
 
     def add(self, topic: TopicName, key: OrderKey) -> None:
-        """Add an item that became READY, or got a new key while READY, unless its key is in the window or the item is reserved."""
+        """Add an item that became READY, or got a new key. Does nothing if it is in the window or reserved."""
         self.add_many(topic, (key,))
 
     def add_many(self, topic: TopicName, keys: Sequence[OrderKey]) -> None:

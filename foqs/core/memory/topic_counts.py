@@ -129,7 +129,7 @@ class TopicCounts:
             self.changed.update(dict.fromkeys(topics))
 
     def forget(self, topic: TopicName) -> int:
-        """Forget a topic whose items are all gone. Return how many there were; while the counts lag, how many were counted."""
+        """Forget a topic whose items are all gone. Return how many were counted, which is exact unless the counts lag."""
         counts = self._topics.get(topic[0], {}).pop(topic[1], None)
         if counts is None:
             return 0

@@ -70,7 +70,10 @@ class ShardClock:
         return self._slewed_us(self._monotonic_ms() - self._since_ms) < self._behind_us
 
     def wait_ms(self, until_ms: int) -> int:
-        """Return the time on the steady clock until the shard's time is `until_ms`, without further samples; 0 if it is past."""
+        """Return the time on the steady clock until `until_ms` of the shard's time; 0 if it is past.
+
+        A sample that comes before changes it.
+        """
         elapsed_ms = self._monotonic_ms() - self._since_ms
         gap_us = until_ms * _US_PER_MS - self._base_us
         slew, behind_us = self._slew_permille, self._behind_us
