@@ -45,7 +45,7 @@ _DUE_KIND_IF_DELETED: Final = {
     State.LEASED: "lease",
     State.DEAD: "retention",
 }
-"""What ended when a row of this state was due, and the row was kept or deleted."""
+"""The kind of end when a row of this state is due and is kept or deleted."""
 _TOPIC_AND_STATE: Final = attrgetter("namespace", "topic", "state")
 
 

@@ -1,7 +1,7 @@
-"""The three stores, behind one bench that opens several connections to one shard.
+"""The three stores behind one bench, which makes several connections to one shard.
 
-Always true: a bench starts empty; every store it gave out is closed in the loop
-that used it. Knows nothing of what is tested.
+Always true: a bench starts empty, and every store that it made is closed in the
+loop that used it. Knows nothing of the tests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHARD = 3
 
 
 class MakeStore(Protocol):
-    """Makes one more connection to a shard, not opened yet."""
+    """Makes one more connection to a shard, not open yet."""
 
     def __call__(self, shard: int = SHARD, faults: FaultHook = no_faults) -> Store: ...
 
@@ -39,8 +39,8 @@ class MakeStore(Protocol):
 class Bench:
     """One kind of store with an empty database.
 
-    Calling `store` twice gives two connections to the same tables, as two hosts
-    would have them.
+    Two calls of `store` make two connections to the same tables, as two hosts would
+    have them.
     """
 
     def __init__(
@@ -52,45 +52,45 @@ class Bench:
     ) -> None:
         self.kind = kind
         self.make = make
-        """Makes a store that the caller closes."""
+        """Makes a store that the caller must close."""
         self.memory = memory
         self._make_hasty = make_hasty or make
-        self._given: list[Store] = []
+        self._made: list[Store] = []
 
     def store(self, shard: int = SHARD, faults: FaultHook = no_faults) -> Store:
         store = self.make(shard, faults)
-        self._given.append(store)
+        self._made.append(store)
         return store
 
     def hasty(self) -> Store:
-        """One that waits only a moment for a file that another connection has locked."""
+        """Make a store that waits only a moment for a file that another connection has locked."""
         store = self._make_hasty(SHARD, no_faults)
-        self._given.append(store)
+        self._made.append(store)
         return store
 
     def run(self, story: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
-        """Runs a test's story and closes its stores."""
+        """Run a test's story and close its stores."""
 
-        async def told() -> T:
+        async def run_and_close() -> T:
             try:
                 return await story
             finally:
-                given, self._given = self._given, []
-                await asyncio.gather(*(store.close() for store in given))
+                stores, self._made = self._made, []
+                await asyncio.gather(*(store.close() for store in stores))
 
-        return run(told(), timeout)
+        return run(run_and_close(), timeout)
 
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Callable[[str], MariaDb]]:
-    """Gives the session's server of a kind, which is started when it is first wanted."""
+    """A function that returns the session's server of a kind, which is started when first used."""
     with ExitStack() as stack:
         yield cache(lambda kind: stack.enter_context(running(kind)))
 
 
 @pytest.fixture(params=BOTH)
 def mariadb(request: pytest.FixtureRequest, servers: Callable[[str], MariaDb]) -> MariaDb:
-    """A server for the session, MariaDB and MySQL 9 in turn; ask it for a database of your own."""
+    """The session's server, MariaDB or MySQL 9. Each test creates its own database there."""
     return servers(request.param)
 
 
@@ -109,7 +109,7 @@ def place(mariadb: MariaDb) -> MysqlSettings:
 
 @pytest.fixture(params=["memory", "sqlite", *BOTH])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-    """Each of the three stores in turn, and MySQL's on either server."""
+    """Each of the three stores, MySQL's on both servers."""
     return make_bench(str(request.param), request, tmp_path)
 
 
@@ -123,7 +123,7 @@ _fresh = itertools.count(1)
 
 
 def make_bench(kind: str, request: pytest.FixtureRequest, folder: Path) -> Bench:
-    """A bench of one kind with a database that was never used."""
+    """Make a bench of one kind with a new database."""
     if kind == "memory":
         database = MemoryDatabase(lambda: time.time_ns() // 1_000_000)
         return Bench(kind, database.store, database)
@@ -139,5 +139,5 @@ def make_bench(kind: str, request: pytest.FixtureRequest, folder: Path) -> Bench
 
 
 def mysql_bench(place: MysqlSettings) -> Bench:
-    """A bench on one MySQL database."""
+    """Make a bench on one MySQL database."""
     return Bench("mysql", lambda shard, faults: MysqlStore(place, shard, faults))

@@ -1,4 +1,4 @@
-"""What every store does with rows: exactness, order, paging, refusal. Run on all three."""
+"""Rows in every store: exactness, order, paging, refusal. Run on all three stores."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_database_clock_is_in_milliseconds_and_does_not_go_back(bench: Bench) ->
     bench.run(story())
 
 
-def test_inserted_rows_come_back_exactly_as_they_went_in(bench: Bench) -> None:
+def test_inserted_rows_are_read_exactly_as_written(bench: Bench) -> None:
     rows = [
         make_row(1, payload=b"", metadata=b""),
         make_row(2, payload=bytes(range(256)) * 4096, metadata=bytes(range(256)) * 4),
@@ -144,7 +144,7 @@ def test_update_or_delete_of_a_missing_row_changes_nothing(bench: Bench) -> None
     bench.run(story())
 
 
-def test_flush_gives_decide_the_touched_without_payload_and_the_loaded_with_it(bench: Bench) -> None:
+def test_flush_passes_decide_the_row_ids_without_payload_and_the_payload_limits_with_it(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         rows = {number: make_row(number, payload=b"%d" % number) for number in (1, 2, 3)}
@@ -161,7 +161,7 @@ def test_flush_gives_decide_the_touched_without_payload_and_the_loaded_with_it(b
     bench.run(story())
 
 
-def test_a_payload_longer_than_asked_for_is_not_read(bench: Bench) -> None:
+def test_a_payload_above_its_limit_is_not_read(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         lengths = {1: 0, 2: 3, 3: 4, 4: 100_000}
@@ -197,7 +197,7 @@ def test_one_flush_deletes_updates_and_inserts(bench: Bench) -> None:
     bench.run(story())
 
 
-def test_large_flush_is_written_whole(bench: Bench) -> None:
+def test_large_flush_is_written_completely(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         rows = [make_row(number, payload=b"x" * 6_000) for number in range(1, 1_301)]
@@ -243,7 +243,7 @@ def test_duplicate_insert_refuses_the_whole_flush_and_the_next_one_may_use_its_n
     bench.run(story())
 
 
-def test_error_of_decide_is_passed_on_and_nothing_is_written(bench: Bench) -> None:
+def test_error_of_decide_propagates_and_nothing_is_written(bench: Bench) -> None:
     def decide(found: Mapping[int, Row], keys: object) -> Writes:
         raise ZeroDivisionError("a bug")
 
@@ -257,7 +257,7 @@ def test_error_of_decide_is_passed_on_and_nothing_is_written(bench: Bench) -> No
     bench.run(story())
 
 
-def test_due_pages_between_both_bounds_in_order_through_ties(bench: Bench) -> None:
+def test_due_rows_pages_between_both_bounds_in_order_through_ties(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         moments = [10, 10, 10, 11, 12, 12, 20, 20, 21, TIME_MS_MAX]
@@ -282,7 +282,7 @@ def test_due_pages_between_both_bounds_in_order_through_ties(bench: Bench) -> No
     bench.run(story())
 
 
-def test_rows_are_read_without_their_payload_and_those_that_are_gone_are_not_there(bench: Bench) -> None:
+def test_rows_are_read_without_payload_and_missing_rows_are_left_out(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         rows = [make_row(n, namespace="n\u00e9", metadata=b"m", payload=b"p" * n, due_ms=n) for n in range(1, 600)]
@@ -349,7 +349,7 @@ def test_takeover_is_idempotent_and_keeps_the_flush_number(bench: Bench) -> None
     bench.run(story())
 
 
-def test_takeover_needs_a_higher_epoch_and_reports_the_one_it_saw(bench: Bench) -> None:
+def test_takeover_needs_a_higher_epoch_and_reports_the_current_one(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store(), epoch=7)
         other = bench.store()
@@ -398,7 +398,7 @@ def test_flush_with_another_fence_is_fenced_out_and_writes_nothing(bench: Bench,
     bench.run(story())
 
 
-def test_owner_row_records_the_connection_of_the_owner_alone(bench: Bench) -> None:
+def test_owner_row_records_only_the_connection_of_the_owner(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         taken: Owner = await owned.store.read_owner()

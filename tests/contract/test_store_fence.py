@@ -1,4 +1,4 @@
-"""What every store does when things break: faults, cancels, former owners, takeovers. Run on all three."""
+"""Every store under faults: lost connections, cancels, former owners, takeovers. Run on all three stores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Fault:
 
 
 async def assert_lost(store: Store) -> None:
-    """Every call but owner, open and close says that nothing is known."""
+    """Check that every call but read_owner, open and close raises StoreLost."""
     with pytest.raises(StoreLost):
         await store.now_ms()
     with pytest.raises(StoreLost):
@@ -50,7 +50,7 @@ async def assert_lost(store: Store) -> None:
         await Ownership(store).write()
 
 
-def test_flush_passes_the_points_in_their_order(bench: Bench) -> None:
+def test_flush_calls_the_fault_points_in_order(bench: Bench) -> None:
     fault = Fault("none")
 
     async def story() -> None:
@@ -90,7 +90,7 @@ def test_lost_connection_is_resolved_by_the_owner_row_and_replayed(bench: Bench,
     bench.run(story())
 
 
-def test_lost_store_may_be_opened_instead(bench: Bench) -> None:
+def test_lost_store_may_be_reopened_with_open(bench: Bench) -> None:
     fault = Fault("written")
 
     async def story() -> None:
@@ -105,7 +105,7 @@ def test_lost_store_may_be_opened_instead(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("point", FAULT_POINTS)
-def test_owner_after_loss_shows_the_new_owner_when_fenced(bench: Bench, point: str) -> None:
+def test_read_owner_after_a_loss_shows_the_new_owner(bench: Bench, point: str) -> None:
     fault = Fault(point)
 
     async def story() -> None:
@@ -153,7 +153,7 @@ def test_owner_paused_in_a_flush_commits_nothing_after_a_takeover(bench: Bench, 
 
 
 async def _sqlite_takeover_waits(zombie: Zombie, store: Store) -> None:
-    """No process can take a file's write lock from another: the takeover fails while it is held."""
+    """A process cannot take a file's write lock from another, so the takeover fails while it is held."""
     with pytest.raises(StoreLost, match="lock"):
         await store.open()
     assert await zombie.resume() is None
@@ -162,8 +162,8 @@ async def _sqlite_takeover_waits(zombie: Zombie, store: Store) -> None:
     assert set(await contents(Ownership(store, 2, OTHER))) == {1}
 
 
-def test_check_of_a_fenced_owner_does_not_disturb_the_new_owner(bench: Bench) -> None:
-    """A former owner reads the row while the new one, slow or stopped, is in the middle of a flush."""
+def test_read_owner_of_a_fenced_owner_does_not_disturb_the_new_owner(bench: Bench) -> None:
+    """A former owner reads the row during a flush of the new one, which is slow or paused."""
 
     async def story() -> None:
         former = await opened(bench.hasty())
@@ -203,8 +203,8 @@ def test_concurrent_takeovers_with_one_epoch_have_one_winner(bench: Bench) -> No
     bench.run(story())
 
 
-def test_takeovers_and_flushes_that_race_leave_one_history(bench: Bench) -> None:
-    """Four owners in turn, all still flushing: what committed is what the row counted, epoch by epoch."""
+def test_racing_takeovers_and_flushes_leave_one_history(bench: Bench) -> None:
+    """Four owners in turn, all still flushing: the rows are exactly the acknowledged ones."""
 
     async def live(store: Store, epoch: int) -> list[int]:
         nonce = f"nonce-{epoch}"
@@ -286,7 +286,7 @@ def test_caller_cancelled_after_any_number_of_steps_leaves_all_or_nothing(bench:
     bench.run(story())
 
 
-def test_cancelled_flush_lets_nothing_but_the_check_through(bench: Bench) -> None:
+def test_after_a_cancelled_flush_only_read_owner_is_allowed(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         flush = asyncio.ensure_future(owned.write(inserts=[make_row(1)]))

@@ -1,4 +1,4 @@
-"""What every store does with idempotency keys and slots. Run on all three."""
+"""Idempotency keys and key slots in every store. Run on all three stores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EXACT = [
 ]
 
 
-def test_rows_of_keys_come_back_exactly_by_their_exact_names(bench: Bench) -> None:
+def test_key_rows_are_read_exactly_by_their_exact_names(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(idempotency_keys_added=EXACT)
@@ -68,7 +68,7 @@ def test_many_keys_of_several_namespaces_are_written_and_read_in_one_flush(bench
     bench.run(story())
 
 
-def test_a_key_that_is_taken_refuses_its_whole_flush_and_the_next_may_use_its_number(bench: Bench) -> None:
+def test_an_existing_key_refuses_its_whole_flush_and_the_next_flush_may_use_its_number(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         first = key_row(b"k", 1)
@@ -88,7 +88,7 @@ def test_a_key_that_is_taken_refuses_its_whole_flush_and_the_next_may_use_its_nu
     bench.run(story())
 
 
-def test_an_inserted_id_that_exists_is_no_key_that_is_taken(bench: Bench) -> None:
+def test_an_inserted_id_that_exists_is_not_reported_as_an_existing_key(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1)])
@@ -99,7 +99,7 @@ def test_an_inserted_id_that_exists_is_no_key_that_is_taken(bench: Bench) -> Non
     bench.run(story())
 
 
-def test_a_flush_finds_the_rows_of_its_keys_and_its_items_and_replaces_what_is_over(bench: Bench) -> None:
+def test_a_flush_reads_its_keys_and_items_and_replaces_expired_keys(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         old, kept = key_row(b"old", 1), key_row(b"kept", 2)
@@ -123,7 +123,7 @@ def test_a_flush_finds_the_rows_of_its_keys_and_its_items_and_replaces_what_is_o
     bench.run(story())
 
 
-def test_rows_that_are_over_leave_page_by_page_the_oldest_first(bench: Bench) -> None:
+def test_expired_key_rows_are_deleted_page_by_page_the_oldest_first(bench: Bench) -> None:
     rows = [key_row(b"%d" % n, n, until_ms=10 + n) for n in range(1, KEY_EXPIRY_ROWS_MAX + 4)]
 
     async def story() -> None:
@@ -146,7 +146,7 @@ def test_rows_that_are_over_leave_page_by_page_the_oldest_first(bench: Bench) ->
     bench.run(story())
 
 
-def test_slots_enter_their_table_once_and_stay(bench: Bench) -> None:
+def test_key_slots_are_added_once_and_stay(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         assert await owned.store.key_slots() == []
@@ -199,7 +199,7 @@ def test_keys_and_slots_are_written_with_the_rest_of_their_flush_or_not_at_all(b
     bench.run(story())
 
 
-def test_the_key_of_an_item_is_found_by_when_its_row_is_over(bench: Bench) -> None:
+def test_the_key_of_an_item_is_found_by_its_end(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(idempotency_keys_added=EXACT)

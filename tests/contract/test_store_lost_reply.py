@@ -1,4 +1,4 @@
-"""What a caller gets when a COMMIT took effect, its reply was lost, and the shard has another owner meanwhile. On all three stores."""
+"""The result of an enqueue whose COMMIT took effect and lost its reply before a takeover. Run on all three stores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LATER_EPOCH = 9
 
 
 class _Loser:
-    """Loses the reply to the first COMMIT with new items, and lets another owner in before the owner row is read."""
+    """Loses the reply to the first COMMIT with new items, and lets another owner take over before the owner row is read."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench

@@ -1,4 +1,4 @@
-"""What only a server can do to us: die, restart, kill connections, turn read-only, be set up weakly."""
+"""Faults that only a server has: it dies, restarts, kills connections, becomes read-only, or has unsafe settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.mysql
 
 
 class At:
-    """A hook that does something once at a point, when armed. It blocks the loop, as a slow network would."""
+    """A hook that runs an action once at a point, when armed. It blocks the loop, as a slow network would."""
 
     def __init__(self, point: str, action: Callable[[], None]) -> None:
         self._point = point
@@ -96,14 +96,14 @@ def test_killed_connection_is_lost_and_resolved(bench: Bench, mariadb: MariaDb, 
         for number in recorded:
             mariadb.query(f"KILL {number}")
 
-    cut = At(point, kill)
+    killing = At(point, kill)
 
     async def story() -> None:
-        owned = await opened(bench.store(faults=cut))
+        owned = await opened(bench.store(faults=killing))
         recorded.append((await owned.store.read_owner()).connection)
         await owned.write(inserts=[make_row(1)])
         fence = owned.fence
-        cut.armed = True
+        killing.armed = True
         if point == "committed":
             await owned.write(inserts=[make_row(2)])
             with pytest.raises(StoreLost):
@@ -189,7 +189,7 @@ def test_sql_mode_that_became_weak_is_named_when_the_owner_reconnects(own_mariad
 
 
 def test_read_only_server_is_refused_although_the_user_may_write_there(own_mariadb: MariaDb) -> None:
-    """Writes on a replica, or on a primary that was replaced, are lost to everybody else."""
+    """Other hosts never see writes on a replica or on a primary that was replaced."""
     bench = mysql_bench(own_mariadb.settings(own_mariadb.database(), user="root"))
 
     async def story() -> None:
@@ -229,18 +229,18 @@ def test_recorded_connection_follows_every_reconnection(bench: Bench, mariadb: M
     bench.run(story())
 
 
-def test_former_owner_that_never_reads_an_answer_again_keeps_no_lock(place: MysqlSettings) -> None:
-    """Its fence matches nothing, but the delete that travels along would lock its row until the connection ends."""
+def test_former_owner_that_reads_no_reply_keeps_no_lock(place: MysqlSettings) -> None:
+    """Its fence matches no row, but the delete that travels with it would lock its row until the connection ends."""
     bench = mysql_bench(replace(place, lock_wait_timeout_s=1))
 
     async def story() -> None:
         former = await opened(bench.store())
         former.clock_ms = await former.store.now_ms()
         await former.write(inserts=[make_row(1)])
-        told = _deafen(former.store)
+        received = _ignore_replies(former.store)
         new = await opened(bench.store(), epoch=2, nonce=OTHER)
         stray = asyncio.ensure_future(former.store.flush(former.fence, [], {}, [], lambda *_: Writes(deletes=[1])))
-        await told.wait()
+        await received.wait()
         await new.write(deletes=[1])
         stray.cancel()
         await asyncio.wait([stray])
@@ -248,7 +248,9 @@ def test_former_owner_that_never_reads_an_answer_again_keeps_no_lock(place: Mysq
     bench.run(story())
 
 
-def test_a_missing_owner_row_is_told_to_owner_and_taker(bench: Bench, place: MysqlSettings, mariadb: MariaDb) -> None:
+def test_a_missing_owner_row_is_reported_to_a_flush_and_to_a_takeover(
+    bench: Bench, place: MysqlSettings, mariadb: MariaDb
+) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1)])
@@ -261,26 +263,26 @@ def test_a_missing_owner_row_is_told_to_owner_and_taker(bench: Bench, place: Mys
     bench.run(story())
 
 
-def test_connection_that_was_given_up_ends_on_the_server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever of it is still on its way, behind a cut in the network, comes to nothing."""
+def test_abandoned_connection_is_ended_on_the_server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its statements that are still on their way, behind a broken network, take no effect."""
 
     async def story() -> None:
         owned = await opened(bench.store())
         assert isinstance(owned.store, MysqlStore)
-        given_up = owned.store._require_link()
-        told = _deafen(owned.store)
+        abandoned = owned.store._require_link()
+        received = _ignore_replies(owned.store)
         with monkeypatch.context() as patched:
-            patched.setattr(given_up, "abort", lambda: None)
+            patched.setattr(abandoned, "abort", lambda: None)
             owned.store._disconnect()
         await owned.store.read_owner()
-        await told.wait()
-        given_up.abort()
+        await received.wait()
+        abandoned.abort()
 
     bench.run(story())
 
 
 @pytest.mark.parametrize("whose", ["another database", "made after a restart"])
-def test_takeover_leaves_alone_who_has_the_former_owners_number_by_chance(
+def test_takeover_does_not_kill_another_connection_with_the_former_owners_id(
     place: MysqlSettings, mariadb: MariaDb, whose: str
 ) -> None:
     home = place if whose == "made after a restart" else mariadb.settings(mariadb.database())
@@ -302,14 +304,14 @@ def test_takeover_leaves_alone_who_has_the_former_owners_number_by_chance(
     neighbours.run(story())
 
 
-def _deafen(store: Store) -> asyncio.Event:
-    """From now on the store hears nothing from the server; set as soon as there would have been something to hear."""
+def _ignore_replies(store: Store) -> asyncio.Event:
+    """Make the store ignore the server from now on. The event is set with the first ignored reply."""
     assert isinstance(store, MysqlStore)
-    told = asyncio.Event()
+    received = asyncio.Event()
     link = store._require_link()
-    link.data_received = lambda data: told.set()  # type: ignore[method-assign]
-    link.connection_lost = lambda exc: told.set()  # type: ignore[method-assign]
-    return told
+    link.data_received = lambda data: received.set()  # type: ignore[method-assign]
+    link.connection_lost = lambda exc: received.set()  # type: ignore[method-assign]
+    return received
 
 
 def test_flush_that_waits_too_long_for_a_lock_may_be_run_again(place: MysqlSettings, mariadb: MariaDb) -> None:
@@ -334,7 +336,7 @@ def test_flush_that_waits_too_long_for_a_lock_may_be_run_again(place: MysqlSetti
     bench.run(story())
 
 
-def test_silent_server_is_given_up_after_the_statement_timeout(place: MysqlSettings) -> None:
+def test_silent_server_is_lost_after_the_statement_timeout(place: MysqlSettings) -> None:
     async def story() -> None:
         holder = MysqlStore(place, 3)
         store = MysqlStore(place, 3)
@@ -351,7 +353,7 @@ def test_silent_server_is_given_up_after_the_statement_timeout(place: MysqlSetti
     run(story())
 
 
-def test_counting_may_take_longer_than_a_statement(place: MysqlSettings) -> None:
+def test_a_count_may_take_longer_than_the_statement_timeout(place: MysqlSettings) -> None:
     waiting = (
         b"SELECT COUNT(*) FROM information_schema.PROCESSLIST "
         b"WHERE STATE LIKE 'Waiting for table metadata lock%' AND INFO LIKE '%foqs_3_item%'"
@@ -383,7 +385,7 @@ def test_counting_may_take_longer_than_a_statement(place: MysqlSettings) -> None
 
 
 @pytest.mark.parametrize("is_server_in_reach", [True, False])
-def test_count_whose_answer_the_network_swallows_is_lost_soon(
+def test_count_whose_reply_is_lost_by_the_network_fails_soon(
     mariadb: MariaDb, place: MysqlSettings, is_server_in_reach: bool
 ) -> None:
     async def story(proxy: DroppingProxy) -> None:
@@ -411,7 +413,7 @@ def test_count_whose_answer_the_network_swallows_is_lost_soon(
         run(story(proxy), timeout=20)
 
 
-def test_a_count_sleeps_at_round_numbers_and_leaves_out_none_of_them(bench: Bench) -> None:
+def test_a_count_that_sleeps_at_some_rows_counts_all_of_them(bench: Bench) -> None:
     numbers = [1, 4_095, 4_096, 4_097, 8_192]
 
     async def story() -> None:
@@ -424,7 +426,7 @@ def test_a_count_sleeps_at_round_numbers_and_leaves_out_none_of_them(bench: Benc
     bench.run(story())
 
 
-def test_flushes_go_on_while_a_count_sleeps_and_one_that_is_killed_meanwhile_is_lost(
+def test_flushes_continue_while_a_count_sleeps_and_a_killed_count_is_lost(
     bench: Bench, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mysql_sql, "_PAUSE_S", 3_600)
@@ -474,7 +476,7 @@ def test_connecting_to_a_listener_that_never_answers_ends_in_time(place: MysqlSe
     run(story())
 
 
-def test_second_call_at_once_is_a_mistake_that_is_told(bench: Bench) -> None:
+def test_second_call_at_once_raises(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         first = asyncio.ensure_future(owned.store.topics())
@@ -512,7 +514,7 @@ def test_takeover_over_tcp_with_a_password(own_mariadb: MariaDb) -> None:
     bench.run(story())
 
 
-def test_what_is_not_scheduled_is_never_due_as_is_what_an_earlier_version_left_without_a_number(bench: Bench) -> None:
+def test_rows_without_a_due_moment_are_never_due_including_those_of_earlier_versions(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         rows = {number: make_row(number) for number in (1, 2)}
@@ -557,9 +559,7 @@ def test_statements_use_their_indexes(place: MysqlSettings, bench: Bench) -> Non
     bench.run(story())
 
 
-def test_what_a_flush_writes_by_ids_reads_no_other_rows_however_few_there_are(
-    place: MysqlSettings, bench: Bench
-) -> None:
+def test_writes_by_id_read_no_other_rows_however_small_the_table(place: MysqlSettings, bench: Bench) -> None:
     ids = list(range(1, 11))
 
     async def story() -> None:
@@ -610,7 +610,7 @@ def test_statements_of_keys_use_their_indexes(place: MysqlSettings, bench: Bench
 
 @dataclass(slots=True, frozen=True)
 class Step:
-    """One table of a statement's plan."""
+    """One table in the plan of a statement."""
 
     table: str
     access: str
@@ -620,7 +620,7 @@ class Step:
 
 
 async def explain(store: MysqlStore, text: bytes) -> list[Step]:
-    """A statement's plan. MySQL's has the partitions as its fourth column, which MariaDB's has not."""
+    """Return the plan of a statement. Only MySQL's plan has a column for partitions, the fourth."""
     (plan,) = await store._require_link().run(b"EXPLAIN FORMAT=TRADITIONAL " + text)
     steps = []
     for values in plan.rows:
@@ -633,7 +633,7 @@ def _name(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def test_reads_that_lost_their_connection_connect_anew(bench: Bench, mariadb: MariaDb) -> None:
+def test_reads_that_lost_their_connection_connect_again(bench: Bench, mariadb: MariaDb) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1)])
@@ -656,7 +656,7 @@ def test_reads_that_lost_their_connection_connect_anew(bench: Bench, mariadb: Ma
     bench.run(story())
 
 
-def test_a_flush_that_reads_more_than_a_packet_holds_asks_in_several(
+def test_a_flush_that_reads_more_than_a_packet_holds_uses_several(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mysql_store, "_PACKET_BYTES_MAX", 5_000)
@@ -668,9 +668,9 @@ def test_a_flush_that_reads_more_than_a_packet_holds_asks_in_several(
             await owned.write(inserts=[make_row(number) for number in range(first, first + 10)])
         run_packet = MysqlLink.run
 
-        async def counted(link: MysqlLink, *statements: bytes, then: OnResults | None = None) -> list[Result]:
+        async def counted(link: MysqlLink, *statements: bytes, on_results: OnResults | None = None) -> list[Result]:
             packets.append(sum(map(len, statements)))
-            return await run_packet(link, *statements, on_results=then)
+            return await run_packet(link, *statements, on_results=on_results)
 
         monkeypatch.setattr(MysqlLink, "run", counted)
         assert len(await owned.write(deletes=list(range(1, 2_001)))) == 2_000
@@ -683,7 +683,7 @@ def test_a_flush_that_reads_more_than_a_packet_holds_asks_in_several(
 
 @pytest.mark.parametrize("full", [0, 1])
 def test_a_server_without_room_for_prepared_statements_is_sent_text(own_mariadb: MariaDb, full: int) -> None:
-    """Without room for the fence, or for new rows beside it; from the second attempt on."""
+    """There is no room for the fence, or for the INSERT beside it. Text is sent from the second attempt on."""
     bench = mysql_bench(own_mariadb.settings(own_mariadb.database()))
     rows = [
         make_row(1, topic="it's ?", payload=bytes(range(256)) * 300, metadata=b"\\'?\0"),
@@ -712,7 +712,7 @@ def test_a_server_without_room_for_prepared_statements_is_sent_text(own_mariadb:
     bench.run(story())
 
 
-def test_what_is_prepared_is_once_on_a_connection_and_goes_with_it(own_mariadb: MariaDb) -> None:
+def test_a_statement_is_prepared_once_on_a_connection_and_ends_with_it(own_mariadb: MariaDb) -> None:
     bench = mysql_bench(own_mariadb.settings(own_mariadb.database()))
 
     def prepared() -> int:
@@ -746,8 +746,8 @@ def test_reads_connect_with_their_first_call(bench: Bench, mariadb: MariaDb) -> 
 
 
 def _connections(mariadb: MariaDb) -> set[int]:
-    # Those that ask use no database; an earlier one may still be ending.
-    asking = (
+    # Connections of this query use no database; an earlier one may still be ending.
+    query = (
         "SELECT ID FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND USER = 'root' AND DB IS NOT NULL"
     )
-    return {number for (number,) in mariadb.query(asking)}
+    return {number for (number,) in mariadb.query(query)}

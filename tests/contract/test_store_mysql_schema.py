@@ -1,4 +1,4 @@
-"""What a server and a shard's tables must be before they are used: settings, rights, engines, versions."""
+"""Checks of a server and a shard's tables before they are used: settings, rights, engines, versions."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def test_unsynced_binary_log_is_refused() -> None:
         server.remove()
 
 
-def test_missing_rights_and_wrong_names_are_refused_with_the_grant_to_make(own_mariadb: MariaDb) -> None:
+def test_missing_rights_and_wrong_names_are_refused_with_the_necessary_grant(own_mariadb: MariaDb) -> None:
     database = own_mariadb.database()
     own_mariadb.query("CREATE USER reader@localhost")
     own_mariadb.query(f"GRANT SELECT ON {database}.* TO reader@localhost")
 
-    async def refused(place: MysqlSettings, told: str) -> None:
-        with pytest.raises(StoreUnusable, match=told):
+    async def refused(place: MysqlSettings, text: str) -> None:
+        with pytest.raises(StoreUnusable, match=text):
             await MysqlStore(place, 1).open()
 
     async def story() -> None:
@@ -152,11 +152,11 @@ def test_later_migrations_are_applied_once_in_order_and_rows_stay(
     bench.run(story())
 
 
-def test_migration_that_stopped_half_way_is_taken_up_again(
+def test_migration_that_stopped_half_way_is_resumed(
     place: MysqlSettings, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = mysql_sql.MIGRATIONS
-    broken = (replace(whole[0], statements=(whole[0].statements[0], "THIS IS NOT SQL")),)
+    original = mysql_sql.MIGRATIONS
+    broken = (replace(original[0], statements=(original[0].statements[0], "THIS IS NOT SQL")),)
     monkeypatch.setattr(mysql_sql, "MIGRATIONS", broken)
 
     async def story() -> None:
@@ -165,9 +165,9 @@ def test_migration_that_stopped_half_way_is_taken_up_again(
         assert mariadb.query(f"SELECT version FROM {place.database}.foqs_schema") == [(0,)]
 
     run(story())
-    monkeypatch.setattr(mysql_sql, "MIGRATIONS", whole)
+    monkeypatch.setattr(mysql_sql, "MIGRATIONS", original)
     _open_many(place, 1)
-    assert mariadb.query(f"SELECT version FROM {place.database}.foqs_schema") == [(whole[-1].number,)]
+    assert mariadb.query(f"SELECT version FROM {place.database}.foqs_schema") == [(original[-1].number,)]
 
 
 def test_topics_of_a_version_1_database_are_found(bench: Bench, mariadb: MariaDb, place: MysqlSettings) -> None:
@@ -188,7 +188,7 @@ def test_topics_of_a_version_1_database_are_found(bench: Bench, mariadb: MariaDb
     bench.run(story())
 
 
-def test_a_version_2_database_gets_its_tables_of_keys_and_slots(
+def test_a_version_2_database_gets_tables_of_keys_and_slots(
     bench: Bench, mariadb: MariaDb, place: MysqlSettings
 ) -> None:
     async def story() -> None:
@@ -207,7 +207,9 @@ def test_a_version_2_database_gets_its_tables_of_keys_and_slots(
     bench.run(story())
 
 
-def test_a_version_5_database_gets_its_table_of_cuts(bench: Bench, mariadb: MariaDb, place: MysqlSettings) -> None:
+def test_a_version_5_database_gets_a_table_of_purge_markers(
+    bench: Bench, mariadb: MariaDb, place: MysqlSettings
+) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1)], topics_added=[TOPIC])

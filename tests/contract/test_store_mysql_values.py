@@ -1,4 +1,4 @@
-"""Values on their way to a real server: any bytes arrive, and what a column cannot hold is refused."""
+"""Values sent to a real server: any bytes arrive, and a value that its column cannot hold is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bench(place: MysqlSettings) -> Bench:
     return mysql_bench(place)
 
 
-def test_row_that_the_columns_cannot_hold_is_refused_and_nothing_else(bench: Bench) -> None:
+def test_row_that_the_columns_cannot_hold_is_refused_and_the_store_stays_usable(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         for bad in (
@@ -79,7 +79,7 @@ def test_literals_reach_the_server_byte_for_byte(place: MysqlSettings, data: byt
     run(story())
 
 
-def test_every_pair_of_a_byte_and_a_special_one_reaches_the_server(place: MysqlSettings) -> None:
+def test_every_pair_of_a_byte_and_a_special_byte_reaches_the_server(place: MysqlSettings) -> None:
     data = b"".join(bytes([one, other]) for one in range(256) for other in b"\0'\\\"\x80\xff")
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""SQLite and MySQL answer every question as memory does, after any sequence of flushes."""
+"""SQLite and MySQL return the same results as memory after any sequence of flushes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.mysql9 import BOTH
 from tests.support.stores import Ownership, contents, keys_of, make_row, opened, reading
 
 _FEW = 12
-"""Ids are drawn from so few that flushes meet each other's rows."""
+"""Ids are drawn from this many, so that flushes meet each other's rows."""
 
 _shards = itertools.count(1)
 _ids = st.integers(1, _FEW)
@@ -72,7 +72,7 @@ _rows = st.builds(
 
 @dataclass(frozen=True)
 class Step:
-    """One flush; `stale` uses a flush number that was used already."""
+    """One flush; a `stale` one repeats a flush number."""
 
     inserts: list[Row]
     updates: list[Row]
@@ -110,7 +110,7 @@ def _steps(draw: st.DrawFn) -> Step:
 
 
 async def _flush(owned: Ownership, step: Step) -> tuple[str, Mapping[int, Row]]:
-    """What a flush answered."""
+    """Run a flush, and return its outcome and the rows that it found."""
     number = owned.number
     try:
         owned.number -= step.stale
@@ -132,14 +132,14 @@ async def _flush(owned: Ownership, step: Step) -> tuple[str, Mapping[int, Row]]:
     return "committed", found
 
 
-async def _answers(owned: Ownership, rows: Mapping[int, Row]) -> dict[str, object]:
-    """Every question about the rows, asked in small pages."""
+async def _read_all(owned: Ownership, rows: Mapping[int, Row]) -> dict[str, object]:
+    """Call every read of the store, in small pages."""
     store = owned.store
-    answers: dict[str, object] = {
+    results: dict[str, object] = {
         "contents": await contents(owned),
         "topics": sorted(await store.topics()),
         "keys": await keys_of(owned, *itertools.product(["default", "other"], [b"k", b"K", b"k ", b"'"])),
-        "next key over": await store.next_key_expiry_ms(),
+        "next key expiry": await store.next_key_expiry_ms(),
         "slots": await store.key_slots(),
         "next due": [await store.next_due_ms(at) for at in (-1, 0, 3, TIME_MS_MAX)],
     }
@@ -148,25 +148,25 @@ async def _answers(owned: Ownership, rows: Mapping[int, Row]) -> dict[str, objec
         due: list[DueRow] = []
         while page := await store.due_rows(low, high, due[-1] if due else None, 3):
             due += page
-        answers[f"due {low}"] = due
+        results[f"due {low}"] = due
     async with reading(store) as reads:
         found = await reads.rows(past, [*rows, *rows, 99])
-        answers["rows"] = sorted(found, key=lambda row: row.id)
+        results["rows"] = sorted(found, key=lambda row: row.id)
         for topic in sorted({(row.namespace, row.topic) for row in rows.values()}):
             keys: list[OrderKey] = []
             while keys_page := await reads.ready_keys(past, topic, keys[-1] if keys else None, 2):
                 keys += keys_page
-            answers[f"ready {topic!r}"] = keys
+            results[f"ready {topic!r}"] = keys
             for state in State:
                 listed: list[Row] = []
                 while rows_page := await reads.list_rows(
                     past, topic, state, listed[-1].order_key if listed else None, 2, with_payload=True
                 ):
                     listed += rows_page
-                answers[f"listed {topic!r} {state}"] = listed
+                results[f"listed {topic!r} {state}"] = listed
         await reads.begin_snapshot(past)
-        answers["counts"] = sorted((c.namespace, c.topic, c.state, c.rows) for c in await reads.counts())
-    return answers
+        results["counts"] = sorted((c.namespace, c.topic, c.state, c.rows) for c in await reads.counts())
+    return results
 
 
 async def _compare(plain: Store, fast: Store, steps: list[Step]) -> None:
@@ -174,7 +174,7 @@ async def _compare(plain: Store, fast: Store, steps: list[Step]) -> None:
     for step in steps:
         assert await _flush(first, step) == await _flush(second, step)
     rows = await contents(first)
-    assert await _answers(second, rows) == await _answers(first, rows)
+    assert await _read_all(second, rows) == await _read_all(first, rows)
     one, other = await plain.read_owner(), await fast.read_owner()
     assert replace(one, connection=0) == replace(other, connection=0)
 
@@ -186,7 +186,7 @@ def _check(bench: Bench, memory: Bench, steps: list[Step]) -> None:
 
 
 _CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-"""The fixtures hold servers and folders; each example takes a shard of its own in them."""
+"""The fixtures hold servers and folders; each example uses its own shard there."""
 
 
 @pytest.fixture
@@ -206,11 +206,11 @@ def mysql(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
 
 @given(steps=st.lists(_steps(), min_size=1, max_size=8))
 @settings(max_examples=60, deadline=None, suppress_health_check=_CHECKS, derandomize=True)
-def test_sqlite_answers_as_memory_does(sqlite: Bench, memory: Bench, steps: list[Step]) -> None:
+def test_sqlite_behaves_as_memory(sqlite: Bench, memory: Bench, steps: list[Step]) -> None:
     _check(sqlite, memory, steps)
 
 
 @given(steps=st.lists(_steps(), min_size=1, max_size=8))
 @settings(max_examples=25, deadline=None, suppress_health_check=_CHECKS, derandomize=True)
-def test_mysql_answers_as_memory_does(mysql: Bench, memory: Bench, steps: list[Step]) -> None:
+def test_mysql_behaves_as_memory(mysql: Bench, memory: Bench, steps: list[Step]) -> None:
     _check(mysql, memory, steps)

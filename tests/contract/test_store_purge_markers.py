@@ -1,4 +1,4 @@
-"""What every store does with its table of cuts. Run on all three."""
+"""Purge markers in every store. Run on all three stores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from foqs.store.port import FAULT_POINTS, FencedOut, StoreLost, WriteRefused
 from tests.contract.conftest import Bench
 from tests.support.stores import OTHER, TOPIC, make_row, opened, reading
 
-CUTS = [
+MARKERS = [
     PurgeMarker("n", "a", 1),
     PurgeMarker("n", "A", 2),
     PurgeMarker("n", "a ", 3),
@@ -22,27 +22,27 @@ CUTS = [
 ]
 
 
-def test_cuts_enter_rise_and_leave_by_their_exact_names_and_numbers(bench: Bench) -> None:
+def test_purge_markers_are_added_raised_and_removed_by_their_exact_names_and_numbers(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         assert await owned.store.purge_markers() == []
-        await owned.write(purge_markers_added=CUTS)
-        assert sorted(await owned.store.purge_markers()) == sorted(CUTS)
-        risen = CUTS[0]._replace(last_number=9)
-        await owned.write(purge_markers_added=[risen], purge_markers_removed=CUTS[1:2])
-        left = sorted([risen, *CUTS[2:]])
-        assert sorted(await owned.store.purge_markers()) == left
-        await owned.write(purge_markers_removed=[CUTS[0], PurgeMarker("n", "missing", 1)])  # it has risen
-        assert sorted(await owned.store.purge_markers()) == left
-        await owned.write(purge_markers_added=[risen], purge_markers_removed=[risen])
-        assert sorted(await owned.store.purge_markers()) == left
-        await owned.write(purge_markers_removed=[risen])
-        assert sorted(await owned.store.purge_markers()) == sorted(CUTS[2:])
+        await owned.write(purge_markers_added=MARKERS)
+        assert sorted(await owned.store.purge_markers()) == sorted(MARKERS)
+        raised = MARKERS[0]._replace(last_number=9)
+        await owned.write(purge_markers_added=[raised], purge_markers_removed=MARKERS[1:2])
+        remaining = sorted([raised, *MARKERS[2:]])
+        assert sorted(await owned.store.purge_markers()) == remaining
+        await owned.write(purge_markers_removed=[MARKERS[0], PurgeMarker("n", "missing", 1)])  # it was raised
+        assert sorted(await owned.store.purge_markers()) == remaining
+        await owned.write(purge_markers_added=[raised], purge_markers_removed=[raised])
+        assert sorted(await owned.store.purge_markers()) == remaining
+        await owned.write(purge_markers_removed=[raised])
+        assert sorted(await owned.store.purge_markers()) == sorted(MARKERS[2:])
 
     bench.run(story())
 
 
-def test_reads_pass_over_what_a_cut_covers_and_fill_their_page_with_the_others(bench: Bench) -> None:
+def test_reads_skip_purged_rows_and_fill_their_page_with_others(bench: Bench) -> None:
     rows = [make_row(number, priority=-number if number % 2 else number) for number in range(1, 21)]
     rows += [make_row(number, state=State.DEAD) for number in range(21, 41)]
 
@@ -72,7 +72,7 @@ def test_reads_pass_over_what_a_cut_covers_and_fill_their_page_with_the_others(b
     bench.run(story())
 
 
-def test_counts_tell_how_many_rows_a_cut_covers(bench: Bench) -> None:
+def test_counts_show_how_many_rows_a_purge_marker_covers(bench: Bench) -> None:
     rows = [make_row(number) for number in range(1, 8)] + [
         make_row(number, state=State.DEAD) for number in range(8, 11)
     ]
@@ -99,7 +99,7 @@ def test_counts_tell_how_many_rows_a_cut_covers(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("point", FAULT_POINTS)
-def test_cuts_are_written_with_the_rest_of_their_flush_or_not_at_all(bench: Bench, point: str) -> None:
+def test_purge_markers_are_written_with_the_rest_of_their_flush_or_not_at_all(bench: Bench, point: str) -> None:
     breaking = False
 
     def fault(at: str) -> None:
@@ -109,7 +109,7 @@ def test_cuts_are_written_with_the_rest_of_their_flush_or_not_at_all(bench: Benc
     async def story() -> None:
         nonlocal breaking
         owned = await opened(bench.store(faults=fault))
-        old, new = CUTS[:2]
+        old, new = MARKERS[:2]
         await owned.write(inserts=[make_row(1)], purge_markers_added=[old])
         with pytest.raises(WriteRefused):
             await owned.write(inserts=[make_row(1)], purge_markers_added=[new], purge_markers_removed=[old])
@@ -124,7 +124,7 @@ def test_cuts_are_written_with_the_rest_of_their_flush_or_not_at_all(bench: Benc
         assert await owned.store.purge_markers() == ([new] if committed else [old])
         successor = await opened(bench.store(), epoch=2, nonce=OTHER)
         with pytest.raises(FencedOut):
-            await owned.write(purge_markers_added=[CUTS[2]])
+            await owned.write(purge_markers_added=[MARKERS[2]])
         assert await successor.store.purge_markers() == ([new] if committed else [old])
 
     bench.run(story())

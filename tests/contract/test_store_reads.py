@@ -1,4 +1,4 @@
-"""What every store's reads give: whole flushes, never older than asked for, beside whatever is written. Run on all three."""
+"""Reads of every store beside its flushes: they show whole flushes, at least the given one. Run on all three stores."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.contract.zombie import Zombie
 from tests.support.stores import NONCE, OTHER, TOPIC, make_row, opened, reading
 
 CALLS: dict[str, Callable[[Reads, Fence], Awaitable[object]]] = {
-    "rows": lambda reads, past: reads.rows(past, [1]),
-    "ready": lambda reads, past: reads.ready_keys(past, TOPIC, None, 1),
-    "listed": lambda reads, past: reads.list_rows(past, TOPIC, State.READY, None, 1, with_payload=True),
-    "key_of": lambda reads, past: reads.idempotency_key_of(past, 1, 1_000),
-    "snapshot": lambda reads, past: reads.begin_snapshot(past),
+    "rows": lambda reads, committed: reads.rows(committed, [1]),
+    "ready_keys": lambda reads, committed: reads.ready_keys(committed, TOPIC, None, 1),
+    "list_rows": lambda reads, committed: reads.list_rows(committed, TOPIC, State.READY, None, 1, with_payload=True),
+    "idempotency_key_of": lambda reads, committed: reads.idempotency_key_of(committed, 1, 1_000),
+    "begin_snapshot": lambda reads, committed: reads.begin_snapshot(committed),
 }
 
 
@@ -46,7 +46,7 @@ def test_names_are_kept_byte_for_byte(bench: Bench) -> None:
     bench.run(story())
 
 
-def test_ready_pages_in_key_order_through_ties(bench: Bench) -> None:
+def test_ready_keys_pages_in_key_order_through_ties(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         rows = [
@@ -76,7 +76,7 @@ def test_ready_pages_in_key_order_through_ties(bench: Bench) -> None:
     bench.run(story())
 
 
-def test_listed_pages_rows_of_one_state_in_key_order(bench: Bench) -> None:
+def test_list_rows_pages_rows_of_one_state_in_key_order(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         dead = [
@@ -92,10 +92,10 @@ def test_listed_pages_rows_of_one_state_in_key_order(bench: Bench) -> None:
             ):
                 paged += page
             assert await reads.list_rows(owned.past, TOPIC, State.DEFERRED, None, 4, with_payload=True) == []
-            heads = await reads.list_rows(owned.past, TOPIC, State.DEAD, None, 3, with_payload=False)
-            heads += await reads.list_rows(owned.past, TOPIC, State.DEAD, heads[-1].order_key, 99, with_payload=False)
+            bare = await reads.list_rows(owned.past, TOPIC, State.DEAD, None, 3, with_payload=False)
+            bare += await reads.list_rows(owned.past, TOPIC, State.DEAD, bare[-1].order_key, 99, with_payload=False)
         assert paged == expected
-        assert heads == [replace(row, payload=None) for row in expected]
+        assert bare == [replace(row, payload=None) for row in expected]
 
     bench.run(story())
 
@@ -113,7 +113,7 @@ def test_a_read_of_no_rows_connects_and_a_snapshot_may_follow(bench: Bench) -> N
     bench.run(story())
 
 
-def test_counts_tell_topics_and_states_apart(bench: Bench) -> None:
+def test_counts_distinguish_topics_and_states(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         rows = [
@@ -145,7 +145,7 @@ def test_read_shows_every_flush_that_was_committed_when_it_began(bench: Bench) -
 
 
 def test_read_shows_all_of_a_flush_or_nothing_of_it(bench: Bench) -> None:
-    """Each flush writes the same number into every row, more of them than one statement names."""
+    """Each flush writes the same number into more rows than one statement holds."""
     numbers = range(1, 1_201)
 
     async def story() -> None:
@@ -193,9 +193,7 @@ def test_reads_beside_an_open_flush_wait_for_nothing_and_see_nothing_of_it(bench
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("past", [Fence(1, NONCE, 2, 0), Fence(2, NONCE, 1, 0), Fence(1, OTHER, 1, 0)])
-def test_database_that_is_behind_or_anothers_is_lost_and_may_be_asked_again(
-    bench: Bench, call: str, past: Fence
-) -> None:
+def test_reads_of_a_lagging_or_foreign_database_raise_and_may_be_repeated(bench: Bench, call: str, past: Fence) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1)])
@@ -223,7 +221,7 @@ def test_former_owner_reads_nothing_after_a_takeover(bench: Bench) -> None:
     bench.run(story())
 
 
-def test_counts_are_of_each_topic_and_state_with_the_bytes_of_their_payloads(bench: Bench) -> None:
+def test_counts_include_the_payload_bytes_of_each_topic_and_state(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         sizes = (0, 1, 300, 100_000)
@@ -242,7 +240,7 @@ def test_counts_are_of_each_topic_and_state_with_the_bytes_of_their_payloads(ben
     bench.run(story())
 
 
-def test_snapshot_shows_its_moment_whatever_is_written_later(bench: Bench) -> None:
+def test_snapshot_does_not_show_later_writes(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1), make_row(2)])
@@ -289,8 +287,8 @@ def test_several_reads_and_a_flush_run_at_once(bench: Bench) -> None:
     bench.run(story())
 
 
-@pytest.mark.parametrize("call", ["rows", "ready", "listed"])
-def test_reads_may_be_cancelled_and_answer_rightly_afterwards(bench: Bench, call: str) -> None:
+@pytest.mark.parametrize("call", ["rows", "ready_keys", "list_rows"])
+def test_reads_are_correct_after_a_cancelled_one(bench: Bench, call: str) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1), make_row(2)])
@@ -306,7 +304,7 @@ def test_reads_may_be_cancelled_and_answer_rightly_afterwards(bench: Bench, call
     bench.run(story())
 
 
-def test_snapshot_or_count_that_was_cancelled_is_taken_anew(bench: Bench) -> None:
+def test_cancelled_count_can_be_repeated(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1)])

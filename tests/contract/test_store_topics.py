@@ -1,4 +1,4 @@
-"""What every store does with its table of topics. Run on all three."""
+"""The topics table in every store. Run on all three stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = [
 ]
 
 
-def test_topics_enter_and_leave_the_table_by_their_exact_names(bench: Bench) -> None:
+def test_topics_are_added_and_removed_by_their_exact_names(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(topics_added=NAMES)

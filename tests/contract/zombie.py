@@ -1,7 +1,7 @@
-"""An owner that stops in the middle of a flush and wakes when told: a stopped process, a long garbage collection.
+"""An owner that pauses during a flush until it is resumed, as a stopped process or a long garbage collection would.
 
-SQLite's and MySQL's run in a thread and loop of their own, which the pause
-blocks whole; memory's lives in the test's loop and is held at its next await.
+With SQLite and MySQL it runs in its own thread and loop, and the pause blocks
+both. With memory it runs in the test's loop and is held at its next await.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PAUSE_S_MAX = 30.0
 
 
 class Zombie:
-    """Takes the shard over and inserts `row` in its first flush, pausing at `point`."""
+    """Takes the shard over and inserts `row` in its first flush, which pauses at `point`."""
 
     def __init__(self, bench: Bench, point: str, row: Row, epoch: int = 1, nonce: str = NONCE) -> None:
         self._bench = bench
@@ -32,28 +32,28 @@ class Zombie:
         self._go = threading.Event()
         self._held: asyncio.Task[object] | None = None
         self._thread = ThreadPoolExecutor(1)
-        self._life: asyncio.Future[StoreError | None] | None = None
+        self._run: asyncio.Future[StoreError | None] | None = None
 
     async def pause(self) -> None:
-        """Starts it and returns when it has stopped."""
+        """Start it, and return when it pauses."""
         loop = asyncio.get_running_loop()
         if self._bench.kind == "memory":
             self._hold_in_memory()
-            self._life = asyncio.ensure_future(self._live())
+            self._run = asyncio.ensure_future(self._flush())
         else:
-            self._life = loop.run_in_executor(self._thread, lambda: run(self._live()))
+            self._run = loop.run_in_executor(self._thread, lambda: run(self._flush()))
         assert await asyncio.to_thread(self._reached.wait, _PAUSE_S_MAX), "the zombie never reached its pause"
 
     async def resume(self) -> StoreError | None:
-        """Wakes it; returns what its flush raised."""
-        assert self._life is not None
+        """Resume it, and return the error of its flush."""
+        assert self._run is not None
         self._go.set()
         try:
-            return await self._life
+            return await self._run
         finally:
             self._thread.shutdown()
 
-    async def _live(self) -> StoreError | None:
+    async def _flush(self) -> StoreError | None:
         store = self._bench.make(SHARD, self._hook)
         try:
             owned = await opened(store, self._epoch, self._nonce)
@@ -74,15 +74,15 @@ class Zombie:
 
     def _stop(self) -> None:
         self._reached.set()
-        assert self._go.wait(_PAUSE_S_MAX), "the zombie was never woken"
+        assert self._go.wait(_PAUSE_S_MAX), "the zombie was never resumed"
 
     def _hold_in_memory(self) -> None:
         database = self._bench.memory
         assert database is not None
-        usual = database.latency
+        original = database.latency
 
         async def latency() -> None:
-            await usual()
+            await original()
             if self._held is not None and asyncio.current_task() is self._held:
                 self._held = None
                 await asyncio.to_thread(self._stop)

@@ -1,4 +1,4 @@
-"""From the configuration of a host to the stores of its shards."""
+"""The stores of a host's shards, made from its configuration."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def test_a_shard_of_a_cluster_is_in_the_database_that_its_layout_names(tmp_path:
         open_store(3, "c")
 
 
-def test_a_host_alone_has_one_database(tmp_path: Path) -> None:
+def test_a_standalone_host_has_one_database(tmp_path: Path) -> None:
     config = Config.model_validate({"store": {"url": f"sqlite:{tmp_path}"}})
     assert isinstance(shard_store_factory(config, SystemClock())(0, ""), SqliteStore)

@@ -1,4 +1,4 @@
-"""Reads beside the flushes of an engine: what is stale when it arrives is not believed."""
+"""Reads beside the flushes of an engine: stale results are not used."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
 
-def test_a_refill_whose_read_is_older_than_the_flush_under_way_takes_nothing_that_flush_took(
+def test_a_refill_ignores_items_that_a_flush_deleted_during_its_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The read sees rows that a flush, begun before it and committed after it, deletes."""
+    """The read sees rows that are deleted by a flush which begins before it and commits after it."""
 
     async def story(world: World) -> None:
         settings = engine_settings(1)
@@ -45,8 +45,8 @@ def test_a_refill_whose_read_is_older_than_the_flush_under_way_takes_nothing_tha
     run_in_world(story)
 
 
-def test_a_refill_that_ends_while_a_flush_is_under_way_misses_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The read is back before the flush, which adds an item below what was read, is committed."""
+def test_a_refill_that_ends_during_a_flush_does_not_hide_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The read ends before the commit of a flush that adds an item with a better key."""
 
     async def story(world: World) -> None:
         settings = engine_settings(1)
@@ -69,7 +69,7 @@ def test_a_refill_that_ends_while_a_flush_is_under_way_misses_nothing_of_it(monk
     run_in_world(story)
 
 
-def test_a_row_loaded_ahead_and_changed_meanwhile_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prefetched_row_that_changed_during_the_read_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, buffer=changed(ROW_CACHE, written_items_max=0))
         engine = await world.engine(settings)
@@ -81,16 +81,16 @@ def test_a_row_loaded_ahead_and_changed_meanwhile_is_not_remembered(monkeypatch:
             (first,) = (await caller.get(wait_ms=100)).items
             await caller.do(EventKind.NACK, [first], delay_ms=0, metadata=b"once")
             await world.until(lambda: loads.held == 1)
-            handed = await caller.get(count=9)
-            assert len(handed.items) == 8
-            await caller.do(EventKind.NACK, handed.items, delay_ms=0, metadata=b"twice")
+            reply = await caller.get(count=9)
+            assert len(reply.items) == 8
+            await caller.do(EventKind.NACK, reply.items, delay_ms=0, metadata=b"twice")
         await wait_until_idle(world, engine)
         assert {row.metadata for row in world.database.tables[1].rows.values()} == {b"twice"}
 
     run_in_world(story)
 
 
-def test_a_dequeue_without_wait_waits_for_what_must_be_read_first() -> None:
+def test_a_dequeue_without_wait_waits_for_a_refill() -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, 2)
         engine = await world.engine(settings)
@@ -103,7 +103,7 @@ def test_a_dequeue_without_wait_waits_for_what_must_be_read_first() -> None:
     run_in_world(story)
 
 
-def test_a_dequeue_without_wait_waits_no_longer_than_a_late_shard_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dequeue_without_wait_waits_at_most_delivery_wait_ms_max(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, delivery_wait_ms_max=300)
         engine = await world.engine(settings)
@@ -118,7 +118,7 @@ def test_a_dequeue_without_wait_waits_no_longer_than_a_late_shard_may_take(monke
     run_in_world(story)
 
 
-def test_a_read_that_fails_in_an_unforeseen_way_has_the_shard_taken_over_anew(
+def test_a_read_with_an_unexpected_error_makes_the_shard_be_taken_over_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(world: World) -> None:
@@ -133,7 +133,7 @@ def test_a_read_that_fails_in_an_unforeseen_way_has_the_shard_taken_over_anew(
             nonlocal failures
             failures -= 1
             if failures >= 0:
-                raise RuntimeError("nobody thought of this")
+                raise RuntimeError("an unexpected error")
             return await original(self, *arguments)
 
         monkeypatch.setattr(MemoryReads, "ready_keys", ready)
@@ -146,12 +146,12 @@ def test_a_read_that_fails_in_an_unforeseen_way_has_the_shard_taken_over_anew(
             await world.pass_s(0.05)
         await putting
         assert len((await waiting).items) == 3
-        assert "nobody thought of this" in caplog.text
+        assert "an unexpected error" in caplog.text
 
     run_in_world(story)
 
 
-def test_a_page_with_payloads_is_as_long_as_a_hand_out_may_be() -> None:
+def test_a_page_with_payloads_is_at_most_as_large_as_a_delivery() -> None:
     async def story(world: World) -> None:
         payload = bytes(NAMESPACE.payload_bytes_max)
         most = len(payload) + ITEM_OVERHEAD_BYTES
@@ -170,7 +170,7 @@ def test_a_page_with_payloads_is_as_long_as_a_hand_out_may_be() -> None:
     run_in_world(story)
 
 
-def test_a_look_that_would_leave_out_a_shard_is_refused() -> None:
+def test_a_peek_that_would_leave_out_a_shard_is_refused() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)

@@ -33,15 +33,15 @@ def test_counts_are_exact_after_a_takeover_under_load(monkeypatch: pytest.Monkey
         with closed(counting):
             engine = await world.engine(settings)
             caller = Caller(world, engine)
-            # As many of it have come as gone, and yet the table holds more.
+            # As many items were added as delivered, but the table holds more.
             await caller.put("a", priority=-9)
             assert (await caller.one("a")).row.priority == -9
             await caller.put("a", 5)
             await caller.put("c", 4, delay_ms=60_000)
-            handed = await caller.get("a", 50)
-            await caller.do(EventKind.ACK, handed.items[:10])
+            reply = await caller.get("a", 50)
+            await caller.do(EventKind.ACK, reply.items[:10])
             await caller.do(EventKind.ACK, (await caller.get("b", 3)).items)
-            assert len(handed.items) > 10
+            assert len(reply.items) > 10
             stats = await caller.stats("a")
             assert stats is not None
             assert stats.counts_lag
@@ -51,7 +51,7 @@ def test_counts_are_exact_after_a_takeover_under_load(monkeypatch: pytest.Monkey
     run_in_world(story)
 
 
-def test_shards_are_counted_in_turns_each_in_a_snapshot_of_its_own_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_are_counted_in_turn_and_each_snapshot_begins_with_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, 2, 3)
         engine = await world.engine(settings)
@@ -65,8 +65,8 @@ def test_shards_are_counted_in_turns_each_in_a_snapshot_of_its_own_turn(monkeypa
         with closed(counting):
             engine = await world.engine(settings)
             caller = Caller(world, engine)
-            handed = await caller.get("a", 15)
-            await caller.do(EventKind.ACK, handed.items[:7])
+            reply = await caller.get("a", 15)
+            await caller.do(EventKind.ACK, reply.items[:7])
             await caller.put("a", 3)
             assert (shown.passed, counting.held) == (1, 1)
             assert all(shard.counts.is_lagging for shard in engine.shards.values())
@@ -77,7 +77,7 @@ def test_shards_are_counted_in_turns_each_in_a_snapshot_of_its_own_turn(monkeypa
     run_in_world(story)
 
 
-def test_a_shard_that_cannot_be_counted_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_cannot_be_counted_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         counts = MemoryReads.counts
 
@@ -95,7 +95,7 @@ def test_a_shard_that_cannot_be_counted_holds_up_no_other(monkeypatch: pytest.Mo
 
 
 class Frail:
-    """Calls of one method of reads lose their connection, so many times."""
+    """Makes the first calls of one method of reads lose their connection."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, method: str, failures: int) -> None:
         self.left = failures
@@ -110,7 +110,7 @@ class Frail:
         monkeypatch.setattr(MemoryReads, method, call)
 
 
-def test_a_count_that_fails_is_made_anew_while_the_shard_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_count_is_repeated_while_the_shard_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, empty_topic_linger_ms=100)
         engine = await world.engine(settings)
@@ -160,7 +160,7 @@ def topics_of(world: World, shard: int = 1) -> set[str]:
     return {name for _, name in world.database.tables[shard].topics}
 
 
-def test_a_topics_row_comes_with_its_first_item_and_goes_when_it_was_empty_for_a_while() -> None:
+def test_a_topic_row_is_added_with_its_first_item_and_deleted_after_the_linger_time() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, empty_topic_linger_ms=500))
         caller = Caller(world, engine)
@@ -201,7 +201,7 @@ def test_a_topic_that_has_an_item_again_keeps_its_row() -> None:
     run_in_world(story)
 
 
-def test_a_topic_whose_items_another_owner_added_is_found_and_never_removed_while_it_holds_them() -> None:
+def test_a_topic_with_items_of_another_owner_is_found_and_not_removed() -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, empty_topic_linger_ms=100)
         first = await world.engine(settings)
@@ -225,7 +225,7 @@ def test_a_topic_whose_items_another_owner_added_is_found_and_never_removed_whil
     run_in_world(story)
 
 
-def test_no_topic_row_goes_while_the_counts_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_topic_row_is_deleted_while_the_counts_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, empty_topic_linger_ms=100)
         engine = await world.engine(settings)
@@ -247,7 +247,7 @@ def test_no_topic_row_goes_while_the_counts_lag(monkeypatch: pytest.MonkeyPatch)
     run_in_world(story)
 
 
-def test_a_takeover_clears_up_topics_that_it_finds_without_items() -> None:
+def test_a_takeover_removes_topics_without_items() -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, empty_topic_linger_ms=500)
         engine = await world.engine(settings)
@@ -264,7 +264,7 @@ def test_a_takeover_clears_up_topics_that_it_finds_without_items() -> None:
     run_in_world(story)
 
 
-def test_what_a_takeover_counts_is_taken_in_by_steps_with_flushes_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_initial_counts_are_added_in_steps_with_flushes_between(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1)
         engine = await world.engine(settings)
@@ -297,7 +297,7 @@ def test_what_a_takeover_counts_is_taken_in_by_steps_with_flushes_between(monkey
             await asyncio.gather(caller.put("t1"), caller.put("gone"), caller.put("new"))
         await world.until(lambda: len(flushes) >= 19)
         assert max(changes) <= 10
-        assert len(set(flushes)) >= 3, "others are served between steps"
+        assert len(set(flushes)) >= 3, "no flush ran between the steps"
         stats = await caller.stats("t1")
         assert stats is not None
         assert not stats.counts_lag
@@ -306,18 +306,18 @@ def test_what_a_takeover_counts_is_taken_in_by_steps_with_flushes_between(monkey
     run_in_world(story)
 
 
-def test_a_takeover_takes_in_the_names_of_topics_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_takeover_loads_the_topic_names_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
-        memory_of_many = engine.shards[1].memory
+        memory = engine.shards[1].memory
         names = [("default", f"t{number}") for number in range(3 * shard_memory._TOPICS_PER_STEP)]
 
-        async def take_in() -> None:
-            for _ in memory_of_many.recover(names, (), ()):
+        async def recover() -> None:
+            for _ in memory.recover(names, (), ()):
                 await asyncio.sleep(0)
 
-        _, discovered, most = await calls_per_turn(monkeypatch, ReadyIndex, "discover", take_in())
+        _, discovered, calls_max = await calls_per_turn(monkeypatch, ReadyIndex, "discover", recover())
         assert discovered == len(names)
-        assert most == shard_memory._TOPICS_PER_STEP
+        assert calls_max == shard_memory._TOPICS_PER_STEP
 
     run_in_world(story)

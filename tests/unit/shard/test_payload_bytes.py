@@ -1,4 +1,4 @@
-"""Payloads are read within the budget of a flush and of loading ahead, by what rows hold (invariant 18)."""
+"""Payload reads stay within the byte limits of a flush and of a prefetch (invariant 18)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def settings(payload_bytes_max: int = LONG, written_bytes_max: int = 40_000) -> 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of payload of each read from now on."""
+    """The payload bytes of each read from now on."""
     found: list[int] = []
     original = ShardTables.rows_with_payload
 
@@ -47,16 +47,16 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def consume_all(world: World, engine: Engine, count: int = 15, consumers: int = 40) -> list[str]:
-    """Many dequeues at once until all is delivered, each within what a reply may carry; a neighbour enqueues meanwhile."""
+    """Dequeue with many consumers until all items are delivered, while another namespace enqueues. Checks the size of each reply."""
     caller, neighbour = Caller(world, engine), Caller(world, engine, "other")
     delivered: list[str] = []
 
     async def consume() -> None:
         while len(delivered) < ITEMS:
-            handed = await caller.get("t", count, wait_ms=500, lease_ms=600_000, timeout_s=20)
-            assert sum(len(seen.row.payload or b"") for seen in handed.items) <= 16 * LONG
-            delivered.extend(f"{seen.shard}-{seen.row.id}" for seen in handed.items)
-            await caller.do(EventKind.ACK, handed.items)
+            reply = await caller.get("t", count, wait_ms=500, lease_ms=600_000, timeout_s=20)
+            assert sum(len(seen.row.payload or b"") for seen in reply.items) <= 16 * LONG
+            delivered.extend(f"{seen.shard}-{seen.row.id}" for seen in reply.items)
+            await caller.do(EventKind.ACK, reply.items)
 
     async def enqueue() -> None:
         while len(delivered) < ITEMS:
@@ -69,14 +69,14 @@ async def consume_all(world: World, engine: Engine, count: int = 15, consumers: 
 
 
 def numbers(ids: list[str]) -> list[int]:
-    return [parse_id(each, "id")[1] for each in ids]
+    return [parse_id(id_, "id")[1] for id_ in ids]
 
 
-def within_budget(reads: list[int]) -> bool:
+def within_limits(reads: list[int]) -> bool:
     return max(reads) <= max(FLUSH_BYTES, LOADED_BYTES)
 
 
-def test_rows_whose_leases_ended_are_read_within_the_budget_of_a_flush(reads: list[int]) -> None:
+def test_rows_whose_leases_ended_are_read_within_the_byte_limit_of_a_flush(reads: list[int]) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings())
         caller = Caller(world, engine)
@@ -91,13 +91,13 @@ def test_rows_whose_leases_ended_are_read_within_the_budget_of_a_flush(reads: li
         assert not any(row.payload for number in numbers(ids) if (row := cache.get(number)))
         reads.clear()
         assert await consume_all(world, engine) == sorted(ids)
-        assert within_budget(reads)
+        assert within_limits(reads)
 
     run_in_world(story)
 
 
 @pytest.mark.parametrize("payload_bytes_max", [LONG, 20])
-def test_rows_found_at_a_start_are_read_within_the_budget_whatever_their_namespace_allows_now(
+def test_rows_found_at_a_start_are_read_within_the_byte_limit_whatever_their_namespace_allows_now(
     reads: list[int], payload_bytes_max: int
 ) -> None:
     async def story(world: World) -> None:
@@ -107,12 +107,12 @@ def test_rows_found_at_a_start_are_read_within_the_budget_whatever_their_namespa
         reads.clear()
         engine = await world.engine(settings(payload_bytes_max))
         assert await consume_all(world, engine) == sorted(ids)
-        assert within_budget(reads)
+        assert within_limits(reads)
 
     run_in_world(story)
 
 
-def test_items_stored_before_their_limit_was_lowered_are_delivered_within_the_budget(reads: list[int]) -> None:
+def test_items_stored_before_their_limit_was_lowered_are_delivered_within_the_byte_limit(reads: list[int]) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(written_bytes_max=10_000_000))
         ids = await Caller(world, engine).put(count=ITEMS, payload=b"p" * LONG)
@@ -120,12 +120,12 @@ def test_items_stored_before_their_limit_was_lowered_are_delivered_within_the_bu
         lowered = {name: replace(own, settings={"payload_bytes_max": 20}) for name, own in document.namespaces.items()}
         engine.namespaces.apply(replace(document, namespaces=lowered))
         assert await consume_all(world, engine, count=40) == sorted(ids)
-        assert not reads or within_budget(reads)
+        assert not reads or within_limits(reads)
 
     run_in_world(story)
 
 
-def test_long_and_short_items_are_delivered_in_order_within_the_budget(reads: list[int]) -> None:
+def test_long_and_short_items_are_delivered_in_order_within_the_byte_limit(reads: list[int]) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings())
         caller = Caller(world, engine)
@@ -138,16 +138,16 @@ def test_long_and_short_items_are_delivered_in_order_within_the_budget(reads: li
         found: list[str] = []
         async with asyncio.timeout(60):
             while len(found) < len(ids):
-                handed = await caller.get("t", 7, wait_ms=500)
-                found += [f"{seen.shard}-{seen.row.id}" for seen in handed.items]
-                await caller.do(EventKind.ACK, handed.items)
+                reply = await caller.get("t", 7, wait_ms=500)
+                found += [f"{seen.shard}-{seen.row.id}" for seen in reply.items]
+                await caller.do(EventKind.ACK, reply.items)
         assert found == ids
-        assert within_budget(reads)
+        assert within_limits(reads)
 
     run_in_world(story)
 
 
-def test_rows_are_loaded_ahead_within_the_budget_before_their_sizes_are_known(reads: list[int]) -> None:
+def test_rows_of_unknown_size_are_prefetched_within_the_byte_limit(reads: list[int]) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings())
         caller = Caller(world, engine)
@@ -159,9 +159,9 @@ def test_rows_are_loaded_ahead_within_the_budget_before_their_sizes_are_known(re
         reads.clear()
         left = ITEMS
         while left:
-            handed = await caller.get("t", 1, wait_ms=500)
-            left -= len(handed.items)
-            await caller.do(EventKind.ACK, handed.items)
+            reply = await caller.get("t", 1, wait_ms=500)
+            left -= len(reply.items)
+            await caller.do(EventKind.ACK, reply.items)
             await world.pass_s(0.02)
         assert max(reads) <= max(LOADED_BYTES, 9_000)
 
@@ -169,7 +169,7 @@ def test_rows_are_loaded_ahead_within_the_budget_before_their_sizes_are_known(re
 
 
 @pytest.mark.parametrize("by_filter", [False, True])
-def test_pages_with_payloads_are_read_within_what_a_reply_carries(reads: list[int], by_filter: bool) -> None:
+def test_pages_with_payloads_are_read_within_the_byte_limit_of_a_reply(reads: list[int], by_filter: bool) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings())
         stored = await Caller(world, engine).put(count=ITEMS, payload=b"p" * LONG)

@@ -1,4 +1,4 @@
-"""Reads beside the flushes take turns by what they cost: many small ones do not wait for as many large ones."""
+"""Reads beside the flushes take turns by their cost: small reads do not wait for many large ones."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ def many_keys(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
 
 
 @pytest.mark.parametrize("large", [a_page, many_rows, many_keys])
-def test_small_reads_of_one_namespace_come_between_the_large_ones_of_another(large: Read) -> None:
+def test_small_reads_of_one_namespace_run_between_the_large_ones_of_another(large: Read) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         ids = [parse_id(id_, "id")[1] for id_ in await Caller(world, engine).put(count=60)]
         (other,) = await Caller(world, engine, "other").put()
         shard, order = engine.shards[1], list[str]()
-        world.stall()  # the first read is under way while the others come
+        world.stall()  # the first read is under way while the others are submitted
 
-        async def ask(name: str, read: Awaitable[object]) -> None:
+        async def run_read(name: str, read: Awaitable[object]) -> None:
             await read
             order.append(name)
 
         one = [parse_id(other, "id")[1]]
-        reads = [ask("large", large(shard, ids)) for _ in range(LARGE)]
-        reads += [ask("small", shard.read_rows("other", one)) for _ in range(SMALL)]
-        asked = asyncio.gather(*reads)
+        reads = [run_read("large", large(shard, ids)) for _ in range(LARGE)]
+        reads += [run_read("small", shard.read_rows("other", one)) for _ in range(SMALL)]
+        calls = asyncio.gather(*reads)
         await world.pass_s(0.1)
         world.resume()
-        await asked
+        await calls
         assert order == ["large", *["small"] * SMALL, *["large"] * (LARGE - 1)]
 
     run_in_world(story)

@@ -1,4 +1,4 @@
-"""Which rows a host remembers: items that lie there take no room from those that come and go."""
+"""The rows that a host caches: parked items take no room from active ones."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ async def due_in_an_hour(world: World, caller: Caller, engine: Any) -> None:
 async def nacked_until_an_hour_from_now(world: World, caller: Caller, engine: Any) -> None:
     await caller.put("parked", 2 * ROOM)
     for _ in range(8):
-        handed = await caller.get("parked", ROOM // 4)
-        await caller.do(EventKind.NACK, handed.items, delay_ms=HOUR_MS)
+        reply = await caller.get("parked", ROOM // 4)
+        await caller.do(EventKind.NACK, reply.items, delay_ms=HOUR_MS)
 
 
 async def dead(world: World, caller: Caller, engine: Any) -> None:
     for _ in range(8):
         await caller.put("parked", ROOM // 4, attempts_max=1)
-        handed = await caller.get("parked", ROOM // 4)
-        await caller.do(EventKind.NACK, handed.items)
+        reply = await caller.get("parked", ROOM // 4)
+        await caller.do(EventKind.NACK, reply.items)
 
 
 Park = Callable[[World, Caller, Any], Awaitable[None]]
 
 
 @pytest.mark.parametrize("park", [of_another_namespace, due_in_an_hour, nacked_until_an_hour_from_now, dead])
-def test_what_lies_there_has_nothing_of_what_comes_and_goes_read(park: Park, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parked_items_do_not_evict_active_items_from_the_cache(park: Park, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, buffer=changed(ROW_CACHE, written_items_max=ROOM)))
         caller = Caller(world, engine)
@@ -57,9 +57,9 @@ def test_what_lies_there_has_nothing_of_what_comes_and_goes_read(park: Park, mon
         monkeypatch.setattr(MemoryStore, "flush", watched)
         for _ in range(3):
             await caller.put(count=4)
-            handed = await caller.get(count=4)
-            assert len(handed.items) == 4
-            await caller.do(EventKind.ACK, handed.items)
+            reply = await caller.get(count=4)
+            assert len(reply.items) == 4
+            await caller.do(EventKind.ACK, reply.items)
         assert reads == []
 
     run_in_world(story)

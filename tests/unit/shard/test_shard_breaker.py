@@ -1,4 +1,4 @@
-"""A shard's breaker: when it opens, what it keeps away, and how it closes."""
+"""A shard's breaker: when it opens, what it refuses, and how it closes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.method_gate import start_task
 
 STUCK_S = 0.1 * 5
-"""A flush that waits for so long opens the breaker."""
+"""A flush that waits this long opens the breaker."""
 RESET_S = 1.0
 
 
@@ -38,26 +38,26 @@ def settings(*shards: int, **changes: Any) -> EngineSettings:
 
 
 def stuck(monkeypatch: pytest.MonkeyPatch, shard: int) -> Callable[[], None]:
-    """The flushes of one shard wait until the function that this returns is called; others do not."""
-    answers = asyncio.Event()
+    """Hold the flushes of one shard. Returns the function that lets them continue."""
+    resumed = asyncio.Event()
     original = MemoryStore.flush
 
     async def flush(self: MemoryStore, *arguments: Any) -> None:
         if self._shard == shard:
-            await answers.wait()
+            await resumed.wait()
         await original(self, *arguments)
 
     monkeypatch.setattr(MemoryStore, "flush", flush)
-    return answers.set
+    return resumed.set
 
 
 def full(writes: Writes) -> WriteRefused | None:
-    """A disk without room for new items."""
+    """Refuse new items, as a full disk would."""
     return WriteRefused("no room on the disk", is_full=True) if writes.inserts else None
 
 
 async def offer(caller: Caller, items: Sequence[NewItem], timeout_s: float = 5.0) -> list[EnqueueOutcome]:
-    """Enqueues; an id or an error for each, also where the call as a whole is refused."""
+    """Enqueue, and return an id or an error for each item, even if the whole call is refused."""
     try:
         return await caller.enqueue(items, timeout_s)
     except Unavailable as error:
@@ -65,7 +65,7 @@ async def offer(caller: Caller, items: Sequence[NewItem], timeout_s: float = 5.0
 
 
 async def opened(world: World, caller: Caller, engine: Engine) -> None:
-    """Opens the breaker of shard 1 with a disk that is full for new items."""
+    """Open the breaker of shard 1 with a disk that is full for new items."""
     world.database.refuse = full
     await world.until(lambda: engine.shards[1].breaker_state == "closed")
     while engine.shards[1].breaker_state != "open":
@@ -74,7 +74,7 @@ async def opened(world: World, caller: Caller, engine: Engine) -> None:
 
 
 async def half_open(world: World) -> tuple[Engine, Caller]:
-    """One shard, whose breaker would let a flush be tried; the disk is still full."""
+    """Make an engine with one shard and a half-open breaker. The disk is still full."""
     engine = await world.engine(settings(1))
     caller = Caller(world, engine)
     await opened(world, caller, engine)
@@ -82,15 +82,15 @@ async def half_open(world: World) -> tuple[Engine, Caller]:
     return engine, caller
 
 
-# ------------------------------------------------------------------ what opens it
+# ------------------------------------------------------------------------ opening
 
 
-def test_a_flush_without_an_answer_opens_it_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_without_a_reply_opens_the_breaker_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(1))
         caller = Caller(world, engine)
-        answer = stuck(monkeypatch, 1)
-        begun = start_task(offer(caller, [new_item("begun")], 30.0))
+        resume = stuck(monkeypatch, 1)
+        flushing = start_task(offer(caller, [new_item("begun")], 30.0))
         await world.pass_s(0.01)
         queued = start_task(offer(caller, [new_item("queued")], 30.0))
         start = world.loop.time()
@@ -100,9 +100,9 @@ def test_a_flush_without_an_answer_opens_it_while_it_waits(monkeypatch: pytest.M
         assert STUCK_S - 0.02 <= world.loop.time() - start <= STUCK_S + 0.2
         (error,) = await offer(caller, [new_item("later")], 30.0)
         assert isinstance(error, Unavailable)
-        assert not begun.done()
-        answer()
-        ok((await begun)[0])
+        assert not flushing.done()
+        resume()
+        ok((await flushing)[0])
         assert [topic for topic, _ in world.rows()] == ["begun"]
         await world.until(lambda: engine.shards[1].breaker_state == "half-open")
         await caller.put("again")
@@ -111,27 +111,27 @@ def test_a_flush_without_an_answer_opens_it_while_it_waits(monkeypatch: pytest.M
     run_in_world(story)
 
 
-def test_it_stays_open_for_as_long_as_a_flush_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_breaker_stays_open_while_a_flush_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(1))
         caller = Caller(world, engine)
-        answer = stuck(monkeypatch, 1)
-        begun = start_task(offer(caller, [new_item("begun")], 30.0))
+        resume = stuck(monkeypatch, 1)
+        flushing = start_task(offer(caller, [new_item("begun")], 30.0))
         await world.until(lambda: engine.shards[1].breaker_state == "open")
         await world.pass_s(5 * RESET_S)
         assert engine.shards[1].breaker_state == "open"
-        answer()
-        await begun
+        resume()
+        await flushing
         await world.until(lambda: engine.shards[1].breaker_state == "half-open", within_s=0.2)
 
     run_in_world(story)
 
 
-def test_another_shard_takes_new_items_and_notices_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_shard_accepts_new_items_and_its_breaker_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(1, 2))
         caller = Caller(world, engine)
-        answer = stuck(monkeypatch, 1)
+        resume = stuck(monkeypatch, 1)
         calls = []
         while engine.shards[1].breaker_state != "open":
             calls.append(start_task(offer(caller, [new_item()], 30.0)))
@@ -140,10 +140,10 @@ def test_another_shard_takes_new_items_and_notices_nothing(monkeypatch: pytest.M
             assert parse_id((await caller.put(timeout_s=0.5))[0], "id")[0] == 2
             await world.pass_s(0.02)
         assert engine.shards[2].breaker_state == "closed"
-        answer()
-        told = [result for call in calls for result in await call]
-        assert all(isinstance(result, str | Unavailable) for result in told)
-        assert sum(isinstance(result, str) for result in told) + 50 == len(world.rows())
+        resume()
+        results = [result for call in calls for result in await call]
+        assert all(isinstance(result, str | Unavailable) for result in results)
+        assert sum(isinstance(result, str) for result in results) + 50 == len(world.rows())
 
     run_in_world(story)
 
@@ -151,7 +151,7 @@ def test_another_shard_takes_new_items_and_notices_nothing(monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "refusal", [WriteRefused("a deadlock", is_retryable=True), WriteRefused("no room", is_full=True)]
 )
-def test_flushes_that_fail_open_it_and_acks_go_on(refusal: WriteRefused) -> None:
+def test_failed_flushes_open_the_breaker_and_acks_continue(refusal: WriteRefused) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(1))
         caller = Caller(world, engine)
@@ -173,7 +173,7 @@ def test_flushes_that_fail_open_it_and_acks_go_on(refusal: WriteRefused) -> None
     run_in_world(story)
 
 
-def test_a_flush_that_fails_again_and_again_opens_it_however_many_succeeded_before() -> None:
+def test_a_flush_that_keeps_failing_opens_the_breaker_however_many_succeeded_before() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(1, breaker_window_ms=10_000))
         caller = Caller(world, engine)
@@ -189,7 +189,7 @@ def test_a_flush_that_fails_again_and_again_opens_it_however_many_succeeded_befo
     run_in_world(story)
 
 
-def test_lost_connections_open_it() -> None:
+def test_lost_connections_open_the_breaker() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(1, breaker_latency_ms_max=10_000))
         caller = Caller(world, engine)
@@ -207,7 +207,7 @@ def test_lost_connections_open_it() -> None:
     run_in_world(story)
 
 
-def test_bad_items_and_taken_keys_open_nothing() -> None:
+def test_refused_items_and_existing_keys_do_not_open_the_breaker() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(1))
         caller = Caller(world, engine)
@@ -224,7 +224,7 @@ def test_bad_items_and_taken_keys_open_nothing() -> None:
     run_in_world(story)
 
 
-def test_it_ends_the_search_for_a_bad_item_among_many() -> None:
+def test_an_open_breaker_ends_the_bisection_of_a_refused_batch() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(1))
         caller = Caller(world, engine)
@@ -243,7 +243,7 @@ def test_it_ends_the_search_for_a_bad_item_among_many() -> None:
     run_in_world(story)
 
 
-def test_a_read_of_the_writer_without_an_answer_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_of_the_writer_without_a_reply_opens_the_breaker(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(1))
         caller = Caller(world, engine)
@@ -264,10 +264,10 @@ def test_a_read_of_the_writer_without_an_answer_opens_it(monkeypatch: pytest.Mon
     run_in_world(story)
 
 
-# ----------------------------------------------------------------- what closes it
+# ------------------------------------------------------------------------ closing
 
 
-def test_flushes_without_new_items_neither_try_nor_close_it() -> None:
+def test_flushes_without_new_items_do_not_probe_or_close_the_breaker() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(1))
         caller = Caller(world, engine)
@@ -283,7 +283,7 @@ def test_flushes_without_new_items_neither_try_nor_close_it() -> None:
     run_in_world(story)
 
 
-def test_half_open_it_lets_one_flush_through_and_closes_when_that_is_well() -> None:
+def test_a_half_open_breaker_lets_one_flush_pass_and_closes_if_it_succeeds() -> None:
     async def story(world: World) -> None:
         engine, caller = await half_open(world)
         world.database.refuse = lambda writes: None
@@ -300,7 +300,7 @@ def test_half_open_it_lets_one_flush_through_and_closes_when_that_is_well() -> N
     run_in_world(story)
 
 
-def test_a_probe_that_fails_opens_it_again() -> None:
+def test_a_failed_probe_opens_the_breaker_again() -> None:
     async def story(world: World) -> None:
         engine, caller = await half_open(world)
         (error,) = await offer(caller, [new_item()])
@@ -310,24 +310,24 @@ def test_a_probe_that_fails_opens_it_again() -> None:
     run_in_world(story)
 
 
-def test_a_probe_that_is_slow_opens_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_probe_opens_the_breaker_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine, caller = await half_open(world)
         world.database.refuse = lambda writes: None
-        answer = stuck(monkeypatch, 1)
+        resume = stuck(monkeypatch, 1)
         probe = start_task(offer(caller, [new_item("probe")], 30.0))
         await world.pass_s(0.01)
         assert engine.shards[1].breaker_state == "half-open"
         await world.pass_s(0.4)
         assert engine.shards[1].breaker_state == "open"
-        answer()
+        resume()
         ok((await probe)[0])
         assert engine.shards[1].breaker_state == "open"
 
     run_in_world(story)
 
 
-def test_a_probe_of_a_bad_item_decides_nothing() -> None:
+def test_a_probe_of_a_refused_item_leaves_the_breaker_half_open() -> None:
     async def story(world: World) -> None:
         engine, caller = await half_open(world)
         world.database.refuse = lambda writes: "no such luck" if writes.inserts else None
@@ -341,7 +341,7 @@ def test_a_probe_of_a_bad_item_decides_nothing() -> None:
     run_in_world(story)
 
 
-def test_what_went_wrong_before_it_closed_is_forgotten() -> None:
+def test_failures_before_the_breaker_closed_do_not_count() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(1, breaker_window_ms=60_000))
         caller = Caller(world, engine)
@@ -357,19 +357,19 @@ def test_what_went_wrong_before_it_closed_is_forgotten() -> None:
     run_in_world(story)
 
 
-# ------------------------------------------------------------------ who is told
+# ---------------------------------------------------------------------- reporting
 
 
-def test_changes_are_told_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_changes_of_the_breaker_are_reported_and_logged_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "foqs.shard.shard_breaker")
     changes: list[tuple[int, str]] = []
 
-    class Told(NullObserver):
+    class Recorder(NullObserver):
         def breaker_changed(self, shard: int, state: str) -> None:
             changes.append((shard, state))
 
     async def story(world: World) -> None:
-        world.facts = Told()
+        world.facts = Recorder()
         engine = await world.engine(settings(1))
         caller = Caller(world, engine)
         await opened(world, caller, engine)
@@ -385,7 +385,7 @@ def test_changes_are_told_with_the_reason(caplog: pytest.LogCaptureFixture) -> N
     assert "transactions failed, the last failure: no room on the disk" in lines[0]
 
 
-def test_calls_that_come_back_when_they_are_told_to_are_all_written_once_it_is_well() -> None:
+def test_calls_that_retry_after_the_given_pause_are_all_written_once_the_database_recovers() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(1))
         caller = Caller(world, engine)

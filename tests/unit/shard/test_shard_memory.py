@@ -1,8 +1,8 @@
-"""What a shard remembers is what its tables hold, whatever happened before (invariants 10 and 13).
+"""A shard's memory equals its tables, whatever happened before (invariants 10 and 13).
 
 Random calls under virtual time, some of them cancelled, against a database that
-loses connections, refuses writes and stalls. Whenever nothing is under way any
-more, index, counts and timers are compared with the tables.
+loses connections, refuses writes and stalls. Whenever the shard is at rest,
+index, counts and timers are compared with the tables.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SETTINGS = engine_settings(
 
 
 class Players:
-    """Callers that do anything, at random, and go away at random."""
+    """Callers that make random calls and leave at random."""
 
     def __init__(self, world: World, engine: Engine, rng: Random) -> None:
         self.caller = Caller(world, engine)
@@ -54,7 +54,7 @@ class Players:
 
     async def act(self) -> None:
         gets = (self.get, self.get, self.get)
-        act = self.rng.choice((self.put, self.put, *gets, self.treat, self.treat, self.cancel, self.change))
+        act = self.rng.choice((self.put, self.put, *gets, self.settle, self.settle, self.cancel, self.change))
         with contextlib.suppress(FoqsError):
             await act()
 
@@ -73,15 +73,15 @@ class Players:
 
     async def get(self) -> None:
         rng = self.rng
-        handed = await self.caller.get(
+        reply = await self.caller.get(
             rng.choice(TOPICS), rng.choice((1, 3, 9)), wait_ms=rng.choice((0, 50)), timeout_s=self._patience_s()
         )
         if rng.random() < 0.2:
-            handed.release()
+            reply.release()
         else:
-            self.held += handed.items
+            self.held += reply.items
 
-    async def treat(self) -> None:
+    async def settle(self) -> None:
         rng = self.rng
         items, self.held = self.held[:4], self.held[4:]
         kind = rng.choice((EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE))
@@ -107,7 +107,7 @@ class Players:
 
 
 def trouble(world: World, rng: Random) -> None:
-    """From now on the database has its moods."""
+    """Make the database fail at random."""
 
     def fault(point: str) -> None:
         if rng.random() < 0.02:
@@ -145,7 +145,7 @@ async def play_a_round(world: World, players: Players, rng: Random) -> None:
 
 
 def at_rest(world: World, shard: Shard) -> bool:
-    """Nothing is under way, and nothing due is left, not even what was refused when its time came."""
+    """Return whether nothing is under way and no row is due, refused ones included."""
     rows = world.database.tables[shard.number].rows.values()
     return is_at_rest(shard) and all(row.due_ms is None or row.due_ms > shard.now_ms() for row in rows)
 
@@ -155,7 +155,7 @@ def compare(world: World, shard: Shard) -> None:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_after_any_history_memory_is_what_the_tables_hold(seed: int) -> None:
+def test_memory_equals_the_tables_after_any_history(seed: int) -> None:
     async def story(world: World) -> None:
         rng = Random(seed)
         engine = await world.engine(SETTINGS)
@@ -176,19 +176,19 @@ def test_after_any_history_memory_is_what_the_tables_hold(seed: int) -> None:
 
 
 async def drain(world: World, players: Players) -> None:
-    """Whatever is ready can be had."""
-    quiet = 0
-    while quiet < 5:
+    """Dequeue and ack until nothing is ready."""
+    empty_rounds = 0
+    while empty_rounds < 5:
         for topic in TOPICS:
-            handed = await players.caller.get(topic, 9)
-            await players.caller.do(EventKind.ACK, handed.items)
-            quiet = 0 if handed.items else quiet + 1
+            reply = await players.caller.get(topic, 9)
+            await players.caller.do(EventKind.ACK, reply.items)
+            empty_rounds = 0 if reply.items else empty_rounds + 1
 
 
 async def cancel_at_every_step(
     world: World, engine: Engine, begin: Callable[[], Coroutine[Any, Any, Any]], undo: Callable[[], Any]
 ) -> int:
-    """Runs a call again and again, cancelled one step later each time, until it is too quick; how often it was."""
+    """Repeat a call, cancelled one step later each time, until it ends first. Returns the number of repetitions."""
     steps = 0
     while True:
         steps += 1
@@ -215,7 +215,7 @@ async def _cancel_at(world: World, begin: Callable[[], Coroutine[Any, Any, Any]]
     return not calling.cancelled()
 
 
-def test_an_enqueue_cancelled_at_any_step_leaves_memory_and_tables_in_step() -> None:
+def test_an_enqueue_cancelled_at_any_step_leaves_memory_equal_to_the_tables() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(SETTINGS)
         caller = Caller(world, engine)
@@ -230,7 +230,7 @@ def test_an_enqueue_cancelled_at_any_step_leaves_memory_and_tables_in_step() -> 
 
 
 @pytest.mark.parametrize("kind", [EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE])
-def test_an_event_cancelled_at_any_step_leaves_memory_and_tables_in_step(kind: EventKind) -> None:
+def test_an_event_cancelled_at_any_step_leaves_memory_equal_to_the_tables(kind: EventKind) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(SETTINGS)
         caller = Caller(world, engine)
@@ -272,7 +272,7 @@ def test_a_dequeue_cancelled_at_any_step_keeps_no_item_and_counts_no_attempt(wai
 
 
 def forget_the_windows(engine: Engine) -> None:
-    """Puts the windows back to what a takeover knows, so that the next dequeue reads them anew."""
+    """Reset the windows as after a takeover, so that the next dequeue reads them again."""
     for shard in engine.shards.values():
         for topic in shard.index.topics():
             shard.index.forget(topic)

@@ -1,4 +1,4 @@
-"""The life of a shard on one host: acquired, released, lost, and in all kinds of trouble."""
+"""A shard on one host: acquired, released, lost, and under faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.engines import Caller, World, run_in_world
 
 
 async def started(world: World, book: Any = None) -> Engine:
-    """An engine of one shard that has only begun."""
+    """Start an engine of one shard, without waiting until it is ready."""
     engine = Engine(
         engine_settings(1),
         lambda shard, _: world.database.store(shard, lambda point: world.faults(point)),
@@ -39,7 +39,7 @@ async def started(world: World, book: Any = None) -> Engine:
 
 
 class StubbornBook(MemoryEpochBook):
-    """A book that cannot be written until it is told to."""
+    """A book that cannot be written until `writable` is set."""
 
     writable = False
 
@@ -98,11 +98,11 @@ def test_a_release_while_the_database_is_away_ends_the_acquisition(monkeypatch: 
     run_in_world(story)
 
 
-def test_a_takeover_during_a_drain_answers_every_caller_and_names_the_reason() -> None:
+def test_a_takeover_during_a_drain_answers_every_caller_with_not_owner() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         world.stall()
-        begun = asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9))
+        flushing = asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9))
         await world.pass_s(0.1)
         queued = asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9))
         await world.pass_s(0.1)
@@ -113,13 +113,13 @@ def test_a_takeover_during_a_drain_answers_every_caller_and_names_the_reason() -
         with pytest.raises(ShardTakenOver):
             await engine.run()
         assert world.loop.time() < 2
-        assert [type(result) for result in await begun + await queued] == [NotOwner, NotOwner]
+        assert [type(result) for result in await flushing + await queued] == [NotOwner, NotOwner]
         assert world.rows() == []
 
     run_in_world(story)
 
 
-def test_a_shard_that_breaks_whenever_it_is_served_does_not_use_up_its_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_that_always_fails_does_not_use_up_its_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         async def broken(self: MemoryStore, *arguments: Any) -> None:
             raise RuntimeError("a bug")
@@ -134,7 +134,7 @@ def test_a_shard_that_breaks_whenever_it_is_served_does_not_use_up_its_epochs(mo
     run_in_world(story)
 
 
-def test_a_store_that_turns_out_damaged_ends_the_host_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_store_ends_the_host_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         async def damaged(self: MemoryStore, *arguments: Any) -> None:
             raise StoreUnusable("the file is damaged; restore it from a backup")
@@ -166,7 +166,7 @@ def test_a_shard_without_epochs_left_is_not_served() -> None:
     run_in_world(story)
 
 
-def test_a_shard_lost_to_nobody_is_taken_over_anew_with_a_higher_epoch() -> None:
+def test_a_shard_lost_to_no_other_host_is_taken_over_again_with_a_higher_epoch() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -183,19 +183,19 @@ def test_a_shard_lost_to_nobody_is_taken_over_anew_with_a_higher_epoch() -> None
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"[]", b'{"epochs": {"1": 1e999}}', b'{"epochs": {"x": 1}}'])
-def test_a_file_that_holds_no_epochs_is_named_with_the_remedy(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_epoch_file_is_named_with_the_remedy(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "epochs"
     path.write_bytes(content)
     with pytest.raises(CoordinatorFailed, match="move it away"):
         FileEpochBook(path).load()
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_an_epoch_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(CoordinatorFailed, match="cannot read"):
         FileEpochBook(tmp_path).load()
 
 
-def test_a_shard_whose_ids_are_used_up_is_taken_over_anew() -> None:
+def test_a_shard_whose_ids_are_used_up_is_taken_over_again() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -213,7 +213,7 @@ def test_a_shard_whose_ids_are_used_up_is_taken_over_anew() -> None:
     run_in_world(story)
 
 
-def test_a_shard_whose_timers_break_is_taken_over_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shard_whose_timers_fail_is_taken_over_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)

@@ -1,4 +1,4 @@
-"""Shard time in an engine: leases and delays when the database's clock steps, and from owner to owner."""
+"""The shard clock in an engine: leases and delays when the database's clock jumps, and across takeovers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _settings(skew_ms: int = 0) -> EngineSettings:
 
 
 def _step(world: World, ms: int) -> None:
-    """The database's clock jumps."""
-    was = world.database.now_ms
-    world.database.now_ms = lambda: was() + ms
+    """Make the database's clock jump."""
+    now_ms = world.database.now_ms
+    world.database.now_ms = lambda: now_ms() + ms
 
 
 @pytest.mark.parametrize("hours", [5, -5])
-def test_a_lease_and_a_delay_last_as_long_as_they_should_though_the_databases_clock_steps_by_hours(hours: int) -> None:
+def test_a_lease_and_a_delay_keep_their_length_when_the_database_clock_jumps_by_hours(hours: int) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(_settings()))
         await caller.put("leased", lease_ms=10_000)
@@ -39,7 +39,7 @@ def test_a_lease_and_a_delay_last_as_long_as_they_should_though_the_databases_cl
     run_in_world(story)
 
 
-def test_its_time_comes_back_to_the_databases_clock() -> None:
+def test_the_shard_clock_returns_to_the_database_clock() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(_settings())
         _step(world, 1_000)
@@ -52,7 +52,7 @@ def test_its_time_comes_back_to_the_databases_clock() -> None:
 
 
 @pytest.mark.parametrize("hours", [5, -5])
-def test_a_new_owner_goes_on_with_the_former_ones_time_and_not_with_the_databases(hours: int) -> None:
+def test_a_new_owner_continues_the_former_owners_time_not_the_database_clock(hours: int) -> None:
     async def story(world: World) -> None:
         first = await world.engine(_settings())
         caller = Caller(world, first)
@@ -83,13 +83,13 @@ def test_a_lease_does_not_end_early_when_the_next_owner_finds_another_server(ahe
         _step(world, ahead_ms)
         second = Caller(world, await world.engine(_settings(500)))
         await second.one("leased", wait_ms=4_000)
-        # Slewing towards the other server's clock takes no more than its rate.
+        # The shard clock approaches the other server's clock at its slew rate at most.
         assert 1.89 <= world.loop.time() - leased_s <= 2.7
 
     run_in_world(story)
 
 
-def test_a_slow_answer_of_the_databases_clock_at_a_takeover_ends_no_lease_early_with_the_next_owner(
+def test_a_slow_read_of_the_database_clock_at_a_takeover_ends_no_lease_early_at_the_next_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gate = MethodGate(monkeypatch, MemoryStore, "now_ms", on_the_way_back=True)
@@ -113,7 +113,7 @@ def test_a_slow_answer_of_the_databases_clock_at_a_takeover_ends_no_lease_early_
     run_in_world(story)
 
 
-def test_the_databases_clock_going_back_between_two_owners_does_not_take_time_back() -> None:
+def test_shard_time_does_not_go_back_when_the_database_clock_does_between_two_owners() -> None:
     async def story(world: World) -> None:
         first = await world.engine(_settings())
         await Caller(world, first).put()
@@ -127,7 +127,7 @@ def test_the_databases_clock_going_back_between_two_owners_does_not_take_time_ba
 
 
 def test_a_timer_is_not_late_after_the_machine_slept() -> None:
-    """The event loop's clock stands still meanwhile; the boot-time clock does not."""
+    """The event loop's clock stops during the sleep; the boot-time clock does not."""
 
     async def story(world: World) -> None:
         caller = Caller(
@@ -142,7 +142,7 @@ def test_a_timer_is_not_late_after_the_machine_slept() -> None:
     run_in_world(story)
 
 
-def test_an_item_may_wait_until_the_last_moment_there_is() -> None:
+def test_an_item_may_wait_until_the_largest_time() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(_settings()))
         await caller.put("last", deliver_after_ms=TIME_MS_MAX)

@@ -1,4 +1,4 @@
-"""The rules of the timers, one test each: remove the rule, and its test fails."""
+"""The rules of the timers, one test for each: without the rule, its test fails."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def test_items_with_one_due_time_are_found_over_many_pages_by_due_and_id() -> No
     run_in_world(story)
 
 
-def test_a_scan_asks_for_nothing_below_the_watermark() -> None:
-    """Else an index full of entries that were deleted, but not yet cleared away, is read again and again."""
+def test_a_scan_reads_nothing_below_the_watermark() -> None:
+    """Otherwise index entries that are deleted but not yet purged would be read again and again."""
 
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
         caller = Caller(world, engine)
-        asked: list[int | None] = []
+        lower_bounds: list[int | None] = []
         due = MemoryStore.due_rows
 
         async def noted(
             self: MemoryStore, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int
         ) -> list[DueRow]:
-            asked.append(low_ms)
+            lower_bounds.append(low_ms)
             return await due(self, low_ms, high_ms, after, limit)
 
         MemoryStore.due_rows = noted  # type: ignore[method-assign]
@@ -56,16 +56,16 @@ def test_a_scan_asks_for_nothing_below_the_watermark() -> None:
                 await world.pass_s(1)
         finally:
             MemoryStore.due_rows = due  # type: ignore[method-assign]
-        assert len(asked) >= 3
-        found = [low_ms for low_ms in asked if low_ms is not None]
-        assert found == asked
+        assert len(lower_bounds) >= 3
+        found = [low_ms for low_ms in lower_bounds if low_ms is not None]
+        assert found == lower_bounds
         assert found == sorted(found)
         assert found[0] < found[-1]
 
     run_in_world(story)
 
 
-def test_the_watermark_waits_for_what_the_database_refuses_and_holds_up_nothing_else() -> None:
+def test_the_watermark_waits_for_refused_rows_which_delay_no_others() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS, retry_ms_max=200))
         shard, caller = engine.shards[1], Caller(world, engine)
@@ -90,8 +90,8 @@ def test_the_watermark_waits_for_what_the_database_refuses_and_holds_up_nothing_
     run_in_world(story)
 
 
-def test_a_row_below_the_watermark_that_nothing_led_to_is_found_by_the_sweep() -> None:
-    """As a bug would leave it: late, not lost."""
+def test_a_due_row_below_the_watermark_is_found_by_the_sweep() -> None:
+    """A bug could leave such a row: it is late, not lost."""
 
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=20_000))
@@ -112,7 +112,7 @@ def test_a_row_below_the_watermark_that_nothing_led_to_is_found_by_the_sweep() -
     run_in_world(story)
 
 
-def test_what_is_due_when_a_shard_changes_hands_is_found_by_the_new_owners_first_scan() -> None:
+def test_rows_due_at_a_takeover_are_found_by_the_new_owners_first_scan() -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, sweep_interval_ms=NEVER_MS)
         first = await world.engine(settings)
@@ -129,7 +129,7 @@ def test_what_is_due_when_a_shard_changes_hands_is_found_by_the_new_owners_first
     run_in_world(story)
 
 
-def test_a_due_row_with_an_ack_under_way_is_judged_by_what_the_ack_left() -> None:
+def test_a_due_row_with_an_ack_under_way_is_decided_after_the_ack() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
         caller = Caller(world, engine)
@@ -146,7 +146,7 @@ def test_a_due_row_with_an_ack_under_way_is_judged_by_what_the_ack_left() -> Non
     run_in_world(story)
 
 
-def test_an_item_past_its_ttl_is_cleared_away_though_nobody_asks_for_it() -> None:
+def test_an_expired_item_is_deleted_without_a_dequeue() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
         caller = Caller(world, engine)
@@ -163,7 +163,7 @@ def test_an_item_past_its_ttl_is_cleared_away_though_nobody_asks_for_it() -> Non
     run_in_world(story)
 
 
-def test_dead_items_are_kept_for_their_retention_and_then_cleared_away() -> None:
+def test_dead_items_are_deleted_when_their_retention_ends() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
         caller = Caller(world, engine)
@@ -177,8 +177,8 @@ def test_dead_items_are_kept_for_their_retention_and_then_cleared_away() -> None
     run_in_world(story)
 
 
-def test_a_refusal_of_the_commit_is_not_a_commit() -> None:
-    """The due row of a scan whose flush is refused for a while is still found."""
+def test_a_scan_finds_its_rows_again_when_their_flush_was_refused() -> None:
+    """The flush of a scan is refused three times."""
 
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))

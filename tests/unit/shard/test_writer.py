@@ -1,4 +1,4 @@
-"""The writer in trouble: refused writes, lost reads, and the end of a shard."""
+"""The writer under faults: refused writes, lost reads, and the end of a shard."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Method = Callable[..., Awaitable[Any]]
 def instead(
     monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[Method], Method], where: type = MemoryStore
 ) -> None:
-    """Replaces a method of the memory store, or of its reads, by what `make` makes of it."""
+    """Replace a method of the memory store, or of its reads, by `make(method)`."""
     monkeypatch.setattr(where, name, make(getattr(where, name)))
 
 
 def refuse_payload(payload: bytes) -> Callable[[Writes], str | None]:
-    """A database that takes anything but rows with this payload."""
+    """Refuse rows with this payload, and accept everything else."""
 
     def refuse(writes: Writes) -> str | None:
         return "no such luck" if any(row.payload == payload for row in writes.inserts) else None
@@ -40,13 +40,13 @@ def refuse_payload(payload: bytes) -> Callable[[Writes], str | None]:
     return refuse
 
 
-def test_a_bad_insert_is_found_while_events_keep_coming() -> None:
+def test_a_refused_insert_is_found_while_events_keep_coming() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         await caller.put("busy", 200)
-        handed = await caller.get("busy", 200)
+        reply = await caller.get("busy", 200)
         world.database.refuse = refuse_payload(b"bad")
-        extending = [asyncio.ensure_future(_extend_for_ever(caller, [seen])) for seen in handed.items]
+        extending = [asyncio.ensure_future(_extend_for_ever(caller, [seen])) for seen in reply.items]
         items = [new_item(payload=b"bad" if n == 5 else b"fine") for n in range(12)]
         results = await caller.enqueue(items, 5)
         assert [n for n, result in enumerate(results) if not isinstance(result, str)] == [5]
@@ -81,12 +81,12 @@ def test_inserts_that_wait_to_be_tried_again_are_withdrawn_at_their_deadline() -
     run_in_world(story)
 
 
-def test_a_shard_lost_in_the_middle_of_a_search_for_a_bad_event_answers_every_caller() -> None:
+def test_a_shard_lost_during_a_bisection_answers_every_caller() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         await caller.put(count=8)
-        handed = await caller.get(count=8)
+        reply = await caller.get(count=8)
         refusals = 0
 
         def refuse(writes: Writes) -> str | None:
@@ -99,7 +99,7 @@ def test_a_shard_lost_in_the_middle_of_a_search_for_a_bad_event_answers_every_ca
 
         world.database.refuse = refuse
         before = world.loop.time()
-        outcomes = await caller.do(EventKind.ACK, handed.items, timeout_s=20.0)
+        outcomes = await caller.do(EventKind.ACK, reply.items, timeout_s=20.0)
         assert world.loop.time() - before < 5
         assert [type(outcome) for outcome in outcomes] == [NotOwner] * 8
         with pytest.raises(ShardTakenOver):
@@ -108,7 +108,7 @@ def test_a_shard_lost_in_the_middle_of_a_search_for_a_bad_event_answers_every_ca
     run_in_world(story)
 
 
-def test_a_read_of_a_shard_that_another_owns_tells_nothing_and_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_of_a_shard_with_another_owner_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -157,7 +157,7 @@ def test_a_read_that_always_breaks_the_connection_fails_alone(monkeypatch: pytes
     "cursor",
     ["0:0:99999999999999999999:1", "99999999999:0:1:1", "0:-1:1:1", "0:0:1", "0:0:1:2:3", "0:0:1:65536", "x:y:z:0"],
 )
-def test_a_cursor_that_names_no_key_is_refused(cursor: str) -> None:
+def test_an_invalid_cursor_is_refused(cursor: str) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         with pytest.raises(InvalidArgument):
@@ -166,7 +166,7 @@ def test_a_cursor_that_names_no_key_is_refused(cursor: str) -> None:
     run_in_world(story)
 
 
-def test_a_refused_hand_out_makes_way_for_the_items_behind_it() -> None:
+def test_a_refused_lease_does_not_block_the_items_behind_it() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1, retry_ms_max=300)))
         await caller.put(payload=b"bad", priority=-1)
@@ -190,7 +190,7 @@ def test_a_refused_hand_out_makes_way_for_the_items_behind_it() -> None:
     run_in_world(story)
 
 
-def test_due_rows_that_are_refused_hold_up_no_other_and_are_tried_again_now_and_then() -> None:
+def test_refused_due_rows_delay_no_others_and_are_tried_again_after_a_pause() -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, timer_page_items=4, retry_ms_max=300, sweep_interval_ms=10**9)
         caller = Caller(world, await world.engine(settings))
@@ -216,7 +216,7 @@ def test_due_rows_that_are_refused_hold_up_no_other_and_are_tried_again_now_and_
     run_in_world(story)
 
 
-def test_the_reply_to_a_commit_lost_twice_in_a_row_writes_once() -> None:
+def test_a_flush_whose_connection_is_lost_twice_is_written_once() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         points = iter(["read", "committed"])
@@ -236,7 +236,7 @@ def test_the_reply_to_a_commit_lost_twice_in_a_row_writes_once() -> None:
     run_in_world(story)
 
 
-def test_a_fenced_flush_whose_owner_row_cannot_be_read_is_definite(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fenced_flush_gets_not_owner_even_if_the_owner_row_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         old = await world.engine(engine_settings(1))
         caller = Caller(world, old)
@@ -265,7 +265,7 @@ def test_a_fenced_flush_whose_owner_row_cannot_be_read_is_definite(monkeypatch: 
     run_in_world(story)
 
 
-def test_a_fenced_shard_takes_no_items_while_it_asks_for_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fenced_shard_accepts_no_items_while_it_reads_the_owner_row(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         old = await world.engine(engine_settings(1))
         caller = Caller(world, old)
@@ -294,7 +294,7 @@ def test_a_fenced_shard_takes_no_items_while_it_asks_for_the_owner(monkeypatch: 
     run_in_world(story)
 
 
-def test_an_enqueue_whose_caller_has_gone_is_withdrawn_at_its_deadline() -> None:
+def test_an_abandoned_enqueue_is_withdrawn_at_its_deadline() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -312,7 +312,9 @@ def test_an_enqueue_whose_caller_has_gone_is_withdrawn_at_its_deadline() -> None
     run_in_world(story)
 
 
-def test_a_flush_that_committed_and_could_not_be_told_is_of_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_committed_flush_whose_results_cannot_be_recorded_has_an_unknown_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -324,7 +326,7 @@ def test_a_flush_that_committed_and_could_not_be_told_is_of_unknown_outcome(monk
     run_in_world(story)
 
 
-def test_who_enqueued_is_told_before_the_memory_is_brought_up_to_it_where_nothing_else_waits(
+def test_an_enqueue_gets_its_reply_before_the_memory_is_updated_if_nothing_else_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: World) -> None:
@@ -332,26 +334,26 @@ def test_who_enqueued_is_told_before_the_memory_is_brought_up_to_it_where_nothin
         caller = Caller(world, engine)
         order: list[str] = []
         shard = engine.shards[1]
-        applied = shard.memory.apply
+        apply = shard.memory.apply
 
-        def noted(flush: Any, tells: Any) -> None:
+        def noted(flush: Any, callbacks: Any) -> None:
             order.append("applied")
-            applied(flush, tells)
+            apply(flush, callbacks)
 
         monkeypatch.setattr(shard.memory, "apply", noted)
         engine.queue.write_replies = lambda: order.append("sent")
-        engine.queue.enqueue("default", [new_item()], world.deadline_in(1.0), lambda results: order.append("told"))
+        engine.queue.enqueue("default", [new_item()], world.deadline_in(1.0), lambda results: order.append("notified"))
         await world.pass_s(0.1)
-        assert order == ["told", "sent", "applied"]
+        assert order == ["notified", "sent", "applied"]
         order.clear()
-        # The reply to a hand-out tells how many are left, so it is given when the memory knows.
+        # The reply to a dequeue says how many items are left, so it follows the memory.
         assert (await caller.get(wait_ms=0)).items
         assert order == ["applied"]
 
     run_in_world(story)
 
 
-def test_what_was_told_holds_though_the_memory_cannot_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_enqueue_keeps_its_reply_if_the_memory_cannot_be_updated(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         monkeypatch.setattr(engine.shards[1].memory, "apply", _broken)
@@ -362,58 +364,60 @@ def test_what_was_told_holds_though_the_memory_cannot_follow(monkeypatch: pytest
     run_in_world(story)
 
 
-def _broken(flush: Any, tells: Any) -> None:
+def _broken(flush: Any, callbacks: Any) -> None:
     raise RuntimeError("a bug")
 
 
-def _noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happens, in order: flushes that begin and are committed."""
-    told: list[str] = []
+def _record_flushes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets an entry when a flush begins and when it is committed."""
+    history: list[str] = []
 
     def note(flush: Method) -> Method:
         async def noted(self: MemoryStore, *arguments: Any) -> None:
-            told.append("begins")
+            history.append("begins")
             await asyncio.sleep(0.01)
             await flush(self, *arguments)
-            told.append("committed")
+            history.append("committed")
 
         return noted
 
     instead(monkeypatch, "flush", note)
-    return told
+    return history
 
 
-def test_callers_hear_of_a_flush_while_the_next_one_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def _append(history: list[str], entry: str, results: object) -> None:
+    history.append(entry)
+
+
+def test_callers_get_their_results_while_the_next_flush_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         await caller.put("warm")
-        told = _noted(monkeypatch)
-        caller.queue.enqueue("default", [new_item("first")], world.deadline_in(9), lambda results: told.append("first"))
-        await world.pass_s(0.005)
-        caller.queue.enqueue(
-            "default", [new_item("second")], world.deadline_in(9), lambda results: told.append("second")
-        )
-        await world.until(lambda: "second" in told)
-        assert told == ["begins", "committed", "begins", "first", "committed", "second"]
+        history = _record_flushes(monkeypatch)
+        for topic in ("first", "second"):
+            caller.queue.enqueue("default", [new_item(topic)], world.deadline_in(9), partial(_append, history, topic))
+            await world.pass_s(0.005)
+        await world.until(lambda: "second" in history)
+        assert history == ["begins", "committed", "begins", "first", "committed", "second"]
 
     run_in_world(story)
 
 
-def test_one_caller_that_cannot_be_told_keeps_no_other_from_hearing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callback_that_raises_keeps_no_other_caller_from_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         await caller.put("warm")
         first = engine.shards[1].epoch
-        told = _noted(monkeypatch)
+        notified: list[str] = []
 
         def fail(results: Any) -> None:
-            raise RuntimeError("it cannot be told")
+            raise RuntimeError("a bug in a callback")
 
-        for done in (fail, lambda results: told.append("other")):
+        for done in (fail, lambda results: notified.append("other")):
             caller.queue.enqueue("default", [new_item()], world.deadline_in(9), done)
-        await world.until(lambda: "other" in told)
-        # The shard is taken over anew, and what was committed is there.
+        await world.until(lambda: "other" in notified)
+        # The shard is taken over again, and the committed items are there.
         await world.until(
             lambda: 1 in engine.shards and engine.shards[1].epoch > first and engine.shards[1].is_answering
         )
@@ -422,7 +426,7 @@ def test_one_caller_that_cannot_be_told_keeps_no_other_from_hearing(monkeypatch:
     run_in_world(story)
 
 
-def test_who_was_given_a_result_hears_it_whatever_fails_after(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_gets_its_recorded_result_whatever_fails_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -439,10 +443,10 @@ def test_who_was_given_a_result_hears_it_whatever_fails_after(monkeypatch: pytes
 
 
 def _once_committed(monkeypatch: pytest.MonkeyPatch, caller: Caller, act: Callable[[], None]) -> None:
-    """`act` comes once between the next commit and the telling of its callers: the writer goes on with what comes meanwhile."""
+    """Run `act` once between the next commit and its callbacks. Another enqueue keeps the writer busy meanwhile."""
     acts = [act]
 
-    def then(flush: Method) -> Method:
+    def watch(flush: Method) -> Method:
         async def committed(self: MemoryStore, *arguments: Any) -> None:
             if not acts:
                 await asyncio.sleep(0.01)
@@ -454,10 +458,10 @@ def _once_committed(monkeypatch: pytest.MonkeyPatch, caller: Caller, act: Callab
 
         return committed
 
-    instead(monkeypatch, "flush", then)
+    instead(monkeypatch, "flush", watch)
 
 
-def test_a_drop_between_a_commit_and_its_telling_tells_all_but_what_was_handed_out(
+def test_a_drop_before_the_callbacks_of_a_commit_replies_to_enqueues_but_delivers_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: World) -> None:
@@ -474,21 +478,21 @@ def test_a_drop_between_a_commit_and_its_telling_tells_all_but_what_was_handed_o
     run_in_world(story)
 
 
-def test_a_dequeue_abandoned_between_its_commit_and_its_telling_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dequeue_abandoned_before_the_callback_of_its_commit_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         await caller.put("t")
-        told: list[Any] = []
-        call = caller.queue.dequeue("default", [("t", 1)], 0, None, world.deadline_in(5), told.append)
+        replies: list[Any] = []
+        call = caller.queue.dequeue("default", [("t", 1)], 0, None, world.deadline_in(5), replies.append)
         _once_committed(monkeypatch, caller, call.abandon)
         seen = await caller.one("t", wait_ms=1_000)
-        assert not told
+        assert not replies
         assert seen.row.attempt == 1
 
     run_in_world(story)
 
 
-def test_a_shard_that_is_given_up_is_not_fenced_and_what_waits_may_be_tried_again(
+def test_a_shard_that_is_given_up_is_not_fenced_and_its_calls_may_be_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: World) -> None:
@@ -498,10 +502,10 @@ def test_a_shard_that_is_given_up_is_not_fenced_and_what_waits_may_be_tried_agai
         caller = Caller(world, engine)
         await caller.put()
         first = engine.shards[1].epoch
-        asked = start_task(caller.enqueue([new_item()]))
+        call = start_task(caller.enqueue([new_item()]))
         await asyncio.sleep(0)
-        engine.shards[1]._writer.give_up("a test says so")
-        (result,) = await asked
+        engine.shards[1]._writer.give_up("a test requests it")
+        (result,) = await call
         assert isinstance(result, Unavailable)
         await world.until(
             lambda: 1 in engine.shards and engine.shards[1].epoch > first and engine.shards[1].is_answering

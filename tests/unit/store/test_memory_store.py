@@ -1,4 +1,4 @@
-"""What is the memory store's alone: a COMMIT on its way while its sender is gone, a read while others write."""
+"""Behaviour of the memory store alone: a COMMIT under way after its sender has died, a read during writes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.stores import OTHER, TOPIC, Ownership, contents, make_row, op
 
 
 class SlowDatabase(MemoryDatabase):
-    """Its COMMITs arrive only when told; everything else is at once."""
+    """A database whose COMMITs arrive when `arrive` is set."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 1, self._wait)
@@ -31,7 +31,7 @@ class SlowDatabase(MemoryDatabase):
 
 
 async def _sent_commit(database: SlowDatabase) -> Ownership:
-    """An owner whose first flush was cancelled after it sent COMMIT."""
+    """Return an owner whose first flush was cancelled after it sent COMMIT."""
     owned = await opened(database.store(1))
     flush = asyncio.ensure_future(owned.write(inserts=[make_row(1)]))
     await database.sent.wait()
@@ -41,7 +41,7 @@ async def _sent_commit(database: SlowDatabase) -> Ownership:
     return owned
 
 
-def test_commit_once_sent_takes_effect_though_its_sender_died() -> None:
+def test_sent_commit_takes_effect_even_if_its_sender_dies() -> None:
     async def story() -> None:
         database = SlowDatabase()
         await _sent_commit(database)
@@ -57,7 +57,7 @@ def test_commit_once_sent_takes_effect_though_its_sender_died() -> None:
     run(story())
 
 
-def test_commit_still_on_its_way_neither_blocks_nor_outlives_the_check() -> None:
+def test_commit_that_has_not_arrived_neither_blocks_read_owner_nor_takes_effect_after_it() -> None:
     async def story() -> None:
         database = SlowDatabase()
         owned = await _sent_commit(database)
@@ -71,7 +71,7 @@ def test_commit_still_on_its_way_neither_blocks_nor_outlives_the_check() -> None
 
 
 class SyncingDatabase(MemoryDatabase):
-    """Its COMMITs are being made durable until told."""
+    """A database whose COMMITs become durable when `durable` is set."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 1)
@@ -83,7 +83,7 @@ class SyncingDatabase(MemoryDatabase):
         await self.durable.wait()
 
 
-def test_commit_that_is_being_made_durable_survives_the_kill_and_the_check_waits_for_it() -> None:
+def test_commit_that_is_being_made_durable_survives_a_kill_and_read_owner_waits_for_it() -> None:
     async def story() -> None:
         database = SyncingDatabase()
         owned = await opened(database.store(1))
@@ -105,7 +105,7 @@ def test_commit_that_is_being_made_durable_survives_the_kill_and_the_check_waits
     run(story())
 
 
-def test_refused_writes_are_told_with_the_reason_given() -> None:
+def test_refused_writes_raise_the_given_reason() -> None:
     async def story() -> None:
         database = MemoryDatabase(lambda: 1)
         owned = await opened(database.store(1))
@@ -133,7 +133,7 @@ def test_killed_connection_is_lost_and_its_lock_free() -> None:
 
 
 class Steps:
-    """A latency that lets a task go on one step at a time, when told."""
+    """A latency that holds a task and lets it continue with each call of `step`."""
 
     def __init__(self) -> None:
         self.held: asyncio.Task[object] | None = None
@@ -151,8 +151,8 @@ class Steps:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2])
-def test_flush_that_commits_while_a_read_is_under_way_is_in_it_or_not(steps: int) -> None:
-    """Two ways: there and back; what commits before the first has ended is seen."""
+def test_read_sees_all_or_nothing_of_a_flush_that_commits_meanwhile(steps: int) -> None:
+    """A read has two ways, there and back. It sees commits before the end of the first."""
 
     async def story() -> None:
         latency = Steps()
@@ -198,7 +198,7 @@ def test_read_whose_connection_is_killed_under_way_is_lost(steps: int) -> None:
     run(story())
 
 
-def test_rows_that_were_read_are_nobody_elses() -> None:
+def test_read_rows_are_copies() -> None:
     async def story() -> None:
         database = MemoryDatabase(lambda: 1)
         owned = await opened(database.store(1))

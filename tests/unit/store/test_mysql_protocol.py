@@ -1,4 +1,4 @@
-"""MySQL's answers: read whole whatever the pieces they come in, and never taken for what they are not."""
+"""MySQL's replies: read completely in pieces of any size, and refused when they do not match the request."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _MORE = 8
 
 
 def _length(size: int) -> bytes:
-    for head, limit, width in ((None, 251, 1), (b"\xfc", 1 << 16, 2), (b"\xfd", 1 << 24, 3)):
+    for prefix, limit, width in ((b"", 251, 1), (b"\xfc", 1 << 16, 2), (b"\xfd", 1 << 24, 3)):
         if size < limit:
-            return (head or b"") + size.to_bytes(width, "little")
+            return prefix + size.to_bytes(width, "little")
     return b"\xfe" + size.to_bytes(8, "little")
 
 
@@ -59,13 +59,13 @@ def _ok(matched: int, more: bool) -> list[bytes]:
 
 
 def _table(columns: list[tuple[int, int]], rows: list[tuple[bytes | None, ...]], more: bool) -> list[bytes]:
-    described = [_column(kind, charset) for kind, charset in columns]
-    told = [b"".join(map(_string, row)) for row in rows]
-    return [_length(len(columns)), *described, _end(False), *told, _end(more)]
+    column_packets = [_column(kind, charset) for kind, charset in columns]
+    row_packets = [b"".join(map(_string, row)) for row in rows]
+    return [_length(len(columns)), *column_packets, _end(False), *row_packets, _end(more)]
 
 
 def _stream(packets: list[bytes]) -> bytes:
-    """Packets as they travel, numbered from 1."""
+    """Return packets as they are sent, numbered from 1."""
     return b"".join(
         len(packet).to_bytes(3, "little") + bytes([number & 0xFF]) + packet for number, packet in enumerate(packets, 1)
     )
@@ -80,10 +80,10 @@ def _sent(row: tuple[int | None, bytes | None, str | None]) -> tuple[bytes | Non
     return (None if number is None else b"%d" % number, data, None if text is None else text.encode())
 
 
-def _fed(stream: bytes, cuts: list[int], reader: ReplyReader | PrepareReplyReader | None = None) -> Any:
-    """Feeds the stream in pieces; only the last may complete it."""
+def _feed(stream: bytes, splits: list[int], reader: ReplyReader | PrepareReplyReader | None = None) -> Any:
+    """Feed the stream in pieces; only the last one may complete it."""
     replies = reader or ReplyReader()
-    edges = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
+    edges = sorted({min(split, len(stream)) for split in splits} | {0, len(stream)})
     found = None
     for start, stop in itertools.pairwise(edges):
         assert found is None
@@ -92,25 +92,25 @@ def _fed(stream: bytes, cuts: list[int], reader: ReplyReader | PrepareReplyReade
 
 
 @given(_ROWS, st.integers(0, 1 << 40), st.lists(st.integers(0, 4_000), max_size=30))
-def test_answers_are_read_whatever_the_pieces_they_come_in(rows: list[Any], matched: int, cuts: list[int]) -> None:
+def test_replies_are_read_in_pieces_of_any_size(rows: list[Any], matched: int, splits: list[int]) -> None:
     packets = [*_ok(0, True), *_table(_COLUMNS, list(map(_sent, rows)), True), *_ok(matched, False)]
-    assert _fed(_stream(packets), cuts) == [Result([], 0), Result(rows, len(rows)), Result([], matched)]
+    assert _feed(_stream(packets), splits) == [Result([], 0), Result(rows, len(rows)), Result([], matched)]
 
 
 @pytest.mark.parametrize("size", [0, 250, 251, 252, 253, 254, 255, 65_535, 65_536, (1 << 24) - 20])
 def test_values_of_every_length_are_read(size: int) -> None:
     data = b"\xfe" * size
     stream = _stream(_table([(_BLOB, _BINARY), (_LONG, _BINARY)], [(data, b"-7")], False))
-    assert _fed(stream, [len(stream) // 2]) == [Result([(data, -7)], 1)]
+    assert _feed(stream, [len(stream) // 2]) == [Result([(data, -7)], 1)]
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_an_error_ends_the_answers_with_its_code_and_text(marked: bool) -> None:
+def test_an_error_ends_the_replies_with_its_code_and_text(marked: bool) -> None:
     error = b"\xff" + (1062).to_bytes(2, "little") + b"#23000" * marked + b"Duplicate entry"
     for before in ([], _ok(0, True), _table([(_LONG, _BINARY)], [(b"1",)], True)[:-1]):
-        with pytest.raises(ServerError, match=r"^Duplicate entry \(error 1062\)$") as told:
-            _fed(_stream([*before, error]), [])
-        assert told.value.code == 1062
+        with pytest.raises(ServerError, match=r"^Duplicate entry \(error 1062\)$") as raised:
+            _feed(_stream([*before, error]), [])
+        assert raised.value.code == 1062
 
 
 @pytest.mark.parametrize(
@@ -123,19 +123,19 @@ def test_an_error_ends_the_answers_with_its_code_and_text(marked: bool) -> None:
         _stream([b""]),
         _stream([_end(False)]),
     ],
-    ids=["a number skipped", "the number of a greeting", "one answer too many", "a file is asked for", "empty", "end"],
+    ids=["a skipped number", "the number of a greeting", "one reply too many", "a file request", "empty", "end"],
 )
-def test_what_is_no_answer_to_the_question_is_out_of_step(stream: bytes) -> None:
+def test_bytes_that_are_no_reply_to_the_request_are_refused(stream: bytes) -> None:
     with pytest.raises(MysqlProtocolError):
-        _fed(stream, [])
+        _feed(stream, [])
 
 
 @given(_ROWS, st.integers(0, 1 << 40), st.lists(st.integers(0, 4_000), max_size=30))
-def test_each_packet_s_answers_are_numbered_anew(rows: list[Any], matched: int, cuts: list[int]) -> None:
+def test_packet_numbers_start_again_with_each_reply(rows: list[Any], matched: int, splits: list[int]) -> None:
     stream = _stream(_ok(matched, False)) + _stream([*_ok(0, True), *_table(_COLUMNS, list(map(_sent, rows)), False)])
     found = [Result([], matched), Result([], 0), Result(rows, len(rows))]
-    assert _fed(stream, cuts, ReplyReader(2)) == found
-    assert _fed(stream + _stream(_ok(1, False)), cuts, ReplyReader(3)) == [*found, Result([], 1)]
+    assert _feed(stream, splits, ReplyReader(2)) == found
+    assert _feed(stream + _stream(_ok(1, False)), splits, ReplyReader(3)) == [*found, Result([], 1)]
 
 
 _REFUSED = [b"\xff" + (1062).to_bytes(2, "little") + b"refused"]
@@ -153,40 +153,40 @@ _LATER = [b"\xff" + (1213).to_bytes(2, "little") + b"later"]
         (_stream([*_table([(_LONG, _BINARY)] * 2, [], False)[:2], *_REFUSED]) + _stream(_ok(1, False)), 0),
     ],
 )
-def test_the_first_error_of_several_packets_is_raised_when_all_are_answered(stream: bytes, count: int) -> None:
-    for cuts in ([], list(range(len(stream)))):
+def test_the_first_error_of_several_packets_is_raised_after_the_last_reply(stream: bytes, count: int) -> None:
+    for splits in ([], list(range(len(stream)))):
         replies = ReplyReader(2)
         with pytest.raises(ServerError, match="refused"):
-            _fed(stream, cuts, replies)
+            _feed(stream, splits, replies)
         assert replies.answered_count == count
 
 
 @pytest.mark.parametrize(("parameters", "columns"), [(0, 0), (1, 0), (0, 2), (300, 0), (3, 2)])
-def test_the_number_of_what_was_prepared_is_read_whatever_the_pieces(parameters: int, columns: int) -> None:
-    told = (
+def test_the_id_of_a_prepared_statement_is_read_in_pieces_of_any_size(parameters: int, columns: int) -> None:
+    prepared = (
         b"\0" + (7).to_bytes(4, "little") + columns.to_bytes(2, "little") + parameters.to_bytes(2, "little") + bytes(3)
     )
-    answer = [told]
+    packets = [prepared]
     for count in (parameters, columns):
-        answer += [_column(_LONG, _BINARY)] * count + [_end(False)] * bool(count)
-    stream = _stream(answer)
-    for cuts in ([], list(range(len(stream)))):
-        assert _fed(stream, cuts, PrepareReplyReader()) == 7
+        packets += [_column(_LONG, _BINARY)] * count + [_end(False)] * bool(count)
+    stream = _stream(packets)
+    for splits in ([], list(range(len(stream)))):
+        assert _feed(stream, splits, PrepareReplyReader()) == 7
     with pytest.raises(MysqlProtocolError):
         PrepareReplyReader().feed(stream + b"x")
 
 
-def test_what_cannot_be_prepared_is_an_error_and_what_else_comes_is_out_of_step() -> None:
-    for cuts in ([], list(range(20))):
+def test_a_refused_prepare_is_an_error_and_other_bytes_are_refused() -> None:
+    for splits in ([], list(range(20))):
         with pytest.raises(ServerError, match="refused"):
-            _fed(_stream(_REFUSED), cuts, PrepareReplyReader())
+            _feed(_stream(_REFUSED), splits, PrepareReplyReader())
     with pytest.raises(MysqlProtocolError):
         PrepareReplyReader().feed(_stream(_ok(1, False)))
     with pytest.raises(MysqlProtocolError):
         PrepareReplyReader().feed(_stream([b"\x01"]))
 
 
-def test_statements_in_text_travel_together_and_what_is_bound_by_itself() -> None:
+def test_text_statements_share_a_packet_and_a_bound_statement_has_its_own() -> None:
     one, two = BoundStatement(b"ONE ?", b"1"), BoundStatement(b"TWO ?", b"22")
     numbers = {one.sql: 3, two.sql: 258}
     first, second = (
@@ -203,7 +203,7 @@ def test_statements_in_text_travel_together_and_what_is_bound_by_itself() -> Non
     assert [len(packet) - 4 for packet in request_packets((one, two), numbers)] == [len(one), len(two)]
 
 
-def test_a_query_is_one_packet_or_refused() -> None:
+def test_a_query_that_does_not_fit_one_packet_is_refused() -> None:
     assert query_packet((b"BEGIN", b"COMMIT")) == b"\x0d\0\0\0\x03BEGIN;COMMIT"
     assert len(query_packet((b"x" * 0xFFFFFD,))) == 4 + 0xFFFFFE
     with pytest.raises(ValueError, match="do not fit one packet"):
@@ -214,7 +214,7 @@ def test_a_query_is_one_packet_or_refused() -> None:
 
 
 class _Transport(asyncio.Transport):
-    """The server's side of a link, in the test's hands."""
+    """The server's side of a link, controlled by the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ class _Transport(asyncio.Transport):
 
 
 class _Connected:
-    """What stands for the driver's connection."""
+    """A stand-in for the driver's connection."""
 
     def __init__(self) -> None:
         self._writer = self
@@ -250,104 +250,104 @@ def _link() -> tuple[MysqlLink, _Transport]:
     return MysqlLink(connected, 30.0), connected.transport
 
 
-def test_a_link_sends_one_packet_and_gives_its_results() -> None:
+def test_a_link_sends_one_packet_and_returns_its_results() -> None:
     async def story() -> None:
         link, transport = _link()
         for matched in (3, 4):
-            asking = asyncio.ensure_future(link.run(b"SELECT 1", b"SELECT 2"))
+            call = asyncio.ensure_future(link.run(b"SELECT 1", b"SELECT 2"))
             await asyncio.sleep(0)
             assert transport.sent.pop() == query_packet((b"SELECT 1", b"SELECT 2"))
             assert transport.sent == []
             link.data_received(_stream([*_ok(1, True), *_ok(matched, False)]))
-            assert await asking == [Result([], 1), Result([], matched)]
+            assert await call == [Result([], 1), Result([], matched)]
         assert not transport.aborted
 
     run(story())
 
 
-def test_what_follows_leaves_in_the_turn_in_which_the_last_result_came() -> None:
+def test_a_following_statement_is_sent_in_the_turn_of_the_last_result() -> None:
     async def story() -> None:
         link, transport = _link()
         seen: list[list[Result]] = []
         for following in (b"COMMIT", None):
 
-            def then(results: list[Result], following: bytes | None = following) -> bytes | None:
+            def on_results(results: list[Result], following: bytes | None = following) -> bytes | None:
                 seen.append(list(results))
                 return following
 
-            asking = asyncio.ensure_future(link.run(b"a", b"b", on_results=then))
+            call = asyncio.ensure_future(link.run(b"a", b"b", on_results=on_results))
             await asyncio.sleep(0)
             assert transport.sent.pop() == query_packet((b"a", b"b"))
             link.data_received(_stream(_ok(1, True)))
             assert transport.sent == []
             link.data_received(_stream([*_ok(1, True), *_ok(2, False)])[len(_stream(_ok(1, True))) :])
             assert transport.sent == ([] if following is None else [query_packet((b"COMMIT",))])
-            told = [Result([], 1), Result([], 2)]
+            expected = [Result([], 1), Result([], 2)]
             if following is not None:
                 transport.sent.clear()
                 link.data_received(_stream(_ok(0, False)))
-                told.append(Result([], 0))
-            assert await asking == told
+                expected.append(Result([], 0))
+            assert await call == expected
         assert seen == [[Result([], 1), Result([], 2)]] * 2
 
     run(story())
 
 
-def test_nothing_follows_what_was_refused_and_the_next_is_asked_of_its_own() -> None:
+def test_nothing_follows_a_refused_statement_and_the_link_stays_usable() -> None:
     async def story() -> None:
         link, transport = _link()
-        asking = asyncio.ensure_future(link.run(b"a", on_results=lambda _: b"COMMIT"))
+        call = asyncio.ensure_future(link.run(b"a", on_results=lambda _: b"COMMIT"))
         await asyncio.sleep(0)
         link.data_received(_stream(_REFUSED))
-        with pytest.raises(ServerError) as told:
-            await asking
-        assert told.value.statement == b"a"
-        asking = asyncio.ensure_future(link.run(b"b"))
+        with pytest.raises(ServerError) as raised:
+            await call
+        assert raised.value.statement == b"a"
+        call = asyncio.ensure_future(link.run(b"b"))
         await asyncio.sleep(0)
         link.data_received(_stream(_ok(1, False)))
-        assert await asking == [Result([], 1)]
+        assert await call == [Result([], 1)]
         assert transport.sent == [query_packet((b"a",)), query_packet((b"b",))]
         assert not transport.aborted
 
     run(story())
 
 
-def test_what_is_raised_in_place_of_what_follows_leaves_the_link_in_step() -> None:
-    def then(_: list[Result]) -> bytes:
+def test_an_error_of_on_results_leaves_the_link_usable() -> None:
+    def on_results(_: list[Result]) -> bytes:
         raise LookupError("fenced")
 
     async def story() -> None:
         link, transport = _link()
-        asking = asyncio.ensure_future(link.run(b"a", on_results=then))
+        call = asyncio.ensure_future(link.run(b"a", on_results=on_results))
         await asyncio.sleep(0)
         link.data_received(_stream(_ok(0, False)))
         with pytest.raises(LookupError, match="fenced"):
-            await asking
-        asking = asyncio.ensure_future(link.run(b"b"))
+            await call
+        call = asyncio.ensure_future(link.run(b"b"))
         await asyncio.sleep(0)
         link.data_received(_stream(_ok(1, False)))
-        assert await asking == [Result([], 1)]
+        assert await call == [Result([], 1)]
         assert not transport.aborted
 
     run(story())
 
 
-def test_an_error_of_what_follows_is_no_statements_and_one_that_is_cancelled_there_ends_the_link() -> None:
+def test_an_error_of_the_following_statement_names_no_statement_and_a_cancel_there_ends_the_link() -> None:
     async def story() -> None:
         link, transport = _link()
         for cancelled in (False, True):
-            asking = asyncio.ensure_future(link.run(b"a", on_results=lambda _: b"COMMIT"))
+            call = asyncio.ensure_future(link.run(b"a", on_results=lambda _: b"COMMIT"))
             await asyncio.sleep(0)
             link.data_received(_stream(_ok(1, False)))
             if cancelled:
-                asking.cancel()
+                call.cancel()
                 with pytest.raises(asyncio.CancelledError):
-                    await asking
+                    await call
             else:
                 link.data_received(_stream(_REFUSED))
-                with pytest.raises(ServerError) as told:
-                    await asking
-                assert told.value.statement == b""
+                with pytest.raises(ServerError) as raised:
+                    await call
+                assert raised.value.statement == b""
             assert transport.aborted is cancelled
 
     run(story())
@@ -355,7 +355,7 @@ def test_an_error_of_what_follows_is_no_statements_and_one_that_is_cancelled_the
 
 @pytest.mark.parametrize("read", [False, True])
 @pytest.mark.parametrize("ends", ["committed", "commit refused", "refused", "fenced"])
-def test_commit_follows_what_was_written_and_is_unknown_when_it_fails(read: bool, ends: str) -> None:
+def test_commit_follows_the_writes_and_its_failure_is_an_unknown_outcome(read: bool, ends: str) -> None:
     async def story() -> None:
         link, transport = _link()
         link._statement_ids = {
@@ -397,7 +397,7 @@ def test_commit_follows_what_was_written_and_is_unknown_when_it_fails(read: bool
             assert not transport.aborted
             assert len(transport.sent) == (
                 3 if read and ends == "refused" else 2
-            )  # it is rolled back, or the owner looked at
+            )  # a rollback was sent, or the owner row is read
             assert committed not in transport.sent
             flushing.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -409,13 +409,13 @@ def test_commit_follows_what_was_written_and_is_unknown_when_it_fails(read: bool
     run(story())
 
 
-def test_what_is_bound_is_prepared_once_and_sent_with_the_rest() -> None:
+def test_a_bound_statement_is_prepared_once_and_sent_with_the_others() -> None:
     async def story() -> None:
         link, transport = _link()
         bound = BoundStatement(b"ONE ?", b"1")
         prepared = b"\0" + (7).to_bytes(4, "little") + bytes(4) + bytes(3)
         for first in (True, False):
-            asking = asyncio.ensure_future(link.run(bound, b"a"))
+            call = asyncio.ensure_future(link.run(bound, b"a"))
             await asyncio.sleep(0)
             if first:
                 assert transport.sent.pop() == prepare_packet(b"ONE ?")
@@ -424,101 +424,101 @@ def test_what_is_bound_is_prepared_once_and_sent_with_the_rest() -> None:
             assert transport.sent.pop() == b"".join(request_packets((bound, b"a"), {bound.sql: 7}))
             assert transport.sent == []
             link.data_received(_stream(_ok(1, False)) + _stream(_ok(2, False)))
-            assert await asking == [Result([], 1), Result([], 2)]
+            assert await call == [Result([], 1), Result([], 2)]
 
     run(story())
 
 
-def test_what_cannot_be_prepared_is_told_and_tried_again_by_the_next() -> None:
+def test_a_refused_prepare_is_raised_and_tried_again_by_the_next_call() -> None:
     async def story() -> None:
         link, transport = _link()
         bound = BoundStatement(b"ONE ?", b"1")
         for _ in range(2):
-            asking = asyncio.ensure_future(link.run(b"a", bound))
+            call = asyncio.ensure_future(link.run(b"a", bound))
             await asyncio.sleep(0)
             assert transport.sent.pop() == prepare_packet(b"ONE ?")
             link.data_received(_stream(_REFUSED))
-            with pytest.raises(ServerError) as told:
-                await asking
-            assert told.value.statement is bound
+            with pytest.raises(ServerError) as raised:
+                await call
+            assert raised.value.statement is bound
             assert transport.sent == []
 
     run(story())
 
 
 @pytest.mark.parametrize(("code", "prepares"), [(1243, False), (1461, False), (1615, False), (1213, True)])
-def test_a_link_whose_server_refuses_what_is_prepared_says_so(code: int, prepares: bool) -> None:
+def test_a_link_notes_that_its_server_refuses_prepared_statements(code: int, prepares: bool) -> None:
     async def story() -> None:
-        refused = _stream([b"\xff" + code.to_bytes(2, "little") + b"told"])
+        refused = _stream([b"\xff" + code.to_bytes(2, "little") + b"a reason"])
         for known in ({}, {b"ONE ?": 7}):
             link, _ = _link()
             link._statement_ids = known
-            asking = asyncio.ensure_future(link.run(BoundStatement(b"ONE ?", b"1")))
+            call = asyncio.ensure_future(link.run(BoundStatement(b"ONE ?", b"1")))
             await asyncio.sleep(0)
             link.data_received(refused)
-            with pytest.raises(ServerError, match="told"):
-                await asking
+            with pytest.raises(ServerError, match="a reason"):
+                await call
             assert link.can_prepare == prepares
 
     run(story())
 
 
-def test_an_error_names_the_first_statement_that_was_refused() -> None:
+def test_an_error_names_the_first_refused_statement() -> None:
     async def story() -> None:
         link, _ = _link()
         one, two = BoundStatement(b"ONE ?", b"1"), BoundStatement(b"TWO ?", b"2")
         link._statement_ids = {one.sql: 1, two.sql: 2}
-        asking = asyncio.ensure_future(link.run(one, b"a", b"b", two))
+        call = asyncio.ensure_future(link.run(one, b"a", b"b", two))
         await asyncio.sleep(0)
         link.data_received(_stream(_ok(1, False)) + _stream([*_ok(1, True), *_REFUSED]))
         await asyncio.sleep(0)
-        assert not asking.done()
+        assert not call.done()
         link.data_received(_stream(_LATER))
-        with pytest.raises(ServerError, match="refused") as told:
-            await asking
-        assert told.value.statement == b"b"
+        with pytest.raises(ServerError, match="refused") as raised:
+            await call
+        assert raised.value.statement == b"b"
 
     run(story())
 
 
-def test_a_server_that_goes_is_not_waited_for_to_answer_the_rest() -> None:
+def test_a_link_does_not_wait_for_a_closing_server() -> None:
     async def story() -> None:
         link, transport = _link()
         link._statement_ids = {b"ONE ?": 1}
-        asking = asyncio.ensure_future(link.run(BoundStatement(b"ONE ?", b"1"), b"a"))
+        call = asyncio.ensure_future(link.run(BoundStatement(b"ONE ?", b"1"), b"a"))
         await asyncio.sleep(0)
-        link.data_received(_stream([b"\xff" + (1927).to_bytes(2, "little") + b"told"]))
-        with pytest.raises(MysqlLinkLost, match="told"):
-            await asking
+        link.data_received(_stream([b"\xff" + (1927).to_bytes(2, "little") + b"a reason"]))
+        with pytest.raises(MysqlLinkLost, match="a reason"):
+            await call
         assert transport.aborted
 
     run(story())
 
 
-def test_an_error_leaves_the_link_in_step_unless_the_server_goes() -> None:
+def test_an_error_leaves_the_link_usable_unless_the_server_closes_it() -> None:
     async def story() -> None:
         link, transport = _link()
         for code, kind in ((1062, ServerError), (1213, ServerError), (1927, MysqlLinkLost)):
-            asking = asyncio.ensure_future(link.run(b"x"))
+            call = asyncio.ensure_future(link.run(b"x"))
             await asyncio.sleep(0)
-            link.data_received(_stream([b"\xff" + code.to_bytes(2, "little") + b"told"]))
-            with pytest.raises(kind, match="told"):
-                await asking
+            link.data_received(_stream([b"\xff" + code.to_bytes(2, "little") + b"a reason"]))
+            with pytest.raises(kind, match="a reason"):
+                await call
             assert transport.aborted == (kind is MysqlLinkLost)
-        with pytest.raises(MysqlLinkLost, match="told"):
+        with pytest.raises(MysqlLinkLost, match="a reason"):
             await link.run(b"x")
 
     run(story())
 
 
-def test_a_cancelled_call_ends_the_link_so_that_no_later_call_gets_its_answer() -> None:
+def test_a_cancelled_call_ends_the_link_so_that_no_later_call_gets_its_reply() -> None:
     async def story() -> None:
         link, transport = _link()
-        asking = asyncio.ensure_future(link.run(b"x"))
+        call = asyncio.ensure_future(link.run(b"x"))
         await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.wait([asking])
-        assert asking.cancelled()
+        call.cancel()
+        await asyncio.wait([call])
+        assert call.cancelled()
         assert transport.aborted
         link.data_received(_stream(_ok(1, False)))
         sent = len(transport.sent)
@@ -530,13 +530,13 @@ def test_a_cancelled_call_ends_the_link_so_that_no_later_call_gets_its_answer() 
 
 
 @pytest.mark.parametrize("end", ["unasked", "garbage", "gone", "broken"])
-def test_whatever_else_comes_ends_the_link(end: str) -> None:
+def test_unexpected_bytes_end_the_link(end: str) -> None:
     async def story() -> None:
         link, transport = _link()
         if end == "unasked":
             link.data_received(_stream(_ok(1, False)))
         else:
-            asking = asyncio.ensure_future(link.run(b"x"))
+            call = asyncio.ensure_future(link.run(b"x"))
             await asyncio.sleep(0)
             if end == "garbage":
                 link.data_received(_stream([b"\x01", _column(_LONG, _BINARY), _end(False), b"\xfc"]))
@@ -545,7 +545,7 @@ def test_whatever_else_comes_ends_the_link(end: str) -> None:
             with pytest.raises(
                 MysqlLinkLost, match={"garbage": "invalid reply", "gone": "closed", "broken": "cable"}[end]
             ):
-                await asking
+                await call
         assert transport.aborted
         with pytest.raises(MysqlLinkLost):
             await link.run(b"x")

@@ -1,4 +1,4 @@
-"""The pure parts of the SQL stores: columns, migrations, statements cut to size."""
+"""The pure parts of the SQL stores: columns, migrations, statements split to size."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_statements_stay_below_the_packet_and_lose_no_row() -> None:
     )
 )
 @settings(deadline=None, max_examples=50)
-def test_new_rows_are_bound_as_they_are_in_few_statements(rows: list[Row]) -> None:
+def test_new_rows_are_bound_exactly_and_in_few_statements(rows: list[Row]) -> None:
     found = list(mysql_sql.Statements(3).write(Writes(inserts=rows), 32 << 20))
     assert [row for each in found for row in _bound_rows(each)] == rows
     assert len(found) <= 3 + len(rows) // max(mysql_sql.INSERT_ROW_COUNTS)
@@ -82,19 +82,19 @@ def test_new_rows_are_bound_as_they_are_in_few_statements(rows: list[Row]) -> No
 
 
 @pytest.mark.parametrize("count", [2, 17, 50, 100])
-def test_new_rows_that_nearly_fit_a_packet_are_cut_below_it(count: int) -> None:
+def test_new_rows_that_nearly_fit_a_packet_are_split_below_it(count: int) -> None:
     statements = mysql_sql.Statements(3)
     rows = [make_row(number, ttl_ms=1, expires_at_ms=1, due_ms=1) for number in range(1, count + 1)]
-    (whole,) = statements.write(Writes(inserts=rows), 1 << 20)
-    for room in range(len(whole) - 20, len(whole)):
+    (statement,) = statements.write(Writes(inserts=rows), 1 << 20)
+    for room in range(len(statement) - 20, len(statement)):
         assert max(map(len, statements.write(Writes(inserts=rows), room))) <= room
 
 
 def _bound_rows(statement: Statement) -> list[Row]:
-    """What a prepared INSERT inserts, as the protocol's documentation says that its values are read."""
+    """Decode the rows of a prepared INSERT as the protocol's documentation describes it."""
     assert isinstance(statement, BoundStatement)
-    head, marks = statement.sql.decode().split(" VALUES ")
-    columns = head[head.index("(") + 1 : -1].split(", ")
+    insert, marks = statement.sql.decode().split(" VALUES ")
+    columns = insert[insert.index("(") + 1 : -1].split(", ")
     count = marks.count("?")
     assert marks == ", ".join([f"({', '.join('?' * len(columns))})"] * (count // len(columns)))
     nulls = int.from_bytes(statement.values[: (count + 7) // 8], "little")
@@ -103,9 +103,9 @@ def _bound_rows(statement: Statement) -> list[Row]:
     types = statement.values[at + 1 : at + 1 + 2 * count]
     at += 1 + 2 * count
     values: list[int | bytes | None] = []
-    for place in range(count):
-        kind = types[2 * place]
-        if nulls >> place & 1:
+    for index in range(count):
+        kind = types[2 * index]
+        if nulls >> index & 1:
             values.append(None)
         elif kind == 8:
             values.append(int.from_bytes(statement.values[at : at + 8], "little", signed=True))
@@ -129,7 +129,7 @@ def _bound_rows(statement: Statement) -> list[Row]:
     return rows
 
 
-def test_lists_of_ids_are_cut_and_in_order() -> None:
+def test_lists_of_ids_are_split_and_in_order() -> None:
     statements = mysql_sql.Statements(3)
     ids = list(range(1_001, 0, -1))
     for writes in (Writes(deletes=ids), Writes(leases=[LeaseUpdate(5, 6, 7, ids)])):
@@ -139,7 +139,7 @@ def test_lists_of_ids_are_cut_and_in_order() -> None:
         assert texts[-1].endswith(b",1000,1001)") or texts[-1].endswith(b"(1001)")
 
 
-def test_lists_of_topics_are_cut_below_the_packet_and_lose_no_name() -> None:
+def test_lists_of_topics_are_split_below_the_packet_and_lose_no_name() -> None:
     names = [("n", f"{n:03}" + "'" * 100) for n in range(500)]
     for writes in (Writes(topics_added=names), Writes(topics_removed=names)):
         texts = [each for each in mysql_sql.Statements(3).write(writes, 10_000) if isinstance(each, bytes)]
@@ -148,7 +148,7 @@ def test_lists_of_topics_are_cut_below_the_packet_and_lose_no_name() -> None:
 
 
 def _outside_literals(statement: bytes) -> bytes:
-    """What the server reads as SQL: everything but what stands in quotes, by the rules of `sql_mysql_values`."""
+    """Return the statement without the text in quotes, by the rules of `mysql_values`."""
     outside = bytearray()
     quoted = escaped = False
     for byte in statement:

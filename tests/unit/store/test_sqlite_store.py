@@ -1,4 +1,4 @@
-"""What is SQLite's alone: the file, its durability, its locks between processes, its damage."""
+"""Behaviour of the SQLite store alone: the file, its durability, its locks between processes, its damage."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_weak_synchronous_is_refused_unless_accepted(tmp_path: Path, level: str)
         _open_and_close(SqliteStore(path, 1, synchronous="SOMETIMES"))
 
 
-def test_the_file_itself_tells_its_schema_while_it_is_open(tmp_path: Path) -> None:
+def test_the_file_header_shows_the_schema_while_the_file_is_open(tmp_path: Path) -> None:
     file = SqliteFile(tmp_path / "s.db", 1, "FULL", unsafe_durability=False, busy_timeout_s=1.0)
     db = file.open(create=True)
     try:
@@ -101,7 +101,7 @@ def test_the_file_itself_tells_its_schema_while_it_is_open(tmp_path: Path) -> No
         db.close()
 
 
-def test_folders_are_created_and_odd_names_are_kept(tmp_path: Path) -> None:
+def test_folders_are_created_and_special_characters_in_names_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "a b" / "c?d#e%20" / "s.db"
     _open_and_close(SqliteStore(path, 1))
     assert path.is_file()
@@ -118,7 +118,7 @@ def test_new_file_is_synced_into_its_folders(tmp_path: Path, monkeypatch: pytest
     assert synced == []
 
 
-def test_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnusable, match="cannot be created"):
         _open_and_close(SqliteStore(tmp_path / "file" / "s.db", 1))
@@ -130,7 +130,7 @@ def test_file_of_another_shard_is_refused(tmp_path: Path) -> None:
         _open_and_close(SqliteStore(tmp_path / "s.db", 2))
 
 
-def test_file_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_file_of_another_program_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     _edit(path, "CREATE TABLE theirs (x)")
     with pytest.raises(StoreUnusable, match="another program"):
@@ -210,7 +210,7 @@ def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
     run(story())
 
 
-def test_a_version_2_file_gets_its_tables_of_keys_and_slots(tmp_path: Path) -> None:
+def test_a_version_2_file_gets_tables_of_keys_and_slots(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     key = IdempotencyKey("n", b"k", 1, b"d" * 16, 9)
 
@@ -232,7 +232,7 @@ def test_a_version_2_file_gets_its_tables_of_keys_and_slots(tmp_path: Path) -> N
     run(story())
 
 
-def test_a_version_4_file_gets_its_sizes_counted(tmp_path: Path) -> None:
+def test_a_version_4_file_gets_its_payload_bytes_counted(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
 
     async def fill() -> None:
@@ -254,9 +254,9 @@ def test_a_version_4_file_gets_its_sizes_counted(tmp_path: Path) -> None:
     run(story())
 
 
-def test_a_version_5_file_gets_its_table_of_cuts(tmp_path: Path) -> None:
+def test_a_version_5_file_gets_a_table_of_purge_markers(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    cut = PurgeMarker(*TOPIC, 1)
+    marker = PurgeMarker(*TOPIC, 1)
 
     async def fill() -> None:
         owned = await opened(SqliteStore(path, 1))
@@ -266,8 +266,8 @@ def test_a_version_5_file_gets_its_table_of_cuts(tmp_path: Path) -> None:
     async def story() -> None:
         owned = await opened(SqliteStore(path, 1), epoch=2)
         assert await owned.store.purge_markers() == []
-        await owned.write(purge_markers_added=[cut])
-        assert await owned.store.purge_markers() == [cut]
+        await owned.write(purge_markers_added=[marker])
+        assert await owned.store.purge_markers() == [marker]
         await owned.store.close()
 
     run(fill())
@@ -275,7 +275,7 @@ def test_a_version_5_file_gets_its_table_of_cuts(tmp_path: Path) -> None:
     run(story())
 
 
-def test_reads_of_a_missing_file_are_lost_and_make_none(tmp_path: Path) -> None:
+def test_reads_of_a_missing_file_are_lost_and_create_none(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
 
     async def story() -> None:
@@ -299,7 +299,7 @@ def test_reads_cannot_write(tmp_path: Path) -> None:
 
 
 def test_statement_of_a_cancelled_read_is_ended(tmp_path: Path) -> None:
-    """Else the next call would wait for an answer that nobody wants."""
+    """Otherwise the next call would wait for a result that is not wanted any more."""
     long = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 1000000) SELECT COUNT(tell()) FROM n"
     errors: list[str] = []
 
@@ -373,8 +373,8 @@ def test_two_processes_fence_each_other_by_the_owner_row(tmp_path: Path) -> None
     async def story() -> None:
         owned = await opened(SqliteStore(path, 1), epoch=2, nonce=OTHER)
         assert set(await contents(owned)) == {1}
-        told, _ = await asyncio.to_thread(other.communicate, "go on\n")
-        assert told == "FencedOut\n"
+        output, _ = await asyncio.to_thread(other.communicate, "go on\n")
+        assert output == "FencedOut\n"
         await owned.write(inserts=[make_row(3)])
         assert set(await contents(owned)) == {1, 3}
         await owned.store.close()
@@ -432,7 +432,7 @@ def test_flush_that_meets_a_locked_file_may_be_run_again(tmp_path: Path) -> None
     run(story())
 
 
-def test_full_disk_refuses_the_inserts_and_takes_the_deletes(tmp_path: Path) -> None:
+def test_full_disk_refuses_inserts_and_accepts_deletes(tmp_path: Path) -> None:
     stores: list[SqliteStore] = []
 
     def shrink(point: str) -> None:
@@ -509,7 +509,7 @@ def test_broken_disk_is_lost_until_the_owner_row_was_read(tmp_path: Path, code: 
     run(story())
 
 
-def test_a_missing_owner_row_is_told(tmp_path: Path) -> None:
+def test_a_missing_owner_row_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
 
     async def story() -> None:
@@ -524,7 +524,7 @@ def test_a_missing_owner_row_is_told(tmp_path: Path) -> None:
     run(story())
 
 
-def test_deleted_file_is_not_made_anew_behind_its_owner(tmp_path: Path) -> None:
+def test_deleted_file_is_not_created_again_for_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
 
     async def story() -> None:
@@ -540,7 +540,7 @@ def test_deleted_file_is_not_made_anew_behind_its_owner(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can lose a right and have it back")
-def test_file_that_may_not_be_used_for_a_while_is_waited_for() -> None:
+def test_file_without_rights_for_a_while_is_waited_for() -> None:
     async def story(folder: Path) -> None:
         owned = await opened(SqliteStore(folder / "s.db", 1, no_faults))
         os.seteuid(_NOBODY)
