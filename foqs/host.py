@@ -27,10 +27,9 @@ from foqs.catalog.file_catalog import FileCatalog
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.port import Catalog, CatalogError
 from foqs.catalog.registry_catalog import RegistryCatalog
+from foqs.cluster.connections import peer_pool_opener, registry_from_config
 from foqs.cluster.membership import Membership
-from foqs.cluster.peer_pool import peer_pool_opener
 from foqs.cluster.peers import Peers
-from foqs.cluster.registry_factory import registry_from_config
 from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.cluster.tier_member import TierMember
 from foqs.options.config import ITEM_OVERHEAD_BYTES, Config, ConfigError

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 async def read_registry(config: Config) -> ClusterReading:
     """Read the cluster. Raises `RegistryError`, `MalformedDocument`."""
-    from foqs.cluster.registry_factory import COMMAND_SESSION_MS, registry_from_config
+    from foqs.cluster.connections import COMMAND_SESSION_MS, registry_from_config
     from foqs.runtime.clock import SystemClock
     from shardmgr.cluster_reader import read_cluster
 

@@ -1,7 +1,7 @@
-"""A host's place in a cluster: its registry, its agent, and its planner, which may be elected.
+"""A host's membership in its cluster: the registry, the agent, and the planner, which may be elected.
 
 Always true: the registry is open before the agent and the planner run, and its
-session ends after the host has given up what it had. Knows nothing of sockets
+session ends after the host has given up its shards. Knows nothing of sockets
 and queues; `host` starts and stops it.
 """
 
@@ -33,10 +33,12 @@ _ONE_FLUSH_ITEMS: Final = 1_024
 
 
 class Membership:
-    """Args:
-    registry: not open yet; this object opens and closes it.
-    nonce: of this incarnation of the host.
-    load: what waits at the host to be written, in items; announced coarsely.
+    """Joins a host to its cluster.
+
+    Args:
+        registry: not opened; this object opens and closes it.
+        nonce: names this run of the host.
+        load: returns how many items wait to be written; announced as `coarse_load`.
     """
 
     def __init__(
@@ -60,17 +62,17 @@ class Membership:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
-        """Begins the session. Raises `RegistryFailed`."""
+        """Open the registry session. Raises `RegistryFailed`."""
         await self.registry.open()
 
     def start(
         self, listener: AssignmentListener, port: int, on_view_changed: Callable[[], None]
     ) -> asyncio.Future[None]:
-        """Joins the cluster; what it returns ends only with the reason why that cannot go on.
+        """Join the cluster. Returns a future that ends only if the membership fails, with the error.
 
         Args:
-            port: at which the host listens.
-            on_view_changed: called when `tier_shards` or `closed` may say another thing than before.
+            port: the port of the host's listener.
+            on_view_changed: called when the results of `tier_shards` or `closed_shards` may have changed.
         """
         server = self._server
         address = server.advertise or f"{f'[{server.host}]' if ':' in server.host else server.host}:{port}"
@@ -84,36 +86,36 @@ class Membership:
         return asyncio.ensure_future(_wait_for_first(self._tasks))
 
     def tier_shards(self) -> frozenset[int]:
-        """All shards of this host's tier; none while that is not known."""
+        """Return all shards of this host's tier; empty before the first reading."""
         view = self.agent.view
         specs = () if view is None else view.layout.shards.values()
         return frozenset(spec.number for spec in specs if spec.tier == self._server.tier)
 
     def all_shards(self) -> frozenset[int]:
-        """All shards of every tier; none while that is not known."""
+        """Return all shards of all tiers; empty before the first reading."""
         view = self.agent.view
         return frozenset() if view is None else frozenset(view.layout.shards)
 
     def closed_shards(self) -> tuple[frozenset[int], frozenset[int]]:
-        """Shards of this host that are drained, and others that are not what was assigned any more.
+        """Return the shards of this host that are draining, and those whose assignment is obsolete.
 
-        Those were removed, or are of another database or tier by now: what came into them nobody would read.
+        Obsolete shards were removed, or moved to another database or tier: nothing would read their new items.
         """
         view = self.agent.view
         if view is None:
             return frozenset(), frozenset()
         shards, tier = view.layout.shards, self._server.tier
-        mine = {number: each for number, each in view.plan.assignments.items() if each.nonce == self.nonce}
-        gone = frozenset(n for n, each in mine.items() if not each.matches(shards.get(n)) or shards[n].tier != tier)
-        return frozenset(n for n in mine if n not in gone and shards[n].draining), gone
+        own = {number: entry for number, entry in view.plan.assignments.items() if entry.nonce == self.nonce}
+        gone = frozenset(n for n, entry in own.items() if not entry.matches(shards.get(n)) or shards[n].tier != tier)
+        return frozenset(n for n in own if n not in gone and shards[n].draining), gone
 
     def owner_of(self, shard: int) -> Address | None:
-        """Where a shard's owner is reached; None where nobody is known to own it."""
+        """Return the address of a shard's owner; None if no owner is known."""
         owner = self.agent.owner_of(shard)
         return None if owner is None else address_of(owner)
 
     def owners(self) -> Mapping[int, str | None]:
-        """Of each shard of this host's tier the nonce of who should own it; None: nobody. Raises Unavailable."""
+        """Return the nonce of the planned owner, or None, for each shard of this host's tier. Raises Unavailable."""
         view = self.agent.view
         if view is None:
             raise Unavailable("this host has not read the cluster's plan yet; try again", retry_after_ms=_RETRY_MS)
@@ -125,20 +127,20 @@ class Membership:
         }
 
     async def read_tier_shards(self, deadline: float) -> frozenset[int]:
-        """All shards of this host's tier, read now, by a deadline on the loop's clock. Raises Unavailable."""
+        """Read all shards of this host's tier now; `deadline` is on the loop's clock. Raises Unavailable."""
         try:
             async with asyncio.timeout_at(deadline):
-                found = await read_layout(self.registry)
+                versioned_layout = await read_layout(self.registry)
         except (RegistryFailed, MalformedDocument, TimeoutError) as error:
-            why = str(error) or "ZooKeeper has not answered in time"
-            raise Unavailable(f"the list of shards cannot be read: {why}", retry_after_ms=_RETRY_MS) from None
-        shards = () if found is None else found[0].shards.values()
+            reason = str(error) or "ZooKeeper has not answered in time"
+            raise Unavailable(f"the list of shards cannot be read: {reason}", retry_after_ms=_RETRY_MS) from None
+        shards = () if versioned_layout is None else versioned_layout[0].shards.values()
         return frozenset(spec.number for spec in shards if spec.tier == self._server.tier)
 
     def cluster_service(
         self, statuses: Callable[[], Sequence[ShardStatus]], key_slots: Callable[[], SlotAssignment]
     ) -> RegistryCluster:
-        """What the wire is told of the cluster, and may ask of it."""
+        """Return the service behind the calls about hosts and shards."""
         tier, program = self._server.tier, version("foqs")
         return RegistryCluster(
             self.registry, lambda: self.agent.view, self.nonce, tier, statuses, key_slots, program, self._databases
@@ -146,17 +148,17 @@ class Membership:
 
     @property
     def not_ready_reason(self) -> str | None:
-        """Why the host does not serve as a member of its cluster; None when it does."""
+        """Why the host does not serve as a member of its cluster; None if it does."""
         if self.agent.session_state is SessionState.SERVING:
             return None
-        return f"{self.agent.session_state.value}: {self.agent.problem or 'ZooKeeper has not answered for too long, or not yet'}"
+        return f"{self.agent.session_state.value}: {self.agent.problem or 'ZooKeeper has not answered yet, or for too long'}"
 
     async def leave(self, deadline: float) -> None:
-        """Gives all shards back, to those that the planner finds, at most until the deadline by the loop's clock."""
+        """Hand all shards over to the hosts that the planner chooses, until the deadline on the loop's clock."""
         await self.agent.leave(deadline)
 
     async def close(self) -> None:
-        """Ends the session: what was not given back by now is taken over at once."""
+        """End the registry session; other hosts may then take over any remaining shards at once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -164,9 +166,10 @@ class Membership:
 
 
 def coarse_load(items: float) -> float:
-    """A power of four, or 0 for what one flush takes: every host reads all members anew whenever one of them changes.
+    """Round a load to a power of four, or to 0 if it fits into one flush.
 
-    How busy hosts are from second to second they tell each other themselves.
+    Rounded loads change rarely, which matters because each change makes every host read all members again. Hosts
+    exchange exact loads by gossip.
     """
     return 0.0 if items < _ONE_FLUSH_ITEMS else float(4 ** (int(items).bit_length() // 2))
 

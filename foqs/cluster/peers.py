@@ -1,8 +1,8 @@
 """The other hosts of the tier, and calls to them.
 
-Holds `Peers`. Always true: a call is sent to one host, once; `Unreached` means
-that nobody read it, and every call ends by its deadline. Who is there
-comes from the plan as it was read last. Knows nothing of what calls mean.
+Holds `Peers`. Always true: a call is sent to one host, once; `PeerUnreachable`
+means that no host has read it; every call ends by its deadline. The list of
+peers comes from the last reading of the plan. Knows nothing of what calls mean.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from foqs.core.errors import (
     UnknownOutcome,
 )
 from foqs_client.connection_pool import ConnectionPool
-from foqs_client.errors import FoqsError as NotWelcome
+from foqs_client.errors import FoqsError as ClientError
 from foqs_client.host_connection import NoReply, NotSent, TlsRequired
 from foqs_client.thrift_messages import Refused, ThriftMethod, Unencodable, Unreadable
 
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S: Final = 0.5
-"""How long a connection to a peer is waited for."""
+"""The longest wait for a connection to a peer."""
 REPLY_MARGIN_S: Final = 0.02
-"""A peer gets so much less time than there is, so that its answer comes in time."""
+"""The peer's timeout is shorter than the caller's by this, so that the reply arrives in time."""
 SUSPECT_S: Final = 0.25
-"""A peer that refused what it was asked, or was not reached, is passed over for so long where another will do."""
+"""A peer that refused items or was not reached is skipped for this time, if another host can be used."""
 
 
 class PeerUnreachable(Unavailable):
-    """The peer could not be reached, or does not know this host: it has not read the call."""
+    """The peer could not be reached, or does not accept this host: it has not read the call."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,10 +49,10 @@ class Peer:
     """Another host of the tier.
 
     Attributes:
-        load: what waits there to be written, in items; as it told last.
-        takes_items: some shard there takes new items, as far as is known.
-        shunned_until: on the loop's clock.
-        trouble: why it could not be reached the last time; empty when it was.
+        load: how many items wait there to be written, as last reported.
+        can_accept_items: whether a shard there accepts new items, as far as is known.
+        suspect_until_s: on the loop's clock.
+        unreachable_reason: why the last call did not reach it; empty if it did.
     """
 
     view: HostView
@@ -71,15 +71,17 @@ class Peer:
 
     @property
     def relative_load(self) -> float:
-        """Its load, for what it can take."""
+        """The load divided by the capacity."""
         return self.load / self.view.capacity
 
 
 class Peers:
-    """Args:
-    host_views: of the cluster, as they were read last; the same object while nothing changed.
-    nonce, tier, region: of this host.
-    open_pool: connections to a host, which authenticate themselves.
+    """The peers of one host.
+
+    Args:
+        host_views: returns the cluster's hosts as last read; the same object while nothing changes.
+        nonce, tier, region: of this host.
+        open_pool: opens authenticated connections to a host.
     """
 
     def __init__(
@@ -101,11 +103,11 @@ class Peers:
         self._pools: dict[Address, ConnectionPool] = {}
         self._closing_tasks: set[asyncio.Task[None]] = set()
         self._rotation = crc32(nonce.encode())
-        """Hosts begin with different peers."""
+        """Starts at a different value on each host, so that hosts begin with different peers."""
 
     @property
     def by_nonce(self) -> dict[str, Peer]:
-        """By nonce; stays the same object while nobody comes or goes. Not to be changed."""
+        """The peers by nonce; the same object while no peer comes or goes. Read-only."""
         hosts = self._host_views()
         if hosts is not self._last_host_views:
             self._update(hosts)
@@ -113,44 +115,45 @@ class Peers:
 
     @property
     def own_address(self) -> Address | None:
-        """Where this host is reached; None while the plan does not have it."""
+        """The address of this host; None while the plan does not list it."""
         hosts = self._host_views()
         if hosts is not self._last_host_views:
             self._update(hosts)
         return self._own_address
 
     def by_address(self, address: Address) -> Peer | None:
-        """The peer that is reached there."""
+        """Return the peer with this address."""
         return next((peer for peer in self.by_nonce.values() if peer.address == address), None)
 
     def enqueue_candidates(self) -> list[Peer]:
-        """Those that may take new items, the one to ask first: of this region, and of two whose turn it is the less loaded.
+        """Return the peers that may accept new items, in the order in which to ask them.
 
-        The least loaded of all would get what every host passes on until it tells its load again.
+        Peers of this region come first. They rotate, and the less loaded of the next two is first. The least loaded of
+        all would get the items of every host until its load is reported again.
         """
         now = asyncio.get_running_loop().time()
-        able = [peer for peer in self.by_nonce.values() if _can_take_items(peer, now)]
+        candidates = [peer for peer in self.by_nonce.values() if _can_take_items(peer, now)]
         self._rotation += 1
-        near = [peer for peer in able if peer.view.region == self._region]
-        far = [peer for peer in able if peer.view.region != self._region]
+        near = [peer for peer in candidates if peer.view.region == self._region]
+        far = [peer for peer in candidates if peer.view.region != self._region]
         return _rotated(near, self._rotation) + _rotated(far, self._rotation)
 
     def is_suspect(self, peer: Peer) -> bool:
-        """It is passed over for now."""
+        """Return whether the peer is to be skipped for now."""
         return peer.suspect_until_s > asyncio.get_running_loop().time()
 
     def mark_suspect(self, peer: Peer) -> None:
-        """It did not take what it was asked to take."""
+        """Skip the peer for a while, because it refused items or was not reached."""
         peer.suspect_until_s = asyncio.get_running_loop().time() + SUSPECT_S
 
     async def call(self, peer: Peer, method: ThriftMethod, request: Any, deadline: float) -> Any:
-        """Sends a request, and returns the reply's struct. The request stays as it is.
+        """Send a request and return the reply's struct. The request is not changed.
 
         Raises:
-            Unreached: nobody has read it.
-            UnknownOutcome: it was sent and not answered, and may write.
-            Unavailable: it was sent and not answered, and only reads.
-            FoqsError: what the peer says.
+            PeerUnreachable: no host has read the request.
+            UnknownOutcome: a write was sent and not answered.
+            Unavailable: a read was sent and not answered.
+            FoqsError: the peer's error.
         """
         loop = asyncio.get_running_loop()
         request = copy(request)
@@ -176,24 +179,24 @@ class Peers:
                     link.forget(seqid)
                     raise
             result = method.decode(body)
-        except (NotSent, TlsRequired, NotWelcome) as error:
+        except (NotSent, TlsRequired, ClientError) as error:
             raise _unreachable(peer, str(error)) from None
         except (NoReply, Unreadable, Refused) as error:
             raise _no_reply_error(method, f"{peer.view.name} did not answer: {error}") from None
         except Unencodable as error:
-            raise PeerUnreachable(f"the call cannot be passed on to {peer.view.name}: {error}") from None
+            raise PeerUnreachable(f"the call cannot be forwarded to {peer.view.name}: {error}") from None
         if result.failed is not None:
-            told = core_error(result.failed.error)
-            if isinstance(told, Unauthenticated | PermissionDenied):
-                raise _unreachable(peer, f"it does not know this host as an administrator: {told.message}")
-            raise told
+            peer_error = core_error(result.failed.error)
+            if isinstance(peer_error, Unauthenticated | PermissionDenied):
+                raise _unreachable(peer, f"it does not accept this host as an administrator: {peer_error.message}")
+            raise peer_error
         _mark_reachable(peer)
         if result.success is None:
             raise _no_reply_error(method, f"{peer.view.name} sent an empty reply")
         return result.success
 
     async def close(self) -> None:
-        """Closes all connections; calls under way end as unanswered."""
+        """Close all connections; calls in flight fail as unanswered."""
         await asyncio.gather(*(pool.close() for pool in self._pools.values()), *self._closing_tasks)
 
     def _update(self, host_views: Sequence[HostView]) -> None:
@@ -219,9 +222,9 @@ class Peers:
 
 
 def core_error(failed: Any) -> FoqsError:
-    """An error struct of a peer as this host would raise it."""
+    """Convert a peer's error struct to the exception."""
     if failed is None or failed.code not in ERROR_BY_CODE:
-        return UnknownOutcome("a peer's error has no meaning here; the call may have taken effect")
+        return UnknownOutcome("a peer's error has an unknown code; the call may have taken effect")
     owner = failed.owner
     return ERROR_BY_CODE[ErrorCode(failed.code)](
         failed.message or "the peer gave no reason",
@@ -237,7 +240,7 @@ def _can_take_items(peer: Peer, now: float) -> bool:
 
 
 def _rotated(peers: list[Peer], rotation: int) -> list[Peer]:
-    """From the one whose turn it is on, or from the next where that is less loaded."""
+    """Rotate the peers; put the less loaded of the first two first."""
     if len(peers) < 2:
         return peers
     first = rotation % len(peers)
@@ -249,14 +252,14 @@ def _rotated(peers: list[Peer], rotation: int) -> list[Peer]:
 
 def _unreachable(peer: Peer, reason: str) -> PeerUnreachable:
     if peer.unreachable_reason != reason:
-        log.warning("%s cannot be asked anything: %s", peer.view.name, reason)
+        log.warning("peer %s cannot be called: %s", peer.view.name, reason)
         peer.unreachable_reason = reason
-    return PeerUnreachable(f"{peer.view.name} cannot be asked: {reason}", retry_after_ms=100)
+    return PeerUnreachable(f"{peer.view.name} cannot be called: {reason}", retry_after_ms=100)
 
 
 def _mark_reachable(peer: Peer) -> None:
     if peer.unreachable_reason:
-        log.info("%s answers again", peer.view.name)
+        log.info("peer %s answers again", peer.view.name)
         peer.unreachable_reason = ""
 
 

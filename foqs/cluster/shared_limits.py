@@ -1,10 +1,9 @@
-"""Limits of namespaces that hold for all hosts of the tier together: this host's shares of them.
+"""Limits of namespaces that all hosts of the tier share: this host's allocations.
 
-Holds `TierLimits`, between the exchange and the quota. Always true: a namespace
-has a share here as long as it is asked for, held or spoken of anywhere; peers
-are those of the plan as it was read last, so a peer that does not answer counts
-as it told last until the plan has it no more. How a limit is divided is in
-`foqs.core.limits.rate_allocation`.
+Holds `TierLimits`, which connects the gossip exchange and the quota. Always true:
+a namespace has an allocation here as long as any host uses, holds or reports it;
+a peer that does not answer counts as it reported last, until the plan no longer
+lists it. `foqs.core.limits.rate_allocation` divides the limits.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from foqs.queue.quota import Quota
 from foqs_client.idl import ttypes
 
 UNRESPONSIVE_PERIODS: Final = 2.0
-"""A peer that was not heard for so many periods of the exchange is taken to go on as it did."""
+"""A peer without a report for this many periods of the exchange is assumed to go on as before."""
 
 
 class DemandExchange(Protocol):
-    """What `Exchange` is to limits."""
+    """The `Exchange`, as the limits need it."""
 
     demands: Callable[[], Sequence[Any]]
     on_demands: Callable[[Peer, Sequence[Any]], None]
@@ -32,12 +31,14 @@ class DemandExchange(Protocol):
 
 
 class TierLimits:
-    """Args:
-    quota: of this host; asks here for its shares from now on.
-    limited: the settings of namespaces whose enqueues are limited, as they are now.
-    peers: the other hosts of the tier.
-    stopwatch_s: a stop watch.
-    period_s: between two times that a host asks another. The rate is held within a twentieth with one of a second at most.
+    """This host's rate allocations, kept up to date by gossip.
+
+    Args:
+        quota: of this host; from now on it gets its allocations here.
+        limited: returns the settings of namespaces with limited enqueues.
+        peers: returns the other hosts of the tier.
+        stopwatch_s: returns monotonic seconds.
+        period_s: the interval of the exchange. At most a second keeps rates within 5 % of the limit.
     """
 
     def __init__(
@@ -55,72 +56,73 @@ class TierLimits:
         self._allocations: dict[str, RateAllocation[Peer]] = {}
         self._last_report_s: dict[Peer, float] = {}
         self._reported_peers: set[Peer] = set()
-        """Since the last round."""
+        """The peers that reported since the last round."""
         self._period_s = period_s
         self._started_s = stopwatch_s()
         quota.allocation_of = self.allocation_of
 
     def attach(self, exchange: DemandExchange) -> None:
-        """From now on what peers tell counts."""
+        """Use an exchange to report demands and to receive those of peers."""
         exchange.demands = self.demands
         exchange.on_demands = self.on_demands
         exchange.on_gone = self.on_peers_gone
 
     def allocation_of(self, namespace: str) -> RateAllocation[Peer]:
-        """This host's share of the namespace's limits."""
-        share = self._allocations.get(namespace)
-        if share is None:
+        """Return this host's allocation of the namespace's limits."""
+        allocation = self._allocations.get(namespace)
+        if allocation is None:
             now_s = self._stopwatch_s()
-            settled = now_s - self._started_s > UNRESPONSIVE_PERIODS * self._period_s
-            known = settled or all(peer in self._last_report_s for peer in self._peers())
-            share = self._allocations[namespace] = RateAllocation(
-                self._host_count, self._period_s, now_s, is_complete=known
+            is_settled = now_s - self._started_s > UNRESPONSIVE_PERIODS * self._period_s
+            is_complete = is_settled or all(peer in self._last_report_s for peer in self._peers())
+            allocation = self._allocations[namespace] = RateAllocation(
+                self._host_count, self._period_s, now_s, is_complete=is_complete
             )
-        return share
+        return allocation
 
     # ------------------------------------------------------------- the exchange
 
     def demands(self) -> list[Any]:
-        """What this host tells a peer now: a `NamespaceDemand` of each namespace that has anything to tell."""
+        """Return this host's report to a peer: a `NamespaceDemand` for each namespace in use."""
         now_s = self._stopwatch_s()
-        told: list[Any] = []
+        demands: list[Any] = []
         for namespace, settings in self._limited().items():
-            items, size = self._backlog(namespace, settings)
-            share = self._allocations.get(namespace)
+            items, payload_bytes = self._backlog(namespace, settings)
+            allocation = self._allocations.get(namespace)
             demand = enqueued = 0
-            if share is not None:
-                demand, enqueued = share.next_report(now_s)
-                share.update_fraction(self._host_count, settings.enqueues_per_minute, now_s)
-            if items or (share is not None and not share.is_idle(now_s)):
-                told.append(ttypes.NamespaceDemand(namespace, demand, items, size, enqueued))
-        return told
+            if allocation is not None:
+                demand, enqueued = allocation.next_report(now_s)
+                allocation.update_fraction(self._host_count, settings.enqueues_per_minute, now_s)
+            if items or (allocation is not None and not allocation.is_idle(now_s)):
+                demands.append(ttypes.NamespaceDemand(namespace, demand, items, payload_bytes, enqueued))
+        return demands
 
     def on_demands(self, peer: Peer, demands: Sequence[Any]) -> None:
-        """A peer told this."""
+        """Apply a peer's report."""
         now_s = self._stopwatch_s()
         limited = self._limited()
-        first = peer not in self._last_report_s
-        words: dict[str, HostReport] = {}
-        for told in demands:
-            if told.namespace_name in limited:
-                words[told.namespace_name] = _parse_demand(told)
-                self.allocation_of(told.namespace_name)
+        is_first = peer not in self._last_report_s
+        reports: dict[str, HostReport] = {}
+        for demand in demands:
+            if demand.namespace_name in limited:
+                reports[demand.namespace_name] = _parse_demand(demand)
+                self.allocation_of(demand.namespace_name)
         self._last_report_s[peer] = now_s
         self._reported_peers.add(peer)
-        for namespace, share in self._allocations.items():
+        for namespace, allocation in self._allocations.items():
             settings = limited.get(namespace)
             per_minute = 0 if settings is None else settings.enqueues_per_minute
-            share.on_report(peer, words.get(namespace, EMPTY_REPORT), self._host_count, per_minute, is_first=first)
-            share.update_fraction(self._host_count, per_minute, now_s)
+            report = reports.get(namespace, EMPTY_REPORT)
+            allocation.on_report(peer, report, self._host_count, per_minute, is_first=is_first)
+            allocation.update_fraction(self._host_count, per_minute, now_s)
         self._end_round(now_s)
 
     def on_peers_gone(self, peers: Collection[Peer]) -> None:
-        """These are there no more: what they were asked for, and held, is free."""
+        """Forget peers that left, which frees their allocations."""
         for peer in peers:
             self._last_report_s.pop(peer, None)
             self._reported_peers.discard(peer)
-            for share in self._allocations.values():
-                share.on_host_left(peer)
+            for allocation in self._allocations.values():
+                allocation.on_host_left(peer)
         self._end_round(self._stopwatch_s())
 
     # --------------------------------------------------------------------- inside
@@ -139,23 +141,23 @@ class TierLimits:
         return 0, 0
 
     def _end_round(self, now_s: float) -> None:
-        """When every peer was heard that is not silent."""
-        silent = self._unresponsive_peers(now_s)
-        if not self._reported_peers.issuperset(peer for peer in self._peers() if peer not in silent):
+        """End the round if every responsive peer has reported."""
+        unresponsive = self._unresponsive_peers(now_s)
+        if not self._reported_peers.issuperset(peer for peer in self._peers() if peer not in unresponsive):
             return
         self._reported_peers.clear()
         limited = self._limited()
-        for namespace, share in list(self._allocations.items()):
+        for namespace, allocation in list(self._allocations.items()):
             settings = limited.get(namespace)
-            if settings is None or (share.is_unused_elsewhere and share.is_idle(now_s)):
+            if settings is None or (allocation.is_unused_elsewhere and allocation.is_idle(now_s)):
                 del self._allocations[namespace]
                 continue
-            held = self._backlog(namespace, settings)
-            share.end_round(self._host_count, silent, settings.enqueues_per_minute, held, now_s)
+            backlog = self._backlog(namespace, settings)
+            allocation.end_round(self._host_count, unresponsive, settings.enqueues_per_minute, backlog, now_s)
 
 
 def _parse_demand(demand: Any) -> HostReport:
-    """What a peer tells, with nothing in it that cannot be."""
+    """Parse a peer's demand; missing and negative numbers become 0."""
     return HostReport(
         max(0, demand.enqueues_per_minute or 0),
         demand.enqueued_items or 0,

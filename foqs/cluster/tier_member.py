@@ -1,6 +1,6 @@
-"""All that a host does with the others of its tier, put together.
+"""Builds everything that a host does together with the other hosts of its tier.
 
-Holds `Tier`, of one host. Knows nothing of sockets; `host` starts and stops it.
+Knows nothing of sockets; `host` starts and stops it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from foqs.rpc.queue_handlers import QueueHandlers
 
 
 class TierMember:
-    """Args:
-    local: the calls as this host serves them by itself.
-    tier_shards: who owns those of the tier.
-    load: what waits here to be written, in items.
-    is_fully_served: see `foqs.cluster.gossip.tier_topics.TierTopics`.
-    stopwatch_s: a stop watch.
+    """One host as a member of its tier.
+
+    Args:
+        local: serves calls by this host alone.
+        tier_shards: the owners of the tier's shards.
+        load: returns how many items wait here to be written.
+        is_fully_served: see `foqs.cluster.gossip.tier_topics.TierTopics`.
+        stopwatch_s: returns monotonic seconds.
     """
 
     def __init__(
@@ -69,9 +71,9 @@ class TierMember:
         )
 
     async def run(self) -> None:
-        """Asks the others what they have, until it is cancelled."""
+        """Exchange gossip with the peers until cancelled."""
         await self.gossip.exchange.run()
 
     async def close(self) -> None:
-        """Closes the connections to the others."""
+        """Close the connections to the peers."""
         await self.peers.close()

@@ -114,7 +114,7 @@ def test_a_host_that_others_refuse_says_so_and_serves_alone(
 
     run(story())
     for other in ("one", "two"):
-        until(lambda other=other: f"{other} cannot be asked anything" in hosts["three"].log, f"it says so of {other}")  # type: ignore[misc]
+        until(lambda other=other: f"{other} cannot be called" in hosts["three"].log, f"it says so of {other}")  # type: ignore[misc]
     assert SHOWN["three"] not in hosts["three"].log
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from foqs.cli.doctor.finding import Finding
-from foqs.cluster.peer_pool import peer_pool_opener
+from foqs.cluster.connections import peer_pool_opener
 from foqs.cluster.peers import Peer, Peers
 from foqs.cluster.routing.port import HostView
 from foqs.cluster.routing.registry_cluster import address_of

@@ -1,11 +1,10 @@
-"""Calls by id that this host passes on: those of items whose shards another host owns.
+"""Forwards calls by item id to the hosts that own the items' shards.
 
-Holds `by_id`. Always true: an entry is passed on once, to the owner that this
-host knows of, and only after this host has refused it as not its own; its
-neighbours are answered as ever. What cannot be passed on stays NOT_OWNER, so
-that a caller who knows the other hosts may go there; what was sent and not
-answered is UNKNOWN_OUTCOME. A call whose items are all here costs a look at the
-types of its results.
+Always true: an entry is forwarded once, to the owner that this host knows, and
+only after this host has refused it as NOT_OWNER; other entries are not affected.
+An entry that cannot be forwarded stays NOT_OWNER, so that the caller may ask the
+other host itself. An entry that was sent and not answered is UNKNOWN_OUTCOME. A call
+whose items are all local costs one check of its results' types.
 """
 
 from __future__ import annotations
@@ -36,13 +35,12 @@ _ENTRY_LISTS: Final = {
     "update": "ids",
     "redrive": "ids",
 }
-"""The calls that answer for each entry of a list, and the list."""
+"""The calls with an outcome per entry of a list, and the name of the list."""
 _SINGLE_ITEM_CALLS: Final = ("getItem", "explain")
-"""Those about one item."""
 
 
 def by_id_handlers(local: Mapping[bytes, Served], peers: Peers) -> Mapping[bytes, MethodHandler]:
-    """The calls by name, served by this host first; `local`: by this host alone."""
+    """Return the handlers by name. Each tries `local`, which serves the call by this host alone, first."""
     served: dict[bytes, MethodHandler] = {}
     for name, entries in _ENTRY_LISTS.items():
         method = ThriftMethod(name, is_write=True)
@@ -64,10 +62,10 @@ def _forwarding_handler(local: MethodHandler, peers: Peers, method: ThriftMethod
 
 
 class _ForwardedByIdCall:
-    """One call: the `Caller` of this host's own serving, and what is under way for the real one.
+    """One call: the `Caller` of its local part, and its forwarded parts.
 
     Args:
-        entries: the request's list; None with a call about one item.
+        entries: the name of the request's list; None for a call about one item.
     """
 
     __slots__ = ("_caller", "_deadline", "_entries", "_forwarding", "_method", "_peers", "_request", "pending")
@@ -99,32 +97,32 @@ class _ForwardedByIdCall:
             self._forwarding = asyncio.ensure_future(self._forward_whole(peer, error))
 
     def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
-        """This host has done its part."""
+        """Reply, or forward the entries that this host refused as NOT_OWNER."""
         if self._entries is None or NotOwner not in set(map(type, value)):  # type: ignore[call-overload]
             self._caller.reply(to_struct, value, on_unsent)
             return
-        told = list(to_struct(value).outcomes)
-        ways: dict[Peer, list[int]] = {}
-        for place, outcome in enumerate(told):
+        outcomes = list(to_struct(value).outcomes)
+        routes: dict[Peer, list[int]] = {}
+        for place, outcome in enumerate(outcomes):
             peer = None if outcome.error is None else self._owner_peer(outcome.error)
             if peer is not None:
-                ways.setdefault(peer, []).append(place)
-        if ways:
-            self._forwarding = asyncio.ensure_future(self._forward_parts(told, ways, self._entries))
+                routes.setdefault(peer, []).append(place)
+        if routes:
+            self._forwarding = asyncio.ensure_future(self._forward_parts(outcomes, routes, self._entries))
         else:
-            self._caller.reply(ttypes.OutcomesReply, told)
+            self._caller.reply(ttypes.OutcomesReply, outcomes)
 
     def abandon(self) -> None:
-        """What was passed on may still be written."""
+        """End the call without a reply; forwarded entries may still be written."""
         if self._forwarding is not None:
             self._forwarding.cancel()
         elif self.pending is not None:
             self.pending.abandon()
 
-    # ------------------------------------------------------------------ elsewhere
+    # ----------------------------------------------------------------- forwarding
 
     def _owner_peer(self, error: Any) -> Peer | None:
-        """Who may answer in place of this error, an exception or a struct."""
+        """Return the peer that owns the item, by an error as exception or struct."""
         owner = error.owner if isinstance(error, NotOwner | ttypes.Error) else None
         if owner is None:
             return None
@@ -153,29 +151,29 @@ class _ForwardedByIdCall:
             self._caller.reply(ttypes.OutcomesReply, outcomes)
 
     async def _forward_part(self, peer: Peer, merged: list[Any], places: Sequence[int], entries: str) -> None:
-        """Puts what the owner says of its entries in their places."""
+        """Forward entries to their owner and store the outcomes at their places."""
         part = copy(self._request)
         part.forwarded = True
-        given = getattr(part, entries)
-        setattr(part, entries, [given[place] for place in places])
+        all_entries = getattr(part, entries)
+        setattr(part, entries, [all_entries[place] for place in places])
         try:
             outcomes = (await self._peers.call(peer, self._method, part, self._deadline)).outcomes or []
         except UnknownOutcome as error:
             outcomes = [ttypes.Outcome(codec.error_struct(error)) for _ in places]
         except FoqsError:
             return
-        for inner, (place, outcome) in enumerate(zip(places, outcomes, strict=False)):
-            merged[place] = _with_caller_index(outcome, entries, inner, place)
+        for peer_index, (place, outcome) in enumerate(zip(places, outcomes, strict=False)):
+            merged[place] = _with_caller_index(outcome, entries, peer_index, place)
         for place in places[len(outcomes) :]:
             merged[place] = ttypes.Outcome(
-                codec.error_struct(UnknownOutcome("the owner does not say what became of it"))
+                codec.error_struct(UnknownOutcome("the reply of the item's owner has no outcome for it"))
             )
 
 
 def _with_caller_index(outcome: Any, entries: str, peer_index: int, caller_index: int) -> Any:
-    """A peer's outcome, which names the field by its place in what the peer got."""
+    """Correct the index in the field of a peer's outcome to the index in the caller's request."""
     error = outcome.error
-    head = f"{entries}[{peer_index}]"
-    if error is not None and error.field and error.field.startswith(head):
-        error.field = f"{entries}[{caller_index}]{error.field[len(head) :]}"
+    prefix = f"{entries}[{peer_index}]"
+    if error is not None and error.field and error.field.startswith(prefix):
+        error.field = f"{entries}[{caller_index}]{error.field[len(prefix) :]}"
     return outcome

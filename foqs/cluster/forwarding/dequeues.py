@@ -1,11 +1,11 @@
-"""Dequeues that another host fills: where it has better items than this one, or this one has none.
+"""Forwards dequeues to another host that has better items, or has items when this host has none.
 
-Holds `Dequeues`. Always true: a call is passed on to one peer at a time, without
-any wait there, and only where a peer told of better items than are here; who
-waits, waits here and keeps his place; what comes too late is released, which
-costs no attempt; what was passed on and not answered ends as UNKNOWN_OUTCOME
-where this host has nothing either. Topics of one call take turns in choosing its
-host, so that none is starved by another's priorities.
+Holds `DequeueForwarder`. Always true: a call is forwarded to one peer at a time,
+without a wait there, and only if gossip says that the peer has better items; a
+waiting dequeue waits here and keeps its place; items that arrive too late are
+released, which costs no attempt; a forwarded call that is not answered fails as
+UNKNOWN_OUTCOME if this host has no items either. The topics of a call rotate in
+choosing its host, so that the priorities of one do not starve another.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
 
 REPLY_TIMEOUT_S: Final = 1.5
-"""A peer that has not answered by then is not waited for; above the time in which it leaves out its late shards."""
+"""The longest wait for a peer's reply; longer than the peer itself waits for its slow shards."""
 RELEASE_TIMEOUT_S: Final = 2.0
-"""What could not be released by then comes back when its lease ends."""
+"""The longest wait for a release; items that are not released by then are READY when their lease ends."""
 RETRY_AFTER_S: Final = 0.25
-"""A peer that has something of a topic, and gave nothing, is not asked for it sooner; and who waits looks again."""
+"""A peer that delivered nothing of a topic is not asked for it again within this time; waiting dequeues are checked after it."""
 UNRESPONSIVE_RETRY_AFTER_S: Final = 2.0
-"""The same of a peer that did not answer: each time costs its caller all of `ANSWER_S`."""
+"""The same for a peer that did not answer: each attempt costs its caller all of `REPLY_TIMEOUT_S`."""
 WAKES_MAX: Final = 100
-"""So many who wait are looked at in one turn of the loop."""
+"""The most waiting dequeues of a topic that are checked in one turn of the loop."""
 RETRY_ENTRIES_MAX: Final = 10_000
-"""Peers' topics that were asked for in vain and are remembered; beyond it, all are asked for again."""
+"""The most (peer, topic) pairs with a retry time; beyond it, all are forgotten and may be asked again."""
 
 _DEQUEUE: Final = ThriftMethod("dequeue", is_write=True)
 _RELEASE: Final = ThriftMethod("release", is_write=True)
 
 Route: TypeAlias = tuple[Peer, Sequence[int]]
-"""Which peer to ask, and the places of the topics to ask it for."""
+"""The peer to ask, and the indices of the topics to ask it for."""
 
 
 class TopicAvailability(Protocol):
-    """Of a topic at another host, as it told last; see `foqs.cluster.gossip.gossip_view.PeerAvailability`."""
+    """What a peer has of a topic; see `foqs.cluster.gossip.gossip_view.PeerAvailability`."""
 
     @property
     def peer(self) -> Peer: ...
@@ -62,24 +62,24 @@ class TopicAvailability(Protocol):
 
 
 class AvailabilityView(Protocol):
-    """What other hosts have; see `foqs.cluster.gossip.gossip_view.GossipView`."""
+    """What the peers have; see `foqs.cluster.gossip.gossip_view.GossipView`."""
 
     on_items_available: Callable[[Collection[TopicName]], None]
 
     def best_peers(self, topic: TopicName) -> Sequence[TopicAvailability]:
-        """Of hosts that have READY items of it, the best first."""
+        """Return the peers that have READY items of a topic, the best first."""
         ...
 
     def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
-        """What a peer has now."""
+        """Record what a peer has of a topic now."""
         ...
 
 
 class DequeueForwarder:
-    """Serves `dequeue` from here or from the host that has the best.
+    """Serves `dequeue` locally or by the host that has the best items.
 
     Args:
-        local: by this host alone.
+        local: serves a dequeue by this host alone.
     """
 
     def __init__(
@@ -92,127 +92,127 @@ class DequeueForwarder:
         self._loop = asyncio.get_running_loop()
         self._rotation = 0
         self._waiting: dict[PendingCall, ForwardedDequeue] = {}
-        """Calls that this host has under way, and that may wait, by what stands for them in its queue."""
+        """The calls that may wait in this host's queue, by their pending call there."""
         self._recheck_timers: dict[TopicName, asyncio.TimerHandle] = {}
         self._retry_at_s: dict[tuple[str, TopicName], float] = {}
-        """By nonce and topic, until when it is not asked for."""
+        """By peer nonce and topic, the time before which the peer is not asked again."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.forwarded_count = 0
-        """Calls that were sent to another host."""
+        """Calls sent to another host."""
         self.received_count = 0
-        """Items that came of it."""
+        """Items received from other hosts."""
         self.released_count = 0
-        """Of these, what came too late."""
+        """Received items that came too late."""
         peer_view.on_items_available = self._on_items_available
 
     def handle(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-        """See `Serve`."""
+        """Serve `dequeue`; see `MethodHandler`."""
         peers = self.peers
         topics = _requested_topics(request) if peers.by_nonce else None
         if not topics:
             return self.local(request, deadline, caller)
         call = ForwardedDequeue(self, request, topics, deadline, caller)
-        way = None if request.forwarded or request.local_only else self.choose_route(topics)
-        if way is None:
+        route = None if request.forwarded or request.local_only else self.choose_route(topics)
+        if route is None:
             call.serve_locally()
         else:
-            call.forward(way)
+            call.forward(route)
         return call
 
     # ---------------------------------------------------------------- choosing
 
     def choose_route(self, topics: Sequence[TopicName]) -> Route | None:
-        """Who has better items than this host; None: nobody is known to."""
+        """Return a peer that has better items than this host, and for which topics; None if there is none."""
         count = len(topics)
         first = 0
         if count > 1:
             first = self._rotation = (self._rotation + 1) % count
         for step in range(count):
             topic = topics[(first + step) % count]
-            told = self._best_peer(topic)
-            if told is None:
+            candidate = self._best_peer(topic)
+            if candidate is None:
                 if count > 1 and self._local_best_priority(topic) is not None:
                     return None
                 continue
-            here = self._local_best_priority(topic)
-            if here is not None and here <= told.best_priority:
+            local_best = self._local_best_priority(topic)
+            if local_best is not None and local_best <= candidate.best_priority:
                 return None
-            return told.peer, [
-                place for place, each in enumerate(topics) if each is topic or self._has_better(told, each)
+            return candidate.peer, [
+                place for place, other in enumerate(topics) if other is topic or self._has_better(candidate, other)
             ]
         return None
 
     def _best_peer(self, topic: TopicName) -> TopicAvailability | None:
-        """Of the peers that may be asked for a topic."""
-        heads = self._peer_view.best_peers(topic)
-        if not heads or self._availability.is_paused(topic):
+        """Return the best of the peers that may be asked for a topic now."""
+        candidates = self._peer_view.best_peers(topic)
+        if not candidates or self._availability.is_paused(topic):
             return None
-        now, vain = self._loop.time(), self._retry_at_s
-        for told in heads:
-            peer = told.peer
-            if peer.suspect_until_s <= now and (not vain or vain.get((peer.nonce, topic), 0.0) <= now):
-                return told
+        now, retry_at_s = self._loop.time(), self._retry_at_s
+        for candidate in candidates:
+            peer = candidate.peer
+            if peer.suspect_until_s <= now and (not retry_at_s or retry_at_s.get((peer.nonce, topic), 0.0) <= now):
+                return candidate
         return None
 
     def _has_better(self, candidate: TopicAvailability, topic: TopicName) -> bool:
-        """The same peer has better items of another topic too."""
-        here = self._local_best_priority(topic)
+        """Return whether the candidate's peer also has better items of another topic."""
+        local_best = self._local_best_priority(topic)
         return any(
-            other.peer is candidate.peer and (here is None or other.best_priority < here)
+            other.peer is candidate.peer and (local_best is None or other.best_priority < local_best)
             for other in self._peer_view.best_peers(topic)
         )
 
     def _local_best_priority(self, topic: TopicName) -> int | None:
         return None if self._availability.is_suspended else self._availability.best_priority(topic)
 
-    # ------------------------------------------------------------ what is told
+    # --------------------------------------------------- remaining availability
 
     def topic_heads(self, topics: Sequence[TopicName], *, with_peers: bool) -> list[Any]:
-        """What is left of topics here, and at others as far as it is known."""
+        """Return TopicHeads: what remains of the topics here and, as last reported, at peers."""
         heads = []
-        here, now = self.peers.own_address, self._loop.time()
+        own_address, now = self.peers.own_address, self._loop.time()
         best = self._availability.best_priorities(topics)
         for topic in topics:
-            if topic in best and here is not None:
+            if topic in best and own_address is not None:
                 ready = self._availability.ready_count(topic)
-                heads.append(ttypes.TopicAvailability(topic[1], ttypes.HostAddress(*here), best[topic], ready, 0))
+                heads.append(ttypes.TopicAvailability(topic[1], ttypes.HostAddress(*own_address), best[topic], ready, 0))
             if with_peers:
-                for told in self._peer_view.best_peers(topic):
-                    at = ttypes.HostAddress(*told.peer.address)
-                    age_ms = max(0, int((now - told.as_of_s) * 1_000))
-                    heads.append(ttypes.TopicAvailability(topic[1], at, told.best_priority, told.ready, age_ms))
+                for available in self._peer_view.best_peers(topic):
+                    address = ttypes.HostAddress(*available.peer.address)
+                    age_ms = max(0, int((now - available.as_of_s) * 1_000))
+                    heads.append(ttypes.TopicAvailability(topic[1], address, available.best_priority, available.ready, age_ms))
         return heads
 
-    # ---------------------------------------------------------------- elsewhere
+    # ------------------------------------------------------------- calls to peers
 
     async def dequeue_at(self, route: Route, request: Any, topics: Sequence[TopicName], deadline: float) -> list[Any]:
-        """Deliveries of a peer; none where it has none, or does not take the call. Raises UnknownOutcome."""
+        """Dequeue from a peer; return its deliveries, or none if it has none or refuses. Raises UnknownOutcome."""
         peer, places = route
         part = copy(request)
         part.forwarded, part.wait_ms, part.topics = True, None, [request.topics[place] for place in places]
-        asked = [topics[place] for place in places]
+        part_topics = [topics[place] for place in places]
         self.forwarded_count += 1
         try:
             reply = await self.peers.call(peer, _DEQUEUE, part, min(deadline, self._loop.time() + REPLY_TIMEOUT_S))
         except FoqsError as error:
-            silent = isinstance(error, UnknownOutcome)
-            self._set_retry_at(peer, asked, UNRESPONSIVE_RETRY_AFTER_S if silent else RETRY_AFTER_S)
-            if silent:
+            is_unanswered = isinstance(error, UnknownOutcome)
+            self._set_retry_at(peer, part_topics, UNRESPONSIVE_RETRY_AFTER_S if is_unanswered else RETRY_AFTER_S)
+            if is_unanswered:
                 raise
             return []
         if reply.availability is not None:
-            left = {head.topic: head for head in reply.availability}
-            for topic in asked:
-                head = left.get(topic[1])
+            heads = {head.topic: head for head in reply.availability}
+            for topic in part_topics:
+                head = heads.get(topic[1])
                 best, ready = (None, 0) if head is None else (head.best_priority, head.ready or 0)
                 self._peer_view.update_topic(peer, topic, best, ready)
         if not reply.items:
-            self._set_retry_at(peer, asked, RETRY_AFTER_S)
+            self._set_retry_at(peer, part_topics, RETRY_AFTER_S)
         self.received_count += len(reply.items or ())
         return reply.items or []
 
     def release(self, peer: Peer, namespace: Any, deliveries: Sequence[Any]) -> None:
-        """Nobody takes these: they are ready again soon."""
+        """Release deliveries that no consumer gets, so that they are READY again soon."""
         self.released_count += len(deliveries)
         leases = [ttypes.Lease(delivery.id, delivery.token) for delivery in deliveries]
         self.run_detached(self._send_release(peer, ttypes.ReleaseRequest(namespace, leases)))
@@ -222,7 +222,7 @@ class DequeueForwarder:
             await self.peers.call(peer, _RELEASE, request, self._loop.time() + RELEASE_TIMEOUT_S)
 
     def run_detached(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Until it is done, whoever leaves."""
+        """Run a coroutine to its end, even if its call is abandoned."""
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -230,14 +230,14 @@ class DequeueForwarder:
     def _set_retry_at(self, peer: Peer, topics: Sequence[TopicName], delay_s: float) -> None:
         if len(self._retry_at_s) >= RETRY_ENTRIES_MAX:
             self._retry_at_s.clear()
-        until = self._loop.time() + delay_s
+        retry_at_s = self._loop.time() + delay_s
         for topic in topics:
-            self._retry_at_s[peer.nonce, topic] = until
+            self._retry_at_s[peer.nonce, topic] = retry_at_s
 
     # ------------------------------------------------------------------ waiting
 
     def add_waiting(self, pending: PendingCall, call: ForwardedDequeue) -> None:
-        """A call is under way here, and may wait."""
+        """Register a call that waits in this host's queue."""
         self._waiting[pending] = call
         for topic in call.topics:
             if self._peer_view.best_peers(topic):
@@ -248,23 +248,23 @@ class DequeueForwarder:
             self._waiting.pop(pending, None)
 
     def forward_waiting(self, topics: Collection[TopicName]) -> None:
-        """There may be more of these elsewhere: those who wait for them ask for it, as many as it may serve."""
+        """Forward waiting dequeues of these topics, as many as the items at peers may serve."""
         for topic in topics:
-            heads = self._peer_view.best_peers(topic)
-            if not heads or not self._availability.has_waiters(topic):
+            available = self._peer_view.best_peers(topic)
+            if not available or not self._availability.has_waiters(topic):
                 continue
-            left = sum([max(1, told.ready) for told in heads])
+            remaining = sum([max(1, entry.ready) for entry in available])
             for pending in islice(self._availability.waiters_of(topic), WAKES_MAX):
                 call = self._waiting.get(pending)
                 if call is None:
                     continue
                 if not call.is_forwarding:
-                    way = self.choose_route(call.topics)
-                    if way is None:
+                    route = self.choose_route(call.topics)
+                    if route is None:
                         continue
-                    call.forward(way)
-                left -= call.wanted_count(topic)
-                if left <= 0:
+                    call.forward(route)
+                remaining -= call.wanted_count(topic)
+                if remaining <= 0:
                     break
             self._schedule_recheck(topic)
 
@@ -282,9 +282,9 @@ class DequeueForwarder:
 
 
 def _requested_topics(request: Any) -> list[TopicName] | None:
-    """What is asked for; None where that is not well-formed, of which this host itself tells the caller."""
+    """Return the requested topics; None if the request is malformed, which the local handler then reports."""
     try:
         namespace = codec.parse_name(request.namespace_name, "namespace_name")
-        return [(namespace, codec.parse_name(each.topic, "topic")) for each in request.topics or ()]
+        return [(namespace, codec.parse_name(wanted.topic, "topic")) for wanted in request.topics or ()]
     except FoqsError:
         return None

@@ -1,11 +1,11 @@
-"""Enqueues that this host passes on: what it cannot take itself, and keyed items of others' slots.
+"""Forwards items that this host cannot enqueue: because it refuses items, or because another host owns their key slots.
 
-Holds `Enqueues`. Always true: an item is passed on only after this host has
-refused it, and to another peer only after the last one has, so nothing was
-written of it; what was passed on and not answered is UNKNOWN_OUTCOME and goes
-nowhere else; neighbours of an item are answered as ever. An item without a key
-goes where there is room, and one that no host takes ends with this host's own refusal; one with a key goes to the owner of
-its slot, whose answer counts.
+Holds `EnqueueForwarder`. Always true: an item is forwarded only after this host
+has refused it, and to the next peer only after the previous one has refused it, so
+it is written at most once; a forwarded item that is not answered is UNKNOWN_OUTCOME
+and is not sent again; other items of the call are not affected. An item without a
+key may go to any peer; if all refuse it, its error is this host's own. An item with
+a key goes to the owner of its slot, whose result is final.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from foqs_client.thrift_messages import ThriftMethod
 _T = TypeVar("_T")
 _ENQUEUE: Final = ThriftMethod("enqueue", is_write=True)
 _RETRYABLE_ELSEWHERE: Final = (ttypes.ErrorCode.OVERLOADED, ttypes.ErrorCode.UNAVAILABLE, ttypes.ErrorCode.NOT_OWNER)
-"""Nothing was written, and another host may take it."""
+"""The item was not written, and another host may accept it."""
 
 
 class EnqueueForwarder:
     """Serves `enqueue` by this host first.
 
     Args:
-        local: by this host alone.
+        local: serves an enqueue by this host alone.
     """
 
     def __init__(self, local: MethodHandler, peers: Peers) -> None:
         self._local = local
         self._peers = peers
         self.forwarded_count = 0
-        """Items that were sent to another host."""
+        """Items sent to another host."""
 
     def handle(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-        """See `Serve`."""
+        """Serve `enqueue`; see `MethodHandler`."""
         if request.forwarded or not self._peers.by_nonce:
             return self._local(request, deadline, caller)
         call = _ForwardedEnqueue(self, request, deadline, caller)
@@ -54,28 +54,28 @@ class EnqueueForwarder:
             call.on_refused(error)
         return call
 
-    # ------------------------------------------------------------------ elsewhere
+    # ----------------------------------------------------------------- forwarding
 
     def routes(self, items: Sequence[Any], results: Sequence[Any]) -> dict[Peer | None, list[int]]:
-        """By peer, the places of items that it may take; None: any that has capacity."""
-        ways: dict[Peer | None, list[int]] = {}
+        """Return the places of the items to forward, by peer; None: any peer with capacity."""
+        routes: dict[Peer | None, list[int]] = {}
         for place, result in enumerate(results):
             error = result.error
             if error is None:
                 continue
             if items[place].idempotency_key is None:
                 if error.code in _RETRYABLE_ELSEWHERE:
-                    ways.setdefault(None, []).append(place)
+                    routes.setdefault(None, []).append(place)
             elif error.code == ttypes.ErrorCode.NOT_OWNER and error.owner is not None:
                 peer = self._peers.by_address((error.owner.host, error.owner.port))
                 if peer is not None:
-                    ways.setdefault(peer, []).append(place)
-        return ways
+                    routes.setdefault(peer, []).append(place)
+        return routes
 
     async def forward(
         self, request: Any, results: list[Any], routes: Mapping[Peer | None, list[int]], deadline: float
     ) -> None:
-        """Sends items to those who may take them, and puts what they say in its places."""
+        """Send items to the peers of their routes, and store the results at their places."""
         await asyncio.gather(
             *(self._forward_to(peer, request, results, places, deadline) for peer, places in routes.items())
         )
@@ -85,9 +85,9 @@ class EnqueueForwarder:
     ) -> None:
         for host in self._peers.enqueue_candidates() if peer is None else (peer,):
             if peer is None and self._peers.is_suspect(host):
-                continue  # another call has found that out meanwhile
+                continue  # another call has marked it meanwhile
             if deadline - asyncio.get_running_loop().time() <= REPLY_MARGIN_S:
-                return  # no time is left, which is not this peer's fault
+                return  # no time is left; the peer must not be marked as suspect
             part = copy(request)
             part.forwarded = True
             part.items = [request.items[place] for place in places]
@@ -97,12 +97,12 @@ class EnqueueForwarder:
                 self._peers.mark_suspect(host)
                 continue
             except FoqsError as error:
-                said = codec.error_struct(error)
-                if peer is None and said.code in _RETRYABLE_ELSEWHERE:
+                struct = codec.error_struct(error)
+                if peer is None and struct.code in _RETRYABLE_ELSEWHERE:
                     self._peers.mark_suspect(host)
-                    continue  # where nobody takes it, what this host said stands
+                    continue  # if no peer accepts the items, this host's own error stays
                 for place in places:
-                    results[place] = ttypes.EnqueueResult(None, said)
+                    results[place] = ttypes.EnqueueResult(None, struct)
                 return
             refused = self._merge_results(results, places, reply.results or [], is_owner=peer is not None)
             if not refused:
@@ -113,22 +113,22 @@ class EnqueueForwarder:
     def _merge_results(
         self, merged: list[Any], places: list[int], results: Sequence[Any], *, is_owner: bool
     ) -> list[int]:
-        """Puts what a peer said in its places. Returns those of items that another peer may take; none if it is their owner."""
+        """Store a peer's results at their places. Return the places of items that another peer may accept; none for an owner."""
         refused = []
         self.forwarded_count += len(results)
-        for inner, (place, result) in enumerate(zip(places, results, strict=False)):
+        for peer_index, (place, result) in enumerate(zip(places, results, strict=False)):
             if not is_owner and result.error is not None and result.error.code in _RETRYABLE_ELSEWHERE:
                 refused.append(place)
             else:
-                merged[place] = _with_caller_index(result, inner, place)
+                merged[place] = _with_caller_index(result, peer_index, place)
         for place in places[len(results) :]:
-            nameless = UnknownOutcome("the host that got this item does not name it; it may be written")
-            merged[place] = ttypes.EnqueueResult(None, codec.error_struct(nameless))
+            missing = UnknownOutcome("the peer's reply has no result for this item; it may be written")
+            merged[place] = ttypes.EnqueueResult(None, codec.error_struct(missing))
         return refused
 
 
 class _ForwardedEnqueue:
-    """One enqueue: the `Caller` of this host's own serving, and what is under way for the real one."""
+    """One enqueue: the `Caller` of its local part, and its forwarded parts."""
 
     __slots__ = ("_caller", "_deadline", "_forwarder", "_forwarding", "_request", "pending")
 
@@ -153,28 +153,28 @@ class _ForwardedEnqueue:
                 self.on_refused(error)
                 return
             except FoqsError:
-                pass  # nobody else may take any of it
+                pass  # no peer may accept any of the items
         self._caller.fail(error)
 
     def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
-        """This host has done its part."""
+        """Reply, or forward the items that this host refused."""
         if set(map(type, value)) == {str}:  # type: ignore[call-overload]
             self._caller.reply(to_struct, value, on_unsent)
             return
-        told = list(to_struct(value).results)
-        ways = self._forwarder.routes(self._request.items, told)
-        if ways:
-            self._forwarding = asyncio.ensure_future(self._forward(told, ways, None))
+        results = list(to_struct(value).results)
+        routes = self._forwarder.routes(self._request.items, results)
+        if routes:
+            self._forwarding = asyncio.ensure_future(self._forward(results, routes, None))
         else:
-            self._caller.reply(ttypes.EnqueueReply, told)
+            self._caller.reply(ttypes.EnqueueReply, results)
 
     def on_refused(self, error: Overloaded | Unavailable) -> None:
-        """This host takes none of it. Raises the error where nobody else may."""
-        told = [ttypes.EnqueueResult(None, codec.error_struct(error)) for _ in self._request.items]
-        ways = self._forwarder.routes(self._request.items, told)
-        if not ways:
+        """Forward all items, because this host refused the call. Raises the error if no item can be forwarded."""
+        results = [ttypes.EnqueueResult(None, codec.error_struct(error)) for _ in self._request.items]
+        routes = self._forwarder.routes(self._request.items, results)
+        if not routes:
             raise error
-        self._forwarding = asyncio.ensure_future(self._forward(told, ways, error))
+        self._forwarding = asyncio.ensure_future(self._forward(results, routes, error))
 
     async def _forward(
         self, results: list[Any], routes: Mapping[Peer | None, list[int]], refusal: FoqsError | None
@@ -191,7 +191,7 @@ class _ForwardedEnqueue:
             self._caller.reply(ttypes.EnqueueReply, results)
 
     def abandon(self) -> None:
-        """What was passed on may still be written."""
+        """End the call without a reply; forwarded items may still be written."""
         if self._forwarding is not None:
             self._forwarding.cancel()
         elif self.pending is not None:
@@ -199,10 +199,10 @@ class _ForwardedEnqueue:
 
 
 def _with_caller_index(result: Any, peer_index: int, caller_index: int) -> Any:
-    """A peer's result, which names the field by its place in what the peer got."""
+    """Correct the index in the field of a peer's result to the index in the caller's request."""
     error = result.error
     if error is not None and error.field:
-        head = f"items[{peer_index}]"
-        if error.field.startswith(head):
-            error.field = f"items[{caller_index}]{error.field[len(head) :]}"
+        prefix = f"items[{peer_index}]"
+        if error.field.startswith(prefix):
+            error.field = f"items[{caller_index}]{error.field[len(prefix) :]}"
     return result

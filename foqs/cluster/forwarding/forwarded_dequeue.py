@@ -1,8 +1,8 @@
-"""One dequeue of a host that has others beside it: here, elsewhere, or both at once.
+"""One dequeue of a host with peers: served here, by a peer, or by both at once.
 
-Holds `Passing`. Always true: it has one answer; its place among those who wait
-here is kept while it is passed on, and what comes of the later of the two is
-released; what comes after its caller has left too. Knows nothing of who has what.
+Holds `ForwardedDequeue`. Always true: it has one reply; it keeps its place in this
+host's queue while it is forwarded. Items that arrive after the reply, or after
+the caller has left, are released. Knows nothing of which host has which items.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _T = TypeVar("_T")
 
 
 class ForwardedDequeue:
-    """The `Caller` of this host's own serving, and what is under way for the real one.
+    """One dequeue: the `Caller` of its local part, and its forwarded part.
 
     Attributes:
-        passing: it is with a peer.
+        is_forwarding: whether a peer is being asked.
     """
 
     __slots__ = (
@@ -56,29 +56,29 @@ class ForwardedDequeue:
         self._deadline = deadline
         self._caller = caller
         self._first_forwarded_at_s: float | None = None
-        """When it was first passed on, if that was before it was served here."""
+        """When it was first forwarded, if that was before it was served here."""
         self._local_pending: PendingCall | None = None
         self._is_local_done = False
         self._is_done = False
         self._unknown_outcome: UnknownOutcome | None = None
-        """It was passed on, and not answered."""
+        """The error of a forwarded call that was not answered."""
 
     def wanted_count(self, topic: TopicName) -> int:
-        """How many it wants."""
+        """Return how many items of a topic are requested."""
         return self._request.topics[self.topics.index(topic)].count or 1
 
-    # --------------------------------------------------------------------- here
+    # --------------------------------------------------------------- local part
 
     def serve_locally(self) -> None:
-        """Has this host serve it, with the time that is left to wait. Raises FoqsError."""
+        """Serve the call by this host, with the rest of its wait time. Raises FoqsError."""
         request = self._request
         if request.wait_ms and self._first_forwarded_at_s is not None:
-            passed_ms = int((asyncio.get_running_loop().time() - self._first_forwarded_at_s) * 1_000)
+            elapsed_ms = int((asyncio.get_running_loop().time() - self._first_forwarded_at_s) * 1_000)
             request = copy(request)
-            request.wait_ms = max(0, request.wait_ms - passed_ms)
+            request.wait_ms = max(0, request.wait_ms - elapsed_ms)
         self._local_pending = self._forwarder.local(request, self._deadline, self)
-        alone = request.forwarded or request.local_only
-        if self._local_pending is not None and not self._is_local_done and request.wait_ms and not alone:
+        is_local = request.forwarded or request.local_only
+        if self._local_pending is not None and not self._is_local_done and request.wait_ms and not is_local:
             self._forwarder.add_waiting(self._local_pending, self)
 
     @property
@@ -93,46 +93,46 @@ class ForwardedDequeue:
         self._caller.fail(error)
 
     def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
-        """This host has done its part."""
+        """Reply with the items of this host; without items, reply when no peer is being asked."""
         self._is_local_done = True
         if value:
             self._reply(to_struct, value, on_unsent)
         elif not self.is_forwarding:
             self._reply_empty()
 
-    # ---------------------------------------------------------------- elsewhere
+    # ----------------------------------------------------------- forwarded part
 
     def forward(self, route: Route) -> None:
-        """Asks a peer as well."""
+        """Ask a peer for items, too."""
         if self._local_pending is None and self._first_forwarded_at_s is None:
             self._first_forwarded_at_s = asyncio.get_running_loop().time()
         self.is_forwarding = True
         self._forwarder.run_detached(self._forward(route))
 
     async def _forward(self, route: Route) -> None:
-        dequeues, namespace = self._forwarder, self._request.namespace_name
-        found: list[Any] = []
+        forwarder, namespace = self._forwarder, self._request.namespace_name
+        deliveries: list[Any] = []
         try:
-            found = await dequeues.dequeue_at(route, self._request, self.topics, self._deadline)
+            deliveries = await forwarder.dequeue_at(route, self._request, self.topics, self._deadline)
         except UnknownOutcome as error:
             self._unknown_outcome = error
         except Exception as error:
             self._abandon_local()
             self._fail(error)
         self.is_forwarding = False
-        if found:
+        if deliveries:
             peer, places = route
             if self._is_done:
-                dequeues.release(peer, namespace, found)
+                forwarder.release(peer, namespace, deliveries)
             else:
                 self._abandon_local()
-                self._reply(ttypes.DequeueReply, found, lambda: dequeues.release(peer, namespace, found))
-            dequeues.forward_waiting([self.topics[place] for place in places])
+                self._reply(ttypes.DequeueReply, deliveries, lambda: forwarder.release(peer, namespace, deliveries))
+            forwarder.forward_waiting([self.topics[place] for place in places])
         elif not self._is_done:
             self._continue_locally()
 
     def _continue_locally(self) -> None:
-        """The peer had nothing."""
+        """Go on locally, because the peer delivered nothing."""
         if self._is_local_done or (self._local_pending is None and self._unknown_outcome is not None):
             self._reply_empty()
         elif self._local_pending is None:
@@ -144,7 +144,7 @@ class ForwardedDequeue:
     # ------------------------------------------------------------------ the end
 
     def abandon(self) -> None:
-        """Nobody waits any more. What a peer has leased for it is released when that is known."""
+        """End the call without a reply. Items that a peer has leased for it are released when they arrive."""
         self._abandon_local()
         self._finish()
 

@@ -1,9 +1,9 @@
-"""Calls about whole topics and namespaces, answered for the whole tier by any of its hosts.
+"""Serves calls about whole topics and namespaces for the whole tier.
 
-Holds `Scatter`. Always true: an answer covers every shard of the tier, each told
-of by the host that owns it, once; where a shard is told of by nobody, the call
-fails and says so. What was refused may be asked again, of whoever owns the shard
-by then; what may have been written is not. Knows nothing of what a shard holds.
+Holds `ScatterGather`. Always true: a reply covers every shard of the tier once,
+as reported by its owner; if a shard has no owner, the call fails and says so. A
+refused part may be sent again, to the owner by then; a part that may have been
+written is not sent again. Knows nothing of what a shard holds.
 """
 
 from __future__ import annotations
@@ -37,36 +37,38 @@ from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
 
 RETRY_WITHIN_S: Final = 1.0
-"""A shard that is handed over is served again within about that; one that is not is told of by an error."""
+"""A shard that is handed over is usually served again within this time; after it, the call fails."""
 _RETRY_PAUSE_S: Final = HANDOVER_RETRY_MS / 1_000
 
 
 class TierShards(Protocol):
-    """Who should own which shard of this host's tier."""
+    """The planned owners of the tier's shards."""
 
     @property
     def nonce(self) -> str:
-        """Of this host."""
+        """The nonce of this host."""
         ...
 
     def owners(self) -> Mapping[int, str | None]:
-        """Of each shard the nonce of its owner, as it was read last; None: nobody. Raises Unavailable."""
+        """Return the nonce of each shard's owner, or None, as last read. Raises Unavailable."""
         ...
 
     async def read_tier_shards(self, deadline: float) -> Collection[int]:
-        """The shards that there are, no earlier than now, by a deadline on the loop's clock. Raises Unavailable."""
+        """Read the current shards of the tier; `deadline` is on the loop's clock. Raises Unavailable."""
         ...
 
 
 _RETRYABLE: Final = (NotOwner, Unavailable, Overloaded)
-"""What is said of a shard that another host, or the same in a moment, may answer for."""
+"""Errors after which another host, or the same one later, may serve the shard."""
 _AUTH_ERRORS: Final = (Unauthenticated, PermissionDenied)
 
 
 class ScatterGather:
-    """Args:
-    local: the calls as this host serves them by itself.
-    bytes_max: what a page with payloads carries.
+    """Sends calls to the owners of all shards and merges the replies.
+
+    Args:
+        local: serves the calls by this host alone.
+        bytes_max: the size limit of a page with payloads.
     """
 
     def __init__(self, local: Mapping[bytes, Served], peers: Peers, tier_shards: TierShards, bytes_max: int) -> None:
@@ -77,7 +79,7 @@ class ScatterGather:
 
     @property
     def handlers(self) -> Mapping[bytes, MethodHandler]:
-        """The calls by name."""
+        """The handlers by method name."""
         calls: Mapping[bytes, Callable[[Any, float], Any]] = {
             b"peek": self._peek,
             b"listDead": self._list_dead,
@@ -113,67 +115,67 @@ class ScatterGather:
         )
 
     async def _bulk(self, request: Any, deadline: float) -> Any:
-        """A page of one shard: that at which the walks of all hosts together stand."""
+        """Change a page of items of one shard: the first shard at which any host's walk has items left."""
         limit, cursor = parse_page(request.page)
-        asked = copy(request)
-        asked.page = ttypes.Page(0, None if cursor is None else cursor.encode())
-        found = await self._ask_owners("bulk", asked, deadline)
-        cursors = [reply.next_cursor for reply in found if reply.next_cursor is not None]
+        part = copy(request)
+        part.page = ttypes.Page(0, None if cursor is None else cursor.encode())
+        replies = await self._ask_owners("bulk", part, deadline)
+        cursors = [reply.next_cursor for reply in replies if reply.next_cursor is not None]
         if not cursors:
             return ttypes.BulkReply(0, None, 0)
         place = first_place(cursors)
-        asked.page = ttypes.Page(limit, str(place).encode())
-        (reply,) = await self._ask_owners("bulk", asked, deadline, [place.shard], writes=True)
+        part.page = ttypes.Page(limit, str(place).encode())
+        (reply,) = await self._ask_owners("bulk", part, deadline, [place.shard], writes=True)
         if reply.next_cursor is None and any(shard > place.shard for shard in self._tier_shards.owners()):
             reply.next_cursor = str(start_of_shard(place.started_ms, place.shard + 1))
         return reply
 
     async def _purge_topic(self, request: Any, deadline: float) -> Any:
-        """Of every shard there is when the call comes, whatever was read before."""
+        """Purge the topic in every shard that exists when the call arrives; the layout is read again."""
         shards = await self._tier_shards.read_tier_shards(deadline)
         replies = await self._ask_owners("purgeTopic", request, deadline, shards, writes=True)
         return ttypes.PurgeReply(_sum_or_none(replies, "items"))
 
-    # ------------------------------------------------------------------- of whom
+    # -------------------------------------------------------------------- asking
 
     async def _ask_owners(
         self, name: str, request: Any, deadline: float, shards: Collection[int] | None = None, *, writes: bool = False
     ) -> list[Any]:
-        """What the owners of these shards, or of all, answer.
+        """Return the replies of the owners of these shards, or of all.
 
         Raises:
-            UnknownOutcome: with a call that writes: some of it is, or may be, done.
+            UnknownOutcome: the call writes, and a part of it is, or may be, done.
             FoqsError: nothing was written.
         """
         loop = asyncio.get_running_loop()
-        until_s = min(deadline, loop.time() + RETRY_WITHIN_S)
-        left = set(self._tier_shards.owners() if shards is None else shards)
+        retry_until_s = min(deadline, loop.time() + RETRY_WITHIN_S)
+        missing_shards = set(self._tier_shards.owners() if shards is None else shards)
         replies: list[Any] = []
         while True:
             refusals: list[FoqsError] = []
             final: list[FoqsError] = []
             try:
-                parts = self._group_by_owner(left)
+                parts = self._group_by_owner(missing_shards)
             except Unavailable as error:
                 refusals.append(error)
                 parts = []
-            asked = [self._ask_host(name, request, deadline, writes, peer, numbers) for peer, numbers in parts]
-            for (peer, numbers), told in zip(parts, await asyncio.gather(*asked), strict=True):
-                if not isinstance(told, FoqsError):
-                    replies.append(told)
-                    left.difference_update(numbers)
-                elif isinstance(told, _RETRYABLE) or (isinstance(told, NamespaceNotFound) and peer is not None):
-                    refusals.append(told)
+            calls = [self._ask_host(name, request, deadline, writes, peer, numbers) for peer, numbers in parts]
+            for (peer, numbers), reply in zip(parts, await asyncio.gather(*calls), strict=True):
+                if not isinstance(reply, FoqsError):
+                    replies.append(reply)
+                    missing_shards.difference_update(numbers)
+                elif isinstance(reply, _RETRYABLE) or (isinstance(reply, NamespaceNotFound) and peer is not None):
+                    refusals.append(reply)
                 else:
-                    final.append(told)
-            if not left:
+                    final.append(reply)
+            if not missing_shards:
                 return replies
-            if final or loop.time() + _RETRY_PAUSE_S >= until_s:
+            if final or loop.time() + _RETRY_PAUSE_S >= retry_until_s:
                 _raise_failure([*final, *refusals], partly_written=writes and bool(replies))
             await asyncio.sleep(_RETRY_PAUSE_S)
 
     def _group_by_owner(self, shards: Collection[int]) -> list[tuple[Peer | None, list[int]]]:
-        """Whom to ask about which of these shards; None: this host. Raises Unavailable where one of them is nobody's."""
+        """Group shards by the peer to ask; None: this host. Raises Unavailable if a shard has no owner."""
         owners, peers = self._tier_shards.owners(), self._peers.by_nonce
         parts: dict[str, list[int]] = {}
         for number in sorted(shards):
@@ -189,7 +191,7 @@ class ScatterGather:
     async def _ask_host(
         self, name: str, request: Any, deadline: float, writes: bool, peer: Peer | None, shards: list[int]
     ) -> Any | FoqsError:
-        """What one host answers, or why it does not."""
+        """Return the reply of one host, or its error."""
         request = copy(request)
         request.forwarded = True
         request.shards = shards
@@ -201,10 +203,10 @@ class ScatterGather:
             return error if peer is None else _peer_error(peer, error)
 
     async def _ask_local(self, name: str, request: Any, deadline: float) -> Any:
-        asker = _LocalCaller()
-        pending = self._local[name.encode()].handle(request, deadline, asker)
+        caller = _LocalCaller()
+        pending = self._local[name.encode()].handle(request, deadline, caller)
         try:
-            return await asker.result
+            return await caller.result
         except asyncio.CancelledError:
             if pending is not None:
                 pending.abandon()
@@ -212,7 +214,7 @@ class ScatterGather:
 
 
 class _LocalCaller:
-    """The `Caller` of this host's own part."""
+    """The `Caller` of the local part."""
 
     session = None
 
@@ -220,7 +222,7 @@ class _LocalCaller:
         self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def log_malformed(self, text: str) -> None:
-        """The bytes were read before."""
+        """Do nothing: the bytes were checked before."""
 
     def fail(self, error: Exception) -> None:
         if not self.result.done():
@@ -244,9 +246,11 @@ def _local_if_forwarded(local: MethodHandler, scatter: MethodHandler) -> MethodH
 
 
 def _peer_error(peer: Peer, error: FoqsError) -> FoqsError:
-    """What a peer says, as this host tells it."""
+    """Convert a peer's error for the caller."""
     if isinstance(error, _AUTH_ERRORS):
-        return Unavailable(f"{peer.view.name} does not take this host for one: {error.message}", retry_after_ms=1_000)
+        return Unavailable(
+            f"{peer.view.name} does not accept this host as a peer: {error.message}", retry_after_ms=1_000
+        )
     if isinstance(error, NotOwner):
         return Unavailable(f"{peer.view.name}: {error.message}", retry_after_ms=HANDOVER_RETRY_MS)
     if isinstance(error, Unavailable | Overloaded | DeadlineExceeded | UnknownOutcome):
@@ -255,11 +259,11 @@ def _peer_error(peer: Peer, error: FoqsError) -> FoqsError:
 
 
 def _raise_failure(errors: Sequence[FoqsError], *, partly_written: bool) -> NoReturn:
-    """Raises what is told of a call that not all hosts answered.
+    """Raise the error of a call that some hosts did not serve.
 
     Args:
-        errors: what they said instead, at least one.
-        partly_written: other hosts have written their part.
+        errors: the errors of these hosts, at least one.
+        partly_written: whether other hosts have written their part.
     """
     error = next((error for error in errors if isinstance(error, UnknownOutcome)), errors[0])
     if partly_written:
@@ -270,6 +274,6 @@ def _raise_failure(errors: Sequence[FoqsError], *, partly_written: bool) -> NoRe
 
 
 def _sum_or_none(replies: Sequence[Any], field: str) -> int | None:
-    """None where somebody did not count it."""
+    """Return the sum of a field; None if a reply does not have it."""
     values = [getattr(reply, field) for reply in replies]
     return None if None in values else sum(values)

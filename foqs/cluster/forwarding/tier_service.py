@@ -1,7 +1,7 @@
-"""The calls of a host of a tier: as it serves them alone, and with the others where that is asked for.
+"""The RPC service of a host of a tier: local handlers, and handlers that use the other hosts.
 
-Holds `TierService`. Always true: a call that a peer has passed on is served by this
-host alone, so no call is passed on twice; only hosts may say that a call was.
+Holds `TierService`. Always true: a call that a peer has forwarded is served by this
+host alone, so no call is forwarded twice; only hosts may mark a call as forwarded.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from foqs.rpc.queue_handlers import QueueHandlers
 
 
 class TierService:
-    """See `foqs.rpc.methods.RpcService`.
+    """The `foqs.rpc.methods.RpcService` of a host of a tier.
 
     Args:
-        local: the calls as this host serves them by itself.
-        forwarding: those that it serves with the others, by name.
+        local: serves all calls by this host alone.
+        forwarding: the handlers that use other hosts, by method name.
     """
 
     def __init__(self, local: QueueHandlers, forwarding: Mapping[bytes, MethodHandler]) -> None:
@@ -37,12 +37,12 @@ def _with_forwarded_guard(method: ServerMethod, handler: MethodHandler) -> Metho
 
 
 def _accept_forwarded_from_hosts_only(handler: MethodHandler) -> MethodHandler:
-    """The same, but nobody else's `forwarded` is believed."""
+    """Wrap a handler so that it refuses `forwarded` from callers that are not hosts."""
 
     def guarded(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
         if request.forwarded and caller.session is not None and not caller.session.is_administrator:
             raise PermissionDenied(
-                "only hosts pass calls on, and they are administrators; leave it out", field="forwarded"
+                "only hosts forward calls, and hosts are administrators; leave this out", field="forwarded"
             )
         return handler(request, deadline, caller)
 

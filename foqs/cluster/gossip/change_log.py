@@ -1,12 +1,11 @@
-"""What has changed here since a version: which topics a host has to tell to one that had heard of the others.
+"""The change log of a host's topics: which topics changed since a version.
 
-Holds `Journal`. Always true: each change has a version of its own, higher than
-all before; who has heard everything up to a version, and hears everything since
-it, knows all topics that are there and none that is gone. Telling everything
-comes to an end, whatever changes meanwhile. Versions begin anywhere, so those of
-another journal, an earlier one of the same host too, are not taken for its own.
-A topic stands in it once, with its last change. Pure; knows nothing of what a
-topic holds.
+Holds `ChangeLog`. Always true: each change has its own version, higher than all
+earlier ones; a reader that has all changes up to a version, and gets all changes
+since it, knows all existing topics and no deleted one. A full listing ends, whatever
+changes meanwhile. The first version is random, so a version of another log, or
+of this host's earlier run, is not mistaken for one of this log. A topic is
+listed once, with its last change. Pure; knows nothing of what a topic holds.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from typing import Final
 from foqs.core.items.item import TopicName
 
 _SUPERSEDED_MIN: Final = 1_000
-"""So few entries that were superseded are never worth clearing away."""
+"""Fewer superseded entries are not worth a compaction."""
 
 
 @dataclass(slots=True, frozen=True)
 class Changes:
-    """Some of what changed.
+    """A page of changes.
 
     Attributes:
-        version: who has heard these, and what was before, has heard everything up to here.
-        topics: each once, by the time of its last change, the earliest first.
-        whole: they, and those that follow, are all there are.
-        whole_since: while everything is told, from the first page to the last, the version when that began.
-        more: others follow `version`.
+        version: with this page and the earlier ones, a reader has all changes up to this version.
+        topics: each once, in the order of their last changes.
+        is_full: whether this page starts a full listing: all existing topics, on this and the next pages.
+        full_since: during a full listing, the version at which it started.
+        has_more: whether more changes follow `version`.
     """
 
     version: int
@@ -42,9 +41,11 @@ class Changes:
 
 
 class ChangeLog:
-    """Args:
-    first_version: a number below 2^62, drawn by lot: the version before any change.
-    tombstones_max: topics that are gone and remembered as such; who has not heard of one that is not, hears everything.
+    """Records changes of topics.
+
+    Args:
+        first_version: a random number below 2^62: the version before any change.
+        tombstones_max: how many deleted topics are remembered; a reader that missed a forgotten one gets a full listing.
     """
 
     def __init__(self, first_version: int, tombstones_max: int) -> None:
@@ -52,29 +53,29 @@ class ChangeLog:
         self._first_version = first_version
         self._last_version = first_version
         self._floor_version = first_version
-        """Of what was before, some that are gone are not remembered."""
+        """The highest version of a forgotten deletion: readers below it may have missed a deletion."""
         self._version_of: dict[TopicName, int] = {}
-        """The last change of each topic that is there, or gone and remembered."""
+        """The version of the last change of each existing topic and of each tombstone."""
         self._tombstones: OrderedDict[TopicName, None] = OrderedDict()
-        """The one that went first is first."""
+        """Remembered deleted topics, oldest first."""
         self._logged_topics: list[TopicName] = []
         self._logged_versions: list[int] = []
-        """With `_topics`, every change; superseded where `_at` says another."""
+        """With `_logged_topics`, every change; an entry is superseded if `_version_of` has another version."""
 
     def __len__(self) -> int:
-        """How many topics are there."""
+        """Return the number of existing topics."""
         return len(self._version_of) - len(self._tombstones)
 
     def __contains__(self, topic: TopicName) -> bool:
-        """The topic is there, as was said of it last."""
+        """Return whether the topic exists, as last recorded."""
         return topic in self._version_of and topic not in self._tombstones
 
     def record(self, topic: TopicName, *, exists: bool) -> None:
-        """A topic has come, has changed, or (not `exists`) has gone."""
+        """Record that a topic was created or changed, or (not `exists`) deleted."""
         if exists:
             self._tombstones.pop(topic, None)
         elif topic in self._tombstones or topic not in self._version_of:
-            return  # nobody can have heard of it since it went
+            return  # no reader can know the topic
         else:
             self._tombstones[topic] = None
         self._last_version += 1
@@ -88,29 +89,29 @@ class ChangeLog:
             self._compact()
 
     def changes_since(self, version: int | None, full_since: int | None, topics_max: int) -> Changes:
-        """What changed after a version of this journal; everything after any other. At most `topics_max` topics.
+        """Return at most `topics_max` topics that changed after a version; for an unknown version, start a full listing.
 
         Args:
-            full_since: of the changes that ended with `version`, where more followed.
+            full_since: `full_since` of the previous page, if more pages were to follow it.
         """
-        # A page of everything may end below the floor: what is forgotten from there on went before that began.
-        least = self._floor_version if full_since is None else self._first_version
-        whole = version is None or not least <= version <= self._last_version
-        if whole:
+        # A page of a full listing may end below the floor: deletions forgotten there are older than the listing.
+        version_min = self._floor_version if full_since is None else self._first_version
+        is_full = version is None or not version_min <= version <= self._last_version
+        if is_full:
             full_since = self._last_version
-        began = -1 if full_since is None else full_since
-        found: list[TopicName] = []
-        start = 0 if whole or version is None else bisect_right(self._logged_versions, version)
+        listing_start = -1 if full_since is None else full_since
+        topics: list[TopicName] = []
+        start = 0 if is_full or version is None else bisect_right(self._logged_versions, version)
         for place in range(start, len(self._logged_topics)):
-            topic, at = self._logged_topics[place], self._logged_versions[place]
-            if self._version_of.get(topic) != at or (at <= began and topic in self._tombstones):
+            topic, changed_at = self._logged_topics[place], self._logged_versions[place]
+            if self._version_of.get(topic) != changed_at or (changed_at <= listing_start and topic in self._tombstones):
                 continue
-            if len(found) == topics_max:
-                return Changes(at - 1, found, whole, full_since, has_more=True)
-            found.append(topic)
-        # What went since it began, and is forgotten, was not told: its version is below the floor, so all is told again.
+            if len(topics) == topics_max:
+                return Changes(changed_at - 1, topics, is_full, full_since, has_more=True)
+            topics.append(topic)
+        # A deletion during the listing may be forgotten already. A version below the floor then makes the reader start again.
         missed = full_since is not None and full_since < self._floor_version
-        return Changes(began if missed else self._last_version, found, whole, full_since, has_more=False)
+        return Changes(listing_start if missed else self._last_version, topics, is_full, full_since, has_more=False)
 
     def _compact(self) -> None:
         kept = [

@@ -1,10 +1,10 @@
-"""What the hosts of a tier tell each other: each asks every other one about once a second.
+"""The gossip exchange: each host of a tier asks every other one for changes about once a second.
 
-Holds `Exchange`. Always true: a host is asked one thing at a time, and every
-asking ends by a deadline; what changed comes in pages with pauses between them,
-so that a hundred thousand topics hold up nobody; a host that does not answer is
-asked again, and what it said last stays until it is gone from the plan. Knows
-nothing of what is done with what is told.
+Holds `Exchange`. Always true: a host has one outstanding request per peer, and
+each request has a deadline; changes come in pages with pauses between them, so that
+a hundred thousand topics do not block other work; a peer that does not answer is
+asked again, and its last report stays until the plan no longer lists it. Knows
+nothing of how the reports are used.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ from foqs_client.thrift_messages import ThriftMethod
 log = logging.getLogger(__name__)
 
 PAGE_PAUSE_S: Final = 0.01
-"""Between two pages of one host, and between two rounds of looking at many topics of this one."""
+"""The pause between two pages of a peer, and between two rounds of refreshing many topics of this host."""
 _JITTER: Final = 0.1
 _REPLY_TIMEOUT_PERIODS: Final = 3
-"""So many of them an answer is waited for."""
+"""The timeout of a request, in gossip intervals."""
 _GOSSIP: Final = ThriftMethod("gossip", is_write=False)
 
 
 class Exchange:
-    """Args:
-    load: what waits here to be written, in items.
-    can_accept_items: some shard here takes new items.
+    """Serves and sends `exchange` calls.
+
+    Args:
+        load: returns how many items wait here to be written.
+        can_accept_items: returns whether a shard here accepts new items.
     """
 
     def __init__(
@@ -51,15 +53,15 @@ class Exchange:
         rng: Random,
     ) -> None:
         self.demands: Callable[[], Sequence[Any]] = tuple
-        """What this host tells of its namespaces: NamespaceDemands."""
+        """Returns the NamespaceDemands that this host reports."""
         self.on_demands: Callable[[Peer, Sequence[Any]], None] = _ignore
-        """Told what a peer told of its own."""
+        """Called with the NamespaceDemands that a peer reports."""
         self.on_gone: Callable[[Collection[Peer]], None] = _ignore
-        """Told peers that are there no more."""
+        """Called with peers that left."""
         self.reply_count = 0
-        """Answers of peers that came."""
+        """Successful requests to peers."""
         self.failure_count = 0
-        """Answers that did not come, or were refusals."""
+        """Requests to peers that failed or were not answered."""
         self._options = options
         self._peers = peers
         self._local_topics = local_topics
@@ -69,34 +71,34 @@ class Exchange:
         self._rng = rng
         self._poll_tasks: dict[Peer, asyncio.Task[None]] = {}
         self._first_seen_at_s: dict[Peer, float] = {}
-        """When each peer was seen first, on the loop's clock."""
+        """When each peer was first seen, on the loop's clock."""
 
     @property
     def oldest_view_age_s(self) -> float:
-        """How long ago that was so which is known of the peer that has been silent for the longest; 0 without peers."""
+        """The age of the least recent view of a peer; 0 without peers."""
         now = asyncio.get_running_loop().time()
-        heard = [self._view.complete_as_of_s(peer) for peer in self._first_seen_at_s]
+        complete_as_of_s = [self._view.complete_as_of_s(peer) for peer in self._first_seen_at_s]
         return max(
             (
-                now - (since if at is None else at)
-                for at, since in zip(heard, self._first_seen_at_s.values(), strict=True)
+                now - (first_seen_s if as_of_s is None else as_of_s)
+                for as_of_s, first_seen_s in zip(complete_as_of_s, self._first_seen_at_s.values(), strict=True)
             ),
             default=0.0,
         )
 
-    # -------------------------------------------------------------------- telling
+    # -------------------------------------------------------------------- serving
 
     def handle(self, request: Any, deadline: float, caller: Caller) -> None:
-        """Serves `exchange`; see `Serve`."""
+        """Serve `exchange`; see `MethodHandler`."""
         options = self._options
-        coming = self._local_topics.refresh(options.gossip_page_topics_max, include_new=not request.continuation)
+        has_unrefreshed = self._local_topics.refresh(options.gossip_page_topics_max, include_new=not request.continuation)
         changes = self._local_topics.changes_since(request.version, request.full_since, options.gossip_page_topics_max)
         reply = ttypes.GossipReply(
             version=changes.version,
             topics=self._local_topics.summaries(changes.topics),
             full=changes.is_full,
             full_since=changes.full_since,
-            more=changes.has_more or coming,
+            more=changes.has_more or has_unrefreshed,
             demands=list(self.demands()),
             load=self._load(),
             accepts_items=self._can_accept_items(),
@@ -106,20 +108,20 @@ class Exchange:
     # --------------------------------------------------------------------- asking
 
     async def run(self) -> None:
-        """Asks all peers, again and again, until it is cancelled."""
+        """Ask all peers repeatedly until cancelled."""
         try:
-            more = False
+            has_more = False
             while True:
                 self._sync_peers()
-                more = self._local_topics.refresh(self._options.gossip_page_topics_max, include_new=not more)
-                await asyncio.sleep(PAGE_PAUSE_S if more else self._period_s())
+                has_more = self._local_topics.refresh(self._options.gossip_page_topics_max, include_new=not has_more)
+                await asyncio.sleep(PAGE_PAUSE_S if has_more else self._period_s())
         finally:
             for task in self._poll_tasks.values():
                 task.cancel()
             await asyncio.gather(*self._poll_tasks.values(), return_exceptions=True)
 
     def _sync_peers(self) -> None:
-        """Peers come and go."""
+        """Start and stop the tasks of peers that came and went."""
         peers = list(self._peers.by_nonce.values())
         gone = [peer for peer in self._poll_tasks if peer not in peers]
         for peer in gone:
@@ -134,38 +136,42 @@ class Exchange:
                 self._poll_tasks[peer] = asyncio.ensure_future(self._poll_peer(peer))
 
     async def _poll_peer(self, peer: Peer) -> None:
-        silent = more = False
+        is_failing = has_more = False
         while True:
             try:
-                more = await self._poll_once(peer, is_continuation=more)
-                if silent:
-                    log.info("host %s answers again", peer.view.name)
-                silent = False
+                has_more = await self._poll_once(peer, is_continuation=has_more)
+                if is_failing:
+                    log.info("host %s answers gossip again", peer.view.name)
+                is_failing = False
             except FoqsError as error:
-                more = False
+                has_more = False
                 self.failure_count += 1
-                if not silent:
-                    log.warning("what host %s has is not known, or of before: %s", peer.view.name, error)
-                silent = True
-            except Exception:  # what one host said must not keep the others from being heard
-                more = False
+                if not is_failing:
+                    log.warning(
+                        "host %s does not answer gossip; its topics are unknown or stale: %s", peer.view.name, error
+                    )
+                is_failing = True
+            except Exception:  # a bad reply of one host must not stop the exchange with it
+                has_more = False
                 self.failure_count += 1
-                log.exception("what host %s said cannot be taken in", peer.view.name)
-            await asyncio.sleep(PAGE_PAUSE_S if more else self._period_s())
+                log.exception("the gossip of host %s cannot be processed", peer.view.name)
+            await asyncio.sleep(PAGE_PAUSE_S if has_more else self._period_s())
 
     async def _poll_once(self, peer: Peer, *, is_continuation: bool) -> bool:
-        """Returns whether there is more to ask for at once; `is_continuation`: there was. Raises FoqsError."""
-        asked_at = asyncio.get_running_loop().time()
-        summaries = self._view
-        request = ttypes.GossipRequest(
-            summaries.version(peer), None, summaries.full_since(peer), is_continuation or None
-        )
-        deadline = asked_at + _REPLY_TIMEOUT_PERIODS * self._options.gossip_interval_ms / 1_000
+        """Ask a peer once. Returns whether more pages follow at once. Raises FoqsError.
+
+        Args:
+            is_continuation: whether the last reply announced more pages.
+        """
+        asked_at_s = asyncio.get_running_loop().time()
+        view = self._view
+        request = ttypes.GossipRequest(view.version(peer), None, view.full_since(peer), is_continuation or None)
+        deadline = asked_at_s + _REPLY_TIMEOUT_PERIODS * self._options.gossip_interval_ms / 1_000
         reply = await self._peers.call(peer, _GOSSIP, request, deadline)
         self.reply_count += 1
         peer.load = reply.load or 0.0
         peer.can_accept_items = reply.accepts_items is not False
-        summaries.apply_reply(peer, reply, asked_at, is_continuation=is_continuation)
+        view.apply_reply(peer, reply, asked_at_s, is_continuation=is_continuation)
         self.on_demands(peer, reply.demands or ())
         return bool(reply.more)
 
@@ -173,5 +179,5 @@ class Exchange:
         return self._options.gossip_interval_ms / 1_000 * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
 
 
-def _ignore(*told: Any) -> None:
-    """Nobody listens."""
+def _ignore(*event: Any) -> None:
+    """Do nothing."""

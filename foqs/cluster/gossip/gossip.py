@@ -1,7 +1,7 @@
-"""What the hosts of a tier tell each other, put together for one of them.
+"""Builds the gossip of one host.
 
-Holds `Telling`: the journal of this host's topics, what the others told, who asks
-them, and the list of the tier's topics that comes of it.
+Holds `Gossip`: the change log of this host's topics, the view of its peers'
+topics, the exchange with them, and the list of the tier's topics.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ _VERSION_BITS: Final = 62
 
 
 class Gossip:
-    """Args:
-    load: what waits here to be written, in items.
-    is_fully_served: see `TierTopics`.
+    """The parts of gossip.
+
+    Args:
+        load: returns how many items wait here to be written.
+        is_fully_served: see `TierTopics`.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Gossip:
         self.tier_topics = TierTopics(engine, peers, self.local_topics, self.view, is_fully_served)
 
     def handlers(self, local: QueueHandlers) -> Mapping[bytes, MethodHandler]:
-        """The calls about it; those about this host only as it serves them alone."""
+        """Return the handlers of `exchange` and `getActiveTopics`; `local` serves requests with `local_only`."""
 
         async def get_active_topics(request: Any, deadline: float) -> Any:
             if request.filter is not None and request.filter.local_only:

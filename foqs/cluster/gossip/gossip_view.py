@@ -1,11 +1,10 @@
-"""What the other hosts of the tier have, topic by topic, as each told last.
+"""What the peers have, topic by topic, as last reported.
 
-Holds `Summaries`. Always true: of a host that has told everything once, this is
-what it said, no more and no less; what a host said last stays until it is gone
-from the plan, however long it is silent; all of them together are kept within a
-number of topics, beyond which new ones are left out, said to be, and asked for
-again when there is room. Pure; knows nothing of calls, and nothing of what this
-host has.
+Holds `GossipView`. Always true: after a peer's first full listing, this is exactly
+what the peer reported; it stays until the plan no longer lists the peer, even if
+the peer does not answer; the number of topics is limited. Topics beyond the limit are
+left out, the peer's view is marked as truncated, and a full listing is requested
+when there is room. Pure; knows nothing of calls or of this host's own topics.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from foqs.core.items.item import PRIORITY_MAX, TopicName
 from foqs.core.memory.sorted_names import SortedNames
 
 _RESYNC_FREE_DIVISOR: Final = 10
-"""What was left out is asked for when one in so many places is free."""
+"""Truncated topics are requested again when one in this many places is free."""
 
 
 class PeerTopicStats(NamedTuple):
-    """Of a topic at one host: items by state.
+    """The items of a topic at one host, by state.
 
-    `best_priority`: None where there is no READY item, or the host has not read which is the best.
-    `oldest_ready_at_s`: the oldest READY item's time, on the loop's clock; None where it is not known.
+    `best_priority`: None if there is no READY item, or the host has not read the best one.
+    `oldest_ready_at_s`: the oldest READY item's time on the loop's clock; None if unknown.
     """
 
     ready: int
@@ -41,12 +40,12 @@ class PeerTopicStats(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class PeerAvailability:
-    """Of one topic at one other host, as it told last.
+    """What a peer has of a topic, as last reported.
 
     Attributes:
-        best_priority: the worst there is, where the host has not read which of its items is the best.
-        oldest_ready_age_ms: as it was at `at`; 0 where it is not known.
-        at: the loop's clock when it was so.
+        best_priority: the worst possible priority if the host has not read its best item.
+        oldest_ready_age_ms: at `as_of_s`; 0 if unknown.
+        as_of_s: the time of the report, on the loop's clock.
     """
 
     peer: Peer
@@ -61,7 +60,7 @@ _StatsByTopic = dict[str, PeerTopicStats]
 
 
 class _PeerView:
-    """What one host told."""
+    """The topics of one peer."""
 
     __slots__ = (
         "as_of_s",
@@ -78,20 +77,20 @@ class _PeerView:
     def __init__(self) -> None:
         self.version: int | None = None
         self.full_since: int | None = None
-        """While it tells everything anew, its version when that began."""
+        """During a full listing, the peer's version when the listing started."""
         self.complete_as_of_s: float | None = None
-        """When all of this was so; None before it has told everything once."""
+        """A time since which no change is missing; None before the first full listing ends."""
         self.asked_at_s = 0.0
-        """When the host was asked for what it is telling, or has told last: all that had changed by then is in it."""
+        """When the first page of the current, or last, report was requested: changes before that are in the report."""
         self.as_of_s = 0.0
-        """When the last of this was so."""
+        """When the last page was requested."""
         self.topics: dict[str, _StatsByTopic] = {}
-        """By namespace and name."""
+        """By namespace and topic name."""
         self.topic_names: dict[str, SortedNames] = {}
         self.unconfirmed: set[TopicName] | None = None
-        """While it tells everything anew, what it has not told yet."""
+        """During a full listing, the known topics that it has not contained yet."""
         self.is_truncated = False
-        """There was no room for some of its topics."""
+        """Whether some topics were left out because of the limit."""
 
     def topic_stats(self, topic: TopicName) -> PeerTopicStats | None:
         topics = self.topics.get(topic[0])
@@ -99,87 +98,89 @@ class _PeerView:
 
 
 class GossipView:
-    """Args:
-    topics_max: kept of all hosts together; one topic at two hosts counts twice.
+    """The topics of all peers.
+
+    Args:
+        topics_max: the limit over all peers; a topic at two peers counts twice.
     """
 
     def __init__(self, topics_max: int) -> None:
         self.on_items_available: Callable[[Collection[TopicName]], None] = _ignore
-        """Told topics that have READY items elsewhere and had none there, or worse or fewer ones, before."""
+        """Called with topics of which a peer now has more or better READY items than before."""
         self._topics_max = topics_max
         self._peer_views: dict[Peer, _PeerView] = {}
         self._topic_count = 0
 
     def __len__(self) -> int:
-        """Topics kept, of all hosts together."""
+        """Return the number of topics, over all peers."""
         return self._topic_count
 
-    # --------------------------------------------------------------- what is told
+    # ------------------------------------------------------------------- updating
 
     def version(self, peer: Peer) -> int | None:
-        """The version up to which a host was heard; None: it is to tell everything."""
-        known = self._peer_views.get(peer)
-        if known is None:
+        """Return the version after which to ask a peer for changes; None: request a full listing."""
+        view = self._peer_views.get(peer)
+        if view is None:
             return None
         has_room = self._topic_count <= self._topics_max - self._topics_max // _RESYNC_FREE_DIVISOR
-        return None if known.is_truncated and has_room else known.version
+        return None if view.is_truncated and has_room else view.version
 
     def full_since(self, peer: Peer) -> int | None:
-        """The version at which a host began to tell everything, while it does."""
-        known = self._peer_views.get(peer)
-        return None if known is None else known.full_since
+        """Return the version at which a peer's current full listing started; None if there is none."""
+        view = self._peer_views.get(peer)
+        return None if view is None else view.full_since
 
     def apply_reply(self, peer: Peer, reply: Any, as_of_s: float, *, is_continuation: bool = False) -> None:
-        """Takes in an ExchangeReply.
+        """Apply an ExchangeReply.
 
         Args:
-            as_of_s: the loop's clock at a moment not after the reply was written.
-            is_continuation: it was asked for the rest of the reply before, and not for what has changed since.
+            as_of_s: on the loop's clock, a time not after the reply was written.
+            is_continuation: whether the request asked for the next page and not for newer changes.
         """
-        known = self._peer_views.get(peer)
-        if known is None:
-            known = self._peer_views[peer] = _PeerView()
+        view = self._peer_views.get(peer)
+        if view is None:
+            view = self._peer_views[peer] = _PeerView()
         if reply.full:
-            known.is_truncated = False
-            known.unconfirmed = {(space, name) for space, topics in known.topics.items() for name in topics}
-        news: list[TopicName] = []
+            view.is_truncated = False
+            view.unconfirmed = {(space, name) for space, topics in view.topics.items() for name in topics}
+        improved: list[TopicName] = []
         for summary in reply.topics or ():
             topic = (summary.namespace_name, summary.topic)
             if summary.ready is None:
-                self._remove(known, topic)
-            elif self._store(known, topic, _parse_summary(summary, as_of_s)):
-                news.append(topic)
-        known.version, known.as_of_s = reply.version, as_of_s
+                self._remove(view, topic)
+            elif self._store(view, topic, _parse_summary(summary, as_of_s)):
+                improved.append(topic)
+        view.version, view.as_of_s = reply.version, as_of_s
         if not is_continuation:
-            known.asked_at_s = as_of_s
-        known.full_since = reply.full_since if reply.more else None
+            view.asked_at_s = as_of_s
+        view.full_since = reply.full_since if reply.more else None
         if not reply.more:
-            for topic in known.unconfirmed or ():
-                self._remove(known, topic)
-            known.unconfirmed = None
-            known.complete_as_of_s = known.asked_at_s
-        if news:
-            self.on_items_available(news)
+            for topic in view.unconfirmed or ():
+                self._remove(view, topic)
+            view.unconfirmed = None
+            view.complete_as_of_s = view.asked_at_s
+        if improved:
+            self.on_items_available(improved)
 
     def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
-        """Fresher knowledge, from a reply to a call that was passed on. Of a topic that the host never told of it says nothing."""
-        known = self._peer_views.get(peer)
-        told = None if known is None else known.topic_stats(topic)
-        if known is not None and told is not None:
-            since = told.oldest_ready_at_s if ready else None
-            known.topics[topic[0]][topic[1]] = told._replace(
-                ready=ready, best_priority=best_priority if ready else None, oldest_ready_at_s=since
+        """Update a topic from the reply to a forwarded call. Ignored if the peer has never reported the topic."""
+        view = self._peer_views.get(peer)
+        stats = None if view is None else view.topic_stats(topic)
+        if view is not None and stats is not None:
+            oldest_ready_at_s = stats.oldest_ready_at_s if ready else None
+            view.topics[topic[0]][topic[1]] = stats._replace(
+                ready=ready, best_priority=best_priority if ready else None, oldest_ready_at_s=oldest_ready_at_s
             )
 
     def remove_peers(self, peers: Iterable[Peer]) -> None:
-        """These hosts are there no more, nor is what they had."""
+        """Forget peers that left, with their topics."""
         for peer in peers:
-            known = self._peer_views.pop(peer, None)
-            if known is not None:
-                self._topic_count -= sum(map(len, known.topics.values()))
+            view = self._peer_views.pop(peer, None)
+            if view is not None:
+                self._topic_count -= sum(map(len, view.topics.values()))
 
     def _store(self, view: _PeerView, topic: TopicName, stats: PeerTopicStats) -> bool:
-        """Returns whether its READY items are news."""
+        """Store a topic. Returns whether it has more or better READY items than before."""
         namespace, name = topic
         if view.unconfirmed is not None:
             view.unconfirmed.discard(topic)
@@ -210,46 +211,45 @@ class GossipView:
         if not topics:
             del view.topics[namespace], view.topic_names[namespace]
 
-    # -------------------------------------------------------------------- looking
+    # -------------------------------------------------------------------- reading
 
     def best_peers(self, topic: TopicName) -> Sequence[PeerAvailability]:
-        """Of the hosts that have READY items of it, the best first."""
+        """Return the peers that have READY items of a topic, the best first."""
         found: list[PeerAvailability] = []
-        for peer, known in self._peer_views.items():
-            told = known.topic_stats(topic)
-            if told is not None and told.ready:
-                at = known.as_of_s if known.complete_as_of_s is None else known.complete_as_of_s
-                since = told.oldest_ready_at_s
-                age_ms = 0 if since is None else max(0, round((at - since) * 1_000))
-                found.append(PeerAvailability(peer, _priority_or_worst(told), told.ready, age_ms, at))
+        for peer, view in self._peer_views.items():
+            stats = view.topic_stats(topic)
+            if stats is not None and stats.ready:
+                as_of_s = view.as_of_s if view.complete_as_of_s is None else view.complete_as_of_s
+                oldest_ready_at_s = stats.oldest_ready_at_s
+                age_ms = 0 if oldest_ready_at_s is None else max(0, round((as_of_s - oldest_ready_at_s) * 1_000))
+                found.append(PeerAvailability(peer, _priority_or_worst(stats), stats.ready, age_ms, as_of_s))
         if len(found) > 1:
             found.sort(key=_BY_PRIORITY)
         return found
 
     def topic_stats(self, topic: TopicName) -> list[PeerTopicStats]:
-        """What each host that has it told of a topic."""
-        return [told for known in self._peer_views.values() if (told := known.topic_stats(topic)) is not None]
+        """Return the reports of all peers that have a topic."""
+        return [stats for view in self._peer_views.values() if (stats := view.topic_stats(topic)) is not None]
 
     def topic_names(self, namespace: str) -> list[SortedNames]:
-        """By host, its topics of a namespace. Not to be changed."""
-        return [known.topic_names[namespace] for known in self._peer_views.values() if namespace in known.topic_names]
+        """Return the topic names of a namespace, one collection per peer. Read-only."""
+        return [view.topic_names[namespace] for view in self._peer_views.values() if namespace in view.topic_names]
 
     def is_complete(self, peers: Mapping[str, Peer]) -> bool:
-        """Each of these hosts has told everything, and all of it is kept."""
+        """Return whether each of these peers has reported everything, and nothing was left out."""
         for peer in peers.values():
-            known = self._peer_views.get(peer)
-            if known is None or known.complete_as_of_s is None or known.is_truncated:
+            view = self._peer_views.get(peer)
+            if view is None or view.complete_as_of_s is None or view.is_truncated:
                 return False
         return True
 
     def complete_as_of_s(self, peer: Peer) -> float | None:
-        """When what this host told was so, on the loop's clock; None before it has told everything."""
-        known = self._peer_views.get(peer)
-        return None if known is None else known.complete_as_of_s
+        """Return the time of a peer's view on the loop's clock; None before the first full listing ends."""
+        view = self._peer_views.get(peer)
+        return None if view is None else view.complete_as_of_s
 
 
 def _priority_or_worst(stats: PeerTopicStats) -> int:
-    """Its best priority as far as it is known."""
     return PRIORITY_MAX if stats.best_priority is None else stats.best_priority
 
 
@@ -267,4 +267,4 @@ def _parse_summary(summary: Any, as_of_s: float) -> PeerTopicStats:
 
 
 def _ignore(topics: Collection[TopicName]) -> None:
-    """Nobody waits for news."""
+    """Do nothing."""

@@ -1,9 +1,9 @@
-"""What this host tells the others of its topics: which have changed, and what each holds now.
+"""What this host reports of its topics: which changed, and what each holds now.
 
-Holds `LocalTopics`. Always true: a topic is looked at only when something of it
-has changed, was served anew, or is served here no more; what is told is what is
-so when it is told, but of what was gone when it was looked at, only that. The shards note in passing what changes, from when they are
-seen first. Knows nothing of who asks.
+Holds `LocalTopics`. Always true: a topic is refreshed only when it changed, or when
+one of its shards came or went; a summary is current when it is sent, except that
+a topic that was gone at its last refresh is reported as gone. The shards record
+their changed topics from the moment they are first seen. Knows nothing of peers.
 """
 
 from __future__ import annotations
@@ -20,37 +20,39 @@ from foqs.shard.shard import Shard
 from foqs_client.idl import ttypes
 
 _PAUSES_MAX: Final = 2
-"""Pauses of `in_order` that are passed over without a name between them."""
+"""Pauses (None) of `merge_names` that are skipped without a name between them."""
 
 
 class LocalTopics:
-    """Args:
-    shards: of this host, by number; changes as they come and go.
+    """The topics of this host and their changes.
+
+    Args:
+        shards: this host's shards by number; the mapping changes as they come and go.
     """
 
     def __init__(self, shards: Mapping[int, Shard], change_log: ChangeLog) -> None:
         self._shards = shards
         self._change_log = change_log
         self._known_shards: dict[int, Shard] = {}
-        """Those that note what changes."""
+        """The shards that record their changed topics."""
         self._counting_shards: list[Shard] = []
-        """Of them, those whose counts lagged."""
+        """The known shards whose counts lag."""
         self._changed_topics: dict[TopicName, None] = {}
-        """To be looked at."""
+        """Topics to refresh next."""
         self._scheduled: deque[tuple[str, Iterator[str | None]]] = deque()
-        """To be looked at as well: all topics of shards that came, went or were counted, by namespace, as `in_order` gives them."""
+        """Topics to refresh later: all of shards that came, went or were counted, by namespace, from `merge_names`."""
         self._topic_names: dict[str, SortedNames] = {}
         self.refreshed_count = 0
-        """Times that a topic was looked at."""
+        """How many times a topic was refreshed."""
 
     # ------------------------------------------------------------------- changing
 
     def refresh(self, topics_max: int, *, include_new: bool = True) -> bool:
-        """Looks at so many topics of which something has changed. Returns whether there are more of them.
+        """Refresh at most `topics_max` changed topics. Returns whether more are left.
 
         Args:
-            include_new: what has changed until now is to be looked at as well. Who asks for the rest of a long list must not
-                ask for that: on a busy host the list would never end.
+            include_new: whether to include changes since the last call. A caller that continues a long list must not
+                include them: on a busy host the list would never end.
         """
         self._sync_shards()
         if include_new:
@@ -63,7 +65,7 @@ class LocalTopics:
         return bool(changed or self._scheduled)
 
     def _sync_shards(self) -> None:
-        """Shards come and go, and all of their topics with them; and end their counting, which changes how all are told."""
+        """Schedule all topics of shards that came, went, or whose counts are no longer lagging."""
         serving = self.serving_shards()
         for shard in [shard for number, shard in self._known_shards.items() if serving.get(number) is not shard]:
             del self._known_shards[shard.number]
@@ -86,11 +88,11 @@ class LocalTopics:
         self._scheduled += [(namespace, merge_names([names], "")) for namespace, names in shard.memory.all_topics()]
 
     def _select_scheduled(self, topics_max: int) -> None:
-        """Has so many topics looked at next, less where more have to be put in order first."""
-        coming, changed = self._scheduled, self._changed_topics
+        """Move scheduled topics to those to refresh next, up to `topics_max`; fewer if names must be sorted first."""
+        scheduled, changed = self._scheduled, self._changed_topics
         pauses = 0
-        while coming and len(changed) < topics_max and pauses <= _PAUSES_MAX:
-            namespace, names = coming[0]
+        while scheduled and len(changed) < topics_max and pauses <= _PAUSES_MAX:
+            namespace, names = scheduled[0]
             name = next(names, "")
             if name is None:
                 pauses += 1
@@ -98,7 +100,7 @@ class LocalTopics:
                 pauses = 0
                 changed[namespace, name] = None
             else:
-                coming.popleft()
+                scheduled.popleft()
 
     def _collect_touched(self) -> None:
         for shard in self._known_shards.values():
@@ -121,19 +123,19 @@ class LocalTopics:
             if not names:
                 del self._topic_names[namespace]
 
-    # -------------------------------------------------------------------- looking
+    # -------------------------------------------------------------------- reading
 
     def serving_shards(self) -> dict[int, Shard]:
-        """The shards whose topics this host tells of."""
+        """Return the shards whose topics this host reports."""
         return {number: shard for number, shard in self._shards.items() if shard.is_serving}
 
     @property
     def is_complete(self) -> bool:
-        """Every topic of these shards was looked at, but for what has just changed."""
+        """Whether every topic of the serving shards was refreshed, except for the latest changes."""
         return not self._changed_topics and not self._scheduled and self._known_shards == self.serving_shards()
 
     def topic_names(self, namespace: str) -> SortedNames | None:
-        """The topics of a namespace, in order; None where there are none. Not to be changed."""
+        """Return the sorted topic names of a namespace; None if there are none. Read-only."""
         return self._topic_names.get(namespace)
 
     def changes_since(self, version: int | None, full_since: int | None, topics_max: int) -> Changes:
@@ -141,10 +143,10 @@ class LocalTopics:
         return self._change_log.changes_since(version, full_since, topics_max)
 
     def summaries(self, topics: Sequence[TopicName]) -> list[Any]:
-        """A TopicSummary of each.
+        """Return a TopicSummary of each topic.
 
-        One that is back, and was not looked at since, is told as gone: it may go
-        again before that, and nothing would be told of it then.
+        A topic that came back and was not refreshed since is reported as gone: it may be
+        deleted again before its refresh, and that deletion would not be recorded.
         """
         shards = list(self.serving_shards().values())
         return [self._summary(topic, shards if topic in self._change_log else ()) for topic in topics]
@@ -156,7 +158,7 @@ class LocalTopics:
         stats = topic_stats(topic, holding, counts_by_state(topic, holding), is_paused=False, is_partial=False)
         ready = stats.ready
         if stats.counts_lag and not ready and any(topic in shard.index for shard in holding):
-            ready = 1  # it may have some, and who waits elsewhere must hear of it before all is counted
+            ready = 1  # there may be READY items, and dequeues that wait at peers must not wait for the count
         return ttypes.TopicUpdate(
             *topic,
             ready,

@@ -1,9 +1,9 @@
-"""What a host says of its cluster, and what administrators may ask it to change: the port, and a host that is alone.
+"""The port to a cluster's routing table and its administration, and the cluster of a single host.
 
-Always true: what is told of a shard's owner is who *should* own it, with how far
-that is; a change is recorded when its call returns, and followed by the hosts
-soon after. Every error is a `FoqsError`. Speaks no Thrift; knows neither
-planner nor coordination service.
+Always true: a shard's owner is the host that *should* own it, and the state says
+whether it does; a change is recorded when its call returns, and the hosts follow
+it soon after. Every error is a `FoqsError`. Knows neither Thrift, nor the planner,
+nor the registry.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from foqs.shard.status import ShardStatus
 from shardmgr.model import ShardSpec
 
 Address: TypeAlias = tuple[str, int]
-"""Host and port, where clients reach a host."""
+"""Host and port at which clients reach a host."""
 HostRef: TypeAlias = str | Address
-"""A host by its name, or by its address."""
+"""A host by its name or by its address."""
 
 
 @dataclass(slots=True, frozen=True)
 class HostView:
-    """A host that is there.
+    """A live host.
 
     Attributes:
-        name: stays over restarts; empty where it has none.
-        nonce: of this run; empty where it needs none.
-        shards: how many it should own.
-        drained: it shall own nothing.
-        leaving: it is stopping, and gives its shards back.
-        version: of its program, where it is known.
+        name: constant over restarts; may be empty.
+        shard_count: how many shards it should own.
+        nonce: names this run of the host; may be empty.
+        drained: whether it is to own no shards.
+        leaving: whether it is stopping and hands its shards over.
+        version: of its program, if known.
     """
 
     name: str
@@ -50,17 +50,17 @@ class HostView:
 
 @dataclass(slots=True, frozen=True)
 class ShardView:
-    """A shard, who should own it, and how far that is.
+    """A shard and its planned owner.
 
     Attributes:
-        owner, owner_name: None and empty where nobody should own it now.
-        epoch: of that ownership; 0 where there was none yet.
-        state: of `shardmgr.ownership`.
-        database: its name in hosts' configurations; empty where it needs none.
+        owner, owner_name: None and empty if no host should own it now.
+        epoch: of that ownership; 0 if there was none yet.
+        state: a state of `shardmgr.ownership`.
+        database: its name in the hosts' configurations; may be empty.
         pinned_to: the name of the host that it was moved to; empty for none.
-        queued_items: what waits to be written; None where another host owns it.
-        reason: why it is not served, when it is not.
-        slots: of idempotency keys, those that it holds.
+        queued_items: how many items wait to be written; None if another host owns it.
+        reason: why it is not served; None if it is.
+        key_slots: the slots of idempotency keys that it holds.
     """
 
     shard: int
@@ -81,7 +81,7 @@ class ShardView:
 
 @dataclass(slots=True, frozen=True)
 class RoutingTable:
-    """Hosts by name and shards by number. Equal versions are of equal maps, whichever host was asked."""
+    """Hosts sorted by name and shards by number. Equal versions mean equal tables, on all hosts."""
 
     version: int
     hosts: Sequence[HostView]
@@ -90,7 +90,10 @@ class RoutingTable:
 
 @dataclass(slots=True, frozen=True)
 class RoutingChange:
-    """From a version of the map to the newest. Hosts and shards that changed or came; `gone` went: nonces, numbers."""
+    """The changes from a version of the routing table to the newest.
+
+    `hosts` and `shards` changed or are new; `gone_hosts` (nonces) and `gone_shards` (numbers) were removed.
+    """
 
     since_version: int
     version: int
@@ -101,64 +104,64 @@ class RoutingChange:
 
 
 class ClusterService(Protocol):
-    """The calls. Deadlines are moments of the event loop's clock.
+    """The cluster behind the calls about hosts and shards. Deadlines are on the event loop's clock.
 
-    What changes something may be repeated: what is so already is a success, but for a shard that was removed. It raises
+    A change may be repeated: it succeeds if it is done already, except for a removed shard. A change raises
 
-    - `InvalidArgument`, naming the request's field: there is no such host or shard, or it cannot be so;
-    - `Unavailable`: nothing was recorded, later it may be;
-    - `UnknownOutcome`: it may have been recorded;
-    - `NotImplementedYet`: this host is alone.
+    - `InvalidArgument`, with the request's field: the host or shard does not exist, or the change is impossible;
+    - `Unavailable`: nothing was recorded; a retry may succeed;
+    - `UnknownOutcome`: the change may have been recorded;
+    - `NotImplementedYet`: this host has no cluster.
     """
 
     @property
     def tier(self) -> str:
-        """Of the host that is asked."""
+        """The tier of this host."""
         ...
 
     @property
     def version(self) -> int:
-        """That of `routing`, for less."""
+        """The version of `routing`, without building the table."""
         ...
 
     def routing(self) -> RoutingTable:
-        """Who is there, and who should own what, as it was read last. Never blocks."""
+        """Return the routing table as last read. Never blocks."""
         ...
 
     def changes_since(self, version: int) -> RoutingChange | None:
-        """What changed in the map since a version; None where that is not remembered."""
+        """Return what changed in the routing table since a version; None if the version is too old."""
         ...
 
     def host_loads(self) -> Sequence[float]:
-        """What waits at the map's hosts to be written, in items, hosts by nonce."""
+        """Return how many items wait to be written at each host, sorted by nonce."""
         ...
 
     async def add_shard(self, spec: ShardSpec, deadline: float) -> None:
-        """There shall be such a shard."""
+        """Add a shard to the layout."""
         ...
 
     async def remove_shard(self, shard: int, deadline: float, *, force: bool) -> None:
-        """There shall be no such shard. Refused unless it is draining, or by `force`; its tables stay."""
+        """Remove a shard from the layout; its tables stay. It must be draining, unless `force` is set."""
         ...
 
     async def drain_shard(self, shard: int, deadline: float, *, draining: bool) -> None:
-        """The shard takes no new items, or does again."""
+        """Make a shard refuse new items, or accept them again."""
         ...
 
     async def move_shard(self, shard: int, target: HostRef | None, deadline: float) -> None:
-        """The shard shall be at a host while that is there; None: wherever the planner puts it."""
+        """Pin a shard to a host while that host is alive; None: let the planner choose."""
         ...
 
     async def drain_host(self, host: HostRef, deadline: float, *, drained: bool) -> None:
-        """The host shall own nothing, or may own shards again."""
+        """Move all shards away from a host, or allow it to own shards again."""
         ...
 
 
 @dataclass(slots=True, frozen=True)
 class HostIdentity:
-    """What a host tells clients of itself.
+    """A host's description of itself.
 
-    `routing_version` is constant from start to stop and differs between starts.
+    `routing_version` is constant for a run of the host and differs between runs.
     """
 
     host: str
@@ -171,7 +174,7 @@ class HostIdentity:
 
 
 class StandaloneCluster:
-    """A host without a cluster: it owns every shard that it has; see `ClusterService`."""
+    """The `ClusterService` of a host without a cluster, which owns all its shards."""
 
     def __init__(self, identity: HostIdentity, statuses: Callable[[], Sequence[ShardStatus]]) -> None:
         self._identity = identity
@@ -187,13 +190,13 @@ class StandaloneCluster:
         return self._identity.routing_version
 
     def routing(self) -> RoutingTable:
-        me = self._identity
-        address = (me.host, me.port)
+        identity = self._identity
+        address = (identity.host, identity.port)
         shards = [
             ShardView(
                 status.shard,
-                me.tier,
-                me.region,
+                identity.tier,
+                identity.region,
                 address,
                 self._name,
                 status.epoch,
@@ -203,8 +206,10 @@ class StandaloneCluster:
             )
             for status in sorted(self._statuses(), key=lambda status: status.shard)
         ]
-        host = HostView(self._name, address, me.tier, me.region, len(shards), version=me.program_version)
-        return RoutingTable(me.routing_version, [host], shards)
+        host = HostView(
+            self._name, address, identity.tier, identity.region, len(shards), version=identity.program_version
+        )
+        return RoutingTable(identity.routing_version, [host], shards)
 
     def changes_since(self, version: int) -> RoutingChange | None:
         return RoutingChange(version, version) if version == self.version else None
@@ -228,7 +233,7 @@ class StandaloneCluster:
         _raise_standalone()
 
 
-_STANDALONE_TEXT: Final = "this host is alone and owns every shard of its store; set cluster.zookeeper in its configuration to have several hosts"
+_STANDALONE_TEXT: Final = "this host has no cluster and owns every shard of its store; set cluster.zookeeper in its configuration to have several hosts"
 
 
 def _raise_standalone() -> NoReturn:

@@ -1,8 +1,8 @@
-"""The cluster as one of its hosts sees it, and what administrators change through that host; see `ClusterService`.
+"""A cluster's routing table, built from the registry, and its administration; see `ClusterService`.
 
-Always true: what is told comes from the last reading of the registry, and of
-this host's own shards from themselves; two hosts with the same reading tell the
-same map by the same version. A change is one compare-and-set of the layout.
+Always true: the table comes from the last reading of the registry, and the status
+of this host's own shards from the shards; hosts with the same reading report
+the same table under the same version. A change is one compare-and-set of the layout.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _RETRY_MS: Final = 1_000
 
 
 class RegistryCluster:
-    """See `ClusterService`.
+    """The `ClusterService` of a host of a cluster.
 
     Args:
-        view: what was read last; None before the first reading.
+        view: returns the last reading; None before the first one.
         nonce, tier: of this host.
-        statuses: of its shards.
-        key_slots: by shard of its tier, those of idempotency keys that it shall hold.
-        version: of its program.
-        databases: the names of those that it knows; None: any name is good.
+        statuses: returns the states of this host's shards.
+        key_slots: returns the key slots of each shard of the tier.
+        version: of this host's program.
+        databases: the names of the configured databases; None: every name is accepted.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class RegistryCluster:
         self._version = version
         self._databases = databases
         self.live_loads: Callable[[], Mapping[str, float]] = dict
-        """By nonce, what waits at hosts to be written, where it is known better than by the registry."""
+        """Returns newer loads than the registry's, by nonce."""
         self._routing_source: tuple[ClusterView, SlotAssignment] | None = None
         self._routing: RoutingTable
-        """Without what is known of this host's own shards alone, as of `_seen`."""
+        """Built from `_routing_source`, without the status of this host's own shards."""
         self._routing_log = RoutingLog()
         self._hosts_source: ClusterView | None = None
         self._hosts: Sequence[HostView] = ()
-        """Those of `_hosts_source`."""
+        """Built from `_hosts_source`."""
 
     @property
     def tier(self) -> str:
@@ -80,22 +80,22 @@ class RegistryCluster:
 
     @property
     def hosts(self) -> Sequence[HostView]:
-        """Those of `routing`, the same object while nothing of them changed; none before the first reading."""
+        """The hosts of `routing`; the same object while none of them changes; empty before the first reading."""
         view = self._view()
         return () if view is None else self._host_views(view)
 
     def changes_since(self, version: int) -> RoutingChange | None:
-        drawn = self._current_routing()
+        routing = self._current_routing()
         change = self._routing_log.changes_since(version)
-        return None if change is None else replace(change, shards=self._with_own_status(drawn, change.shards))
+        return None if change is None else replace(change, shards=self._with_own_status(routing, change.shards))
 
     def host_loads(self) -> Sequence[float]:
-        hosts, now = self._current_routing().hosts, self.live_loads()
-        return [now.get(host.nonce, host.load or 0.0) for host in sorted(hosts, key=lambda host: host.nonce)]
+        hosts, loads = self._current_routing().hosts, self.live_loads()
+        return [loads.get(host.nonce, host.load or 0.0) for host in sorted(hosts, key=lambda host: host.nonce)]
 
     @property
     def is_fully_served(self) -> bool:
-        """Every shard of the tier has an owner who serves it, as far as was read."""
+        """Whether every shard of the tier has an owner that serves it, by the last reading."""
         return self._view() is not None and all(
             shard.state == OwnershipState.OWNED.value
             for shard in self._current_routing().shards
@@ -103,12 +103,12 @@ class RegistryCluster:
         )
 
     def routing(self) -> RoutingTable:
-        drawn, now = self._current_routing(), self.live_loads()
-        hosts = [replace(host, load=now[host.nonce]) if host.nonce in now else host for host in drawn.hosts]
-        return RoutingTable(drawn.version, hosts, self._with_own_status(drawn, drawn.shards))
+        routing, loads = self._current_routing(), self.live_loads()
+        hosts = [replace(host, load=loads[host.nonce]) if host.nonce in loads else host for host in routing.hosts]
+        return RoutingTable(routing.version, hosts, self._with_own_status(routing, routing.shards))
 
     def _with_own_status(self, routing: RoutingTable, shards: Sequence[ShardView]) -> Sequence[ShardView]:
-        """The same, with what this host knows of its own."""
+        """Return the shards with the status of this host's own ones."""
         own = {status.shard: status for status in self._statuses()}
         address = next((host.address for host in routing.hosts if host.nonce == self._nonce), None)
         return [
@@ -119,7 +119,7 @@ class RegistryCluster:
         ]
 
     def _current_routing(self) -> RoutingTable:
-        """The map that all hosts draw alike from what was read last; drawn once."""
+        """Return the table that all hosts build alike from the last reading; built once per reading."""
         view, slots = self._required_view(), self._key_slots()
         if self._routing_source is None or self._routing_source[0] is not view or self._routing_source[1] is not slots:
             hosts = self._host_views(view)
@@ -131,7 +131,7 @@ class RegistryCluster:
         return self._routing
 
     def _host_views(self, view: ClusterView) -> Sequence[HostView]:
-        """By name; drawn without the shards, since whoever passes a call on asks for them."""
+        """Return the hosts sorted by name; built without the shards, because forwarding needs only hosts."""
         if self._hosts_source is not view:
             owned = Counter(assignment.nonce for assignment in view.plan.assignments.values())
             members = sorted(view.members, key=lambda member: (member.name, member.nonce))
@@ -144,8 +144,8 @@ class RegistryCluster:
     async def add_shard(self, spec: ShardSpec, deadline: float) -> None:
         if self._databases is not None and spec.database not in self._databases:
             raise InvalidArgument(
-                f"the host that was asked knows no database {spec.database!r}, only {', '.join(sorted(self._databases))}; "
-                f"add [databases.{spec.database}] to every host's configuration and start them again",
+                f"this host has no database {spec.database!r}, only {', '.join(sorted(self._databases))}; "
+                f"add [databases.{spec.database}] to the configuration of every host and restart the hosts",
                 field="database_name",
             )
         async with _translated_errors(deadline):
@@ -171,7 +171,7 @@ class RegistryCluster:
             change = layout_changes.drain_host if drained else layout_changes.undrain_host
             await change(self._registry, self._host_name(host, field))
 
-    # ----------------------------------------------------------------- what is told
+    # ------------------------------------------------------------------------ views
 
     def _required_view(self) -> ClusterView:
         view = self._view()
@@ -203,7 +203,7 @@ class RegistryCluster:
         if assignment is None:
             reason = _free_reason(spec, view)
         elif member is None:
-            reason = f"its host {assignment.name} is gone; another gets it"
+            reason = f"its host {assignment.name} is gone; another host will own it"
         elif state != OwnershipState.OWNED.value:
             reason = f"the log and /readyz of {member.name} say why"
         return ShardView(
@@ -223,7 +223,7 @@ class RegistryCluster:
         )
 
     def _host_name(self, host: HostRef, field: str) -> str:
-        """The name of a host that was named by that, or by its address, as a pair or as text."""
+        """Return the name of a host, given its name, or its address as a pair or as text."""
         members = self._required_view().members
         if isinstance(host, str):
             if any(member.name == host for member in members):
@@ -232,20 +232,20 @@ class RegistryCluster:
         for member in members:
             if address_of(member) == host:
                 return member.name
-        raise InvalidArgument(f"no host at {host[0]}:{host[1]} is there; listHosts tells which are", field=field)
+        raise InvalidArgument(f"there is no host at {host[0]}:{host[1]}; listHosts lists the hosts", field=field)
 
 
 def address_of(member: Member) -> Address:
-    """Host and port of a member's address; an IPv6 host without its brackets."""
+    """Split a member's address into host and port; an IPv6 host loses its brackets."""
     host, _, port = member.address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def _free_reason(spec: ShardSpec, view: ClusterView) -> str:
     return (
-        "it is about to be given to a host"
+        "the planner will assign it to a host soon"
         if any(_may_own(member, spec, view.layout) for member in view.members)
-        else f"no host of tier {spec.tier} is there that is neither drained nor stopping"
+        else f"no host of tier {spec.tier} can own it: all are drained or stopping"
     )
 
 
@@ -254,11 +254,11 @@ def _may_own(member: Member, spec: ShardSpec, layout: Layout) -> bool:
 
 
 def _routing_version(hosts: Sequence[HostView], shards: Sequence[ShardView]) -> int:
-    """A positive 63-bit number that stands for all that every host tells alike."""
+    """Return a positive 63-bit digest of the parts of the table that all hosts report alike."""
     digest = hashlib.sha256()
     for host in hosts:
-        told = (host.name, host.address, host.tier, host.region, host.nonce, host.capacity, host.drained, host.leaving)
-        digest.update(repr((told, host.shard_count)).encode())
+        parts = (host.name, host.address, host.tier, host.region, host.nonce, host.capacity, host.drained, host.leaving)
+        digest.update(repr((parts, host.shard_count)).encode())
     for shard in shards:
         digest.update(
             repr(
@@ -272,7 +272,7 @@ def _routing_version(hosts: Sequence[HostView], shards: Sequence[ShardView]) -> 
 
 @asynccontextmanager
 async def _translated_errors(deadline: float, host_field: str = "host") -> AsyncIterator[None]:
-    """Runs a change; what goes wrong with it becomes what the caller is told.
+    """Convert errors of a change to errors for the caller.
 
     Args:
         host_field: the request's field that names the host.
@@ -288,6 +288,6 @@ async def _translated_errors(deadline: float, host_field: str = "host") -> Async
     except MalformedDocument as error:
         raise Unavailable(f"the cluster's layout cannot be understood: {error}", retry_after_ms=_RETRY_MS) from None
     except RegistryOutcomeUnknown as error:
-        raise UnknownOutcome(f"{error}; the change may be recorded: look, or make it again") from None
+        raise UnknownOutcome(f"{error}; the change may be recorded: check, or repeat it") from None
     except TimeoutError:
-        raise UnknownOutcome("the change may be recorded: look, or make it again") from None
+        raise UnknownOutcome("the change may be recorded: check, or repeat it") from None

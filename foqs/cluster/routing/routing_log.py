@@ -1,9 +1,9 @@
-"""What changed between the last maps of a cluster.
+"""The changes between the latest routing tables of a cluster.
 
-Holds `RoutingLog`. Always true: a change leads from the version that it is asked for
-to the map that was added last, exactly; of what changed more than once, or went
-and came back, only what it is now is told. Only what changed is kept, not the
-maps. Loads are no part of a map. Pure; knows nothing of how maps are read.
+Holds `RoutingLog`. Always true: a change leads exactly from the requested version
+to the latest table; a host or shard that changed several times appears once, as it
+is now. Only the changes are kept, not the tables. Loads do not count as changes.
+Pure; knows nothing of how tables are read.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from foqs.cluster.routing.port import HostView, RoutingChange, RoutingTable, Sha
 _K = TypeVar("_K", str, int)
 
 STEPS_MAX: Final = 256
-"""Changes are remembered for so many maps: a shard's move makes three or four, so this is a rolling restart of hosts with
-dozens of shards, and more than a client misses that asks every few seconds."""
+"""How many tables back changes are remembered. A shard's move makes three or four tables, so this covers a rolling restart
+of hosts with dozens of shards. A client that asks every few seconds misses far fewer."""
 
 
 @dataclass(slots=True, frozen=True)
 class _Step:
-    """From this version to the next: nonces and numbers of what is not as it was."""
+    """The nonces of hosts and the numbers of shards that changed from `version` to the next."""
 
     version: int
     hosts: frozenset[str]
@@ -32,7 +32,7 @@ class _Step:
 
 
 class RoutingLog:
-    """Empty at first."""
+    """A bounded log of changes; empty at first."""
 
     def __init__(self) -> None:
         self._steps: deque[_Step] = deque(maxlen=STEPS_MAX)
@@ -41,7 +41,7 @@ class RoutingLog:
         self._shards: dict[int, ShardView] = {}
 
     def add(self, routing: RoutingTable) -> None:
-        """The map is this from now on."""
+        """Add the latest table."""
         hosts = {host.nonce: _without_load(host) for host in routing.hosts}
         shards = {shard.shard: shard for shard in routing.shards}
         if self._version is not None and routing.version != self._version:
@@ -51,7 +51,7 @@ class RoutingLog:
         self._version, self._hosts, self._shards = routing.version, hosts, shards
 
     def changes_since(self, version: int) -> RoutingChange | None:
-        """What changed; None where that version is not remembered."""
+        """Return what changed since a version; None if the version is not remembered."""
         if self._version is None:
             return None
         hosts: set[str] = set()
@@ -79,5 +79,5 @@ def _without_load(host: HostView) -> HostView:
 
 
 def _changed_keys(before: Mapping[_K, object], after: Mapping[_K, object]) -> frozenset[_K]:
-    """Keys whose values are not the same in both."""
+    """Return the keys whose values differ."""
     return frozenset(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))

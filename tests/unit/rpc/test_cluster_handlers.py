@@ -217,7 +217,7 @@ def test_a_host_alone_refuses_changes_and_says_what_to_do(
 ) -> None:
     async def story() -> None:
         async with asked(StandaloneCluster(HostIdentity("h", 1, 1), list)) as client:
-            with pytest.raises(NotImplementedYet, match=r"alone.*cluster\.zookeeper"):
+            with pytest.raises(NotImplementedYet, match=r"no cluster.*cluster\.zookeeper"):
                 await change(client)
 
     run(story())

@@ -66,7 +66,7 @@ class Place:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     found = Place(tmp_path)
     monkeypatch.setattr(
-        "foqs.cluster.registry_factory.registry_from_config",
+        "foqs.cluster.connections.registry_from_config",
         lambda config, clock, session: found.ensemble.registry(6_000),
     )
     return found

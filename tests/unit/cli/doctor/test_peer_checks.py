@@ -68,7 +68,7 @@ def test_a_host_that_is_not_reached_is_told(tmp_path: Path) -> None:
     nobody = Member("host3", "n3", f"127.0.0.1:{free_port()}")
     found = look(config(tmp_path), lambda host: [there(host), nobody])
     assert found.state == "warning"
-    assert "host3 cannot be asked" in found.detail
+    assert "host3 cannot be called" in found.detail
     assert "host2" not in found.detail
     assert "server.advertise" in found.remedy
 
@@ -82,7 +82,7 @@ def test_a_host_that_does_not_know_this_one_is_told(tmp_path: Path) -> None:
     for token in ("not a token of anybody", principals.token(principals.PRODUCER)):
         found = look(config(tmp_path, token), lambda host: [there(host)], gate())
         assert found.state == "warning", token
-        assert "host2 cannot be asked" in found.detail
+        assert "host2 cannot be called" in found.detail
         assert "cluster.token_file" in found.remedy
         assert token not in found.detail
     assert (

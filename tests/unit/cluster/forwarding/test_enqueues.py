@@ -192,7 +192,7 @@ def test_a_peer_that_cannot_be_reached_is_passed_over_for_the_next(caplog: pytes
 
     in_tier(story)
     assert [each.getMessage().partition(":")[0] for each in caplog.records if each.name == "foqs.cluster.peers"] == [
-        "beta cannot be asked anything"
+        "peer beta cannot be called"
     ]
 
 
@@ -376,7 +376,7 @@ def test_a_host_that_others_do_not_know_passes_nothing_on_and_says_so(
     in_tier(story, gated=True)
     said = [each.getMessage() for each in caplog.records if each.name == "foqs.cluster.peers"]
     assert len(said) == 1
-    assert said[0].startswith("beta cannot be asked anything: ")
+    assert said[0].startswith("peer beta cannot be called: ")
     assert token not in caplog.text
 
 
@@ -396,7 +396,7 @@ def test_who_comes_to_know_a_host_is_asked_again(caplog: pytest.LogCaptureFixtur
 
     in_tier(story)
     said = [each.getMessage() for each in caplog.records if each.name == "foqs.cluster.peers"]
-    assert [each.partition(":")[0] for each in said] == ["beta cannot be asked anything", "beta answers again"]
+    assert [each.partition(":")[0] for each in said] == ["peer beta cannot be called", "peer beta answers again"]
 
 
 def test_when_the_caller_leaves_what_was_passed_on_may_be_written() -> None:

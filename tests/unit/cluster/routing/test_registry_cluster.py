@@ -93,7 +93,7 @@ def test_a_shard_whose_host_is_gone_has_no_address() -> None:
 def test_a_shard_of_nobody_says_why_and_keeps_its_last_epoch() -> None:
     shards = by_number(cluster(VIEW).routing())
     assert (shards[4].state, shards[4].epoch, shards[4].owner) == ("free", 9, None)
-    assert shards[4].reason == "it is about to be given to a host"
+    assert shards[4].reason == "the planner will assign it to a host soon"
     assert "no host of tier gold" in (shards[5].reason or "")
     assert (shards[5].weight, shards[5].region, shards[5].draining, shards[5].epoch) == (3, "eu", True, 0)
     drained = replace(LAYOUT, drained=frozenset({"host1", "host2"}))

@@ -1,0 +1,58 @@
+"""How a host connects to its peers and to the registry, from its configuration.
+
+Always true: nothing is connected before the first use. Knows nothing of what is
+sent over the connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from foqs.cluster.routing.port import Address
+from foqs.options.config import Config, ConfigError
+from foqs.runtime.clock import Clock
+from foqs_client.connection_pool import ConnectionPool
+from foqs_client.credentials import Tls, make_handshake, tls_connect
+from foqs_client.errors import InvalidArgument
+from shardmgr.registry.port import Registry
+
+REGISTRY_FORMAT: Final = "v1"
+"""Part of the registry's path: programs with another format use another path."""
+
+COMMAND_SESSION_MS: Final = 30_000
+"""The session timeout of a command. It is long, because nothing waits for the end of the session: the command survives a slow ZooKeeper."""
+
+
+def peer_pool_opener(config: Config) -> Callable[[Address], ConnectionPool]:
+    """Return a function that opens authenticated connections to a peer. Raises ConfigError."""
+    cluster, server = config.cluster, config.server
+    token_file = cluster.token_file if config.auth.enabled else ""
+    try:
+        connect = None
+        if server.tls_cert_file:
+            connect = tls_connect(Tls(cluster.ca_file or None, server.tls_cert_file, server.tls_key_file).context())
+        handshake = make_handshake(None, token_file or None, config.auth.enabled and not token_file)
+    except InvalidArgument as error:
+        key = "cluster.token_file" if error.field == "token_file" else "cluster.ca_file"
+        raise ConfigError("", key, error.message, "see [cluster]") from None
+    return lambda address: ConnectionPool([address], 1, connect, handshake)
+
+
+def registry_from_config(config: Config, clock: Clock, session_timeout_ms: int | None = None) -> Registry:
+    """Return the cluster's registry, not opened; `cluster.zookeeper` must be set. Raises ConfigError for bad credentials.
+
+    Args:
+        session_timeout_ms: None: the session timeout of hosts.
+    """
+    from shardmgr.registry.zookeeper_registry import ZooKeeperRegistry  # hosts without a cluster need no kazoo
+
+    cluster = config.cluster
+    return ZooKeeperRegistry(
+        cluster.zookeeper,
+        f"{cluster.root}/{REGISTRY_FORMAT}",
+        session_timeout_ms or cluster.session_timeout_ms,
+        clock.monotonic_ms,
+        config.cluster_credentials(),
+        tick_ms=cluster.zookeeper_tick_ms,
+    )
