@@ -15,16 +15,16 @@ from tests.support.local_ensemble import LocalEnsemble
 
 
 @pytest.mark.parametrize("items", [0, 1, 1_023])
-def test_less_than_fills_a_flush_is_no_load(items: float) -> None:
+def test_load_below_one_flush_is_announced_as_zero(items: float) -> None:
     assert coarse_load(items) == 0.0
 
 
 @pytest.mark.parametrize("items", [1_024, 1_025.5, 4_095, 4_096, 70_000, 10_000_000])
-def test_a_load_is_told_within_a_factor_of_four(items: float) -> None:
+def test_load_is_announced_within_a_factor_of_four(items: float) -> None:
     assert items / 4 < coarse_load(items) <= 4 * items
 
 
-def test_loads_that_differ_little_are_told_alike() -> None:
+def test_similar_loads_are_announced_alike() -> None:
     assert len({coarse_load(items) for items in range(0, 1_000_000, 997)}) <= 7
 
 
@@ -41,7 +41,7 @@ def test_loads_that_differ_little_are_told_alike() -> None:
     ],
     ids=["as assigned", "weighs more", "drained", "of another database", "and drained", "of another tier", "removed"],
 )
-def test_which_shards_take_no_new_items(
+def test_draining_and_obsolete_shards_are_closed(
     spec: ShardSpec | None, drained: Collection[int], gone: Collection[int]
 ) -> None:
     """Until the owner of one that is gone has given it back they would go into tables that nobody reads any more."""

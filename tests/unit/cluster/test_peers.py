@@ -46,7 +46,7 @@ def test_a_host_that_came_back_is_another_peer() -> None:
 
 
 @pytest.mark.parametrize("change", [{"drained": True}, {"leaving": True}])
-def test_hosts_that_shall_own_nothing_are_not_asked_for_room(change: dict[str, bool]) -> None:
+def test_draining_hosts_are_not_enqueue_candidates(change: dict[str, bool]) -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         gamma = await tier.host("gamma")
@@ -58,7 +58,7 @@ def test_hosts_that_shall_own_nothing_are_not_asked_for_room(change: dict[str, b
     in_tier(story)
 
 
-def test_who_refused_is_passed_over_for_a_while() -> None:
+def test_peer_that_refused_is_skipped_for_a_while() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha = await tier.host("alpha")
         await tier.host("beta")
@@ -95,7 +95,7 @@ def test_the_loaded_host_is_asked_last_of_all_and_no_other_gets_everything() -> 
     in_tier(story)
 
 
-def test_a_host_that_can_take_more_is_less_loaded_by_as_much() -> None:
+def test_load_is_relative_to_the_capacity_of_a_host() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha = await tier.host("alpha")
         await tier.host("large", load=30.0, capacity=10)
@@ -123,7 +123,7 @@ def test_calls_to_a_peer_share_a_connection_which_ends_when_the_peer_is_gone() -
     in_tier(story)
 
 
-def test_a_lost_connection_is_opened_anew() -> None:
+def test_lost_connection_is_opened_again() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         [peer] = alpha.peers.by_nonce.values()
@@ -154,7 +154,7 @@ def test_a_peer_behind_a_partition_is_not_waited_for() -> None:
     in_tier(story)
 
 
-def test_a_look_that_is_not_answered_has_changed_nothing() -> None:
+def test_unanswered_read_is_unavailable() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         [peer] = alpha.peers.by_nonce.values()
@@ -177,7 +177,7 @@ def test_hosts_begin_with_different_peers() -> None:
     in_tier(story)
 
 
-def test_what_a_host_tells_of_itself_replaces_what_was_known() -> None:
+def test_new_address_of_a_host_replaces_the_old_one() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         [peer] = alpha.peers.by_nonce.values()
@@ -189,7 +189,7 @@ def test_what_a_host_tells_of_itself_replaces_what_was_known() -> None:
     in_tier(story)
 
 
-def test_a_load_that_is_announced_anew_replaces_what_was_told() -> None:
+def test_newly_announced_load_replaces_the_reported_one() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta", load=4_096.0)
         [peer] = alpha.peers.by_nonce.values()

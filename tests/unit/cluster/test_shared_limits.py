@@ -71,7 +71,7 @@ def test_all_hosts_together_are_held_to_the_rate_within_a_twentieth_of_any_minut
 
 
 @pytest.mark.parametrize(("hosts", "per_minute"), [(2, 60_000), (8, 1_200)])
-def test_any_number_of_hosts_and_any_rate_is_held_likewise(hosts: int, per_minute: int) -> None:
+def test_rate_holds_for_any_number_of_hosts_and_any_limit(hosts: int, per_minute: int) -> None:
     patterns = [
         at(*range(hosts), each=5 * per_minute / hosts),
         moving(hosts, 4, 2 * per_minute),
@@ -86,13 +86,13 @@ def test_any_number_of_hosts_and_any_rate_is_held_likewise(hosts: int, per_minut
 
 
 @pytest.mark.parametrize("every_s", [2, 10, 30])
-def test_bursts_after_quiet_times_save_nothing_up_beyond_a_twentieth(every_s: float) -> None:
+def test_burst_after_a_quiet_time_exceeds_the_rate_by_at_most_a_twentieth(every_s: float) -> None:
     tier = RateTier(3, rate())
     tier.run(130, lambda at_s, host: FLOOD if int(at_s / every_s) % 2 else 0.0)
     assert tier.minutes()[1] <= 1.05 * LIMIT
 
 
-def test_replies_that_are_lost_and_late_change_nothing_of_it() -> None:
+def test_rate_holds_with_lost_and_late_replies() -> None:
     tier = RateTier(3, rate())
     rng = Random(1)
     tier.lost = lambda asking, asked: rng.random() < 0.2
@@ -110,7 +110,7 @@ def test_small_rates_are_held_to_an_item_a_host() -> None:
     assert most <= 30 + 3
 
 
-def test_a_share_follows_demand_within_two_seconds() -> None:
+def test_allocation_follows_demand_within_two_seconds() -> None:
     tier = RateTier(3, rate())
     flood = moving(3, 10)
     for turn in range(6):
@@ -123,21 +123,21 @@ def test_a_share_follows_demand_within_two_seconds() -> None:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_shares_are_never_much_more_than_the_whole(pattern: str) -> None:
+def test_allocations_together_are_never_much_more_than_the_limit(pattern: str) -> None:
     tier = RateTier(3, rate())
     for _ in range(200):
         tier.run(0.2, PATTERNS[pattern])
         assert sum(tier.partition(number) for number in range(3)) <= 1.06
 
 
-def test_first_items_of_a_host_pass_beside_a_flood_at_another() -> None:
+def test_first_items_of_a_host_pass_during_a_flood_at_another() -> None:
     tier = RateTier(3, rate())
     tier.run(30, at(0))
     assert tier.offer(1) is None
     assert tier.offer(2) is None
 
 
-def test_who_is_refused_is_told_to_come_again_when_the_share_has_followed() -> None:
+def test_refused_caller_retries_after_the_allocation_has_followed() -> None:
     tier = RateTier(3, rate(60))
     tier.run(30, at(0, each=600))
     tier.offer(1)
@@ -149,7 +149,7 @@ def test_who_is_refused_is_told_to_come_again_when_the_share_has_followed() -> N
     assert "60 enqueues a minute for all hosts together" in error.message
 
 
-def test_a_call_larger_than_the_bucket_passes_and_is_made_up_for() -> None:
+def test_call_larger_than_the_bucket_passes_and_leaves_a_debt() -> None:
     tier = RateTier(3, rate(600), items=100)
     tier.run(3)
     assert tier.offer(0) is None
@@ -163,7 +163,7 @@ def test_a_call_larger_than_the_bucket_passes_and_is_made_up_for() -> None:
 # ------------------------------------------------------------------------ trouble
 
 
-def test_hosts_that_do_not_hear_each_other_go_on_with_what_they_had() -> None:
+def test_partitioned_hosts_keep_their_allocations() -> None:
     tier = RateTier(3, rate())
     both = at(0, 2, each=FLOOD)
     tier.run(30, both)
@@ -181,7 +181,7 @@ def test_hosts_that_do_not_hear_each_other_go_on_with_what_they_had() -> None:
 
 @pytest.mark.parametrize("sides", [[(0, 1), (2,)], [(0,), (1,), (2,)]])
 @pytest.mark.parametrize("before", [at(), at(0), at(2)])
-def test_a_cut_lets_no_demand_double_the_rate(sides: list[tuple[int, ...]], before: Rates) -> None:
+def test_partition_does_not_double_the_rate(sides: list[tuple[int, ...]], before: Rates) -> None:
     tier = RateTier(3, rate())
     tier.run(20, before)
     tier.lost = between(sides)
@@ -190,7 +190,7 @@ def test_a_cut_lets_no_demand_double_the_rate(sides: list[tuple[int, ...]], befo
     assert all(tier.partition(number) > 0 for number in range(3))
 
 
-def test_a_host_that_is_heard_and_hears_nobody_keeps_its_part() -> None:
+def test_host_that_receives_no_reports_keeps_its_allocation() -> None:
     tier = RateTier(3, rate())
     tier.run(20, at(0, 2))
     tier.lost = lambda asking, asked: asking == 2
@@ -200,7 +200,7 @@ def test_a_host_that_is_heard_and_hears_nobody_keeps_its_part() -> None:
     assert most <= 1.05 * LIMIT
 
 
-def test_hosts_that_never_heard_of_each_other_share_alike() -> None:
+def test_hosts_without_any_reports_share_equally() -> None:
     tier = RateTier(4, rate())
     tier.lost = between([])
     tier.run(90, at(0, 1, 2, 3))
@@ -210,7 +210,7 @@ def test_hosts_that_never_heard_of_each_other_share_alike() -> None:
     assert [tier.partition(number) for number in range(4)] == [0.25] * 4
 
 
-def test_a_dead_host_keeps_its_share_until_the_plan_has_it_no_more() -> None:
+def test_dead_host_keeps_its_allocation_until_it_leaves_the_plan() -> None:
     tier = RateTier(3, rate())
     tier.run(60, at(0, 1, each=FLOOD))
     tier.die(1)
@@ -224,7 +224,7 @@ def test_a_dead_host_keeps_its_share_until_the_plan_has_it_no_more() -> None:
     assert tier.minutes(since_s=68)[0] >= 0.95 * LIMIT
 
 
-def test_hosts_that_come_and_go_make_no_more_of_it() -> None:
+def test_rate_holds_while_hosts_come_and_go() -> None:
     tier = RateTier(3, rate())
     for number in range(6):
         tier.run(25, lambda at_s, host: FLOOD / 3)
@@ -238,7 +238,7 @@ def test_hosts_that_come_and_go_make_no_more_of_it() -> None:
     assert most <= 1.07 * LIMIT
 
 
-def test_a_host_that_comes_may_take_an_item_and_has_nothing_saved_up() -> None:
+def test_new_host_may_accept_an_item_and_has_no_burst() -> None:
     tier = RateTier(2, rate())
     tier.run(10)
     new = tier.join()
@@ -248,7 +248,7 @@ def test_a_host_that_comes_may_take_an_item_and_has_nothing_saved_up() -> None:
     assert [tier.offer(new) for _ in range(10)] == [None] * 10
 
 
-def test_a_host_that_is_left_alone_has_all_of_it() -> None:
+def test_last_host_gets_the_whole_limit() -> None:
     tier = RateTier(2, rate())
     tier.run(30, at(0, 1))
     tier.die(1)
@@ -273,7 +273,7 @@ def test_a_changed_rate_holds_on_all_hosts() -> None:
     assert most <= 1.05 * LIMIT * 4
 
 
-def test_what_is_over_is_forgotten_and_a_namespace_without_limits_is_not_listened_to() -> None:
+def test_idle_allocations_are_forgotten_and_unlimited_namespaces_are_ignored() -> None:
     tier = RateTier(2, rate())
     tier.run(5, at(0, 1))
     tier.run(70)
@@ -285,7 +285,7 @@ def test_what_is_over_is_forgotten_and_a_namespace_without_limits_is_not_listene
     assert not limits._allocations
 
 
-def test_what_a_peer_makes_up_is_a_debt_of_a_minute_at_most() -> None:
+def test_false_report_of_a_peer_costs_at_most_a_minute() -> None:
     tier = RateTier(2, rate())
     tier.run(5, at(0))
     tier.lost = between([])
@@ -315,14 +315,14 @@ def test_a_backlog_is_full_when_all_hosts_together_hold_its_limit(settings: Name
 
 @pytest.mark.parametrize("pattern", [at(0), moving(3, 3), *(by_lot(3, 1.0 + seed, seed) for seed in range(3))])
 @pytest.mark.parametrize("each", [1, 10])
-def test_a_backlog_that_fills_anywhere_is_passed_by_little(pattern: Rates, each: int) -> None:
+def test_backlog_limit_is_exceeded_by_little(pattern: Rates, each: int) -> None:
     tier = RateTier(3, backlog(items=600), items=each)
     tier.run(30, pattern)
     held = sum(host.quota.items for host in tier.hosts.values())
     assert 600 - each <= held <= 1.05 * 600
 
 
-def test_what_one_host_drained_another_may_fill_within_about_a_second() -> None:
+def test_backlog_drained_at_one_host_is_free_at_another_within_about_a_second() -> None:
     tier = RateTier(3, backlog(items=100))
     tier.run(30, at(0))
     assert isinstance(tier.offer(1), LimitExceeded)
@@ -333,7 +333,7 @@ def test_what_one_host_drained_another_may_fill_within_about_a_second() -> None:
     assert tier.hosts[1].quota.items >= 90
 
 
-def test_a_backlog_of_a_host_that_is_gone_counts_no_more() -> None:
+def test_backlog_of_a_lost_host_does_not_count() -> None:
     tier = RateTier(2, backlog(items=100))
     tier.run(10, at(0))
     tier.die(0)
@@ -344,7 +344,7 @@ def test_a_backlog_of_a_host_that_is_gone_counts_no_more() -> None:
     assert tier.hosts[1].quota.items == 100
 
 
-def test_a_host_that_may_not_take_what_is_left_says_so() -> None:
+def test_host_that_may_not_use_the_remaining_backlog_says_so() -> None:
     tier = RateTier(2, backlog(items=100), items=60)
     error = tier.offer(0)
     assert isinstance(error, LimitExceeded)
@@ -357,7 +357,7 @@ def test_a_host_that_may_not_take_what_is_left_says_so() -> None:
 # ------------------------------------------------------------------------- alone
 
 
-def test_a_host_outside_of_a_tier_has_no_shares() -> None:
+def test_host_without_a_tier_has_no_allocations() -> None:
     now_s = 0.0
     quota = Quota({}, lambda: now_s)
     settings = rate(60)
@@ -367,7 +367,7 @@ def test_a_host_outside_of_a_tier_has_no_shares() -> None:
         quota.check_limits("default", settings, [new_item()])
 
 
-def test_an_exchange_is_told_whom_to_ask() -> None:
+def test_exchange_is_attached_to_the_limits() -> None:
     class Fake:
         demands: Any = None
         on_demands: Any = None
@@ -383,7 +383,7 @@ def test_an_exchange_is_told_whom_to_ask() -> None:
     )
 
 
-def test_a_refused_item_passes_after_the_time_that_it_was_told() -> None:
+def test_refused_item_passes_after_its_retry_time() -> None:
     tier = RateTier(3, rate())
     tier.run(5)
     for number in range(3):

@@ -78,7 +78,7 @@ def with_gate(
 
 @pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "authenticate"])
-def test_nobody_may_call_anything_and_nothing_reaches_the_queue(name: str, compact: bool) -> None:
+def test_unauthenticated_calls_are_refused_and_do_not_reach_the_queue(name: str, compact: bool) -> None:
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
         raw = await host.raw()
         request = enqueue("t") if name == "enqueue" else request_of(name)
@@ -89,7 +89,7 @@ def test_nobody_may_call_anything_and_nothing_reaches_the_queue(name: str, compa
     with_gate(gate(EditableGrants(*Permission)), main)
 
 
-def test_nobody_s_large_frame_is_answered_without_being_kept() -> None:
+def test_large_frame_of_an_unauthenticated_peer_is_answered_but_not_kept() -> None:
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
         raw = await host.raw()
         sent = call("enqueue", enqueue("t", payload=b"x" * 500_000))
@@ -108,7 +108,7 @@ def test_nobody_s_large_frame_is_answered_without_being_kept() -> None:
     with_gate(gate(EditableGrants(ENQUEUE)), main)
 
 
-def test_nobody_s_call_is_refused_before_it_is_read() -> None:
+def test_unauthenticated_call_is_refused_before_it_is_decoded() -> None:
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
         raw = await host.raw()
         whole = call("enqueue", enqueue("t"))[4:]
@@ -120,7 +120,7 @@ def test_nobody_s_call_is_refused_before_it_is_read() -> None:
     with_gate(gate(), main)
 
 
-def test_who_stays_nobody_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+def test_connection_that_does_not_authenticate_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
         other, stays = await entered(host), await host.raw()
         await asked(stays, "getRouting", ttypes.GetRoutingRequest())
@@ -137,7 +137,7 @@ def test_who_stays_nobody_is_closed(caplog: pytest.LogCaptureFixture) -> None:
 # ---------------------------------------------------------------- authentication
 
 
-def test_a_token_makes_the_connection_its_principal_s_and_no_other_connection() -> None:
+def test_token_authenticates_only_its_own_connection() -> None:
     counted = RecordingObserver()
 
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
@@ -154,7 +154,7 @@ def test_a_token_makes_the_connection_its_principal_s_and_no_other_connection() 
     assert counted.principals == ["orders"]
 
 
-def test_an_authentication_without_a_token_tells_who_one_is() -> None:
+def test_authenticate_without_a_token_returns_the_current_principal() -> None:
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
         raw = await host.raw()
         assert (await asked(raw, "authenticate", ttypes.AuthenticateRequest()))[0] == "UNAUTHENTICATED"
@@ -166,7 +166,7 @@ def test_an_authentication_without_a_token_tells_who_one_is() -> None:
     with_gate(gate(), main)
 
 
-def test_a_wrong_token_is_counted_costs_the_principal_and_is_never_written_down(
+def test_wrong_token_is_counted_removes_the_principal_and_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     counted = RecordingObserver()
@@ -199,7 +199,7 @@ def test_after_a_few_wrong_tokens_the_connection_is_closed() -> None:
     assert counted.failures == 3
 
 
-def test_tokens_sent_at_once_are_not_tried_at_once() -> None:
+def test_tokens_sent_together_are_not_checked_together() -> None:
     """The right one among them comes too early, and opens nothing."""
     counted = RecordingObserver()
 
@@ -217,7 +217,7 @@ def test_tokens_sent_at_once_are_not_tried_at_once() -> None:
     assert counted.failures == 1
 
 
-def test_a_peer_that_leaves_before_its_answer_leaves_nothing_behind() -> None:
+def test_peer_that_leaves_before_its_reply_leaves_no_state() -> None:
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
         raw = await host.raw()
         raw.send(call("authenticate", ttypes.AuthenticateRequest("x")))
@@ -228,7 +228,7 @@ def test_a_peer_that_leaves_before_its_answer_leaves_nothing_behind() -> None:
     with_gate(gate(failure_delay_s=60.0), main)
 
 
-def test_a_host_that_asks_nobody_takes_every_token() -> None:
+def test_host_without_authentication_accepts_every_token() -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue()) as host:
             raw = await host.raw()
@@ -262,7 +262,7 @@ def test_a_namespace_without_a_grant_is_denied_whether_it_exists_or_not(name: st
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if REQUIREMENTS[name].scope is Scope.CLUSTER])
-def test_the_cluster_is_for_administrators(name: str) -> None:
+def test_cluster_calls_need_an_administrator(name: str) -> None:
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
         raw, admin = await entered(host), await entered(host, ADMIN)
         assert await asked(raw, name, request_of(name)) == ("PERMISSION_DENIED", "admin")
@@ -273,7 +273,7 @@ def test_the_cluster_is_for_administrators(name: str) -> None:
     with_gate(gate(EditableGrants(*Permission)), main)
 
 
-def test_an_administrator_is_told_which_namespaces_there_are_not() -> None:
+def test_administrator_gets_not_found_for_a_missing_namespace() -> None:
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
         admin = await entered(host, ADMIN)
         assert (await asked(admin, "dequeue", wants(namespace="no-such")))[0] == "NAMESPACE_NOT_FOUND"
@@ -283,7 +283,7 @@ def test_an_administrator_is_told_which_namespaces_there_are_not() -> None:
     with_gate(gate(), main)
 
 
-def test_a_grant_and_its_end_count_from_the_next_call_on() -> None:
+def test_changed_grant_applies_from_the_next_call() -> None:
     granted = EditableGrants()
 
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
@@ -299,7 +299,7 @@ def test_a_grant_and_its_end_count_from_the_next_call_on() -> None:
     with_gate(gate(granted), main)
 
 
-def test_a_call_that_began_with_a_permission_ends_with_it() -> None:
+def test_call_in_flight_keeps_its_permission() -> None:
     granted = EditableGrants(CONSUME)
 
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
@@ -315,7 +315,7 @@ def test_a_call_that_began_with_a_permission_ends_with_it() -> None:
     with_gate(gate(granted), main)
 
 
-def test_complaints_name_the_principal(caplog: pytest.LogCaptureFixture) -> None:
+def test_warnings_name_the_principal(caplog: pytest.LogCaptureFixture) -> None:
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
         raw = await entered(host)
         raw.send(frame(call("dequeue", wants())[4:-3]))
@@ -330,7 +330,7 @@ def test_complaints_name_the_principal(caplog: pytest.LogCaptureFixture) -> None
 # ------------------------------------------------------------------ changed secrets
 
 
-def test_a_token_that_is_gone_ends_the_connections_that_had_shown_it() -> None:
+def test_removed_token_closes_the_connections_that_used_it() -> None:
     own = gate(EditableGrants(CONSUME))
 
     async def main(host: ServedQueue, queue: FakeQueue) -> None:

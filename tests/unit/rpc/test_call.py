@@ -110,7 +110,7 @@ def virtually(test: Callable[[FakeLine], Any]) -> None:
     run_virtual(main)
 
 
-def test_an_answer_given_before_serve_returns_is_the_only_one_and_sets_no_deadline() -> None:
+def test_reply_before_the_handler_returns_is_the_only_one_and_sets_no_deadline() -> None:
     async def test(line: FakeLine) -> None:
         def serve(request: Any, deadline: float, caller: Caller) -> PendingCall:
             caller.reply(view, 1)
@@ -126,7 +126,7 @@ def test_an_answer_given_before_serve_returns_is_the_only_one_and_sets_no_deadli
     virtually(test)
 
 
-def test_only_the_first_answer_is_sent_and_any_other_is_given_back() -> None:
+def test_only_the_first_reply_is_sent_and_the_others_are_undone() -> None:
     async def test(line: FakeLine) -> None:
         told: list[Caller] = []
         back: list[int] = []
@@ -140,7 +140,7 @@ def test_only_the_first_answer_is_sent_and_any_other_is_given_back() -> None:
     virtually(test)
 
 
-def test_a_failure_after_an_answer_is_not_sent() -> None:
+def test_failure_after_a_reply_is_not_sent() -> None:
     async def test(line: FakeLine) -> None:
         def serve(request: Any, deadline: float, caller: Caller) -> PendingCall:
             caller.reply(view, 1)
@@ -153,9 +153,7 @@ def test_a_failure_after_an_answer_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize(("writes", "code"), [(True, ErrorCode.UNKNOWN_OUTCOME), (False, ErrorCode.DEADLINE_EXCEEDED)])
-def test_a_call_that_nobody_answers_ends_at_its_deadline_and_grace_and_is_abandoned(
-    writes: bool, code: ErrorCode
-) -> None:
+def test_unanswered_call_fails_after_its_deadline_and_grace_and_is_abandoned(writes: bool, code: ErrorCode) -> None:
     async def test(line: FakeLine) -> None:
         told: list[Caller] = []
         work, back = Work(), []
@@ -198,7 +196,7 @@ def test_an_abandoned_call_sends_nothing_and_does_not_expire() -> None:
     virtually(test)
 
 
-def test_what_cannot_be_abandoned_is_logged_and_harms_no_other_call(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_in_abandon_is_logged_and_affects_no_other_call(caplog: pytest.LogCaptureFixture) -> None:
     async def test(line: FakeLine) -> None:
         told: list[Caller] = []
         begin(line, waiting(Work(RuntimeError("planted")), told))
@@ -212,7 +210,7 @@ def test_what_cannot_be_abandoned_is_logged_and_harms_no_other_call(caplog: pyte
     assert "planted" in caplog.text
 
 
-def test_an_answer_to_a_connection_that_is_gone_is_given_back() -> None:
+def test_reply_to_a_lost_connection_is_undone() -> None:
     async def test(line: FakeLine) -> None:
         told: list[Caller] = []
         back: list[int] = []
@@ -224,7 +222,9 @@ def test_an_answer_to_a_connection_that_is_gone_is_given_back() -> None:
     virtually(test)
 
 
-def test_a_reply_that_is_too_long_or_cannot_be_made_is_given_back_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_reply_that_is_too_long_or_cannot_be_encoded_is_undone_and_fails_the_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def broken(number: int) -> Any:
         raise RuntimeError("planted")
 
@@ -251,7 +251,7 @@ def test_a_reply_that_is_too_long_or_cannot_be_made_is_given_back_and_told(caplo
     ],
 )
 @pytest.mark.parametrize("task", [False, True])
-def test_what_serving_raises_is_the_answer(error: Exception, code: ErrorCode, complaints: int, task: bool) -> None:
+def test_error_of_a_handler_is_the_reply(error: Exception, code: ErrorCode, complaints: int, task: bool) -> None:
     async def test(line: FakeLine) -> None:
         async def later(request: Any, deadline: float) -> Any:
             raise error
@@ -266,7 +266,7 @@ def test_what_serving_raises_is_the_answer(error: Exception, code: ErrorCode, co
     virtually(test)
 
 
-def test_a_coroutine_is_cancelled_when_its_call_is_abandoned_and_answers_when_it_returns() -> None:
+def test_coroutine_handler_is_cancelled_when_abandoned_and_replies_when_it_returns() -> None:
     async def test(line: FakeLine) -> None:
         seen: list[str] = []
 
@@ -292,7 +292,7 @@ def test_a_coroutine_is_cancelled_when_its_call_is_abandoned_and_answers_when_it
     virtually(test)
 
 
-def test_a_failure_is_told_once() -> None:
+def test_failure_is_sent_once() -> None:
     async def test(line: FakeLine) -> None:
         told: list[Caller] = []
         begin(line, waiting(Work(), told))

@@ -85,7 +85,7 @@ async def asked(cluster: ClusterService) -> AsyncIterator[Client]:
         yield client
 
 
-def test_hosts_and_shards_come_with_all_that_is_known_of_them() -> None:
+def test_hosts_and_shards_are_returned_with_all_fields() -> None:
     async def story() -> None:
         async with asked(Recording()) as client:
             routing = await client.routing()
@@ -104,7 +104,7 @@ def test_hosts_and_shards_come_with_all_that_is_known_of_them() -> None:
     run(story())
 
 
-def test_lists_longer_than_a_page_come_whole_and_in_order() -> None:
+def test_lists_longer_than_a_page_are_complete_and_in_order() -> None:
     async def story() -> None:
         cluster = Recording()
         hosts = [HostView(f"host{n:04}", ("h", 1), "gold", "", 0) for n in range(1_201)]
@@ -117,7 +117,7 @@ def test_lists_longer_than_a_page_come_whole_and_in_order() -> None:
     run(story())
 
 
-def test_every_change_reaches_the_cluster_as_it_was_meant() -> None:
+def test_every_change_reaches_the_cluster() -> None:
     async def story() -> None:
         cluster = Recording()
         async with asked(cluster) as client:
@@ -189,7 +189,7 @@ def test_a_bad_request_is_refused_and_changes_nothing(method: str, request_: Any
     run(story())
 
 
-def test_a_host_alone_tells_of_itself() -> None:
+def test_host_without_a_cluster_lists_itself() -> None:
     statuses = [ShardStatus(4, "acquiring", 0, 0, "waits"), ShardStatus(3, "owned", 2, 7, None)]
     routing = StandaloneCluster(HostIdentity("h", 7411, 42, "eu", "gold", "9", "host1"), lambda: statuses).routing()
     assert routing.version == 42
@@ -212,7 +212,7 @@ def test_a_host_alone_tells_of_itself() -> None:
         lambda client: client.undrain_host("h"),
     ],
 )
-def test_a_host_alone_refuses_changes_and_says_what_to_do(
+def test_host_without_a_cluster_refuses_changes_with_a_remedy(
     change: Callable[[Client], Coroutine[Any, Any, None]],
 ) -> None:
     async def story() -> None:

@@ -29,7 +29,7 @@ NUMBER = 8796093022209
         (ttypes.Change(metadata=b"x" * 1_025), "LIMIT_EXCEEDED", "change.metadata"),
     ],
 )
-def test_a_bad_change_is_refused_whole(change: Any, code: str, field: str) -> None:
+def test_bad_change_fails_the_whole_call(change: Any, code: str, field: str) -> None:
     queue = FakeQueue()
     assert refusal(queue, "update", ttypes.UpdateRequest("default", [ID], change)) == (code, field)
     request = ttypes.BulkRequest("default", ttypes.ItemFilter(), ttypes.BulkAction.UPDATE, change)
@@ -93,7 +93,7 @@ def test_a_filter_reaches_the_queue_as_it_was_given() -> None:
         (ttypes.BulkRequest("default", ttypes.ItemFilter(states=[4, 2]), 3), "filter.states"),
     ],
 )
-def test_a_bad_bulk_call_is_refused_whole(request_: Any, field: str) -> None:
+def test_bad_bulk_call_fails(request_: Any, field: str) -> None:
     queue = FakeQueue()
     assert refusal(queue, "bulk", request_) == ("INVALID_ARGUMENT", field)
     assert queue.calls == []
@@ -115,7 +115,7 @@ def test_a_bulk_call_is_a_page_of_its_filter(action: int, change: Any, event: Ev
     assert (reply.items, reply.next_cursor, reply.refused, reply.refusal) == (0, None, 0, None)
 
 
-def test_dead_items_are_listed_with_the_reason_in_words() -> None:
+def test_dead_items_are_listed_with_their_reason() -> None:
     queue = FakeQueue()
     queue.rows[NUMBER] = row(NUMBER, state=State.DEAD, attempt=2, attempts_max=2)
     [view] = serve(queue, "listDead", ttypes.ListDeadRequest("default", "t")).items
@@ -135,5 +135,5 @@ def test_dead_items_are_listed_with_the_reason_in_words() -> None:
         ({"attempt": 3, "attempts_max": 3}, "attempts exhausted: delivered 3 of at most 3 times without an ack"),
     ],
 )
-def test_the_row_says_why_it_is_dead(changes: dict[str, Any], reason: str | None) -> None:
+def test_dead_reason_comes_from_the_row(changes: dict[str, Any], reason: str | None) -> None:
     assert dead_reason(row(**({"state": State.DEAD} | changes))) == reason

@@ -16,7 +16,7 @@ def frame(message: bytes) -> bytes:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.data())
-def test_messages_come_out_whole_however_their_bytes_are_split(messages: list[bytes], data: st.DataObject) -> None:
+def test_messages_are_complete_for_any_split_of_their_bytes(messages: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(map(frame, messages))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     room = ByteBudget(1 << 20)
@@ -44,7 +44,7 @@ def test_messages_come_out_whole_however_their_bytes_are_split(messages: list[by
         (b"SSH-", "SSH"),
     ],
 )
-def test_a_length_that_cannot_be_is_refused_in_words(first: bytes, says: str) -> None:
+def test_impossible_length_is_refused_with_a_reason(first: bytes, says: str) -> None:
     room = ByteBudget(1 << 20)
     with pytest.raises(BadFrame) as caught:
         list(FrameReader(100, room).feed(first + b"more"))
@@ -52,7 +52,7 @@ def test_a_length_that_cannot_be_is_refused_in_words(first: bytes, says: str) ->
     assert room.reserved_bytes == 0
 
 
-def test_a_claimed_length_costs_nothing_until_its_bytes_come() -> None:
+def test_announced_length_costs_no_memory_until_its_bytes_arrive() -> None:
     room = ByteBudget(1 << 30)
     frames = FrameReader(1 << 30, room)
     assert list(frames.feed(struct.pack(">i", 1 << 29))) == []
@@ -64,7 +64,7 @@ def test_a_claimed_length_costs_nothing_until_its_bytes_come() -> None:
     assert room.reserved_bytes == 0
 
 
-def test_frames_before_a_bad_length_still_come_out() -> None:
+def test_frames_before_a_bad_length_are_returned() -> None:
     frames = FrameReader(100, ByteBudget(1 << 20))
     got: list[tuple[bytes, bool]] = []
     with pytest.raises(BadFrame):
@@ -72,7 +72,7 @@ def test_frames_before_a_bad_length_still_come_out() -> None:
     assert got == [(b"good", False)]
 
 
-def test_a_frame_without_room_keeps_its_head_only_and_the_next_one_is_whole() -> None:
+def test_frame_over_the_byte_budget_keeps_only_its_head_and_the_next_one_is_complete() -> None:
     room = ByteBudget(1_000)
     frames = FrameReader(100_000, room)
     message = bytes(range(256)) * 40

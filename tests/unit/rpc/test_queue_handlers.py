@@ -119,13 +119,13 @@ def test_a_name_is_kept_exactly(topic: str) -> None:
         ({"idempotency_key": "a\0b"}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
     ],
 )
-def test_a_bad_item_is_refused_alone_and_by_name(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
+def test_bad_item_fails_alone_and_its_field_is_named(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
     item, result = enqueue(**fields)
     assert item is None
     assert (ErrorCode(result.error.code), result.error.field) == (code, f"items[0].{field}")
 
 
-def test_the_limit_of_a_payload_is_said_in_its_error() -> None:
+def test_error_of_a_large_payload_states_the_limit() -> None:
     assert "10240" in enqueue(payload=b"x" * 10_241)[1].error.message
 
 
@@ -232,9 +232,7 @@ def test_a_good_item_reaches_the_queue_as_it_was_sent(fields: dict[str, Any], se
         ("purgeTopic", ttypes.TopicRequest("default"), "INVALID_ARGUMENT", "topic"),
     ],
 )
-def test_a_bad_call_is_refused_whole_and_nothing_reaches_the_queue(
-    name: str, request_: Any, code: str, field: str | None
-) -> None:
+def test_bad_call_fails_and_does_not_reach_the_queue(name: str, request_: Any, code: str, field: str | None) -> None:
     queue = FakeQueue()
     assert refusal(queue, name, request_) == (code, field)
     assert [call for call in queue.calls if call[0] != "item"] == []
@@ -309,7 +307,7 @@ def test_jitter_is_drawn_for_each_nack_from_the_generator_given() -> None:
         ("cancel", ttypes.CancelRequest("default", [ID, ID]), "ids[1]"),
     ],
 )
-def test_the_second_of_an_id_that_stands_twice_is_refused(name: str, request_: Any, field: str) -> None:
+def test_second_occurrence_of_an_id_is_refused(name: str, request_: Any, field: str) -> None:
     queue = FakeQueue()
     outcomes = serve(queue, name, request_).outcomes
     assert outcomes[0].already_gone
@@ -317,7 +315,7 @@ def test_the_second_of_an_id_that_stands_twice_is_refused(name: str, request_: A
     assert len(queue.calls[0][1]) == 1  # type: ignore[arg-type]
 
 
-def test_acks_reach_the_queue_in_columns_and_the_refused_ones_do_not() -> None:
+def test_good_acks_reach_the_queue_in_columns_and_bad_ones_do_not() -> None:
     one, two = 8796093022209, 8796093022210
     good = [ttypes.Lease(f"3-{one}", 5), ttypes.Lease(f"65535-{two}", -6)]
     for bad, field in [
@@ -338,7 +336,7 @@ def test_acks_reach_the_queue_in_columns_and_the_refused_ones_do_not() -> None:
         )
 
 
-def test_a_call_without_one_good_entry_is_answered_without_the_queue() -> None:
+def test_call_without_a_good_entry_is_answered_without_the_queue() -> None:
     queue = FakeQueue()
     bad = ttypes.Lease("nonsense", 1)
     assert len(serve(queue, "ack", ttypes.AckRequest("default", [bad, bad])).outcomes) == 2
@@ -364,7 +362,7 @@ NUMBERS = st.one_of(
         st.text(max_size=30),
     )
 )
-def test_many_ids_at_once_are_read_exactly_as_one_is(text: str) -> None:
+def test_parse_ids_agrees_with_parse_id(text: str) -> None:
     try:
         expected = [(3, 8796093022209), parse_id(text, "id")]
     except FoqsError:
@@ -393,7 +391,7 @@ def test_an_item_that_the_queue_refuses_is_named_by_its_place_in_the_call() -> N
     ]  # fmt: skip
 
 
-def test_an_item_that_is_not_utf8_is_complained_of_once_a_call() -> None:
+def test_items_that_are_not_utf8_are_logged_once_per_call() -> None:
     raw = [ttypes.NewItem(topic=b"\xff"), ttypes.NewItem(topic=b"\xfe"), ttypes.NewItem(topic=b"")]
     handlers = QueueHandlers(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
 
@@ -407,7 +405,7 @@ def test_an_item_that_is_not_utf8_is_complained_of_once_a_call() -> None:
     assert "items[0].topic" in complaint
 
 
-def test_a_wait_is_cut_to_the_call_s_time_and_to_the_host_s_limit() -> None:
+def test_wait_is_limited_by_the_timeout_and_by_the_host() -> None:
     for timeout_ms, wait_ms, expected in [(500, 2_000, 500), (60_000, 10**12, LIMITS.wait_ms_max), (None, 50, 50)]:
         queue = FakeQueue()
         topics = [ttypes.TopicCount("a", 1)]
@@ -415,14 +413,14 @@ def test_a_wait_is_cut_to_the_call_s_time_and_to_the_host_s_limit() -> None:
         assert queue.calls[0][1] == ([("a", 1)], expected, None)
 
 
-def test_a_time_beyond_the_host_s_limit_is_cut_and_a_missing_one_is_its_default() -> None:
+def test_timeout_is_limited_by_the_host_and_has_a_default() -> None:
     handlers = QueueHandlers(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
     assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=10**15)) == 60.0
     assert handlers.timeout_s(ttypes.AckRequest()) == 10.0
     assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=1)) == 0.001
 
 
-def test_a_view_shows_what_the_item_s_state_makes_known_and_no_more() -> None:
+def test_item_view_has_only_the_fields_of_its_state() -> None:
     queue = FakeQueue()
     request = ttypes.EnqueueRequest("default", [ttypes.NewItem(topic="t", payload=b"abc", delay_ms=500, ttl_ms=900)])
     [result] = serve(queue, "enqueue", request).results
@@ -437,7 +435,7 @@ def test_a_view_shows_what_the_item_s_state_makes_known_and_no_more() -> None:
     assert serve(queue, "getItem", ttypes.GetItemRequest("default", result.id, True)).payload == b"abc"
 
 
-def test_a_delivery_gives_remaining_times_and_never_negative_ones() -> None:
+def test_delivery_has_remaining_times_that_are_never_negative() -> None:
     queue = FakeQueue()
     serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem(topic="t", payload=b"abc")]))
     request = ttypes.DequeueRequest("default", [ttypes.TopicCount("t", 1)], lease_ms=1_234)
@@ -448,7 +446,7 @@ def test_a_delivery_gives_remaining_times_and_never_negative_ones() -> None:
     assert codec.delivery_struct(ItemView(3, row, NOW_MS)).lease_remaining_ms == 0
 
 
-def test_shards_come_by_number_in_pages() -> None:
+def test_shards_are_listed_by_number_in_pages() -> None:
     first = serve(FakeQueue(), "listShards", ttypes.ListRequest(ttypes.Page(1)))
     assert ([shard.shard for shard in first.shards], first.next_cursor) == ([3], "3")
     rest = serve(FakeQueue(), "listShards", ttypes.ListRequest(ttypes.Page(1, first.next_cursor)))
@@ -458,7 +456,7 @@ def test_shards_come_by_number_in_pages() -> None:
     )
 
 
-def test_routing_is_empty_but_for_the_version_when_the_caller_has_it() -> None:
+def test_routing_reply_has_only_the_version_if_the_caller_has_it() -> None:
     whole = serve(FakeQueue(), "getRouting", ttypes.GetRoutingRequest())
     assert (whole.version, whole.hosts[0].address.port, len(whole.shards)) == (42, 7411, 2)
     short = serve(FakeQueue(), "getRouting", ttypes.GetRoutingRequest(42))
@@ -471,7 +469,7 @@ def test_an_error_carries_all_its_fields_to_the_wire() -> None:
     assert (struct.owner.host, struct.owner.port) == ("h", 1)
 
 
-def test_an_error_that_quotes_what_is_no_text_is_sent_all_the_same() -> None:
+def test_error_that_quotes_invalid_text_is_sent_escaped() -> None:
     struct = codec.error_struct(Overloaded("a \ud800 ä", field="\udfff"))
     assert (struct.message, struct.field) == ("a \\ud800 ä", "\\udfff")
 
@@ -480,7 +478,7 @@ def test_the_codes_are_those_of_the_contract() -> None:
     assert {code.name: code.value for code in ErrorCode} == {code.name: code.value for code in ttypes.ErrorCode}
 
 
-def test_an_explanation_has_the_item_where_there_is_one_and_its_payload_where_asked_for() -> None:
+def test_explanation_has_the_item_if_it_exists_and_its_payload_on_request() -> None:
     queue = FakeQueue()
     result = serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem("t", payload=b"p")])).results[0]
     told = serve(queue, "explain", ttypes.GetItemRequest("default", result.id, True))
@@ -492,7 +490,7 @@ def test_an_explanation_has_the_item_where_there_is_one_and_its_payload_where_as
     assert (gone.item, gone.reasons, gone.better_items, gone.absent) == (None, ["It is gone."], None, True)
 
 
-def test_an_item_that_was_asked_for_alone_shows_its_key() -> None:
+def test_get_item_returns_the_idempotency_key() -> None:
     queue = FakeQueue()
     result = serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem("t")])).results[0]
     assert serve(queue, "getItem", ttypes.GetItemRequest("default", result.id)).idempotency_key == "kéy"

@@ -44,7 +44,7 @@ def seqids(transport: RecordingTransport) -> list[list[int]]:
     return [[seqid for seqid, _ in parse_replies(data, "dequeue")] for data in transport.writes]
 
 
-def test_the_answers_of_one_turn_leave_in_one_write_in_their_order() -> None:
+def test_replies_of_one_turn_are_written_together_in_order() -> None:
     async def main() -> None:
         queue, connection, transport = await stocked(9)
         for _ in range(2):
@@ -58,7 +58,7 @@ def test_the_answers_of_one_turn_leave_in_one_write_in_their_order() -> None:
     run(main())
 
 
-def test_gathered_answers_of_every_connection_leave_when_they_are_to_be_sent() -> None:
+def test_write_replies_writes_the_pending_replies_of_all_connections() -> None:
     async def main() -> None:
         server, lines = await two_that_wait()
         for connection, transport in lines:
@@ -75,7 +75,7 @@ def test_gathered_answers_of_every_connection_leave_when_they_are_to_be_sent() -
     run(main())
 
 
-def test_answers_that_cannot_be_written_keep_nobody_else_s_and_end_their_connection(
+def test_failed_write_closes_its_connection_and_does_not_stop_other_writes(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -100,7 +100,7 @@ def test_answers_that_cannot_be_written_keep_nobody_else_s_and_end_their_connect
 
 
 @pytest.mark.parametrize("broken_call", ["write", "get_write_buffer_size", "is_closing"])
-def test_an_answer_that_its_transport_refuses_reaches_no_answerer(
+def test_transport_error_is_not_raised_to_the_code_that_replies(
     broken_call: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -124,7 +124,7 @@ def test_an_answer_that_its_transport_refuses_reaches_no_answerer(
     run(main())
 
 
-def test_an_answer_is_sent_though_the_metrics_fail(caplog: pytest.LogCaptureFixture) -> None:
+def test_reply_is_sent_even_if_the_metrics_fail(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         server, connection, transport = await waiting(2)
 
@@ -172,7 +172,7 @@ async def two_that_wait() -> tuple[RpcServer, list[tuple[Connection, RecordingTr
     return server, lines
 
 
-def test_the_last_answer_is_written_at_once_with_those_that_were_gathered() -> None:
+def test_last_reply_is_written_at_once_with_the_pending_ones() -> None:
     async def main() -> None:
         queue, connection, transport = await stocked(2)
         queue.gate = asyncio.Event()
@@ -189,7 +189,7 @@ def test_the_last_answer_is_written_at_once_with_those_that_were_gathered() -> N
     run(main())
 
 
-def test_an_answer_waits_for_no_other() -> None:
+def test_single_reply_is_written_at_once() -> None:
     async def main() -> None:
         _, connection, transport = await stocked(1)
         connection.data_received(dequeues(range(1)))
@@ -200,7 +200,7 @@ def test_an_answer_waits_for_no_other() -> None:
     run(main())
 
 
-def test_what_is_gathered_is_written_at_once_when_it_is_much_and_the_order_stays() -> None:
+def test_large_pending_replies_are_written_at_once_in_order() -> None:
     async def main() -> None:
         payload = b"x" * (PENDING_REPLIES_BYTES_MAX // 10 * 4)
         queue, connection, transport = await stocked(8, payload=payload[:10_000])
@@ -229,7 +229,7 @@ def test_what_is_gathered_is_written_at_once_when_it_is_much_and_the_order_stays
     ],
     ids=["lost", "aborted", "closed by its peer"],
 )
-def test_a_connection_that_ends_gives_back_all_that_was_gathered_and_nothing_twice(
+def test_closed_connection_undoes_each_pending_reply_once(
     end: Callable[[Connection], None],
 ) -> None:
     async def main() -> None:
@@ -249,7 +249,7 @@ def test_a_connection_that_ends_gives_back_all_that_was_gathered_and_nothing_twi
     run(main())
 
 
-def test_what_is_gathered_for_a_peer_that_does_not_read_is_given_back() -> None:
+def test_pending_replies_for_a_peer_that_does_not_read_are_undone() -> None:
     async def main() -> None:
         queue, connection, transport = await stocked(3, rpc_options(write_buffer_bytes_max=1_000))
         connection.data_received(dequeues(range(3)))
@@ -262,7 +262,7 @@ def test_what_is_gathered_for_a_peer_that_does_not_read_is_given_back() -> None:
     run(main())
 
 
-def test_one_that_cannot_be_given_back_is_logged_and_the_others_are(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_while_undoing_a_reply_is_logged_and_the_others_are_undone(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> None:
         raise RuntimeError("planted")
 
@@ -281,7 +281,7 @@ def test_one_that_cannot_be_given_back_is_logged_and_the_others_are(caplog: pyte
     assert "planted" in caplog.text
 
 
-def test_a_close_writes_first_what_is_gathered() -> None:
+def test_close_writes_the_pending_replies_first() -> None:
     async def main() -> None:
         queue, connection, transport = await stocked(2)
         connection.data_received(dequeues(range(2)))
@@ -294,7 +294,7 @@ def test_a_close_writes_first_what_is_gathered() -> None:
     run(main())
 
 
-def test_a_bad_frame_after_good_ones_does_not_keep_their_answers() -> None:
+def test_replies_to_frames_before_a_bad_frame_are_written() -> None:
     async def main() -> None:
         _, connection, transport = await stocked(2)
         connection.data_received(dequeues(range(2)) + b"\xff\xff\xff\xff")
@@ -304,7 +304,7 @@ def test_a_bad_frame_after_good_ones_does_not_keep_their_answers() -> None:
     run(main())
 
 
-def test_a_stop_without_any_grace_still_writes_what_it_answered() -> None:
+def test_stop_without_grace_writes_its_replies() -> None:
     async def main() -> None:
         queue, connection, transport = await stocked(2, rpc_options(reply_grace_ms=0))
         queue.gate = asyncio.Event()
@@ -328,7 +328,7 @@ def test_a_call_that_ends_within_its_sequence_id_is_not_answered() -> None:
     run(main())
 
 
-def test_a_connection_with_much_to_read_lets_the_others_have_their_turn() -> None:
+def test_connection_with_much_to_read_pauses_for_the_others() -> None:
     async def main() -> None:
         _, connection, transport = await stocked(0)
         connection.data_received(call("enqueue", enqueue("t", payload=b"x" * (READ_TURN_BYTES // 2))))
@@ -342,7 +342,7 @@ def test_a_connection_with_much_to_read_lets_the_others_have_their_turn() -> Non
     run(main())
 
 
-def test_a_turn_that_comes_round_does_not_read_from_a_peer_that_is_stuck_or_gone() -> None:
+def test_paused_connection_does_not_resume_if_its_peer_is_stuck_or_gone() -> None:
     async def main() -> None:
         for end in (Connection.pause_writing, Connection.close, lambda connection: connection.connection_lost(None)):
             _, connection, transport = await stocked(0)

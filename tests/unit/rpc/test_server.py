@@ -66,7 +66,7 @@ def test_calls_sent_at_once_are_all_answered_by_their_sequence_ids(compact: bool
     run(main())
 
 
-def test_both_protocols_are_answered_each_in_its_own_on_one_connection() -> None:
+def test_both_protocols_work_on_one_connection() -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue()) as host:
             raw = await host.raw()
@@ -110,7 +110,7 @@ def test_a_lost_connection_ends_its_waiting_calls() -> None:
     run(main())
 
 
-def test_items_for_a_connection_that_is_gone_are_given_back_and_others_are_not() -> None:
+def test_items_for_a_lost_connection_are_released_and_others_are_not() -> None:
     async def main() -> None:
         queue = FakeQueue()
         async with serve_queue(queue) as host:
@@ -170,7 +170,7 @@ def test_a_call_ends_at_its_deadline_whatever_its_handler_does(
         ("getActiveTopics", ttypes.GetActiveTopicsRequest("default"), ErrorCode.UNAVAILABLE),
     ],
 )
-def test_an_unforeseen_failure_is_logged_once_and_ends_the_call_only(
+def test_unexpected_error_is_logged_once_and_fails_only_its_call(
     name: str, request_: Any, code: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -229,7 +229,7 @@ def test_calls_over_the_limit_of_the_host_are_overloaded() -> None:
     run(main())
 
 
-def test_a_call_that_the_host_has_no_room_for_is_overloaded_and_its_bytes_are_dropped() -> None:
+def test_call_over_the_byte_budget_is_overloaded_and_its_bytes_are_dropped() -> None:
     async def main() -> None:
         queue = FakeQueue()
         async with serve_queue(queue, rpc_options(in_flight_bytes_max=50_000)) as host:
@@ -264,7 +264,7 @@ def test_connections_over_the_limit_are_closed_and_the_others_stay(caplog: pytes
     assert len(caplog.records) == 1
 
 
-def test_a_client_that_never_reads_is_closed_and_costs_a_bounded_amount(caplog: pytest.LogCaptureFixture) -> None:
+def test_client_that_never_reads_is_closed_and_uses_limited_memory(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         queue = FakeQueue()
         limits = rpc_options(write_buffer_bytes_max=400_000, stall_timeout_ms=300)
@@ -296,7 +296,7 @@ def test_a_client_that_never_reads_is_closed_and_costs_a_bounded_amount(caplog: 
     assert "does not read" in lines[0]
 
 
-def test_a_reply_over_the_limit_is_refused_and_its_items_are_given_back() -> None:
+def test_reply_over_the_limit_fails_and_its_items_are_released() -> None:
     async def main() -> None:
         queue = FakeQueue()
         async with serve_queue(queue, rpc_options(reply_bytes_max=15_000)) as host:
@@ -311,7 +311,7 @@ def test_a_reply_over_the_limit_is_refused_and_its_items_are_given_back() -> Non
     run(main())
 
 
-def test_a_reply_that_cannot_be_encoded_gives_its_items_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_items_of_a_reply_that_cannot_be_encoded_are_released(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         queue = FakeQueue()
         async with serve_queue(queue) as host:
@@ -369,7 +369,7 @@ def test_a_stopping_host_answers_a_call_that_it_had_not_read_yet() -> None:
     run(main())
 
 
-def test_what_is_unfinished_when_the_stop_s_time_is_over_ends_as_unknown() -> None:
+def test_call_that_is_unfinished_at_the_stop_deadline_has_an_unknown_outcome() -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
@@ -386,7 +386,7 @@ def test_what_is_unfinished_when_the_stop_s_time_is_over_ends_as_unknown() -> No
     run(main())
 
 
-def test_every_answer_is_told_to_the_observer() -> None:
+def test_every_reply_is_reported_to_the_observer() -> None:
     told: list[tuple[str, str]] = []
 
     async def main() -> None:
@@ -458,13 +458,13 @@ def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcOp
         ((call("dequeue", wants(timeout_ms=60_000)),), (50.0,), ""),
     ],
 )
-def test_silence_ends_a_connection_only_when_it_owes_something_or_is_long(
+def test_silent_connection_is_closed_if_a_frame_is_incomplete_or_after_a_long_time(
     chunks: tuple[bytes, ...], waited_s: tuple[float, ...], end: str
 ) -> None:
     assert silent(chunks, waited_s, rpc_options(stall_timeout_ms=60_000, idle_timeout_ms=600_000)).closed == end
 
 
-def test_a_dequeue_sent_again_is_served_again_and_another_one_as_it_is(
+def test_repeated_dequeue_is_decoded_once_and_a_different_one_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decode = Mock(wraps=Decoder.decode)
@@ -498,7 +498,7 @@ def test_a_connection_is_not_read_while_its_replies_wait() -> None:
     run(main())
 
 
-def test_a_reply_beyond_the_unread_limit_ends_the_connection_and_gives_its_items_back() -> None:
+def test_reply_beyond_the_write_buffer_closes_the_connection_and_releases_its_items() -> None:
     async def main() -> None:
         queue = FakeQueue()
         connection, transport = await connect_in_memory(queue, rpc_options(write_buffer_bytes_max=1_000))
@@ -514,7 +514,7 @@ def test_a_reply_beyond_the_unread_limit_ends_the_connection_and_gives_its_items
     run(main())
 
 
-def test_what_follows_a_bad_frame_is_not_obeyed() -> None:
+def test_calls_after_a_bad_frame_are_ignored() -> None:
     async def main() -> None:
         queue = FakeQueue()
         connection, transport = await connect_in_memory(queue, RpcOptions())
@@ -528,7 +528,7 @@ def test_what_follows_a_bad_frame_is_not_obeyed() -> None:
     run(main())
 
 
-def test_a_flood_of_complaints_writes_few_lines_and_says_how_many_it_left_out(
+def test_flood_of_warnings_writes_few_lines_and_counts_the_suppressed_ones(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = [0.0]

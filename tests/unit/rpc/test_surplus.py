@@ -44,7 +44,7 @@ def one_more(server: RpcServer) -> tuple[Connection, RecordingTransport]:
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_calls_on_one_connection_too_many_are_answered_overloaded_and_it_is_closed(compact: bool) -> None:
+def test_calls_on_a_surplus_connection_are_overloaded_and_it_is_closed(compact: bool) -> None:
     async def main() -> None:
         queue = FakeQueue()
         async with serve_queue(queue, ONE) as host:
@@ -73,7 +73,7 @@ def test_calls_on_one_connection_too_many_are_answered_overloaded_and_it_is_clos
     run(main())
 
 
-def test_only_so_many_are_answered_and_the_others_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_surplus_connections_over_their_limit_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         server = full(FakeQueue(), rpc_options(connections_max=1, refusals_in_flight_max=2))
         transports = [one_more(server)[1] for _ in range(4)]
@@ -87,7 +87,7 @@ def test_only_so_many_are_answered_and_the_others_are_closed_at_once(caplog: pyt
     assert len(caplog.records) == 5
 
 
-def test_one_that_says_nothing_or_half_of_something_is_closed_after_a_moment_and_costs_nothing() -> None:
+def test_surplus_connection_without_a_complete_call_is_closed_soon_and_holds_no_memory() -> None:
     async def main() -> None:
         queue = FakeQueue()
         server = full(queue)
@@ -108,7 +108,7 @@ def test_one_that_says_nothing_or_half_of_something_is_closed_after_a_moment_and
     run_virtual(main)
 
 
-def test_one_that_calls_on_and_on_is_closed_all_the_same() -> None:
+def test_surplus_connection_that_keeps_calling_is_closed() -> None:
     async def main() -> None:
         server = full(FakeQueue())
         connection, transport = one_more(server)
@@ -124,7 +124,7 @@ def test_one_that_calls_on_and_on_is_closed_all_the_same() -> None:
     run_virtual(main, until_s=60)
 
 
-def test_it_is_closed_soon_after_its_last_call_was_answered() -> None:
+def test_surplus_connection_is_closed_soon_after_its_last_reply() -> None:
     async def main() -> None:
         server = full(FakeQueue())
         connection, transport = one_more(server)
@@ -138,7 +138,7 @@ def test_it_is_closed_soon_after_its_last_call_was_answered() -> None:
     run_virtual(main)
 
 
-def test_a_client_is_told_and_gets_in_when_there_is_room() -> None:
+def test_refused_client_is_served_once_a_connection_is_free() -> None:
     async def main() -> None:
         queue = FakeQueue()
         async with serve_queue(queue, ONE) as host:

@@ -149,7 +149,7 @@ def test_a_host_that_is_not_trusted_is_not_called(
     assert "it may not trust this host's certificate" in caplog.text
 
 
-def test_one_connection_too_many_is_told_so_through_tls(runner: asyncio.Runner, authority: Authority) -> None:
+def test_surplus_connection_is_refused_through_tls(runner: asyncio.Runner, authority: Authority) -> None:
     async def main() -> None:
         limits = rpc_options(connections_max=1, reply_grace_ms=200)
         async with asyncio.timeout(60), serve_queue(FakeQueue(), limits, context=Secure(authority).context) as host:
@@ -208,7 +208,7 @@ def test_a_certificate_of_another_ca_and_an_expired_one_are_refused(
         assert "expired" in caplog.text
 
 
-def test_a_client_without_tls_is_told_what_the_port_speaks(
+def test_client_without_tls_learns_that_the_port_needs_it(
     runner: asyncio.Runner, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main(host: ServedQueue) -> None:
@@ -218,7 +218,7 @@ def test_a_client_without_tls_is_told_what_the_port_speaks(
     assert "it does not speak TLS" in caplog.text
 
 
-def test_a_client_with_tls_is_told_that_the_port_speaks_none(
+def test_client_with_tls_learns_that_the_port_has_none(
     runner: asyncio.Runner, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def whole() -> str:
@@ -279,7 +279,7 @@ def test_a_failed_handshake_costs_no_traceback(
     assert [record for record in caplog.records if record.exc_info or record.levelno > logging.WARNING] == []
 
 
-def test_another_certificate_is_shown_from_the_next_connection_on(
+def test_new_certificate_is_used_from_the_next_connection(
     runner: asyncio.Runner, authority: Authority, stranger: Authority
 ) -> None:
     secure = Secure(authority)
@@ -303,7 +303,7 @@ def test_a_context_of_the_caller_s_own_is_used(runner: asyncio.Runner, authority
     Secure(authority).run(runner, main)
 
 
-def test_old_tls_is_not_spoken(runner: asyncio.Runner, authority: Authority) -> None:
+def test_old_tls_version_is_refused(runner: asyncio.Runner, authority: Authority) -> None:
     old = ssl.create_default_context(cafile=authority.file)
     old.minimum_version = ssl.TLSVersion.TLSv1_2
     old.maximum_version = ssl.TLSVersion.TLSv1_2

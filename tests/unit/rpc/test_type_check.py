@@ -45,7 +45,7 @@ LONG = field(TType.STRING, 3) + text(b"x" * 3_000)
 
 @pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("payload", [None, b"", b"\xff\x00", b"x" * 127, b"x" * 128, b"x" * 16_383, b"x" * 16_384])
-def test_what_a_generated_client_sends_passes_without_being_walked(
+def test_request_of_a_generated_client_passes_without_a_walk(
     compact: bool, payload: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("foqs.rpc.type_check._TypeWalker", None)
@@ -98,7 +98,7 @@ def test_a_known_field_of_the_wrong_type_or_twice_is_named(body: bytes, path: st
         (field(TType.LIST, 9) + b"\x06\x7f\xff\xff\xff", None),
     ],
 )
-def test_what_cannot_be_decoded_names_the_field_where_one_is_known(body: bytes, path: str | None) -> None:
+def test_decode_error_names_the_field_if_it_is_known(body: bytes, path: str | None) -> None:
     message = head("enqueue") + body
     parsed, _ = read_head(message)
     with pytest.raises(BadMessage):
@@ -118,7 +118,7 @@ def test_what_cannot_be_decoded_names_the_field_where_one_is_known(body: bytes, 
         field(TType.SET, 99) + bytes((TType.DOUBLE,)) + struct.pack(">i", 1) + b"\0" * 8,
     ],
 )
-def test_an_unknown_field_of_a_newer_client_is_left_alone(unknown: bytes) -> None:
+def test_unknown_field_of_a_newer_client_is_ignored(unknown: bytes) -> None:
     check(items(field(TType.STRING, 1) + text(b"topic") + unknown))
 
 
@@ -136,7 +136,7 @@ def test_a_list_that_comes_twice_is_refused_before_it_is_decoded_again() -> None
     assert fault.field == "items"
 
 
-def test_what_holds_other_values_comes_once_in_a_request_and_never_in_the_entries_of_a_list() -> None:
+def test_containers_occur_once_in_a_request_and_never_in_list_entries() -> None:
     def look(spec: Any, path: str, *, in_list: bool) -> None:
         for each in filter(None, spec[1]):
             number, ttype, name, args, _ = each
@@ -153,13 +153,13 @@ def test_what_holds_other_values_comes_once_in_a_request_and_never_in_the_entrie
         look(method.args_spec, name.decode(), in_list=False)
 
 
-def test_a_flood_of_unknown_values_is_refused_after_a_bound() -> None:
+def test_too_many_unknown_values_are_refused() -> None:
     flood = field(TType.LIST, 99) + bytes((TType.BYTE,)) + struct.pack(">i", 9_000) + b"\0" * 9_000
     with pytest.raises(WrongType, match="too many fields"):
         check(items(flood * (VALUES_MAX // 9_000 + 1)))
 
 
-def test_a_message_nested_too_deeply_spoils_nothing_for_the_next() -> None:
+def test_too_deeply_nested_message_does_not_affect_the_next_one() -> None:
     for _ in range(100):
         with pytest.raises(BadMessage, match="recursion"):
             check(field(TType.STRUCT, 9) * 1_000 + b"\0" * 1_001)

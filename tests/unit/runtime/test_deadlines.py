@@ -33,7 +33,7 @@ def deadlines() -> tuple[asyncio.AbstractEventLoop, Deadlines]:
 
 
 @given(st.lists(st.floats(0, 5, allow_subnormal=False), min_size=1, max_size=20))
-def test_each_expires_once_not_before_its_moment_and_at_most_a_tick_after_it(delays: list[float]) -> None:
+def test_each_expires_once_within_a_tick_after_its_deadline(delays: list[float]) -> None:
     async def main() -> None:
         loop, expiring = deadlines()
         await asyncio.sleep(0.123)
@@ -49,7 +49,7 @@ def test_each_expires_once_not_before_its_moment_and_at_most_a_tick_after_it(del
     run_virtual(main)
 
 
-def test_a_moment_that_has_passed_expires_at_once_but_not_within_add() -> None:
+def test_past_deadline_expires_at_once_but_not_inside_add() -> None:
     async def main() -> None:
         loop, expiring = deadlines()
         await asyncio.sleep(1)
@@ -63,7 +63,7 @@ def test_a_moment_that_has_passed_expires_at_once_but_not_within_add() -> None:
     run_virtual(main)
 
 
-def test_what_was_removed_does_not_expire_and_its_neighbours_do() -> None:
+def test_removed_thing_does_not_expire_and_the_others_do() -> None:
     async def main() -> None:
         loop, expiring = deadlines()
         things = [Thing() for _ in range(3)]
@@ -77,7 +77,7 @@ def test_what_was_removed_does_not_expire_and_its_neighbours_do() -> None:
     run_virtual(main)
 
 
-def test_what_is_removed_by_another_s_end_at_the_same_moment_does_not_expire() -> None:
+def test_thing_removed_by_another_s_expiry_does_not_expire() -> None:
     async def main() -> None:
         loop, expiring = deadlines()
         second = Thing()
@@ -90,7 +90,7 @@ def test_what_is_removed_by_another_s_end_at_the_same_moment_does_not_expire() -
     run_virtual(main)
 
 
-def test_what_is_added_by_another_s_end_with_the_same_moment_expires_too() -> None:
+def test_thing_added_by_another_s_expiry_expires_too() -> None:
     async def main() -> None:
         loop, expiring = deadlines()
         moment = loop.time() + 1
@@ -106,7 +106,7 @@ def test_what_is_added_by_another_s_end_with_the_same_moment_expires_too() -> No
     run_virtual(main)
 
 
-def test_one_that_fails_keeps_no_other_from_expiring() -> None:
+def test_error_in_expire_does_not_stop_the_others() -> None:
     async def main() -> None:
         loop, expiring = deadlines()
         failures: list[dict[str, Any]] = []
@@ -126,7 +126,7 @@ def test_one_that_fails_keeps_no_other_from_expiring() -> None:
     run_virtual(main)
 
 
-def test_many_of_one_moment_share_a_timer_and_nothing_is_kept_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_things_with_one_deadline_share_a_timer_and_leave_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         loop, expiring = deadlines()
         timers: list[float] = []
@@ -160,7 +160,7 @@ class _Doomed:
         self._ended.append(self.expires_at)
 
 
-def test_a_backstop_ends_each_thing_that_is_still_there_at_its_moment_and_no_other() -> None:
+def test_sweeper_expires_each_remaining_thing_at_its_deadline() -> None:
     async def main() -> None:
         ended: list[float] = []
         things: dict[_Doomed, None] = {}

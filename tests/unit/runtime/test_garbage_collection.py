@@ -56,7 +56,7 @@ def test_calls_leave_no_cycles(waiting: bool) -> None:
     assert run_in_world(story) == set()
 
 
-def test_old_objects_are_collected_once_in_a_long_while_until_it_is_stopped() -> None:
+def test_old_objects_are_collected_rarely_until_the_stop() -> None:
     async def main() -> None:
         garbage = GarbageCollection(asyncio.get_running_loop())
         garbage.stop()

@@ -31,7 +31,7 @@ async def leases(world: RpcTierWorld, hosts: list[ClusterHost]) -> list[tuple[st
     return [(format_id(seen.shard, seen.row.id), seen.row.token) for seen in handed]
 
 
-def test_any_host_takes_acks_for_all() -> None:
+def test_any_host_accepts_acks_for_all_shards() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()
         held = await leases(world, hosts)
@@ -44,7 +44,7 @@ def test_any_host_takes_acks_for_all() -> None:
     run_rpc_tier(story)
 
 
-def test_any_host_does_to_items_what_is_asked_of_them_by_id() -> None:
+def test_any_host_serves_changes_by_id() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()
         held = await leases(world, hosts)
@@ -66,7 +66,7 @@ def test_any_host_does_to_items_what_is_asked_of_them_by_id() -> None:
     run_rpc_tier(story)
 
 
-def test_any_host_gives_leases_back() -> None:
+def test_any_host_releases_leases() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()
         held = await leases(world, hosts)
@@ -77,7 +77,7 @@ def test_any_host_gives_leases_back() -> None:
     run_rpc_tier(story)
 
 
-def test_each_entry_has_its_own_answer_at_its_own_place() -> None:
+def test_each_entry_has_its_outcome_at_its_own_place() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()
         held = dict(await leases(world, hosts))
@@ -98,7 +98,7 @@ def test_each_entry_has_its_own_answer_at_its_own_place() -> None:
     run_rpc_tier(story)
 
 
-def test_what_only_the_owner_refuses_is_named_by_its_place_in_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_the_owner_names_the_entry_by_its_place_in_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = hosts = await world.three()
         held = await leases(world, hosts)
@@ -129,7 +129,7 @@ def test_an_item_is_shown_and_explained_by_any_host() -> None:
     run_rpc_tier(story)
 
 
-def test_where_the_owner_is_not_reached_the_caller_hears_who_it_is() -> None:
+def test_caller_gets_the_owner_s_address_if_it_is_unreachable() -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = hosts = await world.three()
         held = await leases(world, hosts)
@@ -147,7 +147,7 @@ def test_where_the_owner_is_not_reached_the_caller_hears_who_it_is() -> None:
     run_rpc_tier(story)
 
 
-def test_an_answer_that_is_lost_leaves_the_outcome_of_its_entries_alone_unknown() -> None:
+def test_lost_reply_makes_only_its_own_entries_unknown() -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = hosts = await world.three()
         held = await leases(world, hosts)
@@ -162,7 +162,7 @@ def test_an_answer_that_is_lost_leaves_the_outcome_of_its_entries_alone_unknown(
     run_rpc_tier(story)
 
 
-def test_a_call_is_passed_on_once() -> None:
+def test_call_is_forwarded_once() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()
         held = await leases(world, hosts)
@@ -174,7 +174,7 @@ def test_a_call_is_passed_on_once() -> None:
     run_rpc_tier(story)
 
 
-def test_two_hosts_that_take_each_other_for_the_owner_pass_nothing_to_and_fro() -> None:
+def test_hosts_that_name_each_other_as_owner_do_not_forward_in_a_loop() -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, three = hosts = await world.three()
         held = [each for each in await leases(world, hosts) if int(each[0].split("-")[0]) in three.is_serving()]

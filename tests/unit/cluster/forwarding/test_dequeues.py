@@ -42,7 +42,7 @@ async def is_ready_again(world: DequeueTierWorld, host: DequeueTierHost, topic: 
     assert seen.row.attempt == 1
 
 
-def test_what_this_host_has_none_of_comes_from_the_host_that_has_the_best() -> None:
+def test_dequeue_without_local_items_is_forwarded_to_the_host_with_the_best() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, three = hosts
         await two.caller.put(priority=7)
@@ -58,7 +58,7 @@ def test_what_this_host_has_none_of_comes_from_the_host_that_has_the_best() -> N
     run_dequeue_tier(story)
 
 
-def test_what_another_host_has_that_is_better_comes_first_and_what_is_alike_from_here() -> None:
+def test_better_items_of_a_peer_come_first_and_equal_ones_are_local() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         here = await one.caller.put(priority=5)
@@ -77,7 +77,7 @@ def test_what_another_host_has_that_is_better_comes_first_and_what_is_alike_from
     run_dequeue_tier(story)
 
 
-def test_a_head_of_long_ago_costs_one_call_and_no_more() -> None:
+def test_stale_gossip_costs_one_call() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await one.caller.put(count=3, priority=5)
@@ -92,7 +92,7 @@ def test_a_head_of_long_ago_costs_one_call_and_no_more() -> None:
     run_dequeue_tier(story)
 
 
-def test_a_host_that_has_items_and_gives_none_is_asked_again_after_a_while_and_then_serves_who_waits() -> None:
+def test_peer_that_delivered_nothing_is_asked_again_later_for_waiting_dequeues() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await two.caller.put()
@@ -112,7 +112,7 @@ def test_a_host_that_has_items_and_gives_none_is_asked_again_after_a_while_and_t
     run_dequeue_tier(story)
 
 
-def test_who_waits_here_is_served_by_news_of_another_host() -> None:
+def test_waiting_dequeue_is_served_when_gossip_reports_items() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, three = hosts
         async with world.client(one) as client:
@@ -129,7 +129,7 @@ def test_who_waits_here_is_served_by_news_of_another_host() -> None:
     run_dequeue_tier(story)
 
 
-def test_all_who_wait_are_served_by_one_piece_of_news_and_no_more_ask_than_there_are_items() -> None:
+def test_one_report_serves_all_waiting_dequeues_but_forwards_no_more_than_there_are_items() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, three = hosts
         async with world.client(one) as client:
@@ -147,7 +147,7 @@ def test_all_who_wait_are_served_by_one_piece_of_news_and_no_more_ask_than_there
     run_dequeue_tier(story)
 
 
-def test_who_waits_is_served_at_once_by_more_than_a_head_promised() -> None:
+def test_waiting_dequeues_get_more_items_than_gossip_reported() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await two.caller.put()
@@ -166,7 +166,7 @@ def test_who_waits_is_served_at_once_by_more_than_a_head_promised() -> None:
     run_dequeue_tier(story)
 
 
-def test_an_item_that_comes_here_while_another_host_is_asked_is_delivered_and_the_other_released() -> None:
+def test_local_item_is_delivered_during_a_forwarded_call_and_the_peer_s_item_is_released() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await two.caller.put()
@@ -186,7 +186,7 @@ def test_an_item_that_comes_here_while_another_host_is_asked_is_delivered_and_th
     run_dequeue_tier(story)
 
 
-def test_items_of_another_host_are_released_when_those_of_this_host_came_first() -> None:
+def test_items_of_a_peer_are_released_if_local_items_came_first() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await two.caller.put()
@@ -206,7 +206,7 @@ def test_items_of_another_host_are_released_when_those_of_this_host_came_first()
     run_dequeue_tier(story)
 
 
-def test_a_hand_out_here_is_given_back_when_those_of_another_host_came_first() -> None:
+def test_local_delivery_is_released_if_items_of_a_peer_came_first() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await two.caller.put()
@@ -229,7 +229,7 @@ def test_a_hand_out_here_is_given_back_when_those_of_another_host_came_first() -
     run_dequeue_tier(story)
 
 
-def test_what_is_leased_for_a_caller_who_has_left_is_released() -> None:
+def test_items_leased_for_a_caller_that_left_are_released() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await two.caller.put()
@@ -247,7 +247,7 @@ def test_what_is_leased_for_a_caller_who_has_left_is_released() -> None:
     run_dequeue_tier(story)
 
 
-def test_who_waits_behind_a_caller_who_has_left_is_served() -> None:
+def test_dequeue_behind_a_caller_that_left_is_served() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await two.caller.put()
@@ -269,7 +269,7 @@ def test_who_waits_behind_a_caller_who_has_left_is_served() -> None:
     run_dequeue_tier(story)
 
 
-def test_a_reply_that_is_lost_is_an_unknown_outcome_and_the_item_comes_back() -> None:
+def test_lost_reply_is_an_unknown_outcome_and_the_item_becomes_ready_again() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, three = hosts
         await two.caller.put(lease_ms=3_000)
@@ -290,7 +290,7 @@ def test_a_reply_that_is_lost_is_an_unknown_outcome_and_the_item_comes_back() ->
     run_dequeue_tier(story)
 
 
-def test_a_host_that_does_not_answer_delays_a_call_by_no_more_than_its_bound() -> None:
+def test_unresponsive_peer_delays_a_call_by_at_most_the_reply_timeout() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await two.caller.put()
@@ -317,7 +317,7 @@ def test_a_host_that_does_not_answer_delays_a_call_by_no_more_than_its_bound() -
     run_dequeue_tier(story)
 
 
-def test_a_host_that_cannot_be_reached_is_as_one_that_has_nothing() -> None:
+def test_unreachable_peer_counts_as_having_no_items() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, three = hosts
         await two.caller.put(priority=1)
@@ -334,7 +334,7 @@ def test_a_host_that_cannot_be_reached_is_as_one_that_has_nothing() -> None:
     run_dequeue_tier(story)
 
 
-def test_what_was_passed_on_is_not_passed_on_again() -> None:
+def test_forwarded_call_is_not_forwarded_again() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, three = hosts
         await three.caller.put()
@@ -348,7 +348,7 @@ def test_what_was_passed_on_is_not_passed_on_again() -> None:
     run_dequeue_tier(story)
 
 
-def test_topics_of_one_call_take_turns_in_choosing_its_host() -> None:
+def test_topics_of_one_call_rotate_in_choosing_its_host() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await one.caller.put("near", count=6, priority=0)
@@ -361,7 +361,7 @@ def test_topics_of_one_call_take_turns_in_choosing_its_host() -> None:
     run_dequeue_tier(story)
 
 
-def test_only_the_topics_that_are_better_there_are_asked_for_elsewhere() -> None:
+def test_only_topics_with_better_items_at_the_peer_are_forwarded() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await one.caller.put("a", priority=1)
@@ -375,7 +375,7 @@ def test_only_the_topics_that_are_better_there_are_asked_for_elsewhere() -> None
     run_dequeue_tier(story)
 
 
-def test_nothing_of_a_paused_topic_is_asked_for_until_it_is_resumed() -> None:
+def test_paused_topic_is_not_forwarded_until_it_is_resumed() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await two.caller.put()
@@ -392,7 +392,7 @@ def test_nothing_of_a_paused_topic_is_asked_for_until_it_is_resumed() -> None:
     run_dequeue_tier(story)
 
 
-def test_a_reply_tells_where_the_best_is_left() -> None:
+def test_reply_says_which_hosts_have_the_best_remaining_items() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await one.caller.put(count=2, priority=4)
@@ -416,7 +416,7 @@ def test_a_reply_tells_where_the_best_is_left() -> None:
     run_dequeue_tier(story)
 
 
-def test_a_host_that_is_alone_tells_nothing_of_others() -> None:
+def test_host_without_peers_reports_no_peers() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         [one] = hosts
         await one.caller.put(count=2)
@@ -426,7 +426,7 @@ def test_a_host_that_is_alone_tells_nothing_of_others() -> None:
     run_dequeue_tier(story, hosts=1)
 
 
-def test_a_wrong_call_is_told_so_by_the_host_that_was_asked() -> None:
+def test_malformed_call_is_refused_by_the_called_host() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await two.caller.put()
@@ -445,7 +445,7 @@ def test_a_wrong_call_is_told_so_by_the_host_that_was_asked() -> None:
     run_dequeue_tier(story)
 
 
-def test_the_time_that_a_call_was_elsewhere_is_part_of_its_wait() -> None:
+def test_time_of_a_forwarded_call_is_part_of_its_wait() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await two.caller.put()
@@ -463,7 +463,7 @@ def test_the_time_that_a_call_was_elsewhere_is_part_of_its_wait() -> None:
     run_dequeue_tier(story)
 
 
-def test_a_host_that_stops_answers_who_waits_though_another_is_asked_for_him() -> None:
+def test_stopping_host_answers_waiting_dequeues_that_are_being_forwarded() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await two.caller.put()

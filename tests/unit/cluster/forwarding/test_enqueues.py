@@ -51,7 +51,7 @@ def each_item(error: errors.FoqsError) -> Callable[[EnqueueTierHost], None]:
 
 
 @pytest.mark.parametrize("refuse", [all_of_it(FULL), all_of_it(OPEN), each_item(FULL), each_item(OPEN)])
-def test_what_a_host_has_no_room_for_is_taken_by_another(refuse: Callable[[EnqueueTierHost], None]) -> None:
+def test_item_that_a_host_refuses_is_accepted_by_another(refuse: Callable[[EnqueueTierHost], None]) -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         refuse(alpha)
@@ -63,7 +63,7 @@ def test_what_a_host_has_no_room_for_is_taken_by_another(refuse: Callable[[Enque
     in_tier(story)
 
 
-def test_what_a_host_takes_itself_goes_to_nobody_else() -> None:
+def test_locally_accepted_item_is_not_forwarded() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         await send(await tier.client(alpha), Item("t", b"1"), Item("t", b"2", idempotency_key="k"))
@@ -72,7 +72,7 @@ def test_what_a_host_takes_itself_goes_to_nobody_else() -> None:
     in_tier(story)
 
 
-def test_what_was_written_or_may_be_is_not_passed_on() -> None:
+def test_item_that_may_be_written_is_not_forwarded() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         each_item(errors.UnknownOutcome("who knows"))(alpha)
@@ -84,7 +84,7 @@ def test_what_was_written_or_may_be_is_not_passed_on() -> None:
 
 
 @pytest.mark.parametrize("error", [errors.RateLimited("slow down"), errors.LimitExceeded("too many")])
-def test_what_a_namespace_may_not_enqueue_is_not_passed_on(error: errors.FoqsError) -> None:
+def test_item_refused_by_namespace_limits_is_not_forwarded(error: errors.FoqsError) -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         all_of_it(error)(alpha)
@@ -95,7 +95,7 @@ def test_what_a_namespace_may_not_enqueue_is_not_passed_on(error: errors.FoqsErr
     in_tier(story)
 
 
-def test_an_item_with_a_key_reaches_the_owner_of_its_slot_wherever_it_enters() -> None:
+def test_keyed_item_reaches_the_owner_of_its_slot_from_any_host() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
         tier.owners["k"] = ("beta", PORT)
@@ -125,7 +125,7 @@ def test_a_mixed_batch_is_split_and_answered_in_order() -> None:
     in_tier(story)
 
 
-def test_what_a_peer_finds_wrong_is_named_by_its_place_in_the_call() -> None:
+def test_peer_error_names_the_item_by_its_place_in_the_call() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         tier.owners["k"] = ("beta", PORT)
@@ -138,7 +138,7 @@ def test_what_a_peer_finds_wrong_is_named_by_its_place_in_the_call() -> None:
     in_tier(story)
 
 
-def test_the_owner_of_a_slot_says_itself_why_it_does_not_take_an_item() -> None:
+def test_refusal_of_a_slot_owner_is_returned() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         tier.owners["k"] = ("beta", PORT)
@@ -151,7 +151,7 @@ def test_the_owner_of_a_slot_says_itself_why_it_does_not_take_an_item() -> None:
     in_tier(story)
 
 
-def test_who_is_said_to_own_a_slot_and_is_not_there_gets_nothing() -> None:
+def test_keyed_item_is_not_forwarded_to_an_unknown_owner() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         tier.owners["k"] = ("delta", PORT)
@@ -164,7 +164,7 @@ def test_who_is_said_to_own_a_slot_and_is_not_there_gets_nothing() -> None:
     in_tier(story)
 
 
-def test_an_item_with_a_key_goes_to_nobody_who_does_not_hold_its_slot() -> None:
+def test_keyed_item_is_forwarded_only_to_the_owner_of_its_slot() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         all_of_it(FULL)(alpha)
@@ -178,7 +178,7 @@ def test_an_item_with_a_key_goes_to_nobody_who_does_not_hold_its_slot() -> None:
     in_tier(story)
 
 
-def test_a_peer_that_cannot_be_reached_is_passed_over_for_the_next(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreachable_peer_is_skipped_for_the_next(caplog: pytest.LogCaptureFixture) -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha = await tier.host("alpha")
         await tier.host("beta", listens=False)
@@ -196,7 +196,7 @@ def test_a_peer_that_cannot_be_reached_is_passed_over_for_the_next(caplog: pytes
     ]
 
 
-def test_where_no_peer_is_reached_this_host_s_own_refusal_is_the_answer() -> None:
+def test_local_refusal_is_returned_if_no_peer_is_reached() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha = await tier.host("alpha")
         await tier.host("beta", listens=False)
@@ -214,7 +214,7 @@ def test_where_no_peer_is_reached_this_host_s_own_refusal_is_the_answer() -> Non
 
 
 @pytest.mark.parametrize("refuse", [all_of_it(FULL), all_of_it(OPEN), each_item(FULL), each_item(OPEN)])
-def test_what_the_first_peer_refuses_is_taken_by_a_third_host(refuse: Callable[[EnqueueTierHost], None]) -> None:
+def test_item_that_the_first_peer_refuses_is_accepted_by_the_next(refuse: Callable[[EnqueueTierHost], None]) -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
         all_of_it(FULL)(alpha)
@@ -230,7 +230,7 @@ def test_what_the_first_peer_refuses_is_taken_by_a_third_host(refuse: Callable[[
     in_tier(story)
 
 
-def test_only_the_items_that_a_peer_refuses_go_to_a_third_host() -> None:
+def test_only_refused_items_are_sent_to_the_next_peer() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
         all_of_it(FULL)(alpha)
@@ -244,7 +244,7 @@ def test_only_the_items_that_a_peer_refuses_go_to_a_third_host() -> None:
     in_tier(story)
 
 
-def test_where_all_peers_refuse_each_is_asked_once_and_left_alone_for_a_while() -> None:
+def test_peers_that_refuse_are_asked_once_and_then_skipped_for_a_while() -> None:
     async def story(tier: EnqueueTier) -> None:
         hosts = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
         all_of_it(FULL)(hosts[0])
@@ -263,7 +263,7 @@ def test_where_all_peers_refuse_each_is_asked_once_and_left_alone_for_a_while() 
     in_tier(story)
 
 
-def test_what_was_passed_on_and_not_answered_is_unknown_and_goes_to_nobody_else() -> None:
+def test_forwarded_item_without_a_reply_is_unknown_and_not_sent_again() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
         all_of_it(FULL)(alpha)
@@ -276,7 +276,7 @@ def test_what_was_passed_on_and_not_answered_is_unknown_and_goes_to_nobody_else(
     in_tier(story)
 
 
-def test_the_keyed_retry_of_a_client_ends_what_was_unknown() -> None:
+def test_keyed_retry_of_a_client_resolves_an_unknown_outcome() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         tier.owners["k"] = ("beta", PORT)
@@ -292,7 +292,7 @@ def test_the_keyed_retry_of_a_client_ends_what_was_unknown() -> None:
     in_tier(story)
 
 
-def test_an_item_that_a_peer_does_not_name_may_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_item_missing_in_a_peer_s_reply_has_an_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         all_of_it(FULL)(alpha)
@@ -312,7 +312,7 @@ def test_an_item_that_a_peer_does_not_name_may_be_written(monkeypatch: pytest.Mo
     in_tier(story)
 
 
-def test_what_was_passed_on_is_not_passed_on_again() -> None:
+def test_forwarded_call_is_not_forwarded_again() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
         tier.owners["k"] = ("beta", PORT)
@@ -334,7 +334,7 @@ def test_what_was_passed_on_is_not_passed_on_again() -> None:
     in_tier(story)
 
 
-def test_nobody_but_an_administrator_may_say_that_a_call_was_passed_on() -> None:
+def test_only_an_administrator_may_mark_a_call_as_forwarded() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         all_of_it(FULL)(alpha)
@@ -354,7 +354,7 @@ def test_nobody_but_an_administrator_may_say_that_a_call_was_passed_on() -> None
 
 
 @pytest.mark.parametrize("token", [principals.token(principals.PRODUCER), "a wrong one"])
-def test_a_host_that_others_do_not_know_passes_nothing_on_and_says_so(
+def test_host_that_peers_do_not_accept_forwards_nothing_and_logs_it(
     token: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(tier: EnqueueTier) -> None:
@@ -380,7 +380,7 @@ def test_a_host_that_others_do_not_know_passes_nothing_on_and_says_so(
     assert token not in caplog.text
 
 
-def test_who_comes_to_know_a_host_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_peer_that_accepts_this_host_later_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "foqs.cluster.peers")
 
     async def story(tier: EnqueueTier) -> None:
@@ -399,7 +399,7 @@ def test_who_comes_to_know_a_host_is_asked_again(caplog: pytest.LogCaptureFixtur
     assert [each.partition(":")[0] for each in said] == ["peer beta cannot be called", "peer beta answers again"]
 
 
-def test_when_the_caller_leaves_what_was_passed_on_may_be_written() -> None:
+def test_forwarded_items_may_be_written_after_the_caller_left() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         all_of_it(FULL)(alpha)
@@ -418,7 +418,7 @@ def test_when_the_caller_leaves_what_was_passed_on_may_be_written() -> None:
     in_tier(story)
 
 
-def test_a_call_that_is_passed_on_ends_by_its_deadline() -> None:
+def test_forwarded_call_ends_by_its_deadline() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         all_of_it(FULL)(alpha)
@@ -435,7 +435,7 @@ def test_a_call_that_is_passed_on_ends_by_its_deadline() -> None:
     in_tier(story)
 
 
-def test_without_time_nothing_is_passed_on() -> None:
+def test_call_without_remaining_time_is_not_forwarded() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         all_of_it(FULL)(alpha)
@@ -449,7 +449,7 @@ def test_without_time_nothing_is_passed_on() -> None:
     in_tier(story)
 
 
-def test_a_host_that_knows_no_other_answers_by_itself() -> None:
+def test_host_without_peers_serves_the_call_alone() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha = await tier.host("alpha")
         all_of_it(FULL)(alpha)
@@ -459,7 +459,7 @@ def test_a_host_that_knows_no_other_answers_by_itself() -> None:
     in_tier(story)
 
 
-def test_items_without_a_key_go_where_there_is_room_when_their_shard_was_lost() -> None:
+def test_unkeyed_items_of_a_lost_shard_are_forwarded() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
         each_item(errors.NotOwner("lost", owner=("beta", PORT)))(alpha)

@@ -37,13 +37,13 @@ def test_items_are_in_order_over_hosts_and_equal_ones_by_shard() -> None:
     assert page.next_cursor is None
 
 
-def test_nothing_is_shown_beyond_what_a_host_may_have_more_of() -> None:
+def test_page_ends_where_a_host_may_have_more_items() -> None:
     page = merge_pages([page_of([(1, 2), (3, 2)], (3, 2)), page_of([(2, 1), (4, 1)])], peek_order, 10, BYTES_MAX)
     assert ids(page) == ["2-1", "1-2", "2-3"]
     assert page.next_cursor == format_cursor(pack_order_key(*AT, 3), 2)
 
 
-def test_a_host_that_found_nothing_yet_ends_the_page_where_it_stands() -> None:
+def test_empty_page_of_a_host_ends_the_page_at_its_cursor() -> None:
     page = merge_pages([page_of([], (3, 2)), page_of([(2, 1), (4, 1)])], peek_order, 10, BYTES_MAX)
     assert ids(page) == ["1-2"]
     assert page.next_cursor == format_cursor(pack_order_key(*AT, 3), 2)
@@ -56,7 +56,7 @@ def test_a_page_has_at_most_as_many_items_as_were_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("bytes_max", "items"), [(1, 1), (3_000, 1), (4_100, 2), (10_000, 3)])
-def test_a_page_is_bounded_in_bytes_and_never_empty_for_that(bytes_max: int, items: int) -> None:
+def test_page_is_limited_in_bytes_but_has_at_least_one_item(bytes_max: int, items: int) -> None:
     payload = b"x" * 1_000
     page = merge_pages([page_of([(1, 1), (2, 1), (3, 1)], None, payload)], peek_order, 10, bytes_max)
     assert len(page.items) == items

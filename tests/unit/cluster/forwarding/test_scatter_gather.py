@@ -88,7 +88,7 @@ def test_every_host_counts_the_items_of_all() -> None:
     run_rpc_tier(story)
 
 
-def test_every_host_tells_what_a_namespace_uses_and_counts_a_topic_of_several_hosts_once() -> None:
+def test_every_host_reports_usage_and_counts_a_topic_of_several_hosts_once() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()
         for topic in ("a", "b"):
@@ -129,7 +129,7 @@ def test_each_shard_is_asked_about_once() -> None:
 # --------------------------------------------------------------------- pages
 
 
-def test_a_look_shows_the_items_of_all_hosts_in_order_whichever_host_is_asked_for_a_page() -> None:
+def test_peek_shows_items_of_all_hosts_in_order_from_any_host() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()
         # Of equal priority and time, so that only numbers and shards tell them apart.
@@ -146,7 +146,7 @@ def test_a_look_shows_the_items_of_all_hosts_in_order_whichever_host_is_asked_fo
     run_rpc_tier(story)
 
 
-def test_a_look_with_payloads_is_bounded_in_bytes_and_leaves_nothing_out() -> None:
+def test_peek_with_payloads_is_limited_in_bytes_and_skips_nothing() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()
         ids = await world.put(hosts, payload=b"x" * 5_000)
@@ -160,7 +160,7 @@ def test_a_look_with_payloads_is_bounded_in_bytes_and_leaves_nothing_out() -> No
     run_rpc_tier(story, page_bytes_max=20_000)
 
 
-def test_pages_go_on_while_shards_move() -> None:
+def test_pages_continue_while_shards_move() -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, three = hosts = await world.three()
         ids = await world.put(hosts, count=2)
@@ -196,7 +196,7 @@ def test_dead_items_of_all_hosts_are_listed_by_shard_and_topic() -> None:
     run_rpc_tier(story)
 
 
-def test_a_page_that_no_host_ever_gave_is_refused() -> None:
+def test_invalid_cursor_is_refused() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()
         for method, request in (
@@ -233,7 +233,7 @@ def test_items_of_all_hosts_are_changed_by_filter_each_once() -> None:
     run_rpc_tier(story)
 
 
-def test_a_page_of_changes_goes_on_where_its_shard_has_gone() -> None:
+def test_bulk_change_continues_after_its_shard_moved() -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, three = hosts = await world.three()
         await world.put(hosts, count=2)
@@ -274,7 +274,7 @@ def test_a_purge_at_one_host_purges_the_topic_at_all() -> None:
 # ------------------------------------------------------------ never in part
 
 
-def test_while_a_shard_has_no_owner_nothing_is_told_and_nothing_is_purged() -> None:
+def test_call_fails_and_purges_nothing_while_a_shard_has_no_owner() -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = hosts = await world.three()
         ids = await world.put(hosts)
@@ -292,7 +292,7 @@ def test_while_a_shard_has_no_owner_nothing_is_told_and_nothing_is_purged() -> N
     run_rpc_tier(story)
 
 
-def test_a_host_that_cannot_be_asked_is_named() -> None:
+def test_unreachable_host_is_named_in_the_error() -> None:
     async def story(world: RpcTierWorld) -> None:
         one, _, _ = hosts = await world.three()
         ids = await world.put(hosts)
@@ -326,7 +326,7 @@ async def _refuse(*args: Any) -> int:
     raise Unavailable("not now")
 
 
-def test_a_host_that_goes_on_refusing_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_that_keeps_refusing_is_named_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = await world.three()
         monkeypatch.setattr(two.engine.queue, "count_matching", _refuse)
@@ -336,7 +336,7 @@ def test_a_host_that_goes_on_refusing_is_named_with_its_reason(monkeypatch: pyte
     run_rpc_tier(story)
 
 
-def test_who_refuses_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_that_refuses_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = hosts = await world.three()
         ids = await world.put(hosts)
@@ -355,7 +355,7 @@ def test_who_refuses_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch
     run_rpc_tier(story)
 
 
-def test_a_stale_map_is_no_partial_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_routing_table_gives_no_partial_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, three = hosts = await world.three()
         ids = await world.put(hosts)
@@ -372,7 +372,7 @@ def test_a_stale_map_is_no_partial_answer(monkeypatch: pytest.MonkeyPatch) -> No
     run_rpc_tier(story)
 
 
-def test_a_purge_waits_for_a_shard_that_its_host_has_not_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_waits_for_a_shard_that_its_host_does_not_know_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: RpcTierWorld) -> None:
         one, _, _ = hosts = await world.three()
         ids = await world.put(hosts)
@@ -401,7 +401,7 @@ def test_a_purge_is_refused_while_the_list_of_shards_cannot_be_read() -> None:
     run_rpc_tier(story)
 
 
-def test_what_is_wrong_with_a_call_is_told_at_once() -> None:
+def test_malformed_call_fails_at_once() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()
         before_s = world.loop.time()

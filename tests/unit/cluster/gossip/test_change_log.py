@@ -81,7 +81,7 @@ EVENTS = st.one_of(
 
 
 @given(st.lists(EVENTS, min_size=10, max_size=60), st.integers(0, 2**32), st.integers(1, 3), st.integers(0, 4))
-def test_who_has_heard_all_pages_knows_exactly_what_there_is(
+def test_reader_of_all_pages_knows_exactly_the_existing_topics(
     events: list[tuple[Any, ...]], seed: int, topics_max: int, gone_max: int
 ) -> None:
     host, asked, summaries = Host(Random(seed), gone_max), peer(), GossipView(100)
@@ -113,7 +113,7 @@ def test_who_has_heard_all_pages_knows_exactly_what_there_is(
     assert ask().topics == []
 
 
-def test_only_what_changed_is_told_again() -> None:
+def test_only_changed_topics_are_reported_again() -> None:
     host = Host(Random(1))
     for name in "abcdef":
         host.set(("n", name), 1)
@@ -125,13 +125,13 @@ def test_only_what_changed_is_told_again() -> None:
     assert not reply.full
 
 
-def test_a_topic_that_came_and_went_unseen_is_told_to_nobody() -> None:
+def test_topic_deleted_before_it_was_reported_is_not_reported() -> None:
     journal = ChangeLog(7, 10)
     journal.record(("n", "a"), exists=False)
     assert journal.changes_since(7, None, 10).topics == []
 
 
-def test_a_version_of_an_earlier_run_is_not_taken_for_an_own() -> None:
+def test_version_of_an_earlier_run_is_unknown() -> None:
     rng = Random(3)
     host = Host(rng)
     host.set(("n", "a"), 1)
@@ -145,7 +145,7 @@ def test_a_version_of_an_earlier_run_is_not_taken_for_an_own() -> None:
     assert len(reply.topics) == 6
 
 
-def test_who_missed_a_topic_that_is_forgotten_to_be_gone_is_told_everything() -> None:
+def test_reader_that_missed_a_forgotten_deletion_gets_a_full_listing() -> None:
     host = Host(Random(1), gone_max=1)
     for name in "abc":
         host.set(("n", name), 1)
@@ -158,7 +158,7 @@ def test_who_missed_a_topic_that_is_forgotten_to_be_gone_is_told_everything() ->
     assert not host.answer(later, 100).full
 
 
-def test_telling_everything_ends_though_more_has_gone_than_is_remembered() -> None:
+def test_full_listing_ends_even_if_deletions_are_forgotten() -> None:
     host, asked, summaries = Host(Random(1), gone_max=1), peer(), GossipView(100)
     for name in "abc":
         host.set(("n", name), 1)
@@ -175,7 +175,7 @@ def test_telling_everything_ends_though_more_has_gone_than_is_remembered() -> No
     assert not host.answer(summaries.version(asked), 1).full
 
 
-def test_what_was_told_and_went_and_was_forgotten_before_all_was_told_is_made_good() -> None:
+def test_deletion_forgotten_during_a_full_listing_restarts_the_listing() -> None:
     host, asked, summaries = Host(Random(1), gone_max=0), peer(), GossipView(100)
     for name in "abc":
         host.set(("n", name), 1)
@@ -193,7 +193,7 @@ def test_what_was_told_and_went_and_was_forgotten_before_all_was_told_is_made_go
     assert not host.answer(summaries.version(asked), 2).full
 
 
-def test_while_everything_is_told_those_that_were_gone_before_are_not() -> None:
+def test_full_listing_has_no_topics_deleted_before_it() -> None:
     journal = ChangeLog(7, 10)
     for name in "abc":
         journal.record(("n", name), exists=True)
@@ -206,7 +206,7 @@ def test_while_everything_is_told_those_that_were_gone_before_are_not() -> None:
     assert (rest.is_full, rest.has_more) == (False, False)
 
 
-def test_a_journal_keeps_what_is_there_and_not_what_happened() -> None:
+def test_change_log_size_follows_the_topics_not_the_changes() -> None:
     journal = ChangeLog(0, 100)
     for n in range(50_000):
         journal.record(("n", str(n % 10)), exists=True)
@@ -241,7 +241,7 @@ def test_the_best_hosts_come_first_and_one_that_does_not_know_its_best_comes_las
     assert len(summaries) == 2
 
 
-def test_news_are_topics_that_had_none_or_worse_or_fewer() -> None:
+def test_listener_gets_topics_with_more_or_better_items() -> None:
     news: list[TopicName] = []
     one, summaries = peer(), GossipView(100)
     summaries.on_items_available = news.extend
@@ -262,7 +262,7 @@ def test_news_are_topics_that_had_none_or_worse_or_fewer() -> None:
     assert told(ready("a", 1, 9), ready("b", 1, 9), whole=True) == []
 
 
-def test_what_a_reply_said_stands_until_the_host_tells_anew() -> None:
+def test_update_from_a_reply_holds_until_the_next_report() -> None:
     one, summaries = peer(), GossipView(100)
     summaries.apply_reply(one, reply(ready("a", 5, 1, 100), whole=True), 1.0)
     summaries.update_topic(one, ("n", "a"), 3, 4)
@@ -277,7 +277,7 @@ def test_what_a_reply_said_stands_until_the_host_tells_anew() -> None:
     assert (head.best_priority, head.ready) == (2, 2)
 
 
-def test_what_a_host_told_before_stays_while_it_tells_everything_anew() -> None:
+def test_earlier_report_stays_during_a_full_listing() -> None:
     one, summaries = peer(), GossipView(100)
     summaries.apply_reply(one, reply(ready("a", 1), ready("b", 1), ready("c", 1), whole=True), 1.0)
     summaries.apply_reply(one, reply(ready("c", 2), whole=True, more=True), 2.0)
@@ -287,7 +287,7 @@ def test_what_a_host_told_before_stays_while_it_tells_everything_anew() -> None:
     assert summaries.topic_stats(("n", "b")) == [PeerTopicStats(2, 0, 0, 0, 0, None, False)]
 
 
-def test_a_host_is_not_known_before_its_last_page() -> None:
+def test_view_of_a_host_is_incomplete_before_its_last_page() -> None:
     one, summaries = peer(), GossipView(100)
     others = {one.nonce: one}
     assert not summaries.is_complete(others)
@@ -300,7 +300,7 @@ def test_a_host_is_not_known_before_its_last_page() -> None:
     assert summaries.complete_as_of_s(one) == 2.0
 
 
-def test_what_changed_after_a_host_was_asked_is_not_taken_for_told_by_the_rest_of_its_answer() -> None:
+def test_continuation_pages_do_not_advance_the_time_of_the_view() -> None:
     one, summaries = peer(), GossipView(100)
     summaries.apply_reply(one, reply(ready("a", 1), whole=True), 1.0)
     summaries.apply_reply(one, reply(ready("a", 2), more=True), 2.0)
@@ -311,7 +311,7 @@ def test_what_changed_after_a_host_was_asked_is_not_taken_for_told_by_the_rest_o
     assert [head.as_of_s for head in summaries.best_peers(("n", "c"))] == [2.0]
 
 
-def test_topics_beyond_the_limit_are_left_out_said_to_be_and_asked_for_when_there_is_room() -> None:
+def test_topics_beyond_the_limit_are_left_out_and_requested_when_there_is_room() -> None:
     one, two = peer("one"), peer("two")
     summaries = GossipView(10)
     summaries.apply_reply(one, reply(*(ready(str(n), 1) for n in range(8)), whole=True, version=5), 1.0)

@@ -74,7 +74,7 @@ def test_a_topic_that_is_empty_everywhere_is_listed_nowhere() -> None:
     run_gossip_world(story)
 
 
-def test_a_topic_that_comes_and_goes_between_two_looks_is_believed_by_nobody_to_be_there() -> None:
+def test_topic_that_exists_only_between_two_refreshes_is_not_listed() -> None:
     async def story(world: GossipWorld) -> None:
         host, _, _ = await world.three()
         local = host.gossip.local_topics
@@ -108,7 +108,7 @@ def test_a_topic_that_comes_and_goes_between_two_looks_is_believed_by_nobody_to_
     run_gossip_world(story)
 
 
-def test_a_shard_that_moves_takes_its_topics_along() -> None:
+def test_topics_move_with_their_shard() -> None:
     async def story(world: GossipWorld) -> None:
         one, two, three = await world.three()
         for n in range(20):
@@ -145,7 +145,7 @@ def test_a_shard_that_moves_between_hosts_that_stay_is_counted_once() -> None:
     run_gossip_world(story)
 
 
-def test_a_purged_topic_is_listed_no_more() -> None:
+def test_purged_topic_is_not_listed() -> None:
     async def story(world: GossipWorld) -> None:
         one, two, _ = await world.three()
         await two.caller.put("a", 4)
@@ -191,7 +191,7 @@ def test_a_list_that_may_lack_topics_says_so(ends: str) -> None:
     run_gossip_world(story, shards=1)
 
 
-def test_what_a_dead_host_had_is_said_to_be_missing_until_others_serve_it() -> None:
+def test_counts_lag_until_the_shards_of_a_dead_host_are_served_again() -> None:
     async def story(world: GossipWorld) -> None:
         one, two, three = await world.three()
         await one.caller.put("mine")
@@ -223,7 +223,7 @@ def test_what_a_dead_host_had_is_said_to_be_missing_until_others_serve_it() -> N
     run_gossip_world(story, shards=3)
 
 
-def test_a_host_that_does_not_answer_keeps_its_last_word() -> None:
+def test_last_report_of_an_unresponsive_host_stays() -> None:
     async def story(world: GossipWorld) -> None:
         one, two, _ = await world.three()
         await two.caller.put("a", 2)
@@ -247,7 +247,7 @@ def test_a_host_that_does_not_answer_keeps_its_last_word() -> None:
     run_gossip_world(story)
 
 
-def test_a_host_that_comes_late_is_told_everything_however_much_went_before() -> None:
+def test_late_host_gets_a_full_listing() -> None:
     async def story(world: GossipWorld) -> None:
         one = await world.host("one")
         await world.wait_until_settled(one)
@@ -271,7 +271,7 @@ def test_a_host_that_comes_late_is_told_everything_however_much_went_before() ->
     run_gossip_world(story, shards=1, settings=changed(SETTINGS, gossip_page_topics_max=2, topic_tombstones_max=1))
 
 
-def test_news_come_within_two_periods_and_once() -> None:
+def test_changes_are_reported_once_within_two_intervals() -> None:
     async def story(world: GossipWorld) -> None:
         one, two, _ = await world.three()
         news: list[TopicName] = []
@@ -290,7 +290,7 @@ def test_news_come_within_two_periods_and_once() -> None:
     run_gossip_world(story)
 
 
-def test_items_that_come_back_are_told_of() -> None:
+def test_items_that_become_ready_again_are_reported() -> None:
     """A lease that ends, a nack, a release, and what a hand-out that nobody collects gives back."""
 
     async def story(world: GossipWorld) -> None:
@@ -322,7 +322,7 @@ def test_items_that_come_back_are_told_of() -> None:
     run_gossip_world(story)
 
 
-def test_after_a_takeover_it_is_told_how_many_items_there_are_and_the_best_when_somebody_has_asked_for_it() -> None:
+def test_new_owner_reports_counts_at_once_and_the_best_priority_once_it_was_read() -> None:
     async def story(world: GossipWorld) -> None:
         one, two, three = await world.three()
         await two.caller.put("a", 3, priority=4)
@@ -350,7 +350,7 @@ def holds(host: GossipHost, topic: str) -> bool:
     return any(shard.memory.has_topic(("default", topic)) for shard in host.engine.shards.values())
 
 
-def test_topics_whose_items_are_not_counted_yet_are_told_of_and_said_to_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncounted_topics_are_reported_with_lagging_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: GossipWorld) -> None:
         one, two, three = await world.three()
         await two.caller.put("a", 3)
@@ -403,7 +403,7 @@ def test_idle_topics_cost_nothing_however_many_they_are() -> None:
     run_gossip_world(story, settings=changed(SETTINGS, gossip_page_topics_max=500))
 
 
-def test_topics_that_change_all_the_time_are_looked_at_and_told_once_a_second_to_each_host_that_asks() -> None:
+def test_busy_topics_are_refreshed_and_reported_once_per_interval() -> None:
     """More of them than one answer holds: an answer's rest is not what has changed meanwhile."""
 
     async def story(world: GossipWorld) -> None:
@@ -438,7 +438,7 @@ def test_a_host_without_peers_forgets_what_has_changed() -> None:
     run_gossip_world(story)
 
 
-def test_a_host_without_shards_lists_what_others_told_and_one_that_knows_of_nothing_says_so() -> None:
+def test_host_without_shards_lists_reported_topics_and_fails_without_reports() -> None:
     async def story(world: GossipWorld) -> None:
         one = await world.host("one")
         await world.wait_until_settled(one)

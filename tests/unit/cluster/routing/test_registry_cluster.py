@@ -58,7 +58,7 @@ def by_number(routing: RoutingTable) -> dict[int, ShardView]:
 # ------------------------------------------------------------------------ telling
 
 
-def test_hosts_are_told_by_name_with_what_they_should_own() -> None:
+def test_hosts_are_listed_by_name_with_their_planned_shards() -> None:
     first, second = cluster(VIEW).routing().hosts
     assert (first.name, first.address, first.shard_count, first.capacity, first.drained, first.version) == (
         "host1", ("10.0.0.1", 7411), 2, 2, False, "9",
@@ -73,7 +73,7 @@ def test_hosts_are_told_by_name_with_what_they_should_own() -> None:
     assert (second.drained, second.leaving, second.version) == (True, True, "")
 
 
-def test_a_shard_is_as_far_as_its_owner_says_of_the_epoch_that_was_issued() -> None:
+def test_state_of_a_shard_is_what_its_owner_reports_for_the_issued_epoch() -> None:
     shards = by_number(cluster(VIEW, STATUSES).routing())
     served = shards[0]
     assert (served.owner, served.owner_name, served.epoch, served.state) == (("10.0.0.1", 7411), "host1", 5, "owned")
@@ -90,7 +90,7 @@ def test_a_shard_whose_host_is_gone_has_no_address() -> None:
     assert "host3 is gone" in (gone.reason or "")
 
 
-def test_a_shard_of_nobody_says_why_and_keeps_its_last_epoch() -> None:
+def test_shard_without_an_owner_has_a_reason_and_keeps_its_last_epoch() -> None:
     shards = by_number(cluster(VIEW).routing())
     assert (shards[4].state, shards[4].epoch, shards[4].owner) == ("free", 9, None)
     assert shards[4].reason == "the planner will assign it to a host soon"
@@ -100,7 +100,7 @@ def test_a_shard_of_nobody_says_why_and_keeps_its_last_epoch() -> None:
     assert "no host of tier default" in (by_number(cluster(replace(VIEW, layout=drained)).routing())[4].reason or "")
 
 
-def test_two_hosts_with_the_same_reading_tell_the_same_version() -> None:
+def test_hosts_with_the_same_reading_report_the_same_version() -> None:
     mine = cluster(VIEW, STATUSES).routing()
     others = cluster(replace(VIEW, members=[MINE, OTHER]), [ShardStatus(2, "owned", 7, 99, "busy")], "n2").routing()
     assert mine.version == others.version
