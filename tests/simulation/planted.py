@@ -1,8 +1,7 @@
-"""Bugs to plant, to show that the simulation would find them.
+"""Bugs to plant, which show that the simulation would find them.
 
-Each is the mistake that a rule of the design prevents, made in one place, and
-names the invariants by which it may show. Every invariant that the simulation can
-show is named by one of them at least.
+Each bug breaks one rule of the design in one place, and names the invariants that
+it may violate. Every invariant that the simulation can check has at least one bug.
 """
 
 from __future__ import annotations
@@ -69,13 +68,13 @@ def no_fence() -> None:
 
 
 def token_ignored() -> None:
-    """Whoever acks, acks."""
+    """An ack is accepted with any token."""
     for state in State:
         _rule(EventKind.ACK, state, lambda event, row, moment: Transition(Effect.DELETED))
 
 
 def answered_before_commit() -> None:
-    """The caller hears of success when the flush is sent, not when it is committed."""
+    """The caller gets success when the flush is sent, not when it is committed."""
 
     async def commit(self: memory_store.MemoryStore, fence: Fence, writes: Any) -> None:
         self._committing_connection = self._connection
@@ -91,16 +90,16 @@ def answered_before_commit() -> None:
 
 
 def lease_cut_short() -> None:
-    """The slack for clocks that differ is taken off the lease instead of being put on."""
+    """A lease ends after half of its time."""
 
-    def lease_end(lease_ms: int, now_ms: int, lift_ms: int) -> int:
-        return max(lift_ms, now_ms + lease_ms // 2)
+    def lease_end(lease_ms: int, now_ms: int, due_ms_min: int) -> int:
+        return max(due_ms_min, now_ms + lease_ms // 2)
 
     plant(decision, "_lease_end_ms", lease_end)
 
 
 def rerun_without_reading() -> None:
-    """After a lost connection the flush is simply run again, whatever the owner row says."""
+    """After a lost connection the flush runs again, whatever the owner row says."""
 
     async def resolve(self: Writer, fence: Fence, reason: str) -> CommitOutcome:
         while True:
@@ -118,7 +117,7 @@ def rerun_without_reading() -> None:
 
 
 def reads_trusted() -> None:
-    """A refill and a load take what they read, whatever was written meanwhile."""
+    """A refill and a prefetch keep all that they read, even if it was written meanwhile."""
 
     def end_refill(self: ReadyIndex, refill: Refill, keys: Sequence[OrderKey], complete: bool) -> None:
         refill.changes.clear()
@@ -134,22 +133,22 @@ def reads_trusted() -> None:
     RowCache.finish_prefetch = end_load  # type: ignore[method-assign]
 
 
-def claim_before_commit() -> None:
-    """Who was claimed for items about to be inserted is answered when they are judged, not when they are committed."""
+def direct_delivery_before_commit() -> None:
+    """A direct delivery is complete when the flush is decided, not when it is committed."""
 
-    def judge_batch(batch: Batch, *arguments: Any) -> Decision:
+    def decide_batch(batch: Batch, *arguments: Any) -> Decision:
         decision = original(batch, *arguments)
-        for claim, rows in zip(batch.direct_deliveries, decision.directly_leased, strict=True):
-            if claim.is_open:
-                claim.complete(0, rows)
+        for delivery, rows in zip(batch.direct_deliveries, decision.directly_leased, strict=True):
+            if delivery.is_open:
+                delivery.complete(0, rows)
         return decision
 
     original = decision.decide_batch
-    plant(writer, "decide_batch", judge_batch)
+    plant(writer, "decide_batch", decide_batch)
 
 
 def keys_unwritten() -> None:
-    """A key is judged by those of its own flush alone: no row of it is written."""
+    """A key is compared only with keys of the same flush: no key is written."""
 
     def rows(keys: Mapping[str, Mapping[bytes, IdempotencyKey]]) -> list[IdempotencyKey]:
         return []
@@ -157,8 +156,8 @@ def keys_unwritten() -> None:
     plant(shard_flush, "_idempotency_key_rows", rows)
 
 
-def keys_for_ever_replaced() -> None:
-    """A key that is found is taken as if it were over."""
+def keys_always_replaced() -> None:
+    """A key that is found counts as if its window had ended."""
 
     def firsts(part: Any, moment: FlushContext, keys: Any, decision: Decision) -> list[Any]:
         over = {name: row._replace(until_ms=0) for name, row in keys.items()}
@@ -169,7 +168,7 @@ def keys_for_ever_replaced() -> None:
 
 
 def rows_of_two_shards() -> None:
-    """Rows are remembered by their number alone, which two shards give to different items."""
+    """Rows are cached by their number alone, which two shards give to different items."""
 
     def init(self: RowCache, written_budget: Any, prefetch_budget: Any, longest_payloads: Any) -> None:
         original(self, written_budget, prefetch_budget, longest_payloads)
@@ -181,18 +180,18 @@ def rows_of_two_shards() -> None:
     RowCache.__init__ = init  # type: ignore[method-assign]
 
 
-def tokens_begin_anew() -> None:
-    """The tokens of leases do not carry their epoch: after a takeover they begin at one again."""
+def tokens_without_epoch() -> None:
+    """The tokens of leases do not contain the epoch: after a takeover they start at one again."""
     Fence.token = property(lambda fence: make_number(1, fence.flush))  # type: ignore[assignment]
 
 
 def unknown_is_failure() -> None:
-    """A call whose time runs out while it is being written is told that it was withdrawn."""
+    """A call whose deadline passes while it is being written fails as if it were not written."""
     plant(work, "UnknownOutcome", DeadlineExceeded)
 
 
 def check_unlocked() -> None:
-    """After a lost connection the owner row is read without waiting for its lock: a COMMIT may be on its way."""
+    """After a lost connection the owner row is read without its lock, while a COMMIT may be in flight."""
 
     async def owner(self: memory_store.MemoryStore) -> Any:
         await self._reconnect()
@@ -202,12 +201,12 @@ def check_unlocked() -> None:
 
 
 def dead_items_deleted() -> None:
-    """An item that is out of attempts, or given up, is deleted."""
+    """An item whose attempts are used up, or that a consumer gives up, is deleted."""
     plant(life, "_to_dead", lambda row, moment, metadata=None: Transition(Effect.DELETED))
 
 
 def at_most_once_ignored() -> None:
-    """An item to be delivered at most once comes again when its lease is over."""
+    """An at-most-once item is delivered again when its lease ends."""
     decide = life.TABLE[State.LEASED, EventKind.DUE].decide
     _rule(
         EventKind.DUE,
@@ -217,7 +216,7 @@ def at_most_once_ignored() -> None:
 
 
 def attempts_unlimited() -> None:
-    """Nobody looks at the maximum of attempts."""
+    """The maximum of attempts is ignored."""
     for kind in (EventKind.DUE, EventKind.NACK):
         decide = life.TABLE[State.LEASED, kind].decide
         _rule(
@@ -228,37 +227,37 @@ def attempts_unlimited() -> None:
 
 
 def delays_ignored() -> None:
-    """A nacked item is ready at once, whatever delay was asked for."""
+    """A nacked item is ready at once, whatever its delay."""
     decide = life.TABLE[State.LEASED, EventKind.NACK].decide
     _rule(EventKind.NACK, State.LEASED, lambda event, row, moment: decide(replace(event, delay_ms=0), row, moment))
 
 
 def extensions_unwritten() -> None:
-    """An extension succeeds and changes nothing."""
+    """An extension succeeds, but changes nothing."""
     _rule(EventKind.EXTEND, State.LEASED, lambda event, row, moment: Transition(Effect.UNCHANGED))
 
 
 def unread_is_gone() -> None:
-    """An event is judged by what is remembered alone: what is not counts as gone."""
+    """An event sees only cached rows: an item that is not cached counts as gone."""
     plant(writer, "chain_finders", lambda *sources: next(find for find in sources if callable(find)))
 
 
 def namespaces_ignored() -> None:
-    """Whoever knows an id may do to it what he likes."""
+    """A client may change any item whose id it knows."""
 
-    def judge(event: Event, row: Row | None, moment: FlushContext) -> Transition:
+    def apply_event(event: Event, row: Row | None, moment: FlushContext) -> Transition:
         return life.apply_event(replace(event, namespace=None), row, moment)
 
-    plant(decision, "apply_event", judge)
+    plant(decision, "apply_event", apply_event)
 
 
 def no_refill() -> None:
-    """What did not fit into a window is never read again."""
+    """Items that did not fit into a window are never read again."""
     Shard.start_refill = lambda self, topic: None  # type: ignore[method-assign]
 
 
 def boundary_kept() -> None:
-    """A window that drops its worst keys still claims to cover them."""
+    """A window that drops its worst keys keeps its boundary, as if it still had them."""
 
     def lower(self: ReadyIndex, window: Any, keys_max: int) -> None:
         boundary = window.boundary
@@ -270,16 +269,16 @@ def boundary_kept() -> None:
 
 
 def watermark_too_early() -> None:
-    """The watermark rises although something that was due is not written."""
+    """The watermark rises although a due item is not written."""
 
-    def fell_short(self: DueTimers, retry_at_ms: int, next_due_ms: int | None, *, swept: bool) -> None:
+    def on_scan_incomplete(self: DueTimers, retry_at_ms: int, next_due_ms: int | None, *, swept: bool) -> None:
         self.on_scan_completed(retry_at_ms, next_due_ms, swept=swept)
 
-    DueTimers.on_scan_incomplete = fell_short  # type: ignore[method-assign]
+    DueTimers.on_scan_incomplete = on_scan_incomplete  # type: ignore[method-assign]
 
 
 def clock_followed_at_once() -> None:
-    """A shard's time is the database's clock, wherever that jumps."""
+    """A shard's time follows the jumps of the database's clock."""
 
     def sample(self: ShardClock, database_ms: int, requested_at_ms: int) -> None:
         self._since_ms = self._monotonic_ms()
@@ -289,7 +288,7 @@ def clock_followed_at_once() -> None:
 
 
 def offset_forgotten() -> None:
-    """A new owner's time is the database's clock, whatever the last one's was."""
+    """A new owner's time is the database's clock, whatever the time of the last owner."""
 
     def first_ms(database_ms: int, saved_ms: int, offset_ms: int, skew_ms_max: int) -> int:
         return database_ms
@@ -298,7 +297,7 @@ def offset_forgotten() -> None:
 
 
 def pages_unreported() -> None:
-    """A page of changes by filter says that it changed nothing."""
+    """A page of changes by filter reports no change."""
 
     def page(*arguments: Any) -> BulkPage:
         return replace(original(*arguments), changed=0)
@@ -316,8 +315,8 @@ def dead_uncounted() -> None:
     TopicCounts.add_initial = found_some  # type: ignore[method-assign, assignment]
 
 
-def walk_cut_short() -> None:
-    """Of a topic's items in one state, a filter finds the first alone."""
+def walk_ends_early() -> None:
+    """A filter finds only the first item of a topic in each state."""
 
     async def read(self: Walk, limit: int) -> list[Any]:
         seen = await original(self, limit)
@@ -331,7 +330,7 @@ def walk_cut_short() -> None:
 
 
 def pauses_ignored() -> None:
-    """A topic is handed out whether it is paused or not."""
+    """Items of a paused topic are delivered."""
 
     def apply(self: Namespaces, document: Document) -> frozenset[TopicName]:
         resumed = original(self, document)
@@ -343,12 +342,12 @@ def pauses_ignored() -> None:
 
 
 def limits_ignored() -> None:
-    """A namespace has the host's defaults, whatever was set."""
+    """A namespace has the defaults of the host, whatever was set."""
     Namespaces.settings_of = lambda self, name: self.default_settings  # type: ignore[method-assign]
 
 
 def purge_markers_unread() -> None:
-    """A new owner does not know what its former one had purged."""
+    """A new owner does not read the purge markers of the last owner."""
 
     def recovered(self: ShardMemory, topics: Any, key_slots: Any, purge_markers: Any) -> Iterator[None]:
         return original(self, topics, key_slots, ())
@@ -358,24 +357,24 @@ def purge_markers_unread() -> None:
 
 
 def purge_markers_ignored() -> None:
-    """What is purged can be handed out as long as its row is there."""
+    """A purged item can be delivered until its row is deleted."""
     PurgeMarkers.hide_purged = lambda self, find: find  # type: ignore[method-assign]
 
 
 def purges_fail() -> None:
-    """What a flush purges cannot be taken out of memory: the shard is taken over anew, from its rows, and nobody is harmed."""
+    """Removing purged items from memory fails: the shard is acquired again from its rows, and no caller notices."""
 
     def purged(self: ShardMemory, batch: Any, decision: Any, callbacks: Any) -> None:
-        raise RuntimeError("a bug")
+        raise RuntimeError(PLANTED_ERROR)
 
     ShardMemory._apply_purges = purged  # type: ignore[method-assign]
 
 
 def refills_fail() -> None:
-    """What a refill read cannot be taken in: the task that reads ends, and so does this ownership."""
+    """Adding the keys of a refill to the index fails: the reader's task ends, and with it the ownership."""
 
     def end_refill(self: ReadyIndex, refill: Any, keys: Any, complete: bool) -> None:
-        raise RuntimeError("a bug")
+        raise RuntimeError(PLANTED_ERROR)
 
     ReadyIndex.finish_refill = end_refill  # type: ignore[method-assign]
 
@@ -386,27 +385,29 @@ SEEDS: Final = range(16)
 
 @dataclass(slots=True, frozen=True)
 class Bug:
-    """A mistake and the invariants by which it shows: by one of them, in the first of `SEEDS` or a later one."""
+    """A bug and the invariants of which it violates one in some seed of `SEEDS`."""
 
     plant: Callable[[], None]
-    """Plants it for the rest of this process."""
+    """Plants the bug for the rest of this process."""
     shows: tuple[int, ...]
     seed_count: int = len(SEEDS)
     """How many seeds are played to show it. A rare bug needs more than `SEEDS`."""
 
 
+PLANTED_ERROR: Final = "a planted bug"
+
 BUGS: Final[Mapping[str, Bug]] = {
     "reply-before-commit": Bug(answered_before_commit, (4, 5, 8)),
-    "the-dead-vanish": Bug(dead_items_deleted, (1,)),
+    "dead-items-deleted": Bug(dead_items_deleted, (1,)),
     "rows-of-two-shards": Bug(rows_of_two_shards, (2,)),
     "keys-unwritten": Bug(keys_unwritten, (3,)),
-    "keys-replaced": Bug(keys_for_ever_replaced, (3,)),
-    "claim-before-commit": Bug(claim_before_commit, (2, 5, 8, 16)),
-    "unread-is-gone": Bug(unread_is_gone, (4,)),
+    "keys-replaced": Bug(keys_always_replaced, (3,)),
+    "direct-delivery-before-commit": Bug(direct_delivery_before_commit, (2, 5, 8, 16)),
+    "uncached-items-gone": Bug(unread_is_gone, (4,)),
     "lease-cut-short": Bug(lease_cut_short, (5,)),
     "extensions-unwritten": Bug(extensions_unwritten, (5,)),
     "token-ignored": Bug(token_ignored, (6,)),
-    "tokens-begin-anew": Bug(tokens_begin_anew, (6,)),
+    "tokens-without-epoch": Bug(tokens_without_epoch, (6,)),
     "at-most-once-ignored": Bug(at_most_once_ignored, (7,)),
     "clock-followed-at-once": Bug(clock_followed_at_once, (5, 9)),
     "offset-forgotten": Bug(offset_forgotten, (5, 9)),
@@ -414,35 +415,35 @@ BUGS: Final[Mapping[str, Bug]] = {
     "delays-ignored": Bug(delays_ignored, (9,)),
     "watermark-too-early": Bug(watermark_too_early, (10,)),
     "no-refill": Bug(no_refill, (11,)),
-    "gives-up-with-nothing": Bug(planted_delivery.gives_up_with_nothing, (11,)),
+    "dequeue-gives-up-early": Bug(planted_delivery.dequeue_gives_up_early, (11,)),
     "no-fence": Bug(no_fence, (12,)),
     "reads-trusted": Bug(reads_trusted, (10, 11, 13)),
     "boundary-kept": Bug(boundary_kept, (13,)),
     "rerun-unread": Bug(rerun_without_reading, (2, 5, 16)),
-    "check-unlocked": Bug(check_unlocked, (2, 16)),
+    "owner-read-without-lock": Bug(check_unlocked, (2, 16)),
     "unknown-is-failure": Bug(unknown_is_failure, (16,)),
     "namespaces-ignored": Bug(namespaces_ignored, (17,)),
-    "pages-untold": Bug(pages_unreported, (1,)),
+    "page-changes-unreported": Bug(pages_unreported, (1,)),
     "dead-uncounted": Bug(dead_uncounted, (15,)),
-    "walk-cut-short": Bug(walk_cut_short, (15,)),
+    "walk-ends-early": Bug(walk_ends_early, (15,)),
     "pauses-ignored": Bug(pauses_ignored, (19,)),
     "limits-ignored": Bug(limits_ignored, (19,)),
-    "cuts-unread": Bug(purge_markers_unread, (19,)),
-    "cuts-hide-nothing": Bug(purge_markers_ignored, (10, 13, 15, 19)),
-    "one-call-for-everybody": Bug(planted_access.permission_missing_for_one_call, (17,)),
-    "nobody-asked": Bug(planted_access.authentication_skipped, (17,)),
-    "grants-for-ever": Bug(planted_access.grants_for_ever, (17,)),
-    "deleted-with-what-is-deferred": Bug(planted_access.deleted_with_what_is_deferred, (19,)),
-    "deleted-and-served-on": Bug(planted_access.deleted_and_served_on, (19,)),
+    "purge-markers-unread": Bug(purge_markers_unread, (19,)),
+    "purge-markers-ignored": Bug(purge_markers_ignored, (10, 13, 15, 19)),
+    "permission-missing-for-one-call": Bug(planted_access.permission_missing_for_one_call, (17,)),
+    "authentication-skipped": Bug(planted_access.authentication_skipped, (17,)),
+    "grants-never-revoked": Bug(planted_access.grants_never_revoked, (17,)),
+    "deleted-with-deferred-items": Bug(planted_access.deleted_with_deferred_items, (19,)),
+    "deleted-namespace-served": Bug(planted_access.deleted_namespace_served, (19,)),
     "leased-explained-as-ready": Bug(planted_access.leased_explained_as_ready, (15,)),
-    "deferred-explained-as-gone": Bug(planted_access.deferred_explained_as_gone, (15,)),
+    "deferred-explained-as-absent": Bug(planted_access.deferred_explained_as_absent, (15,)),
     "imports-without-grants": Bug(planted_access.imports_without_grants, (19,)),
 }
 
 FAULTS: Final[Mapping[str, Bug]] = {"purges-fail": Bug(purges_fail, ()), "refills-fail": Bug(refills_fail, ())}
-"""These break no invariant: the host lives through them, and says so."""
+"""Bugs that violate no invariant: the host survives them and logs an error."""
 
 
 def shows(bug: Bug, violations: Sequence[str]) -> bool:
-    """One of these is by an invariant that a bug breaks."""
+    """Whether one of the violations is of an invariant that the bug may violate."""
     return any(f"invariant {invariant}:" in each for invariant in bug.shows for each in violations)

@@ -1,4 +1,4 @@
-"""Mistakes planted in who gets in, in namespaces that come and go, and in explanations; see `planted`."""
+"""Planted bugs of permissions, of namespaces that are created and deleted, and of explanations; see `planted`."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from foqs.core.errors import NamespaceNotFound
 from foqs.core.items.explanation import Explanation, ItemSnapshot
 from foqs.core.items.item import State
 from foqs.core.memory.topic_counts import TopicCounts
-from foqs.queue import explainer as service_explain
+from foqs.queue import explainer
 from foqs.rpc.auth_session import AuthSession
 from tests.simulation.planting import plant
 
 
 def permission_missing_for_one_call() -> None:
-    """The gate forgets one call: whoever has a token may make it."""
+    """One call needs no permission, only a token."""
 
-    def permit(self: AuthSession, method: Any, request: Any) -> None:
+    def authorize(self: AuthSession, method: Any, request: Any) -> None:
         if method.name != "peek":
             original(self, method, request)
 
     original = AuthSession.authorize
-    AuthSession.authorize = permit  # type: ignore[method-assign]
+    AuthSession.authorize = authorize  # type: ignore[method-assign]
 
 
 def authentication_skipped() -> None:
-    """Who has shown nothing is let in."""
+    """A client without a token is admitted."""
     AuthSession.require_principal = lambda self, method: None  # type: ignore[method-assign]
 
 
-def grants_for_ever() -> None:
-    """What was granted once stays granted."""
+def grants_never_revoked() -> None:
+    """A revoked grant stays in force."""
 
     def permissions(self: Namespaces, principal: str, name: str) -> frozenset[Permission]:
-        ever[principal, name] = ever.get((principal, name), frozenset()) | original(self, principal, name)
-        return ever[principal, name]
+        granted[principal, name] = granted.get((principal, name), frozenset()) | original(self, principal, name)
+        return granted[principal, name]
 
-    ever: dict[tuple[str, str], frozenset[Permission]] = {}
+    granted: dict[tuple[str, str], frozenset[Permission]] = {}
     original = Namespaces.permissions_of
     Namespaces.permissions_of = permissions  # type: ignore[method-assign]
 
 
-def deleted_with_what_is_deferred() -> None:
-    """A namespace that holds deferred items alone counts as empty."""
+def deleted_with_deferred_items() -> None:
+    """A namespace that holds only deferred items counts as empty."""
 
     def items(self: TopicCounts, namespace: str) -> int:
         return original(self, namespace) - deferred(self, namespace)
@@ -60,8 +60,8 @@ def deleted_with_what_is_deferred() -> None:
     TopicCounts.item_count = items  # type: ignore[method-assign]
 
 
-def deleted_and_served_on() -> None:
-    """A host goes on with the calls of a namespace that was deleted."""
+def deleted_namespace_served() -> None:
+    """A host still serves a namespace that was deleted."""
 
     def settings_of(self: Namespaces, name: str) -> NamespaceSettings:
         try:
@@ -77,30 +77,30 @@ def deleted_and_served_on() -> None:
 
 
 def leased_explained_as_ready() -> None:
-    """An item that somebody has is said to be the next of its topic."""
+    """A leased item is explained as ready."""
 
-    def told(scene: ItemSnapshot) -> Explanation:
-        row = scene.row
+    def explain(snapshot: ItemSnapshot) -> Explanation:
+        row = snapshot.row
         if row is not None and row.state is State.LEASED:
-            scene = replace(scene, row=replace(row, state=State.READY))
-        return original(scene)
+            snapshot = replace(snapshot, row=replace(row, state=State.READY))
+        return original(snapshot)
 
-    original: Callable[[ItemSnapshot], Explanation] = plant(service_explain, "explain", told)
+    original: Callable[[ItemSnapshot], Explanation] = plant(explainer, "explain", explain)
 
 
-def deferred_explained_as_gone() -> None:
-    """An item that waits for its time is said not to be there."""
+def deferred_explained_as_absent() -> None:
+    """A deferred item is explained as absent."""
 
-    def told(scene: ItemSnapshot, seen: Any) -> Any:
-        if seen is not None and seen.row.state is State.DEFERRED:
-            scene, seen = replace(scene, row=None), None
-        return original(scene, seen)
+    def item_explanation(snapshot: ItemSnapshot, view: Any) -> Any:
+        if view is not None and view.row.state is State.DEFERRED:
+            snapshot, view = replace(snapshot, row=None), None
+        return original(snapshot, view)
 
-    original = plant(service_explain, "_item_explanation", told)
+    original = plant(explainer, "_item_explanation", item_explanation)
 
 
 def imports_without_grants() -> None:
-    """An import brings namespaces without the grants in them."""
+    """An import leaves out the grants of its namespaces."""
 
     def restored(document: Document, imported: Document, **incarnation: int) -> Document:
         bare = {name: replace(each, grants={}) for name, each in imported.namespaces.items()}

@@ -1,4 +1,4 @@
-"""Bugs of payloads that are not weighed, to show that the simulation with long payloads would find them; as `planted`."""
+"""Planted bugs of the limits on payload bytes in memory, for the simulation with long payloads; see `planted`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from foqs.store.port import ANY_LENGTH
 from tests.simulation.planted import Bug
 
 
-def _read_whole() -> None:
-    """A flush reads the payloads of its rows, however little was set aside for them."""
+def _read_all_payloads() -> None:
+    """A flush reads the payloads of its rows even beyond its reservation."""
     original = MemoryStore.flush
 
     async def flush(
@@ -27,11 +27,11 @@ def _read_whole() -> None:
     MemoryStore.flush = flush  # type: ignore[method-assign]
 
 
-def heads_are_loaded() -> None:
-    """A row that is remembered without its payload weighs nothing, as if it need not be read, and is read whole."""
-    _read_whole()
+def cached_row_reserves_nothing() -> None:
+    """A row that is cached without its payload reserves no bytes, but its payload is read."""
+    _read_all_payloads()
 
-    def hand_out(
+    def submit_lease(
         self: Shard,
         namespace: str,
         spans: Sequence[tuple[TopicName, Sequence[OrderKey]]],
@@ -47,22 +47,22 @@ def heads_are_loaded() -> None:
         self._writer.wake()
         return work
 
-    Shard.submit_lease = hand_out  # type: ignore[method-assign]
+    Shard.submit_lease = submit_lease  # type: ignore[method-assign]
 
 
-def limits_of_now() -> None:
-    """A row that is not remembered is taken to be within its namespace's limit, and read whole."""
-    _read_whole()
+def older_longer_payloads_ignored() -> None:
+    """A row that is not cached reserves the namespace's present limit, though its payload may be longer, and is read."""
+    _read_all_payloads()
     LongestPayloads.payload_bytes_max = lambda self, namespace: 0  # type: ignore[method-assign]
 
 
-def first_guess_trusted() -> None:
-    """Rows are loaded ahead whole, however little was set aside for them."""
+def prefetch_beyond_reservation() -> None:
+    """A prefetch reads payloads even beyond its reservation."""
     Prefetch.payload_bytes_max = property(lambda self: ANY_LENGTH)  # type: ignore[assignment, method-assign]
 
 
 BUGS: Final[Mapping[str, Bug]] = {
-    "heads-are-loaded": Bug(heads_are_loaded, (18,)),
-    "limits-of-now": Bug(limits_of_now, (18,)),
-    "first-guess-trusted": Bug(first_guess_trusted, (18,)),
+    "cached-row-reserves-nothing": Bug(cached_row_reserves_nothing, (18,)),
+    "older-longer-payloads-ignored": Bug(older_longer_payloads_ignored, (18,)),
+    "prefetch-beyond-reservation": Bug(prefetch_beyond_reservation, (18,)),
 }

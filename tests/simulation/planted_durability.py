@@ -1,4 +1,4 @@
-"""A bug of durability to plant, to show that the simulation would find it; as `planted`."""
+"""A planted bug of durability; see `planted`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulation.planted import Bug
 
 
 def durability_checked_at_start_only() -> None:
-    """A store that reconnects does not look at the server's settings again."""
+    """A store that reconnects does not check the server's settings again."""
     MemoryStore._check_durability = lambda self: None  # type: ignore[method-assign]
 
 

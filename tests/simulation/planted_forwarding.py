@@ -1,7 +1,4 @@
-"""Bugs of hosts that pass calls on to plant, to show that the simulation of several hosts would find them.
-
-As `planted`: each is the mistake that a rule prevents, made in one place.
-"""
+"""Planted bugs of forwarding, for the simulation of several hosts; see `planted`."""
 
 from __future__ import annotations
 
@@ -13,18 +10,18 @@ from foqs.cluster.peers import Peer, PeerUnreachable
 from foqs.core.errors import Overloaded, UnknownOutcome
 
 
-def unanswered_is_unsent() -> None:
-    """What a peer was sent and did not answer goes to the next one."""
+def unanswered_forward_repeated() -> None:
+    """Items that a peer got, but did not answer, are sent to the next peer."""
     _call_raising(PeerUnreachable)
 
 
-def unanswered_is_refused() -> None:
-    """What a peer was sent and did not answer is said not to be written."""
+def unanswered_forward_refused() -> None:
+    """Items that a peer got, but did not answer, are reported as not written."""
     _call_raising(Overloaded)
 
 
 def forwarded_twice() -> None:
-    """Items go to one host that has room, and then to another."""
+    """Items are forwarded to one host that has room, and then to another."""
 
     async def to(
         self: EnqueueForwarder, peer: Peer | None, request: Any, results: list[Any], places: list[int], deadline: float
@@ -38,7 +35,7 @@ def forwarded_twice() -> None:
 
 
 def results_in_order_of_peer() -> None:
-    """What a peer says of the first item that it was sent is told of the first item of the call."""
+    """The results of a peer are assigned to the first items of the call."""
 
     async def to(
         self: EnqueueForwarder,
@@ -60,7 +57,7 @@ def results_in_order_of_peer() -> None:
 
 
 def _call_raising(kind: type[Exception]) -> None:
-    """What a peer did not answer has another name."""
+    """Replace the error of a call that a peer did not answer."""
 
     def init(self: EnqueueForwarder, local: Any, peers: Any) -> None:
         call = peers.call

@@ -1,4 +1,4 @@
-"""Bugs of what hosts tell each other to plant, to show that the simulation of several hosts would find them; as `planted`."""
+"""Planted bugs of gossip, for the simulation of several hosts; see `planted`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.simulation.planted import Bug
 
 
 def emptied_topics_unreported() -> None:
-    """Nobody is told that a topic holds nothing any more."""
+    """A topic that became empty is not reported to other hosts."""
 
     def changed(self: ChangeLog, topic: TopicName, *, exists: bool) -> None:
         if exists:
@@ -23,28 +23,28 @@ def emptied_topics_unreported() -> None:
 
 
 def moved_shards_unreported() -> None:
-    """What a shard holds that comes, or goes, is told only when it changes."""
+    """The topics of a shard that changes its owner are reported only when they change."""
 
     ShardMemory.all_topics = lambda self: []  # type: ignore[method-assign]
 
 
 def sent_counts_as_received() -> None:
-    """What was sent in an answer is not told again, though the answer was lost."""
+    """Changes that were sent in a reply are not sent again, although the reply was lost."""
 
     def since(self: ChangeLog, version: int | None, full_since: int | None, topics_max: int) -> Changes:
         if version is not None:
-            version = max(version, told.get(self, version))
+            version = max(version, sent.get(self, version))
         changes = original(self, version, full_since, topics_max)
-        told[self] = changes.version
+        sent[self] = changes.version
         return changes
 
-    told: dict[Any, int] = {}
+    sent: dict[Any, int] = {}
     original = ChangeLog.changes_since
     ChangeLog.changes_since = since  # type: ignore[method-assign]
 
 
 BUGS: Final[Mapping[str, Bug]] = {
-    "gone-unsaid": Bug(emptied_topics_unreported, (15,)),
-    "moved-unsaid": Bug(moved_shards_unreported, (15,)),
-    "told-is-heard": Bug(sent_counts_as_received, (15,)),
+    "emptied-topics-unreported": Bug(emptied_topics_unreported, (15,)),
+    "moved-shards-unreported": Bug(moved_shards_unreported, (15,)),
+    "sent-counts-as-received": Bug(sent_counts_as_received, (15,)),
 }

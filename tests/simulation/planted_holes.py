@@ -1,7 +1,4 @@
-"""Bugs that unit tests alone had shown, to plant, to show that the simulation would find them.
-
-As `planted`: each is the mistake that a rule prevents, made in one place.
-"""
+"""Planted bugs that only unit tests found before; the simulation finds them too. See `planted`."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from tests.simulation.planting import plant
 
 
 def lost_reply_as_unwritten() -> None:
-    """A flush whose reply was lost counts as not written when the shard turns out to have another owner."""
+    """A flush whose reply was lost counts as not written if the shard has another owner by then."""
 
     async def resolve(self: Writer, fence: Fence, reason: str) -> CommitOutcome:
         self._is_maybe_written = False
@@ -35,7 +32,7 @@ def lost_reply_as_unwritten() -> None:
 
 
 class _ReadsIgnoringPurges:
-    """Reads of READY keys that do not leave out what is purged."""
+    """Reads of READY keys that include purged items."""
 
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
@@ -47,7 +44,7 @@ class _ReadsIgnoringPurges:
 
 
 def refills_ignore_purges() -> None:
-    """A refill takes in what is purged as long as its row is there."""
+    """A refill adds purged items to the index until their rows are deleted."""
 
     async def run(self: RefillJob, reads: Any, committed: Fence) -> None:
         await original(self, _ReadsIgnoringPurges(reads), committed)  # type: ignore[arg-type]
@@ -57,9 +54,11 @@ def refills_ignore_purges() -> None:
 
 
 def refusals_on_full_pages_forgotten() -> None:
-    """What the database refused of a full page does not keep the watermark down."""
+    """Items that the database refused do not hold the watermark back, if the page was full."""
 
-    async def begin(self: TimerService, low_ms: int | None, now_ms: int, after: DueRow | None, store: Store) -> Any:
+    async def submit_due_page(
+        self: TimerService, low_ms: int | None, now_ms: int, after: DueRow | None, store: Store
+    ) -> Any:
         page, written = await original(self, low_ms, now_ms, after, store)
         if len(page) < self._settings.timer_page_items:
             return page, written
@@ -69,14 +68,14 @@ def refusals_on_full_pages_forgotten() -> None:
         return [None if isinstance(result, FoqsError) else result for result in await written]
 
     original = TimerService._submit_due_page
-    TimerService._submit_due_page = begin  # type: ignore[method-assign]
+    TimerService._submit_due_page = submit_due_page  # type: ignore[method-assign]
 
 
-def dues_in_the_past_unlifted() -> None:
-    """A lease that outlives its item's TTL ends in READY, with a due in the past, which is not lifted to the watermark.
+def dues_in_the_past_not_raised() -> None:
+    """A lease that ends after the TTL of its item makes it READY with a due in the past, below the watermark.
 
-    Both at once: the lift makes the first mistake harmless, and where dues are
-    reckoned rightly there is nothing to lift.
+    There are two mistakes: raising dues to the watermark makes the first one
+    harmless, and with correct dues there is nothing to raise.
     """
 
     def expired(row: Row, now_ms: int) -> bool:
@@ -87,20 +86,20 @@ def dues_in_the_past_unlifted() -> None:
 
 
 def refills_miss_concurrent_writes() -> None:
-    """A refill does not learn what was written while it read."""
+    """A refill does not see changes that were written while it read."""
     Refill.record_changes = lambda self, numbers, keys: None  # type: ignore[method-assign]
 
 
 def disputes_ignored() -> None:
-    """A shard answers for the slots that it holds, though they are recorded as another's."""
+    """A shard serves the key slots in its table even if another shard is recorded as their holder."""
     Shard.dispute_key_slots = lambda self, key_slots, reason: None  # type: ignore[method-assign]
 
 
 BUGS: Final[Mapping[str, Bug]] = {
     "lost-reply-as-unwritten": Bug(lost_reply_as_unwritten, (2, 16)),
-    "refills-uncut": Bug(refills_ignore_purges, (13,)),
-    "scan-judged-by-its-last-page": Bug(refusals_on_full_pages_forgotten, (10,)),
-    "dues-in-the-past-unlifted": Bug(dues_in_the_past_unlifted, (10,)),
-    "refills-note-nothing": Bug(refills_miss_concurrent_writes, (10, 11, 13), seed_count=60),
+    "refills-ignore-purges": Bug(refills_ignore_purges, (13,)),
+    "refusals-on-full-pages-forgotten": Bug(refusals_on_full_pages_forgotten, (10,)),
+    "dues-in-the-past-not-raised": Bug(dues_in_the_past_not_raised, (10,)),
+    "refills-miss-concurrent-writes": Bug(refills_miss_concurrent_writes, (10, 11, 13), seed_count=60),
     "disputes-ignored": Bug(disputes_ignored, (3,)),
 }

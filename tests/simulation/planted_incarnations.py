@@ -1,4 +1,4 @@
-"""Bugs of namespaces that are created again to plant, to show that the simulation would find them; as `planted`."""
+"""Planted bugs of namespaces that are deleted and created again; see `planted`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.simulation.planting import plant
 
 
 def incarnations_ignored() -> None:
-    """Keys of a deleted namespace are those of the next one of its name."""
+    """The keys of a deleted namespace are valid in the next incarnation."""
     plant(namespaces, "incarnation_prefix", lambda incarnation: b"")
 
 
 def incarnations_repeated() -> None:
-    """A namespace that is created again has the incarnation of its predecessor."""
+    """A namespace that is created again has the same incarnation as before."""
 
     def create(document: Any, name: str, tier: Any, settings: Any, *, incarnation: int = 0) -> Any:
         return original(document, name, tier, settings, incarnation=7)

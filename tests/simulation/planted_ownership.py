@@ -1,8 +1,4 @@
-"""Bugs of ownership, and of what hosts pass on, to plant, to show that the simulation of several hosts would find them.
-
-As `planted`: each is the mistake that a rule prevents, made in one place, and
-names the invariants by which it may show.
-"""
+"""Planted bugs of ownership and of forwarding, for the simulation of several hosts; see `planted`."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ from tests.simulation.planting import plant
 
 
 def epochs_issued_again() -> None:
-    """A shard's next owner is given the epoch of its last one."""
+    """The next owner of a shard gets the epoch of the last one."""
 
     def assign(self: planning._Draft, spec: ShardSpec, owner: Member) -> None:
         self._epochs[spec.number] = max(0, self._epochs.get(spec.number, 0) - 1)
@@ -36,32 +32,32 @@ def epochs_issued_again() -> None:
 
 
 def handed_over_early() -> None:
-    """A shard that is leaving goes to its next owner at once, with the epoch that it has."""
+    """A shard that is leaving gets its next owner at once, with the same epoch."""
 
-    def given_back(number: int, assignment: Assignment, owner: Member, overdue: frozenset[int]) -> bool:
+    def may_reassign(number: int, assignment: Assignment, owner: Member, overdue: frozenset[int]) -> bool:
         return assignment.leaving
 
     def assign(self: planning._Draft, spec: ShardSpec, owner: Member) -> None:
         before = self._epochs.get(spec.number, 0)
         original(self, spec, owner)
-        if before and spec.number in left:
+        if before and spec.number in leaving:
             self._assignments[spec.number] = replace(self._assignments[spec.number], epoch=before)
             self._epochs[spec.number] = before
 
     def init(self: planning._Draft, layout: Any, plan: Any, members: Any) -> None:
-        begin(self, layout, plan, members)
-        left.clear()
-        left.update(number for number, each in plan.assignments.items() if each.leaving)
+        original_init(self, layout, plan, members)
+        leaving.clear()
+        leaving.update(number for number, each in plan.assignments.items() if each.leaving)
 
-    left: set[int] = set()
-    original, begin = planning._Draft.assign, planning._Draft.__init__
+    leaving: set[int] = set()
+    original, original_init = planning._Draft.assign, planning._Draft.__init__
     planning._Draft.assign = assign  # type: ignore[method-assign]
     planning._Draft.__init__ = init  # type: ignore[method-assign]
-    plant(planning, "_may_reassign", given_back)
+    plant(planning, "_may_reassign", may_reassign)
 
 
 def taken_epochs_ignored() -> None:
-    """The planner does not hear who needs a higher epoch."""
+    """The planner ignores that a host needs a higher epoch."""
 
     def next_plan(layout: Any, plan: Any, members: Sequence[Member], overdue: Any, moves_max: int) -> Any:
         return decide(layout, plan, [replace(member, taken_epochs={}) for member in members], overdue, moves_max)
@@ -71,7 +67,7 @@ def taken_epochs_ignored() -> None:
 
 
 def session_outlived() -> None:
-    """A host goes on serving when its session is over."""
+    """A host still serves when its registry session has ended."""
 
     def advance(self: Agent, event: SessionEvent) -> None:
         if event is not SessionEvent.ENDED:
@@ -82,7 +78,7 @@ def session_outlived() -> None:
 
 
 def epoch_serves_twice() -> None:
-    """A host that lost its session takes its shards over again with the epochs that it had."""
+    """A host that lost its registry session acquires its shards again with the same epochs."""
 
     def drop(self: Agent, number: int) -> None:
         original(self, number)
@@ -92,8 +88,8 @@ def epoch_serves_twice() -> None:
     Agent._drop_shard = drop  # type: ignore[method-assign]
 
 
-def lost_as_unwritten() -> None:
-    """What is being written when a shard is dropped or fenced is said not to be written."""
+def dropped_writes_reported_as_unwritten() -> None:
+    """Operations that are being written when a shard is dropped or fenced are reported as not written."""
 
     def end(self: Writer, error: FoqsError, is_maybe_written: bool) -> None:
         original(self, error, False)
@@ -102,8 +98,8 @@ def lost_as_unwritten() -> None:
     Writer._fail_all = end  # type: ignore[method-assign]
 
 
-def any_shard_takes_any_key() -> None:
-    """A host whose shards do not hold a key's slot takes the key all the same."""
+def any_shard_accepts_any_key() -> None:
+    """A host accepts a key although none of its shards holds the key's slot."""
 
     def holders_of(self: Placement, keys: Sequence[bytes]) -> list[Shard | None]:
         serving = self._answering_shards()
@@ -116,14 +112,14 @@ def any_shard_takes_any_key() -> None:
 BUGS: Final[Mapping[str, Bug]] = {
     "epochs-issued-again": Bug(epochs_issued_again, (12,)),
     "handed-over-early": Bug(handed_over_early, (12,)),
-    "wants-unheard": Bug(taken_epochs_ignored, (11,)),
+    "taken-epochs-ignored": Bug(taken_epochs_ignored, (11,)),
     "session-outlived": Bug(session_outlived, (12,)),
     "no-fence": Bug(no_fence, (12,)),
     "epoch-serves-twice": Bug(epoch_serves_twice, (2, 4, 6, 12)),
-    "lost-as-unwritten": Bug(lost_as_unwritten, (2, 16)),
-    "any-shard-takes-any-key": Bug(any_shard_takes_any_key, (3,)),
-    "unanswered-is-unsent": Bug(planted_forwarding.unanswered_is_unsent, (2, 16)),
-    "unanswered-is-refused": Bug(planted_forwarding.unanswered_is_refused, (16,)),
-    "passed-on-twice": Bug(planted_forwarding.forwarded_twice, (2,)),
-    "results-in-the-peer-s-order": Bug(planted_forwarding.results_in_order_of_peer, (2, 3)),
+    "dropped-writes-reported-as-unwritten": Bug(dropped_writes_reported_as_unwritten, (2, 16)),
+    "any-shard-accepts-any-key": Bug(any_shard_accepts_any_key, (3,)),
+    "unanswered-forward-repeated": Bug(planted_forwarding.unanswered_forward_repeated, (2, 16)),
+    "unanswered-forward-refused": Bug(planted_forwarding.unanswered_forward_refused, (16,)),
+    "forwarded-twice": Bug(planted_forwarding.forwarded_twice, (2,)),
+    "results-in-order-of-peer": Bug(planted_forwarding.results_in_order_of_peer, (2, 3)),
 }

@@ -1,8 +1,4 @@
-"""Bugs of how long a host reckons its session, to plant, to show that the simulation of several hosts would find them.
-
-As `planted`: each is the mistake that a rule prevents, made in one place, and
-names the invariants by which it may show.
-"""
+"""Planted bugs of the lifetime of registry sessions, for the simulation of several hosts; see `planted`."""
 
 from __future__ import annotations
 
@@ -13,8 +9,8 @@ from shardmgr.registry.session_lifetime import SessionLifetime
 from tests.simulation.planted import Bug
 
 
-def answer_prolongs_the_session() -> None:
-    """A heartbeat that was answered counts at once, although the leader may not know of it."""
+def heartbeat_prolongs_session_at_once() -> None:
+    """An answered heartbeat prolongs the session at once, although the leader may not know of it."""
 
     def answered(self: SessionLifetime, sent_ms: int, now_ms: int) -> None:
         self.alive_until_ms = max(self.alive_until_ms, sent_ms + self.timeout_ms)
@@ -23,5 +19,5 @@ def answer_prolongs_the_session() -> None:
 
 
 BUGS: Final[Mapping[str, Bug]] = {
-    "answer-prolongs-the-session": Bug(answer_prolongs_the_session, (12,)),
+    "heartbeat-prolongs-session-at-once": Bug(heartbeat_prolongs_session_at_once, (12,)),
 }

@@ -1,4 +1,4 @@
-"""Bugs of what comes beyond what anybody wants to plant, to show that the simulation of several hosts would find them; as `planted`."""
+"""Planted bugs of surplus deliveries, which no caller gets, for the simulation of several hosts; see `planted`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _NACK: Final = ThriftMethod("nack", is_write=True)
 
 
 def surplus_kept_by_hosts() -> None:
-    """What a peer leased too late, or for somebody who has left, stays leased."""
+    """Items that a peer leased too late, or for a caller that has left, stay leased."""
     DequeueForwarder.release = lambda self, peer, namespace, deliveries: None  # type: ignore[method-assign]
 
 
 def surplus_kept_by_clients() -> None:
-    """What a poll brings that no call takes stays leased."""
+    """Items of a poll that no call takes stay leased."""
     LongPolls.release_in_background = lambda self, deliveries: None  # type: ignore[method-assign]
 
 
 def surplus_nacked_by_hosts() -> None:
-    """What a peer leased in vain is nacked: that it was handed out counts."""
+    """A surplus delivery of a peer is nacked, so it counts as an attempt."""
 
     async def release(self: DequeueForwarder, peer: Any, request: Any) -> None:
         nacks = [ttypes.Nack(lease.id, lease.token, delay_ms=0) for lease in request.leases]
@@ -39,7 +39,7 @@ def surplus_nacked_by_hosts() -> None:
 
 
 def surplus_nacked_by_clients() -> None:
-    """What a poll brings that no call takes is nacked: that it was handed out counts."""
+    """An item of a poll that no call takes is nacked, so it counts as an attempt."""
 
     async def release_surplus(self: Client, deliveries: Sequence[Delivery]) -> None:
         nacks = conversion.nacks([Nack(each.id, each.token, delay_ms=0) for each in deliveries])
@@ -51,6 +51,6 @@ def surplus_nacked_by_clients() -> None:
 BUGS: Final[Mapping[str, Bug]] = {
     "surplus-kept-by-hosts": Bug(surplus_kept_by_hosts, (8,)),
     "surplus-kept-by-clients": Bug(surplus_kept_by_clients, (8,)),
-    "surplus-tried-by-hosts": Bug(surplus_nacked_by_hosts, (8,)),
-    "surplus-tried-by-clients": Bug(surplus_nacked_by_clients, (8,)),
+    "surplus-nacked-by-hosts": Bug(surplus_nacked_by_hosts, (8,)),
+    "surplus-nacked-by-clients": Bug(surplus_nacked_by_clients, (8,)),
 }

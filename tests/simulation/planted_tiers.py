@@ -1,4 +1,4 @@
-"""Bugs of a cluster of several tiers to plant, to show that `tiers` would find them; as `planted`."""
+"""Planted bugs of a cluster with several tiers, for `tier_administration`; see `planted`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tests.simulation.planted import Bug
 
 
 def tiers_ignored() -> None:
-    """A host takes in items of every tier's namespaces."""
+    """A host accepts items of the namespaces of every tier."""
     Namespaces.check_tier = lambda self, name: None  # type: ignore[method-assign]
 
 
 def deleted_from_one_tier() -> None:
-    """A namespace is gone when the shards of one tier hold nothing of it."""
+    """A namespace is deleted when the shards of one tier hold no item of it."""
     Membership.all_shards = Membership.tier_shards  # type: ignore[method-assign]
 
 

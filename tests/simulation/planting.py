@@ -1,7 +1,7 @@
-"""How a bug is planted: in the place of what a module holds under a name.
+"""Plants a bug: replaces the object that a module holds under a name.
 
-Always true: what is not there is not replaced, so a bug whose place was moved fails
-rather than doing nothing.
+Always true: a missing name is an error, so a planted bug whose target was renamed
+fails instead of doing nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def plant(module: ModuleType, name: str, bug: Any) -> Any:
-    """Returns what the bug takes the place of. Raises KeyError where there is nothing."""
+    """Replace an object of a module by a bug. Returns the original; raises KeyError if the name is missing."""
     names = vars(module)
     original = names[name]
     names[name] = bug

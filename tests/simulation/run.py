@@ -1,8 +1,7 @@
 """Runs seeds of the simulation: `python -m tests.simulation.run --seeds 1000 --base 0`.
 
-Each seed is a run of its own; the same seed gives the same history, byte for
-byte. Exits 1 when any seed has a violation, and tells the violating item's
-whole story.
+Each seed is a separate run; the same seed gives the same history, byte for byte.
+Exits 1 if any seed has a violation, and prints all events of the items involved.
 """
 
 from __future__ import annotations
@@ -45,18 +44,18 @@ from tests.support.item_histories import sort_by_item
 from tests.support.virtual_time import VirtualLoop, run_virtual
 
 UNTIL_S: Final = 200.0
-"""Four times as long as runs last that end."""
+"""The limit of virtual time: four times the length of a normal run."""
 
 
 @dataclass(slots=True, frozen=True)
 class Result:
-    """What one seed came to."""
+    """The result of one seed."""
 
     seed: int
     violations: list[str]
     counts: dict[str, int]
     history: str | None
-    """As JSON lines, where it was asked for."""
+    """The history as JSON lines, if it was requested."""
 
     def line(self) -> str:
         return f"seed {self.seed}: " + ", ".join(f"{name} {count}" for name, count in self.counts.items())
@@ -65,11 +64,11 @@ class Result:
 def run_seed(
     seed: int, plan: Plan | None = None, *, fleet: bool = False, heavy: bool = False, keep_history: bool = False
 ) -> Result:
-    """Plays one seed and judges its history.
+    """Play one seed and check its history.
 
     Args:
-        fleet: of several hosts, not of one that is alone.
-        heavy: with long payloads, of one that is alone.
+        fleet: with several hosts, instead of one standalone host.
+        heavy: with long payloads, on one standalone host.
     """
     runs: list[Run] = []
 
@@ -95,7 +94,7 @@ def run_seed(
         except Exception as error:
             crash.append(f"the run did not end: {error!r}")
     run = runs[0]
-    book = sort_by_item(read(run.history.events))
+    histories = sort_by_item(read(run.history.events))
     counts = {
         "calls": run.calls,
         "items": run.items,
@@ -109,10 +108,10 @@ def run_seed(
     if isinstance(run.cluster, SimulatedFleet):
         counts |= run.cluster.counts
     counts |= (
-        admin_rules.count_occurrences(book)
-        | access_rules.count_occurrences(book)
-        | explanation_rules.count_occurrences(book)
-        | summary(book)
+        admin_rules.count_occurrences(histories)
+        | access_rules.count_occurrences(histories)
+        | explanation_rules.count_occurrences(histories)
+        | summary(histories)
     )
     return Result(
         seed,
@@ -122,7 +121,7 @@ def run_seed(
             *run.cluster.disorder,
             *payload_weights.OVER,
             *run.differences,
-            *(str(each) for each in check_histories(book, run.cluster.bounds())),
+            *(str(each) for each in check_histories(histories, run.cluster.bounds())),
         ],
         counts,
         run.history.text() if keep_history else None,
@@ -130,16 +129,16 @@ def run_seed(
 
 
 def _bugs(fleet: bool) -> Mapping[str, Bug]:
-    of_fleets = (planted_ownership, planted_session, planted_surplus, planted_gossip)
-    bugs = {name: bug for module in of_fleets for name, bug in module.BUGS.items()}
-    of_one = {**BUGS, **planted_bytes.BUGS, **planted_holes.BUGS, **planted_incarnations.BUGS}
-    return {**(bugs if fleet else of_one), **planted_durability.BUGS, **FAULTS}
+    fleet_modules = (planted_ownership, planted_session, planted_surplus, planted_gossip)
+    fleet_bugs = {name: bug for module in fleet_modules for name, bug in module.BUGS.items()}
+    standalone_bugs = {**BUGS, **planted_bytes.BUGS, **planted_holes.BUGS, **planted_incarnations.BUGS}
+    return {**(fleet_bugs if fleet else standalone_bugs), **planted_durability.BUGS, **FAULTS}
 
 
 def _work(task: tuple[int, bool, bool, str | None, bool]) -> Result:
     seed, fleet, heavy, bug, keep_history = task
     logging.disable(logging.WARNING)
-    gc.disable()  # the process ends with its seed
+    gc.disable()  # each seed has its own process
     if bug is not None:
         _bugs(fleet)[bug].plant()
     return run_seed(seed, fleet=fleet, heavy=heavy, keep_history=keep_history)
@@ -154,7 +153,7 @@ def run_seeds(
     bug: str | None = None,
     keep_history: bool = False,
 ) -> list[Result]:
-    """Plays seeds, each in a process of its own; stops at the first violation by which a planted bug shows."""
+    """Play seeds, each in its own process. With a planted bug, stop at the first violation that shows it."""
     results: list[Result] = []
     started = time.monotonic()
     context = multiprocessing.get_context("fork")
@@ -173,15 +172,17 @@ def run_seeds(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Runs seeds of the simulation and checks their histories.")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many (default 1000)")
-    parser.add_argument("--base", type=int, default=0, help="the first seed (default 0)")
-    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes at once")
-    parser.add_argument("--fleet", action="store_true", help="several hosts of one cluster, not one that is alone")
-    parser.add_argument("--heavy", action="store_true", help="with long payloads, and a limit of them that changes")
-    parser.add_argument("--history", type=Path, help="with one seed: write its history here")
+    parser.add_argument("--seeds", type=int, default=1000, help="number of seeds (default 1000)")
+    parser.add_argument("--base", type=int, default=0, help="first seed (default 0)")
+    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="number of parallel processes")
+    parser.add_argument(
+        "--fleet", action="store_true", help="simulate several hosts of one cluster, not a standalone host"
+    )
+    parser.add_argument("--heavy", action="store_true", help="use long payloads, and a payload limit that changes")
+    parser.add_argument("--history", type=Path, help="with one seed: write its history to this file")
     parser.add_argument(
         "--plant",
-        help="plant a bug: see tests/simulation/planted*.py, some of which show with --fleet or --heavy only",
+        help="plant a bug of tests/simulation/planted*.py; some show only with --fleet or --heavy",
     )
     options = parser.parse_args()
     seeds = range(options.base, options.base + options.seeds)
@@ -193,8 +194,8 @@ def main() -> int:
     for result in results:
         for name, count in result.counts.items():
             totals[name] = totals.get(name, 0) + count
-    bad = [result for result in results if result.violations]
-    for result in bad:
+    failed = [result for result in results if result.violations]
+    for result in failed:
         print(result.line())
         for violation in result.violations:
             print(violation)
@@ -205,8 +206,8 @@ def main() -> int:
     happened = {name: sum(result.counts[name] > 0 for result in results) for name in totals}
     print("seeds in which it happened: " + ", ".join(f"{name} {count}" for name, count in happened.items()))
     print("least of any seed: " + ", ".join(f"{name} {count}" for name, count in least.items()))
-    print(f"{len(results) - len(bad)} passed, {len(bad)} failed")
-    return 1 if bad else 0
+    print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

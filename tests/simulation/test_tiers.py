@@ -19,5 +19,5 @@ def test_seeds_of_several_tiers_have_no_violation() -> None:
 @pytest.mark.parametrize("name", planted_tiers.BUGS)
 def test_a_planted_bug_of_tiers_is_caught(name: str) -> None:
     done = simulate("tests.simulation.tier_administration", "--seeds", "20", "--plant", name)
-    assert done.returncode == 1, f"{name} went unnoticed:\n{done.stdout}{done.stderr}"
+    assert done.returncode == 1, f"{name} was not found:\n{done.stdout}{done.stderr}"
     assert shows(planted_tiers.BUGS[name], done.stdout.splitlines()), done.stdout
