@@ -1,9 +1,8 @@
-"""What administrators of a simulated run do: change items by filter, pause and resume, set limits, grant, look.
+"""The administrators of a simulated run: they change items by filter, pause and resume, set limits, grant and read.
 
-Always true: only items of one topic are changed by filter, since of what a filter
-may have touched the checker can say less; when the work is over, everything is
-resumed and no limit is left. Judges one thing: that what a listing shows at
-rest is what the tables hold.
+Always true: only items of one topic are changed by filter, as the checker can say
+less of such items. After the work everything is resumed and no limit is set.
+Judges only that listings at rest show what the tables hold.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _LEFT: Final = 12
 
 
 class Administrator:
-    """One of one namespace, who does one thing after the other.
+    """The administrator of one namespace, which makes one call after the other.
 
     Args:
-        topics: all there are.
-        called: told of every call before it is made.
+        topics: all topics.
+        called: called before every call.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Administrator:
         self._called = called
 
     async def work(self, is_over: Callable[[], bool]) -> None:
-        """Now this, now that, until the work is over."""
+        """Make random calls until the work is over."""
         rng = self._rng
         deeds = (self._sweep, self._sweep, self._pause, self._limit, self._read_all, self._grant)
         while not is_over():
@@ -55,18 +54,18 @@ class Administrator:
             await asyncio.sleep(rng.expovariate(4))
 
     async def restore(self) -> None:
-        """Resumes everything and lifts every limit, and does not give up; then leaves something to be looked at."""
+        """Resume all topics and remove all limits, with retries; then enqueue items for the comparison."""
         for topic in self._topics:
             await self._until_done(lambda topic=topic: self._client.resume_topic(topic))  # type: ignore[misc]
         await self._until_done(lambda: self._client.set_limits(self._limits(NO_LIMITS)))
         name = self._client.client.namespace
         items = [Item(SWEPT, f"{name}/left/{n}".encode(), delay_ms=self._rng.choice((0, 1))) for n in range(_LEFT)]
-        await asyncio.sleep(1)  # other hosts hear a little later that there are no limits
+        await asyncio.sleep(1)  # other hosts learn a little later that there are no limits
         await self._client.enqueue(items)
         await asyncio.sleep(1)
 
     async def differences(self, rows: Sequence[Event], payload_bytes: int) -> list[str]:
-        """What is listed and counted otherwise than the tables hold it: their rows of this namespace, at rest."""
+        """Return the differences between listings and counts and these rows of the namespace, at rest."""
         client = self._client.client
         held = Counter((row["topic"], row["state"]) for row in rows)
         found = listing_differences(await self.listed(), held)
@@ -85,14 +84,14 @@ class Administrator:
         for topic, state in sorted(held):
             ids = [view.id async for view in self._pages(lambda cursor: client.peek(topic, state, 7, cursor))]  # noqa: B023
             if sorted(ids) != sorted(row["id"] for row in rows if (row["topic"], row["state"]) == (topic, state)):
-                found.append(f"invariant 15: a look at {topic}, {state}, shows {', '.join(ids)}")
+                found.append(f"invariant 15: peek of {topic}, {state}, shows {', '.join(ids)}")
         dead = {view.id async for view in self._pages(lambda cursor: client.dead(None, 7, cursor))}
         if dead != {row["id"] for row in rows if row["state"] == "dead"}:
             found.append(f"invariant 15: these are listed as dead: {', '.join(sorted(dead))}")
         return found
 
     async def listed(self) -> list[Topic]:
-        """All topics, as some host lists them."""
+        """Return all topics, as some host lists them."""
         listed: list[Topic] = []
         cursor: str | None = ""
         while cursor is not None:
@@ -115,7 +114,7 @@ class Administrator:
     # ------------------------------------------------------------------ deeds
 
     async def _sweep(self) -> None:
-        """Walks through what a filter matches, to the end or until an answer is lost."""
+        """Change all items that a filter matches, until the end or an error."""
         rng, client = self._rng, self._client
         only = ItemFilter(
             SWEPT,
@@ -141,7 +140,7 @@ class Administrator:
                 return
 
     async def _pause(self) -> None:
-        """For a while; now and then the topic stays paused until it is its turn again."""
+        """Pause a topic for a while. Sometimes it stays paused until the next time."""
         rng, topic = self._rng, self._rng.choice(self._topics)
         self._called()
         await self._client.pause_topic(topic)
@@ -151,7 +150,7 @@ class Administrator:
             await self._client.resume_topic(topic)
 
     async def _limit(self) -> None:
-        """For a while; another weight stays."""
+        """Set limits for a while, and a new weight."""
         rng = self._rng
         limits = {name: rng.choice(values) for name, values in _LIMITED.items()}
         self._called()
@@ -161,13 +160,13 @@ class Administrator:
         await self._client.set_limits(self._limits(NO_LIMITS))
 
     async def _grant(self) -> None:
-        """Grants the guest something else, mostly nothing."""
+        """Change the grants of the guest, mostly to none."""
         count = self._rng.choice((0, 0, 1, 2))
         self._called()
         await self._client.grant(GUEST, self._rng.sample(("enqueue", "consume", "admin"), count))
 
     async def _read_all(self) -> None:
-        """At everything, while all of it changes."""
+        """Make all reading calls, while everything changes."""
         client, rng = self._client.client, self._rng
         self._called()
         await client.topics(states=rng.choice((None, STATES)), limit=2)
@@ -195,7 +194,7 @@ class Administrator:
 
 
 def listing_differences(listed: Sequence[Any], held: Counter[tuple[str, str]]) -> list[str]:
-    """What is listed otherwise than there is, at rest: items by topic and state."""
+    """Return the differences between a listing and the tables, at rest: items by topic and state."""
     found = []
     shown = {(topic.topic, state): getattr(topic, state) for topic in listed for state in STATES}
     for topic in listed:

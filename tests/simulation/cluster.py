@@ -1,11 +1,11 @@
-"""A host, its database servers and its network under virtual time, and everything that can befall them.
+"""A host, its database servers and its network under virtual time, with all faults that can happen to them.
 
-Holds what outlives a host's process (servers, book of epochs, network) and
-the incarnations that come and go. Always true: what happens follows from the
-seed alone. A killed incarnation never runs again, though a COMMIT it has sent
-may still arrive; a zombie runs on while its successor takes over. In every other
-seed clocks are wild: servers' run too fast or slow and are stepped by hours,
-hosts' drift; in the others all agree, which is judged more strictly.
+Holds the parts that survive a host process (servers, epoch book, network) and the
+processes, called incarnations. Always true: everything follows from the seed. A
+killed incarnation never runs again, but a COMMIT that it sent may still arrive. A
+zombie runs on while its successor takes over. In every second seed clocks are
+wild: server clocks run too fast or slow and are stepped by hours, host clocks
+drift. In the other seeds all clocks agree, and the bounds are stricter.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ ADDRESSES: Final = ("alpha", "beta")
 URL: Final = ",".join(f"{address}:{PORT}" for address in ADDRESSES)
 SHARDS: Final = (1, 2)
 NAMESPACES: Final = {"default": 1, "other": 3}
-"""With their weights."""
+"""Namespaces with their weights."""
 TIER: Final = "default"
-"""Of all hosts and shards."""
+"""The tier of all hosts and shards."""
 KEY_WINDOW_MS: Final = 5_000
 CLOCK_SKEW_MS: Final = 150
-"""What a takeover allows for where clocks are wild. A third of it are steps that nobody can tell; the rest is drift
-while a database does not answer, many times that of real clocks."""
+"""The skew that a takeover allows for with wild clocks. A third covers steps that cannot be noticed, the rest drift
+while a database does not reply, many times that of real clocks."""
 SLEW_PERMILLE: Final = 50
 SERVER_DRIFT: Final = 0.01
 HOST_DRIFT: Final = 0.003
@@ -109,9 +109,9 @@ BOUNDS: Final = ClockBounds(
 SLOW_COMMIT_S: Final = 0.12
 """Longer than a dequeue that has some items waits for others."""
 SLOW_BOUND_MS: Final = 3_000
-"""A flush of a few items then takes six times as long as it should."""
+"""The bound with slow COMMITs: a flush of a few items takes six times the target."""
 _SLEW_RATIO: Final = SLEW_PERMILLE / 1000 + 0.015
-"""With what the drift adds."""
+"""The slew, and the drift."""
 
 
 @dataclass(slots=True, eq=False)
@@ -129,11 +129,11 @@ class Incarnation:
 
 
 class SimulatedCluster:
-    """Everything but the clients; of this class, with one host at a time that is alone.
+    """The cluster without its clients. This class runs one standalone host at a time.
 
     Args:
-        seed: all that happens follows from it.
-        wild: clocks are; None: as the seed says.
+        seed: everything follows from it.
+        wild: whether clocks are wild; None: as the seed says.
     """
 
     shards: ClassVar[Sequence[int]] = SHARDS
@@ -151,26 +151,26 @@ class SimulatedCluster:
         self._fate = Random(f"{seed}/fate")
         self._context = copy_context()
         self.servers = {shard: self._server(Random(f"{seed}/server-{shard}")) for shard in self.shards}
-        """Each shard lies in a server of its own."""
+        """The server of each shard."""
         self.document = principals.document(NAMESPACES)
-        """The catalog's, at first."""
+        """The first document of the catalog."""
         if seed % 4 == 2:
             self._dispute_slots()
         self._catalog = MemoryCatalog(self.document)
         self._last_commit = dict.fromkeys(self.shards, (0, 0))
         self._losing: dict[Incarnation, float] = {}
-        """The hosts that lose the reply to their next COMMIT of new items, and for how long each is cut off then."""
+        """The hosts that lose the reply to their next COMMIT of new items, and for how long each is then cut off."""
         self._owners: dict[tuple[int, int], str] = {}
-        """By shard and epoch, who has committed with it."""
+        """By shard and epoch, the nonce of the host that committed with it."""
         self.disorder: dict[str, None] = {}
-        """What commits showed of invariants 1, 10, 12 and 13: none is on a server that may lose it; per shard, (epoch, flush)
-        only go up, and an epoch has one owner; no due lies below the watermark of whoever wrote it; no index holds what
-        is purged."""
+        """Violations of invariants 1, 10, 12 and 13 that commits showed. No commit is on a server that may lose it. In
+        each shard (epoch, flush) only rise, and an epoch has one owner. No due is below the watermark of its writer. No
+        index holds a purged item."""
 
     # ------------------------------------------------------------ incarnations
 
     def start(self, address: str) -> Incarnation:
-        """Starts a host process at an address that is free."""
+        """Start a host process at a free address."""
         number = len(self.incarnations) + 1
         incarnation = Incarnation(address, self.loop.process(f"host-{number}"))
         self.incarnations.append(incarnation)
@@ -183,25 +183,25 @@ class SimulatedCluster:
         return [each for each in self.incarnations if each.process.alive]
 
     def kill(self, incarnation: Incarnation) -> None:
-        """kill -9. Its database connections are noticed to be dead a little later."""
+        """Kill a host as `kill -9` does. Its database connections end a little later."""
         self.kills += 1
         self._end(incarnation, linger_ms=400)
 
     def stop(self, incarnation: Incarnation) -> None:
-        """SIGTERM: it drains, releases its shards and exits."""
+        """Stop a host as SIGTERM does: it drains, releases its shards and exits."""
         self.drains += 1
         incarnation.stop.set()
 
     def hold(self, incarnation: Incarnation, seconds: float) -> None:
-        """Its statements are stuck in the network for a while, locks and all."""
+        """Delay the statements of a host for a while, while its locks are held."""
         incarnation.held_until_s = self.loop.time() + seconds
 
     def lose_reply(self, incarnation: Incarnation, seconds: float) -> None:
-        """Its next COMMIT of new items takes effect, but the reply is lost, and another host takes its shards over before it can ask."""
+        """Lose the reply to its next COMMIT of new items. Another host takes its shards over before it can ask."""
         self._losing[incarnation] = seconds
 
     def connector(self, source: str, rng: Random) -> Connect:
-        """Connects a client to any host that listens, whatever address it asked for."""
+        """Return a `connect` to any host that runs, whatever the address."""
 
         async def connect(factory: Factory, host: str, port: int) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
             running = self.running()
@@ -211,26 +211,26 @@ class SimulatedCluster:
         return connect
 
     def restart_elsewhere(self) -> Incarnation:
-        """Starts a host at an address nobody uses, while an earlier one may still run."""
+        """Start a host at a free address, while an earlier one may still run."""
         used = {each.address for each in self.running()}
         free = [address for address in ADDRESSES if address not in used]
         self.zombies += bool(used)
         return self.start(self._fate.choice(free))
 
     def heal(self) -> None:
-        """From now on nothing goes wrong any more; clocks stay as wrong as they are."""
+        """End all faults. Clocks stay wrong."""
         self._losing.clear()
         for server in self.servers.values():
             server.heal()
 
     def slow_down_at_last(self) -> None:
-        """From now on every COMMIT is slow, in every fifth seed."""
+        """In every fifth seed, make every COMMIT slow from now on."""
         if self._is_slow_at_last:
             for server in self.servers.values():
                 server.commit_s = SLOW_COMMIT_S
 
     def bounds(self) -> ClockBounds:
-        """How well a history of this cluster must agree with the observer's clock."""
+        """Return how well this cluster's clocks agree with the observer's clock."""
         late_ms = max(server.waited_ms for server in self.servers.values())
         bounds = replace(BOUNDS, bound_ms=SLOW_BOUND_MS) if self._is_slow_at_last else BOUNDS
         if not self.wild:
@@ -240,7 +240,7 @@ class SimulatedCluster:
         return replace(bounds, slew_ratio=_SLEW_RATIO, late_ms=late_ms)
 
     def rows(self, namespace: str | None = None) -> list[Event]:
-        """What the tables hold, of one namespace or all, for the history; every shard must be served."""
+        """Return the rows of one namespace, or of all, for the history. Every shard must be served."""
         now_ms = {shard.number: shard.now_ms() for shard in self._shards()}
         return [
             row_event(
@@ -261,22 +261,22 @@ class SimulatedCluster:
         ]
 
     def payload_bytes(self, namespace: str) -> int:
-        """What the tables hold of a namespace."""
+        """Return the payload bytes of a namespace in the tables."""
         tables = [self._table(shard) for shard in self.shards]
         return sum(row.payload_bytes for table in tables for row in table.rows.values() if row.namespace == namespace)
 
     def is_at_rest(self) -> bool:
-        """Nothing is under way in any shard that a live host serves."""
+        """Whether no operation is in flight in any shard that a live host serves."""
         return all(is_at_rest(shard) for shard in self._shards())
 
     def is_still(self) -> bool:
-        """No COMMIT is on its way, and nothing is going to happen to an item that is not dead."""
+        """Whether no COMMIT is in flight and only dead items have a due."""
         rows = [row for shard in self.shards for row in self._table(shard).rows.values()]
         committing = any(server.is_committing() for server in self.servers.values())
         return not committing and all(row.due_ms is None or row.state is State.DEAD for row in rows)
 
     def differences(self) -> list[str]:
-        """What live hosts remember otherwise than the tables hold it; to be asked at rest."""
+        """Return the differences between the memory of live hosts and the tables. Call it at rest."""
         return [
             f"shard {shard.number}: {difference}"
             for shard in self._shards()
@@ -293,11 +293,11 @@ class SimulatedCluster:
     # ----------------------------------------------------------------- inside
 
     def settings(self) -> EngineSettings:
-        """A host's."""
+        """Return the settings of a host."""
         return WILD if self.wild else SETTINGS
 
     async def _host(self, me: Incarnation, number: int) -> None:
-        """What foqs.host does, without sockets and signals."""
+        """Do what foqs.host does, without sockets and signals."""
         rng = Random(f"{number}/host")
         clock = self._host_clock(rng)
         engine = me.engine = Engine(
@@ -330,7 +330,7 @@ class SimulatedCluster:
         me.gone.set()
 
     def _host_clock(self, rng: Random) -> VirtualClock:
-        """A machine's clocks."""
+        """Return the clocks of a machine."""
         drift = rng.uniform(-HOST_DRIFT, HOST_DRIFT) if self.wild else 0.0
         return VirtualClock(self.loop, boot_ms=rng.randint(0, 10**9), rate=1 + drift)
 
@@ -343,7 +343,7 @@ class SimulatedCluster:
         more: Mapping[str, MethodHandler] = MappingProxyType({}),
         together: Callable[[QueueHandlers], RpcService] = lambda alone: alone,
     ) -> tuple[RpcServer, Listener]:
-        """A host's wire, which serves `more` besides the usual calls, and makes of all of them what `together` does."""
+        """Start a host's server with the usual calls and those of `more`, wrapped by `together`."""
         identity = HostIdentity(me.address, PORT, number)
         handlers = QueueHandlers(engine.queue, identity, rng, {**admin_handlers(engine.admin, "default"), **more})
         wire = RpcServer(
@@ -353,7 +353,7 @@ class SimulatedCluster:
         return wire, await self.network.listen(me.address, PORT, wire.connection)
 
     def _current(self) -> Incarnation | None:
-        """Whoever runs now."""
+        """Return the incarnation whose code runs now."""
         process = current_process()
         return None if process is None else self._by_process[process]
 
@@ -367,7 +367,7 @@ class SimulatedCluster:
         return server
 
     def _dispute_slots(self) -> None:
-        """The last shard's table holds slots that are recorded as the first one's, as after a restore of an old copy."""
+        """Add the first shard's key slots to the last shard's table, as after the restore of an old copy."""
         parts = divide_key_slots(self.shards)
         slots = {TIER: {shard: frozenset(part) for shard, part in parts.items()}}
         self.document = replace(self.document, slots=slots)
@@ -376,7 +376,7 @@ class SimulatedCluster:
         self._table(last).key_slots.update(parts[first])
 
     def _connected(self, server: FaultyDatabaseServer, connection: int) -> None:
-        """A database connection was opened by whoever runs now."""
+        """Record a new database connection of the incarnation that runs now."""
         current = self._current()
         if current is not None:
             current.connections.append((server, connection))
@@ -386,7 +386,7 @@ class SimulatedCluster:
         return 0.0 if current is None else current.held_until_s - self.loop.time()
 
     async def _exit_fenced_host(self, incarnation: Incarnation) -> None:
-        """A fenced host exits by itself: its sockets close and its connections end."""
+        """Close the sockets and connections of a fenced host, which exits on its own."""
         await incarnation.gone.wait()
         self._end(incarnation, linger_ms=5)
 
@@ -398,10 +398,10 @@ class SimulatedCluster:
             self._context.copy().run(self.loop.call_later, delay_s, server.kill, connection)
 
     def _lose_reply(self, shard: int, fence: Fence) -> None:
-        """A COMMIT has taken effect: where it is one that a host is to lose, and brought new items, the host does."""
-        brought = any(row.enqueued_at_ms == fence.clock_ms for row in self._table(shard).rows.values())
+        """Handle a COMMIT: if it has new items and its host is to lose the reply, cut the host off."""
+        has_new_items = any(row.enqueued_at_ms == fence.clock_ms for row in self._table(shard).rows.values())
         host = next((each for each in self._losing if self._nonce(each) == fence.nonce), None)
-        if host is not None and brought and host.process.alive:
+        if host is not None and has_new_items and host.process.alive:
             self.hold(host, self._losing.pop(host))
             self.servers[shard].kill(self._table(shard).owner.connection)
             self.loop.call_soon(self._replace, host)
@@ -410,7 +410,7 @@ class SimulatedCluster:
         return nonce_of(self.incarnations.index(host) + 1)
 
     def _replace(self, host: Incarnation) -> None:
-        """Another host takes over what this one serves."""
+        """Let another host take over the shards of this one."""
         if self.running() == [host]:
             self.restart_elsewhere()
 
@@ -429,8 +429,8 @@ class SimulatedCluster:
         if owner != fence.nonce:
             self.disorder[f"invariant 12: epoch {fence.epoch} of shard {shard} served {owner} and {fence.nonce}"] = None
         table = self._table(shard)
-        cuts = PurgeMarkers(table.purge_markers)
-        dues = [due for due in table.due if not cuts.covers(table.rows[due[1]])] if cuts else table.due
+        markers = PurgeMarkers(table.purge_markers)
+        dues = [due for due in table.due if not markers.covers(table.rows[due[1]])] if markers else table.due
         for each in self._shards():
             if each.number != shard or each.epoch != fence.epoch:
                 continue
@@ -441,5 +441,5 @@ class SimulatedCluster:
 
 
 def nonce_of(number: int) -> str:
-    """The nonce of the host that was started as this one."""
+    """Return the nonce of the host that was started with this number."""
     return f"nonce-{number}"

@@ -1,7 +1,7 @@
-"""What the administrator of a simulated cluster does to hosts and shards: moves, drains, and looks.
+"""The administrator of a simulated cluster: it moves and drains shards and hosts, and lists them.
 
-Always true: when the work is over, no shard is pinned or draining and no host is
-drained. Judges nothing.
+Always true: after the work no shard is pinned or draining, and no host is drained.
+Does not judge.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from foqs_client import Client, FoqsError
 
 
 class ClusterAdministrator:
-    """One, who names hosts by their names.
+    """Makes random calls for shards and hosts.
 
     Args:
-        called: told of every call before it is made.
+        hosts: their names.
+        called: called before every call.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class ClusterAdministrator:
         self._called = called
 
     async def work(self, is_over: Callable[[], bool]) -> None:
-        """Now this, now that, until the work is over."""
+        """Make random calls until the work is over."""
         rng, client = self._rng, self._client
         while not is_over():
             shard, host = rng.choice(self._shards), rng.choice(self._hosts)
@@ -52,7 +53,7 @@ class ClusterAdministrator:
             await asyncio.sleep(rng.expovariate(3))
 
     async def restore(self) -> None:
-        """Lets every host own every shard again, and does not give up."""
+        """Let every host own every shard again, with retries."""
         for shard in self._shards:
             await self._until_done(lambda shard=shard: self._client.move_shard(shard, None))  # type: ignore[misc]
             await self._until_done(lambda shard=shard: self._client.undrain_shard(shard))  # type: ignore[misc]
@@ -61,7 +62,7 @@ class ClusterAdministrator:
         await self._client.close()
 
     async def _drain(self, host: str) -> None:
-        """For a while; now and then the host stays drained until it is its turn again."""
+        """Drain a host for a while. Sometimes it stays drained until the next time."""
         await self._client.drain_host(host)
         await asyncio.sleep(self._rng.choice((0.0, 0.3, 1.5)))
         if self._rng.random() < 0.8:

@@ -1,9 +1,8 @@
-"""Many callers of one client, each with one item a call: a service that enqueues, or a consumer that deals with items one by one.
+"""Many callers of one client with one item per call, as in a service that enqueues or acks items one by one.
 
-Holds `Crowd`. Always true: all its calls go through one client, most of them in
-the same turn as others, so that the client sends them as one; each caller writes
-down what it saw itself. Some leave while they call. Knows nothing of what is
-right.
+Holds `Crowd`. Always true: all its calls use one client, most of them in the same
+turn of the loop, so the client coalesces them. Each caller records its own
+results. Some cancel their calls. Does not judge.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ CALLERS: Final = 8
 
 
 class Crowd:
-    """Of one namespace.
+    """The callers of one namespace.
 
     Args:
-        callers: of one client.
-        topics: those of a round are among these.
-        item: makes an item of a topic, with this payload.
+        callers: they share one client.
+        topics: a round uses one of these.
+        item: makes an item of a topic with this payload.
         call: counts a call.
     """
 
@@ -45,7 +44,7 @@ class Crowd:
         self._items = 0
 
     async def work(self, name: str, stopping: Callable[[], bool]) -> None:
-        """Round after round: all call at once, and some give up."""
+        """Let several callers call at once, and some cancel, round after round."""
         rng = self._rng
         while not stopping():
             topic, timeout_ms = rng.choice(self._topics), rng.choice((300, 1_000, 3_000))

@@ -1,10 +1,9 @@
-"""Several hosts of one cluster under virtual time, and everything that can befall them.
+"""Several hosts of one cluster under virtual time, with all faults that can happen to them.
 
-Holds `Fleet`: the hosts over one coordination service, with a database server
-for each shard. Always true: as of `Cluster`, whose servers, network and
-processes these are. What the plan says, and who serves without a session, is
-watched all the time (invariant 12, and that a host stops before its session can
-be over).
+Holds `SimulatedFleet`: hosts with one registry, and a database server for each
+shard. Always true: as in `SimulatedCluster`, which has the servers, the network
+and the processes. The plan, and hosts that serve without a registry session, are
+watched all the time (invariant 12: a host stops before its session can end).
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ DRAIN_MS: Final = 300
 GOSSIP: Final = cluster_options(
     gossip_interval_ms=200, gossip_page_topics_max=3, peer_topics_max=1_000, topic_tombstones_max=4
 )
-"""Few topics an answer, and few that are remembered to be gone, so that pages and whole tellings happen."""
+"""Few topics per reply and few tombstones, so that pages and full exchanges happen."""
 TROUBLE_S_MAX: Final = 3.0
-"""No host is cut off, or frozen, for longer."""
+"""The longest time for which a host is cut off or frozen."""
 PAGE_BYTES_MAX: Final = 1 << 20
 _LOST: Final = 0.003
 _QUEUE_ITEMS_MAX: Final = 70
@@ -76,11 +75,11 @@ NAMES: Final = (
     *forwarding_counts.NAMES,
     *surplus.NAMES,
 )
-"""What a fleet counts."""
+"""The keys of a fleet's `counts`."""
 
 
 class _Ensemble(LocalEnsemble):
-    """One that shows each plan."""
+    """A registry that reports each plan."""
 
     planned: Callable[[Plan], None]
 
@@ -92,7 +91,7 @@ class _Ensemble(LocalEnsemble):
 
 
 class SimulatedFleet(SimulatedCluster):
-    """Everything but the clients."""
+    """The cluster without its clients."""
 
     shards: ClassVar[Sequence[int]] = (1, 2, 3, 4)
 
@@ -110,10 +109,10 @@ class SimulatedFleet(SimulatedCluster):
         self._lost = _LOST
         self._drains: list[asyncio.Task[None]] = []
         self._expiring: dict[str, Incarnation] = {}
-        """By nonce, those whose sessions end with their next COMMIT."""
+        """By nonce, the hosts whose sessions end with their next COMMIT."""
 
     async def set_up(self) -> None:
-        """The cluster is made; no host of it runs yet."""
+        """Create the cluster, without running hosts."""
         registry = self._administrator
         await registry.open()
         await layout_changes.create_layout(registry, [ShardSpec(number, "main") for number in self.shards])
@@ -121,27 +120,27 @@ class SimulatedFleet(SimulatedCluster):
         self._watching = asyncio.ensure_future(self._watch())
 
     def absent(self) -> list[str]:
-        """Addresses at which no host runs."""
+        """Return the addresses at which no host runs."""
         used = {each.address for each in self.running()}
         return [address for address in ADDRESSES if address not in used]
 
     def gossip_by_host(self) -> list[tuple[str, Gossip]]:
-        """By host that runs, what it knows of the others."""
+        """Return the gossip of each running host."""
         return [(host.process.name, self._tiers[host].gossip) for host in self.running()]
 
     def unsettled(self) -> str:
-        """Which hosts are not ready, or which shards have not exactly one that serves them; empty when all is well."""
+        """Return why the cluster is not settled: a host is not ready, or a shard has not exactly one owner. Empty if it is."""
         for each in self.running():
             if each.engine is None or not each.engine.is_ready:
                 why = None if each.engine is None else each.engine.not_ready_reasons()
                 return f"{each.process.name} is not ready: {why}"
         served = sorted(shard.number for shard in self._shards())
-        return "" if served == list(self.shards) else f"of the shards these are served: {served}"
+        return "" if served == list(self.shards) else f"only these shards are served: {served}"
 
     # ----------------------------------------------------------------- troubles
 
     def cut_off(self, host: Incarnation, seconds: float) -> None:
-        """It does not reach the coordination service."""
+        """Cut a host off from the registry."""
         registry = self.registries.get(host)
         if registry is not None:
             self.counts["hosts cut off"] += 1
@@ -149,7 +148,7 @@ class SimulatedFleet(SimulatedCluster):
             self.loop.call_later(seconds, self._reach_again, host)
 
     def replace(self, host: Incarnation, seconds: float) -> None:
-        """It is drained and does not hear of it: others take its shards over while its session lives, and it serves on."""
+        """Drain a host that is cut off: others take its shards over while its session lives, and it still serves."""
         self.cut_off(host, seconds)
         self._drain(host.address, layout_changes.drain_host)
         self.loop.call_later(seconds, self._drain, host.address, layout_changes.undrain_host)
@@ -163,34 +162,34 @@ class SimulatedFleet(SimulatedCluster):
         self._drains.append(self.loop.create_task(drain(), context=self._context.copy()))
 
     def expire(self, host: Incarnation) -> None:
-        """The coordination service ends its session; not that of one that is cut off, which could not know."""
+        """End the registry session of a host, unless it is cut off and could not know."""
         registry = self.registries.get(host)
         if registry is not None and registry.connection_state is ConnectionState.CONNECTED:
             self.counts["sessions expired"] += 1
             self._ensemble.expire(registry)
 
     def expire_at_commit(self, host: Incarnation) -> None:
-        """The same when its next COMMIT has taken effect, and it may not know of that yet."""
+        """End the session of a host when its next COMMIT takes effect, perhaps before the host knows of it."""
         self._expiring[nonce_of(self.incarnations.index(host) + 1)] = host
 
-    def freeze(self, host: Incarnation, seconds: float, *, unheard: bool) -> None:
-        """It does not run for a while, and its session ends when its time is over.
+    def freeze(self, host: Incarnation, seconds: float, *, is_notified_late: bool) -> None:
+        """Freeze a host for a while. Its session ends at its timeout.
 
         Args:
-            unheard: it is told of its session late, after all else that it missed.
+            is_notified_late: the host learns of the end of its session after everything else that it missed.
         """
         self.counts["hosts frozen"] += 1
         host.process.freeze()
         registry = self.registries.get(host)
         if registry is not None:
-            if not unheard:
+            if not is_notified_late:
                 self._ensemble.disconnect(registry)
             elif seconds > SESSION_MS / 1000:
                 self.loop.call_later(SESSION_MS / 1000, self._expire_frozen, host)
         self.loop.call_later(seconds, self._thaw, host)
 
     def partition_from_clients(self, host: Incarnation, seconds: float) -> None:
-        """No client reaches it."""
+        """Separate a host from all clients."""
         self.counts["hosts parted from clients"] += 1
         self.network.partition(host.address)
         self.loop.call_later(seconds, self.network.heal, host.address)
@@ -223,10 +222,10 @@ class SimulatedFleet(SimulatedCluster):
             registry.lost = self._lost
             self._ensemble.reconnect(registry)
 
-    # ------------------------------------------------------------ for `Cluster`
+    # --------------------------------------------------- for `SimulatedCluster`
 
     def connector(self, source: str, rng: Random) -> Connect:
-        """Connects a client to the host that it asked for."""
+        """Return a `connect` to the host that the client asks for."""
 
         async def connect(factory: Factory, host: str, port: int) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
             return await self.network.connect(factory, host, port, source=source)
@@ -234,11 +233,11 @@ class SimulatedFleet(SimulatedCluster):
         return connect
 
     def bounds(self) -> ClockBounds:
-        """A change of the catalog holds late where a host was cut off meanwhile."""
+        """Allow for late changes of the catalog at a host that was cut off."""
         return replace(super().bounds(), spread_ms=TROUBLE_S_MAX * 1000 + SESSION_MS)
 
     async def _host(self, me: Incarnation, number: int) -> None:
-        """What foqs.host does in a cluster, without sockets and signals."""
+        """Do what foqs.host does in a cluster, without sockets and signals."""
         rng = Random(f"{number}/host")
         clock = self._host_clock(rng)
         nonce = nonce_of(number)
@@ -257,7 +256,7 @@ class SimulatedFleet(SimulatedCluster):
             nonce,
             membership,
         )
-        self._session_over.set()  # it has not begun one
+        self._session_over.set()  # it has no session yet
         engine.queue.placement.owner_of = membership.owner_of
         try:
             await membership.open()
@@ -354,7 +353,7 @@ class SimulatedFleet(SimulatedCluster):
         self._plan = Plan(plan.assignments, epochs)
 
     async def _watch(self) -> None:
-        """12: who has no session serves nothing, or is frozen. A moment is given to him who hears of it."""
+        """12: a host without a session serves nothing, unless it is frozen. It has a moment to notice."""
         seen: list[str] = []
         while True:
             if not any(map(self._is_without_session, self.running())):
@@ -366,7 +365,7 @@ class SimulatedFleet(SimulatedCluster):
             await asyncio.sleep(_LOOK_S)
 
     def _is_without_session(self, host: Incarnation) -> bool:
-        """And has an engine, which may serve."""
+        """Whether a host has an engine, which may serve, and no session."""
         registry = self.registries.get(host)
         return registry is not None and host.engine is not None and not registry.is_session_alive
 
@@ -379,7 +378,7 @@ class SimulatedFleet(SimulatedCluster):
 
 
 def _settings(settings: EngineSettings) -> EngineSettings:
-    """Shards come with the plan, and have little room."""
+    """Return settings for shards that the plan assigns, with short queues."""
     return replace(
         settings,
         standalone_shards=None,

@@ -1,8 +1,8 @@
-"""A run of several hosts: what befalls them, besides what befalls a host that is alone.
+"""A run of several hosts, with the faults that a standalone host cannot have.
 
-Holds `FleetRun`; its clients are those of `workload`, who follow the hosts' map.
-Always true: what happens follows from the seed; when the work is over, all
-hosts run, reach everything, and may own every shard.
+Holds `FleetRun`. Its clients are those of `workload`; they use the hosts' routing
+table. Always true: everything follows from the seed; after the work all hosts run,
+reach everything, and may own every shard.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tests.support.recording_client import RecordingClient
 
 FLEET_PLAN: Final = Plan(items=200, calls=1_200, crashes=3)
 LISTED_S: Final = 1.0
-"""So long after a change every host lists it."""
+"""The time until every host lists a change."""
 QUIET_S_MAX: Final = 30.0
 _SINGLE_ENDPOINT: Final = ("default", "other")
-"""The namespace of each producer that knows one host, and of each consumer."""
+"""The namespace of each producer and of each consumer with a single endpoint."""
 SETTLED_S_MAX: Final = 30.0
-"""When all is healed, every shard is served by then."""
+"""The time until every shard is served after `healed`."""
 
 
 class Unsettled(Exception):
-    """Nobody serves a shard, or a host is not ready, long after everything healed."""
+    """A shard has no owner, or a host is not ready, long after `healed`."""
 
 
 class FleetRun(Run):
@@ -59,7 +59,7 @@ class FleetRun(Run):
         self.differences += [*self.cluster.surplus.wrong, *self.cluster.surplus.unreleased(dead)]
 
     async def _set_up(self) -> None:
-        """Two hosts are there; the third joins them when some work is done."""
+        """Start two hosts. The third joins them later."""
         await self.cluster.set_up()
         for address in ADDRESSES[:2]:
             self.cluster.start(address)
@@ -109,7 +109,7 @@ class FleetRun(Run):
             cluster.start(address)
         await self._overseer.restore()
         await self._settle()
-        # Once more, at rest: who loses his session for a moment gets what he had with new epochs.
+        # Again at rest: a host that loses its session for a moment gets its shards back with new epochs.
         for host in cluster.running():
             cluster.expire(host)
         await asyncio.sleep(SESSION_MS / 1000)
@@ -118,7 +118,7 @@ class FleetRun(Run):
         await self._settle()
 
     async def _settle(self) -> None:
-        """Until every shard is served. Raises `Unsettled`."""
+        """Wait until every shard is served. Raises `Unsettled`."""
         cluster = self.cluster
         until_s = cluster.loop.time() + SETTLED_S_MAX
         while trouble := cluster.unsettled():
@@ -127,7 +127,7 @@ class FleetRun(Run):
             await asyncio.sleep(0.05)
 
     async def _compare(self, administrators: Mapping[str, Administrator]) -> None:
-        """Memories, and what is counted, and what each host lists, when nothing has changed for a while."""
+        """Compare memory, counts and the listing of each host with the tables, when nothing has changed for a while."""
         await super()._compare({})
         until_s = self.cluster.loop.time() + QUIET_S_MAX
         held: Mapping[str, Counter[tuple[str, str]]] = {}
@@ -139,14 +139,14 @@ class FleetRun(Run):
             self.differences += await each.differences(
                 self.cluster.rows(namespace), self.cluster.payload_bytes(namespace)
             )
-            for host, telling in self.cluster.gossip_by_host():
-                listed, _ = await telling.tier_topics.list_topics(namespace, "", list(State), None, 100)
+            for host, gossip in self.cluster.gossip_by_host():
+                listed, _ = await gossip.tier_topics.list_topics(namespace, "", list(State), None, 100)
                 self.differences += [
-                    f"{difference}, says {host}" for difference in listing_differences(listed, held[namespace])
+                    f"{difference}, according to {host}" for difference in listing_differences(listed, held[namespace])
                 ]
 
     def _held(self) -> Mapping[str, Counter[tuple[str, str]]]:
-        """What the tables hold: items by topic and state, of each namespace."""
+        """Count the items in the tables by namespace, topic and state."""
         rows = self.cluster.rows
         return {name: Counter((row["topic"], row["state"]) for row in rows(name)) for name in NAMESPACES}
 
@@ -168,7 +168,7 @@ class FleetRun(Run):
         troubles: Sequence[tuple[float, Callable[[], object]]] = (
             (22, lambda: self._kill(host)),
             (10, lambda: self._stop(host)),
-            (14, lambda: cluster.freeze(host, seconds, unheard=fate.random() < 0.5)),
+            (14, lambda: cluster.freeze(host, seconds, is_notified_late=fate.random() < 0.5)),
             (10, lambda: self._cut_off(host, seconds)),
             (10, lambda: cluster.replace(host, SESSION_MS / 1000)),
             (4, lambda: cluster.expire(host)),
@@ -182,7 +182,7 @@ class FleetRun(Run):
         trouble()
 
     def _kill(self, host: Incarnation) -> None:
-        """Mostly one; now and then all at once."""
+        """Kill one host, or sometimes all at once."""
         self.crashes += 1
         for each in self.cluster.running() if self._fate.random() < 0.1 else [host]:
             self.cluster.kill(each)
@@ -193,7 +193,7 @@ class FleetRun(Run):
         self._later(self._fate.uniform(0.0, 3.0), self._start_absent)
 
     def _cut_off(self, host: Incarnation, seconds: float) -> None:
-        """Mostly one; now and then the coordination service is away."""
+        """Cut one host off from the registry, or sometimes all."""
         for each in self.cluster.running() if self._fate.random() < 0.2 else [host]:
             self.cluster.cut_off(each, seconds)
 

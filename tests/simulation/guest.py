@@ -1,8 +1,7 @@
-"""What somebody does who is not granted it: everything, in every namespace, again and again.
+"""A client without the grants for its calls: it tries all calls, in every namespace.
 
-Holds `Guest`. Always true: most of what is tried is tried without the grant
-that it needs; what is granted for the moment is done to items like everybody's.
-Judges nothing.
+Holds `Guest`. Always true: most calls are made without the grant that they need.
+Does not judge.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _NO_DOCUMENT: Final = '{"format": 0, "version": 1, "namespaces": {}}'
 
 
 class Guest:
-    """One who knows ids and topics, and perhaps a token.
+    """A client that knows ids and topics, and perhaps has a token.
 
     Args:
         clients: one for each namespace.
@@ -44,7 +43,7 @@ class Guest:
         self._made = 0
 
     async def work(self, name: str, is_over: Callable[[], bool]) -> None:
-        """Now this, now that, until the work is over. `name` makes payloads unique."""
+        """Make random calls until the work is over. `name` makes payloads unique."""
         while not is_over():
             namespace = self._rng.choice(sorted(self._clients))
             with contextlib.suppress(FoqsError):

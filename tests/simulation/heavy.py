@@ -1,7 +1,7 @@
-"""A run with long payloads: many at once, leases that end, and a limit that is lowered under what is stored.
+"""A run with long payloads: many at once, leases that end, and a limit that is lowered below stored payloads.
 
-Holds `HeavyCluster`, whose host has small budgets of bytes, and `HeavyRun`.
-Everything else befalls it as it befalls a host that is alone.
+Holds `HeavyCluster`, whose host has small byte limits, and `HeavyRun`. The faults
+are those of a standalone host.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMESPACES: Final = ("default", "other")
 
 
 class HeavyCluster(SimulatedCluster):
-    """A host that is alone, with budgets for a few long payloads."""
+    """A standalone host with room for a few long payloads."""
 
     def settings(self) -> EngineSettings:
         usual = super().settings()
@@ -52,7 +52,7 @@ class HeavyRun(Run):
                 yield self._consume_many(consumer, namespace, Random(f"{self._rng.random()}/{consumer}"))
 
     async def _produce_long(self, name: str, namespace: str, rng: Random) -> None:
-        """Bursts of long items; then the limit is lowered for a while."""
+        """Enqueue bursts of long items, then lower the limit for a while."""
         client = self._administering(name, namespace, token(OPERATOR))
         number = 0
         while self._working:
@@ -74,7 +74,7 @@ class HeavyRun(Run):
         await client.client.close()
 
     async def _consume_many(self, name: str, namespace: str, rng: Random) -> None:
-        """Takes more than a flush may read; lets many leases end."""
+        """Dequeue more than a flush may read, and let many leases end."""
         client = self._recording(name, namespace, OPERATOR)
         while self._working:
             try:

@@ -1,10 +1,10 @@
-"""Plays consumers whose renewals are slow and get lost, and judges that one lease has one believer.
+"""Plays consumers whose lease renewals are slow or lost, and checks that no two handlers rely on one lease.
 
-Two consumers share a host in memory. Replies to extensions are late or never
-come, handlers take longer than their leases and ask for longer ones meanwhile.
-Judged: when a handler begins an item, every earlier handler of it that still runs
-knows that its lease is lost; an item is done once. `python -m
-tests.simulation.lease_exclusion` plays the seeds; `--plant NAME` plants a bug first.
+Two consumers share an in-memory host. Replies to extensions are late or lost.
+Handlers run longer than their leases, and ask for longer ones. The checks: when a
+handler starts an item, every earlier handler of the item that still runs knows that
+its lease is lost; an item is done once. `python -m tests.simulation.lease_exclusion`
+plays the seeds; `--plant NAME` plants a bug first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNTIL_S: Final = 3_600.0
 
 
 def play(seed: int) -> tuple[list[str], int]:
-    """Plays one seed. Returns the violations, and how many leases were lost."""
+    """Play one seed. Returns the violations and the number of lost leases."""
     violations: list[str] = []
     lost: list[int] = []
 
@@ -62,7 +62,7 @@ def play(seed: int) -> tuple[list[str], int]:
 
 
 class _HandlerWorld:
-    """What handlers do, and who believes to have which item."""
+    """The handlers, and the items whose lease they rely on."""
 
     def __init__(self, rng: Random, violations: list[str]) -> None:
         self._rng = rng
@@ -73,9 +73,7 @@ class _HandlerWorld:
     async def handle(self, job: Job) -> None:
         for other in self._running:
             if other.id == job.id and not other.lost:
-                text = (
-                    f"attempt {job.attempt} of item {job.id} began while attempt {other.attempt} believed in its lease"
-                )
+                text = f"attempt {job.attempt} of item {job.id} began while attempt {other.attempt} relied on its lease"
                 self._violations.append(f"invariant 5: {text}")
         self._running[job] = None
         try:
@@ -93,7 +91,7 @@ class _HandlerWorld:
 
 
 def _unreliable(client: Client, rng: Random) -> Client:
-    """A client whose extensions are refused before they are sent, or answered late or never."""
+    """Return a client whose extensions are not sent, or whose replies are late or lost."""
     extend = client.extend
 
     async def unreliable(leases: Any, *, lease_ms: int | None = None, timeout_ms: int | None = None) -> list[Outcome]:
@@ -114,7 +112,7 @@ def _unreliable(client: Client, rng: Random) -> Client:
 
 
 def renewal_recorded_at_wished_length() -> None:
-    """A renewal's reply is booked as the length that the handler wishes by then, not as what was asked for."""
+    """A renewal is recorded with the length that the handler wants now, not with the length that was sent."""
 
     def renewed(self: InFlightSet, items: Sequence[InFlightItem], sent_s: float, lease_ms: int | None) -> None:
         for one in items:
@@ -137,19 +135,19 @@ def losses_unreported() -> None:
 
 
 def shortened_when_answered() -> None:
-    """A renewal that shortens a lease counts only when its reply comes, which may be lost."""
+    """A renewal that shortens a lease counts only with its reply, which may be lost."""
     InFlightSet.on_renewal_sent = lambda self, items, sent_s, lease_ms: None  # type: ignore[method-assign]
 
 
 BUGS: Final[Mapping[str, Callable[[], None]]] = {
-    "renewals-booked-by-wish": renewal_recorded_at_wished_length,
-    "losses-untold": losses_unreported,
+    "renewal-recorded-at-wished-length": renewal_recorded_at_wished_length,
+    "losses-unreported": losses_unreported,
     "shortened-when-answered": shortened_when_answered,
 }
 
 
 def main() -> int:
-    """Plays all seeds; 1 when any has a violation."""
+    """Play all seeds. Returns 1 if any has a violation."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plant", choices=sorted(BUGS))
     asked = parser.parse_args()

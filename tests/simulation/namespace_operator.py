@@ -1,7 +1,7 @@
-"""What the operator of a simulated run does: a namespace that comes and goes, exports and imports.
+"""The operator of a simulated run: it creates and deletes a namespace, exports and imports.
 
-Holds `Operator`. Always true: nobody else works in that namespace; when the work
-is over it is there, so that what it holds can be drained. Judges nothing.
+Holds `NamespaceOperator`. Always true: nobody else works in that namespace. After
+the work the namespace exists, so that its items can be drained. Does not judge.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tests.support.recording_admin import RecordingAdmin
 T = TypeVar("T")
 
 BRIEF: Final = "brief"
-"""The namespace that comes and goes."""
+"""The namespace that is created and deleted."""
 TOPIC: Final = "errand"
 _USED_KEPT: Final = 6
 
 
 class NamespaceOperator:
-    """One, whose client's namespace is `BRIEF`."""
+    """Works in the namespace `BRIEF`, which is its client's."""
 
     def __init__(self, client: RecordingAdmin, rng: Random, called: Callable[[], None]) -> None:
         self._client = client
@@ -32,11 +32,11 @@ class NamespaceOperator:
         self._called = called
         self._made = 0
         self._used: list[Item] = []
-        """With keys; some are enqueued again, also after the namespace was created again."""
+        """Items with keys. Some are enqueued again, also after the namespace was created again."""
         self._exported: str | None = None
 
     async def work(self, is_over: Callable[[], bool]) -> None:
-        """Now this, now that, until the work is over."""
+        """Make random calls until the work is over."""
         deeds = (
             self._make,
             self._make,
@@ -53,7 +53,7 @@ class NamespaceOperator:
             await asyncio.sleep(self._rng.expovariate(6))
 
     async def restore(self) -> None:
-        """Makes the namespace once more, and does not give up."""
+        """Create the namespace again, and retry until it succeeds."""
         while True:
             with contextlib.suppress(FoqsError):
                 await self._client.create(Namespace(BRIEF))
@@ -61,7 +61,7 @@ class NamespaceOperator:
             await asyncio.sleep(0.1)
 
     async def carry_over(self) -> None:
-        """An export is imported again after a change; nothing goes wrong any more."""
+        """Import an export again after a change, without faults."""
         client = self._client
         document = await client.export_config()
         await client.grant("somebody", ["enqueue"])
@@ -78,7 +78,7 @@ class NamespaceOperator:
         await self._call(self._client.create(Namespace(BRIEF)))
 
     async def _fill(self, delays_ms: Sequence[int | None] = (None, 100, 3_000)) -> None:
-        """Some are ready, some deferred, longer than the namespace may last."""
+        """Enqueue ready and deferred items, some deferred for longer than the namespace may exist."""
         items = []
         for _ in range(self._rng.randint(1, 3)):
             self._made += 1
@@ -96,7 +96,7 @@ class NamespaceOperator:
             await self._call(self._client.ack(deliveries))
 
     async def _delete(self) -> None:
-        """Which is refused while it holds something: often all is purged before, or all but what is deferred is gone."""
+        """Delete the namespace, which is refused unless it is empty: often purge it before, or leave only deferred items."""
         asked: list[Awaitable[object]] = []
         if self._rng.random() < 0.6:
             await self._call(self._client.purge_topic(TOPIC))
@@ -110,7 +110,7 @@ class NamespaceOperator:
             await self._fill()
 
     async def _export_or_import(self) -> None:
-        """Exports, or puts back what was exported before, whatever has changed since."""
+        """Export the configuration, or import an earlier export."""
         if self._exported is None or self._rng.random() < 0.6:
             self._exported = await self._call(self._client.export_config())
         else:

@@ -1,8 +1,8 @@
-"""Who the clients of a simulated run are, and what is granted to them.
+"""The principals of a simulated run and their grants.
 
-Holds the principals, their tokens, the gate that knows them and the catalog's document that
-grants what they need for their work. Always true: the guest begins without any
-grant; nothing of a secret is secret here.
+Holds the principals, their tokens, an authenticator for them, and the catalog
+document with the grants that they need. Always true: the guest begins without
+grants. The tokens are not secret.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from foqs.catalog.document import Document, Namespace, Permission
 from tests.support.access import RecordingObserver
 
 OPERATOR: Final = "operator"
-"""An administrator: may do everything."""
+"""An administrator, which may make every call."""
 PRODUCER: Final = "producer"
 CONSUMER: Final = "consumer"
 GUEST: Final = "guest"
-"""Whose grants change all the time."""
+"""Its grants change all the time."""
 _GRANTS: Final = {
     PRODUCER: frozenset((Permission.ENQUEUE, Permission.ADMIN)),
     CONSUMER: frozenset((Permission.CONSUME,)),
 }
-"""In every namespace that is there from the beginning."""
+"""The grants in every namespace that exists from the beginning."""
 _LIMITS: Final = AuthenticationLimits(timeout_s=2.0, failure_delay_s=0.02)
 
 
 def token(principal: str) -> str:
-    """By which it is known."""
+    """Return the token of a principal."""
     return f"token of {principal}"
 
 
 def gate(grants: PermissionLookup) -> Authenticator:
-    """A host's, which knows all of them."""
+    """Return the authenticator of a host, which knows all principals."""
     names = (OPERATOR, PRODUCER, CONSUMER, GUEST)
     keyring = Keyring({hashlib.sha256(token(name).encode()).digest(): name for name in names}, None, None)
     return Authenticator(keyring, [OPERATOR], grants, RecordingObserver(), _LIMITS)
 
 
 def document(weights: Mapping[str, int]) -> Document:
-    """A catalog's, with these namespaces."""
+    """Return a catalog document with these namespaces."""
     namespaces = {name: Namespace(settings={"weight": weight}, grants=_GRANTS) for name, weight in weights.items()}
     return Document(1, namespaces)

@@ -1,7 +1,7 @@
-"""A short, fixed scenario whose host is killed at one given step.
+"""A short, fixed scenario whose host is killed at a given step.
 
-Run once for every step, it kills the host at every await of anybody on the
-item's way. Small enough for all of them.
+`main` plays it once for every step, so the host is killed at every await. The
+scenario is small enough for that.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from tests.support.virtual_time import VirtualLoop, run_virtual
 TOPICS = ("a", "b", "c")
 
 ROUNDS = 12
-"""Dequeues of the consumer: two are over before the host serves, ten see everything acked."""
+"""The number of dequeues: two end before the host serves, ten are enough to ack everything."""
 
 OPERATIONS = {"enqueue", "dequeue", "extend", "nack", "ack", "release", "purge"}
 
 
 @dataclass
 class Play:
-    """What one run of the scenario showed."""
+    """The result of one run of the scenario."""
 
     steps: int
-    """Steps it took until it was healed."""
+    """The number of steps until `healed`."""
 
     operations: set[str]
-    """What was asked until it was healed."""
+    """The operations that were called until `healed`."""
 
     violations: list[str]
 
 
 def play(kill_at: int | None) -> Play:
-    """Plays the scenario once; the host is killed at step `kill_at`, if any."""
+    """Play the scenario once. The host is killed at step `kill_at`, if given."""
     steps = 0
-    asked: set[str] = set()
+    operations: set[str] = set()
     events: list[dict[str, object]] = []
     differences: list[str] = []
 
@@ -65,7 +65,7 @@ def play(kill_at: int | None) -> Play:
         await asyncio.gather(_produce(cluster, history), _consume(cluster, history), _purge(cluster, history))
         nonlocal steps
         steps = loop.steps
-        asked.update(str(event["op"]) for event in history.events if event["event"] == "invoke")
+        operations.update(str(event["op"]) for event in history.events if event["event"] == "invoke")
         loop.on_step = None
         while not any(each.ready for each in cluster.running()):  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.05)
@@ -80,7 +80,9 @@ def play(kill_at: int | None) -> Play:
 
     with Faults() as faults:
         run_virtual(main, until_s=600)
-    return Play(steps, asked, [*faults.found, *differences, *(str(violation) for violation in check(events, BOUNDS))])
+    return Play(
+        steps, operations, [*faults.found, *differences, *(str(violation) for violation in check(events, BOUNDS))]
+    )
 
 
 def _client(cluster: SimulatedCluster, history: History, name: str) -> RecordingClient:
@@ -102,7 +104,7 @@ async def _produce(cluster: SimulatedCluster, history: History) -> None:
 
 
 async def _consume(cluster: SimulatedCluster, history: History) -> None:
-    """Every item of "a" is extended, nacked, released and acked; the lease of the one of "b" runs out once."""
+    """Extend, nack, release and ack every item of "a"; let the lease of the item of "b" end once."""
     client = _client(cluster, history, "consumer")
     released: set[str] = set()
     for _ in range(ROUNDS):
@@ -120,7 +122,7 @@ async def _consume(cluster: SimulatedCluster, history: History) -> None:
 
 
 async def _purge(cluster: SimulatedCluster, history: History) -> None:
-    """Some items of "c", one of them leased and one deferred, are purged; what comes afterwards is not."""
+    """Purge some items of "c", one of them leased and one deferred; enqueue and dequeue another one."""
     client = _client(cluster, history, "purger")
     items = [Item(topic="c", payload=b"5"), Item(topic="c", payload=b"6"), Item(topic="c", payload=b"7", delay_ms=40)]
     await _try(client.enqueue(items))
@@ -138,22 +140,22 @@ async def _drain(cluster: SimulatedCluster, history: History) -> None:
     await client.client.close()
 
 
-async def _try(asked: object) -> Sequence:  # type: ignore[type-arg]
+async def _try(call: object) -> Sequence:  # type: ignore[type-arg]
     try:
-        return await asked  # type: ignore[misc, no-any-return]
+        return await call  # type: ignore[misc, no-any-return]
     except FoqsError:
         return ()
 
 
 def main() -> int:
-    """Kills the host at every step, one run each."""
-    whole = play(None)
-    violations = whole.violations
-    violations += [f"{operation} was never asked" for operation in sorted(OPERATIONS - whole.operations)]
-    for step in range(1, whole.steps):
+    """Kill the host at every step, in one run each."""
+    complete = play(None)
+    violations = complete.violations
+    violations += [f"{operation} was never called" for operation in sorted(OPERATIONS - complete.operations)]
+    for step in range(1, complete.steps):
         violations += [f"killed at step {step}: {violation}" for violation in play(step).violations]
     print("\n".join(violations))
-    print(f"{whole.steps} steps, {len(violations)} violations")
+    print(f"{complete.steps} steps, {len(violations)} violations")
     return 1 if violations else 0
 
 

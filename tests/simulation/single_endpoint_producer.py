@@ -1,7 +1,7 @@
-"""What a producer does that knows one host and nothing of the others: a thin client, or one behind a balancer.
+"""A producer that knows only one host, such as a thin client or one behind a load balancer.
 
-Holds `SingleEndpointProducer`. Always true: every payload is unique; it moves on to
-another host now and then, with a client that has learned nothing. Judges nothing.
+Holds `SingleEndpointProducer`. Always true: every payload is unique. It sometimes
+changes to another host with a new client. Does not judge.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from foqs_client import Enqueued, FoqsError, Item
 from tests.support.recording_client import RecordingClient
 
 _CALLS: Final = 6
-"""With one client."""
+"""The number of calls with one client."""
 _BURST: Final = 14
-"""Calls at once, now and then: more than a host has room for while its database is slow."""
+"""The number of calls in a burst: more than a host has room for while its database is slow."""
 
 
 class SingleEndpointProducer:
     """Args:
-    open_client: of a host, by its address.
-    sent: told of each call, with how many items it has.
+    open_client: opens a client of the host at an address.
+    sent: called before each call with the number of its items.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class SingleEndpointProducer:
         self._number = 0
 
     async def work(self, is_over: Callable[[], bool]) -> None:
-        """Enqueues, now one call and now many at once, until the work is over."""
+        """Enqueue in single calls and in bursts, until the work is over."""
         while not is_over():
             client = self._open_client(self._rng.choice(self._addresses))
             for _ in range(_CALLS):

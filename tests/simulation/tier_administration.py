@@ -1,9 +1,9 @@
 """A cluster of two tiers under virtual time: `python -m tests.simulation.tier_administration --seeds 20 --base 0`.
 
-Clients create, fill, empty and delete namespaces through hosts drawn at random, of
-the right tier and of the wrong one. Always true at the end: every item is in the
-tier of its namespace, and its namespace exists; so it can be reached. Exits 1 when
-a seed breaks that. The hosts stay up: what kills do, the other simulations show.
+Clients create, fill, empty and delete namespaces through random hosts of the right
+and of the wrong tier. At the end every item is in the tier of its namespace, and its
+namespace exists, so it can be reached. Exits 1 if a seed breaks that. Hosts are not
+killed here; the other simulations do that.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tests.support.virtual_time import run_virtual
 
 TIERS: Final = ("fast", "slow")
 OLD: Final = "old"
-"""A namespace of an older version, which recorded no tier: every tier takes in its items."""
+"""A namespace of an older version, which recorded no tier: every tier accepts its items."""
 NAMES: Final = ("red", "blue", OLD)
 _DEEDS: Final = 60
 _CLIENTS: Final = 3
 
 
 def play(seed: int) -> tuple[list[str], int]:
-    """What one seed breaks, and how many items were enqueued."""
+    """Play one seed. Returns the violations and the number of enqueued items."""
     found: list[str] = []
     made = 0
 
@@ -59,7 +59,7 @@ def play(seed: int) -> tuple[list[str], int]:
 
 
 async def _client(world: ClusterWorld, rng: Random) -> int:
-    """One thing after the other; returns how many items it enqueued."""
+    """Make random calls. Returns the number of enqueued items."""
     made = 0
     for _ in range(_DEEDS):
         host, name = rng.choice(world.hosts), rng.choice(NAMES)
@@ -83,7 +83,7 @@ async def _client(world: ClusterWorld, rng: Random) -> int:
 
 
 def _misplaced_items(world: ClusterWorld, document: Document) -> Sequence[str]:
-    """Items that nobody can reach, or that are in another tier than their namespace."""
+    """Return the items that cannot be reached, or are in another tier than their namespace."""
     found = []
     for shard, table in sorted(world.database.tables.items()):
         tier = TIERS[shard % len(TIERS)]

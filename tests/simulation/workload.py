@@ -1,8 +1,8 @@
-"""What the clients of a simulated run do: everything that clients may do, at random.
+"""The clients of a simulated run: they make all calls that clients can make, at random.
 
 Holds producers, consumers and the plan of a run. Always true: every payload is
-unique; delays, leases and backoffs are short enough to end within the run.
-Judges nothing; the history is judged by the checker.
+unique; delays, leases and backoffs are short enough to end within the run. Does
+not judge; the checker does.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ PRODUCERS: Final = ("default", "default", "other")
 """The namespace of each."""
 CONSUMERS: Final = ("default", "default", "default", "other", "other")
 _USED_KEPT: Final = 20
-"""So many of the last keys are used again: those of the last second or two, and now and then one that is over."""
+"""The number of recent keys that are used again: those of the last second or two, and sometimes one that has ended."""
 _ON_ITS_WAY_S: Final = 1.0
-"""What was sent to a database before all was healed has arrived there by then."""
+"""The time in which everything that was sent to a database before `healed` arrives."""
 _STILL_S_MAX: Final = 10.0
-"""And by then nothing is delayed any more."""
+"""The time after which no item is delayed any more."""
 _QUIET_S: Final = 6.0
-"""Nothing is delayed for longer."""
+"""The longest delay of an item."""
 
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """When a run has seen enough."""
+    """The least amount of work of a run."""
 
     items: int = 300
     calls: int = 2_000
@@ -52,11 +52,11 @@ class Plan:
 
 
 class Run:
-    """One seeded run: clients at work while their host is killed, until the plan is fulfilled.
+    """One seeded run: clients work while their host is killed, until the plan is fulfilled.
 
     Attributes:
-        url: of the hosts.
-        steps_between_troubles: at least, and at most.
+        url: the address of the hosts.
+        steps_between_troubles: the least and the greatest number of steps.
     """
 
     url: ClassVar[str] = URL
@@ -73,12 +73,12 @@ class Run:
         self._working = True
         self._known: dict[str, list[str]] = {name: [] for name in NAMESPACES}
         self._used: dict[str, list[Item]] = {name: [] for name in NAMESPACES}
-        """Items with keys, of each namespace."""
+        """Items with keys, by namespace."""
         self.differences: list[str] = []
-        """What was remembered at rest otherwise than the tables held it."""
+        """Differences between the hosts' memory and the tables, at rest."""
 
     async def play(self) -> None:
-        """Works, heals, drains, and writes down what is left."""
+        """Work, heal, drain, and record the remaining rows."""
         self._schedule_trouble()
         self.cluster.loop.on_step = self._on_step
         await self._set_up()
@@ -107,11 +107,11 @@ class Run:
         self.history.present(self.cluster.rows())
 
     async def _set_up(self) -> None:
-        """Before any client works."""
+        """Prepare the cluster before any client works."""
         self.cluster.start("alpha")
 
     def _more(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Who works besides."""
+        """Return more workers."""
         yield from ()
 
     def _is_enough(self) -> bool:
@@ -124,15 +124,15 @@ class Run:
             await asyncio.sleep(0.05)
 
     async def _recover(self) -> None:
-        """Until one host serves, no earlier one is left, and nothing of theirs can still arrive."""
+        """Wait until one host serves, no earlier one runs, and nothing that they sent can still arrive."""
         await self._until(lambda: not any(each.stop.is_set() for each in self.cluster.running()))
         await self._serve()
         while not self.cluster.running():
-            # Of two hosts each had taken a shard from the other, and both were gone.
+            # Two hosts had each taken a shard from the other, and both have exited.
             await self._serve()
 
     async def _serve(self) -> None:
-        """A host serves, or did, and what was on its way has arrived."""
+        """Wait until a host serves, or served, and everything in flight has arrived."""
         cluster = self.cluster
         if not cluster.running():
             cluster.start("alpha")
@@ -142,7 +142,7 @@ class Run:
         await self._until(lambda: cluster.is_still() or cluster.loop.time() >= until_s)
 
     async def _compare(self, administrators: Mapping[str, Administrator]) -> None:
-        """At rest, what is remembered is what the tables hold, and so is what is listed."""
+        """Compare the hosts' memory and listings with the tables, at rest."""
         await self._until(self.cluster.is_at_rest)
         self.differences += self.cluster.differences()
         for namespace, each in administrators.items():
@@ -157,7 +157,7 @@ class Run:
         loop.on_step_from = loop.steps + self._fate.randint(*self.steps_between_troubles)
 
     def _on_step(self, step: int) -> None:
-        """At a step drawn by lot, between any two awaits of anybody, something happens."""
+        """Cause a fault at a random step, between any two awaits."""
         if not self._working:
             return
         self._schedule_trouble()
@@ -165,7 +165,7 @@ class Run:
         running = cluster.running()
         kind = fate.random()
         if not running:
-            # A restart found two hosts running, and both are gone by now.
+            # A restart found two hosts running, and both have exited since.
             self._restart()
         elif kind < 0.42:
             cluster.kill(fate.choice(running))
@@ -184,7 +184,7 @@ class Run:
             self._cut_some()
 
     def _trouble_servers(self) -> None:
-        """One database server fails, or all at once."""
+        """Let one database server fail, or all at once."""
         fate, servers = self._fate, list(self.cluster.servers.values())
         kind, seconds = fate.random(), fate.choice((0.05, 0.4, 1.5, 4.0)) * fate.uniform(0.5, 1.5)
         for server in servers if fate.random() < 0.3 else [fate.choice(servers)]:
@@ -198,7 +198,7 @@ class Run:
                 server.slow_down(seconds)
 
     def _weak_s(self) -> float:
-        """For how long a server that restarts has the wrong settings: mostly not at all."""
+        """Return for how long a restarted server has wrong settings; mostly 0."""
         return self._weakening.choice((0.0, 0.0, 0.0, 0.4, 1.5)) * self._weakening.uniform(0.5, 1.5)
 
     def _cut_some(self) -> None:
@@ -207,7 +207,7 @@ class Run:
                 self.cluster.network.cut(connection)
 
     def _restart(self) -> None:
-        """A host is started; when another still runs, some clients move over and some stay with the zombie."""
+        """Start a host. If another still runs, some clients move and some stay with the old host."""
         running = self.cluster.running()
         if self._working and len(running) < 2:
             if running and self._fate.random() < 0.5:
@@ -234,7 +234,7 @@ class Run:
         )
 
     def _open(self, name: str, *arguments: Any, **options: Any) -> Client:
-        """A client, that somebody calls `name`."""
+        """Open a client. `name` is for subclasses."""
         return RequestTimeClient(*arguments, **options)
 
     def _recording(self, name: str, namespace: str, principal: str, url: str | None = None) -> RecordingClient:
@@ -254,7 +254,7 @@ class Run:
         return Administrator(client, rng, TOPICS, NAMESPACES[namespace], self._count_call)
 
     def _guests(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """One with a token and changing grants, one without a token, one with a wrong one."""
+        """Return a guest with a token and changing grants, one without a token, and one with a wrong token."""
         for principal, shown in ((GUEST, token(GUEST)), (NOBODY, None), (NOBODY, "a wrong one")):
             name = f"{principal} {'without a token' if shown is None else 'with ' + shown}"
             clients = {space: self._administering(name, space, shown, principal) for space in NAMESPACES}
@@ -262,7 +262,7 @@ class Run:
             yield guest.work(name, lambda: not self._working)
 
     async def _crowd(self) -> None:
-        """Many callers of one client, who may enqueue and consume."""
+        """Run many callers of one client, which enqueue and consume."""
         client = self._client("crowd", "default", token(OPERATOR))
         callers = [
             RecordingClient(client, self.history, f"crowd-{n}", self.cluster.clock.wall_ms) for n in range(CALLERS)
@@ -309,7 +309,7 @@ class Run:
         await client.client.close()
 
     async def _purge(self, client: RecordingClient, rng: Random, topic: str) -> None:
-        """Purges a topic, now and then twice at once, or while a burst of it comes, or between two bursts."""
+        """Purge a topic: sometimes twice at once, during a burst of items, or between two bursts."""
         asked: list[Awaitable[object]] = [client.purge_topic(topic, timeout_ms=rng.choice((50, 500, 3_000)))]
         kind = rng.random()
         if kind < 0.3:
@@ -319,26 +319,26 @@ class Run:
             self.items += len(burst)
             asked.insert(0, client.enqueue(burst))
         else:
-            # What was there waits behind what comes, so that the next refill reads on where rows of it still are.
+            # Older items wait behind the new ones, so the next refill continues where purged rows may still be.
             await self._call(client.enqueue(self._ready(rng, topic, 40, 7)))
         await asyncio.gather(*map(self._call, asked))
         if kind >= 0.5:
             await self._call(client.enqueue(self._ready(rng, topic, 8, -7)))
 
     def _ready(self, rng: Random, topic: str, count: int, priority: int) -> list[Item]:
-        """A burst of one topic, that can be delivered at once."""
+        """Make a burst of items of one topic that are ready at once."""
         self.items += count
         plain = [_item(rng, topic, f"purged/{rng.random()}".encode()) for _ in range(count)]
         return [replace(item, priority=priority, delay_ms=None) for item in plain]
 
     async def _attack_other_namespace(self, client: RecordingClient, rng: Random) -> None:
-        """Reaches for items of another namespace."""
+        """Try to cancel an item of another namespace."""
         others = [id for name in NAMESPACES if name != client.client.namespace for id in self._known[name][-5:]]
         if others:
             await self._call(client.cancel([rng.choice(others)]))
 
     def _keyed(self, rng: Random, batch: list[Item], used: list[Item]) -> list[Item]:
-        """Gives some items keys of their own, and adds repeats of those used before, by whomever, and a wrong use of one."""
+        """Give some items their own keys, and add repeats of earlier ones and a conflicting use of a key."""
         wrong = []
         if used and rng.random() < 0.15:
             wrong = [replace(batch.pop(), idempotency_key=rng.choice(used).idempotency_key)]
@@ -358,14 +358,14 @@ class Run:
             topics = rng.sample(TOPICS, rng.randint(1, len(TOPICS)))
             wants = {topic: rng.choice((1, 2, 5)) for topic in topics}
             lease_ms = rng.choice((None, None, None, rng.randint(30, 900)))
-            asked = client.dequeue(
+            reply = client.dequeue(
                 wants, wait_ms=rng.choice((0, 30, 400)), lease_ms=lease_ms, timeout_ms=rng.choice((300, 1_000, 3_000))
             )
             try:
                 if rng.random() < 0.03:
-                    await self._give_up_on(asked, rng.uniform(0, 0.05))
+                    await self._give_up_on(reply, rng.uniform(0, 0.05))
                     continue
-                deliveries = await self._call(asked)
+                deliveries = await self._call(reply)
                 await self._settle_deliveries(client, rng, deliveries, old)
             except FoqsError:
                 pass
@@ -373,7 +373,7 @@ class Run:
         await client.client.close()
 
     async def _give_up_on(self, asked: object, after_s: float) -> None:
-        """A consumer that is cancelled while it dequeues."""
+        """Cancel a dequeue while it waits."""
         self.calls += 1
         task = asyncio.ensure_future(asked)  # type: ignore[call-overload]
         await asyncio.sleep(after_s)
@@ -383,29 +383,29 @@ class Run:
     async def _settle_deliveries(
         self, client: RecordingClient, rng: Random, deliveries: Sequence[Delivery], old: list[Delivery]
     ) -> None:
-        """Acks most, and does to the others what consumers do; some of it twice, some of it late."""
+        """Ack most deliveries, and extend, nack, release or keep the others; some twice, some late."""
         if deliveries and rng.random() < 0.3:
             await asyncio.sleep(rng.uniform(0, 0.5))
         if deliveries and rng.random() < 0.1:
             await self._call(client.explain(rng.choice(deliveries).id))
-        piles: dict[str, list[Delivery]] = {}
+        groups: dict[str, list[Delivery]] = {}
         for delivery in deliveries:
-            pile = rng.choices(("ack", "nack", "extend", "release", "keep"), (60, 16, 8, 6, 10))[0]
-            piles.setdefault(pile, []).append(delivery)
-        old += piles.get("keep", [])
-        if piles.get("extend"):
-            await self._call(client.extend(piles["extend"], lease_ms=rng.choice((None, 50, 700))))
+            group = rng.choices(("ack", "nack", "extend", "release", "keep"), (60, 16, 8, 6, 10))[0]
+            groups.setdefault(group, []).append(delivery)
+        old += groups.get("keep", [])
+        if groups.get("extend"):
+            await self._call(client.extend(groups["extend"], lease_ms=rng.choice((None, 50, 700))))
             await asyncio.sleep(rng.uniform(0, 0.3))
-        if piles.get("release"):
-            await self._call(client.release(piles["release"]))
-        if piles.get("nack"):
-            await self._call(client.nack([_nack(rng, delivery) for delivery in piles["nack"]]))
-        done = piles.get("ack", []) + piles.get("extend", [])
+        if groups.get("release"):
+            await self._call(client.release(groups["release"]))
+        if groups.get("nack"):
+            await self._call(client.nack([_nack(rng, delivery) for delivery in groups["nack"]]))
+        done = groups.get("ack", []) + groups.get("extend", [])
         if rng.random() < 0.2 and old:
             done.append(old.pop(rng.randrange(len(old))))
         done = list({delivery.id: delivery for delivery in done}.values())
         if done and rng.random() < 0.1:
-            # All at once: whichever comes first wins.
+            # All at once: the first one wins.
             several: list[Awaitable[object]] = [client.extend(done[:1]), client.ack(done), client.release(done[-1:])]
             await asyncio.gather(*map(self._call, several))
         elif done:
@@ -413,7 +413,7 @@ class Run:
             old += rng.sample(done, 1) if rng.random() < 0.1 else []
 
     async def _drain(self, name: str, namespace: str) -> None:
-        """Acks whatever still comes, until none but dead items are left, or nothing has come for longer than anything is delayed."""
+        """Ack all items until only dead ones remain, or none was delivered for longer than any delay."""
         client = self._recording(name, namespace, OPERATOR)
         quiet_since = self.cluster.loop.time()
         while self.cluster.loop.time() - quiet_since < _QUIET_S and self._are_left(namespace):
