@@ -1,7 +1,7 @@
-"""How often the interesting things happened in a run: races above all.
+"""Counts interesting events of a run, above all races.
 
-Counts by wrapping the product's own methods, once in a process; `COUNTS` is
-cleared before each run. Changes nothing that it counts.
+Wraps the product's methods once in a process; `COUNTS` is cleared before each
+run. Does not change what it counts.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from foqs.store.port import IdempotencyKeyExists
 
 NAMES: Final = (
     "refills",
-    "refills void",
-    "reads distrusted",
-    "overtakings",
+    "refills cancelled",
+    "refilled keys outdated",
+    "better items inserted",
     "evictions",
-    "loads",
-    "loads distrusted",
+    "prefetches",
+    "prefetched rows outdated",
     "waits",
-    "claims",
-    "due and wanted",
-    "claims that came to nothing",
-    "claims for nobody",
-    "held events",
+    "direct deliveries",
+    "due items delivered directly",
+    "direct deliveries without items",
+    "direct deliveries abandoned",
+    "operations waiting for a row",
     "keys taken",
     "keys repeated",
     "keys in conflict",
     "keys used again",
     "breakers opened",
-    "breakers tried",
+    "breakers half-open",
     "breakers closed",
-    "cuts made",
-    "cuts risen",
+    "purge markers made",
+    "purge markers raised",
     "rows purged",
-    "purged before they were written",
+    "purged before the insert",
     "unknown and fenced",
 )
 COUNTS: Final[Counter[str]] = Counter()
-CLAIMED: Final[set[HandOut]] = set()
-"""Claims that are being written."""
+DIRECT_DELIVERIES: Final[set[HandOut]] = set()
+"""Direct deliveries that are being written."""
 
 
 def _wrap(owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -68,18 +68,18 @@ def _end_refill(original: Callable[..., Any]) -> Callable[..., Any]:
     def end_refill(self: ReadyIndex, refill: Refill, keys: Sequence[OrderKey], complete: bool) -> None:
         window = self._windows.get(refill.topic)
         if window is None or window.refill is not refill:
-            COUNTS["refills void"] += 1
+            COUNTS["refills cancelled"] += 1
         else:
             COUNTS["refills"] += bool(keys)
-            COUNTS["reads distrusted"] += any(order_key_number(key) in refill.changes for key in keys)
+            COUNTS["refilled keys outdated"] += any(order_key_number(key) in refill.changes for key in keys)
         original(self, refill, keys, complete)
 
     return end_refill
 
 
-def _enter(original: Callable[..., Any]) -> Callable[..., Any]:
+def _insert_keys_counted(original: Callable[..., Any]) -> Callable[..., Any]:
     def enter(self: ReadyIndex, window: Any, keys: Sequence[OrderKey]) -> None:
-        COUNTS["overtakings"] += bool(len(window)) and keys[0] < window.keys[window.start]
+        COUNTS["better items inserted"] += bool(len(window)) and keys[0] < window.keys[window.start]
         original(self, window, keys)
 
     return enter
@@ -95,14 +95,14 @@ def _lower(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _end_load(original: Callable[..., Any]) -> Callable[..., Any]:
     def end_load(self: RowCache, load: Prefetch, rows: Sequence[Row]) -> None:
-        COUNTS["loads"] += bool(rows)
-        COUNTS["loads distrusted"] += any(self._prefetching.get(row.id) is not load for row in rows)
+        COUNTS["prefetches"] += bool(rows)
+        COUNTS["prefetched rows outdated"] += any(self._prefetching.get(row.id) is not load for row in rows)
         original(self, load, rows)
 
     return end_load
 
 
-def _join(original: Callable[..., Any]) -> Callable[..., Any]:
+def _add_waiter(original: Callable[..., Any]) -> Callable[..., Any]:
     def join(self: Waiters[Any], waiter: Dequeue) -> None:
         COUNTS["waits"] += 1
         original(self, waiter)
@@ -110,40 +110,40 @@ def _join(original: Callable[..., Any]) -> Callable[..., Any]:
     return join
 
 
-def _claim(original: Callable[..., Any]) -> Callable[..., Any]:
-    def claim(self: Dequeue, shard: Any, topic: TopicName, keys: Sequence[OrderKey]) -> HandOut:
-        COUNTS["claims"] += 1
+def _assign(original: Callable[..., Any]) -> Callable[..., Any]:
+    def delivery(self: Dequeue, shard: Any, topic: TopicName, keys: Sequence[OrderKey]) -> HandOut:
+        COUNTS["direct deliveries"] += 1
         work: HandOut = original(self, shard, topic, keys)
-        CLAIMED.add(work)
+        DIRECT_DELIVERIES.add(work)
         return work
 
-    return claim
+    return delivery
 
 
-def _claims(original: Callable[..., Any]) -> Callable[..., Any]:
-    def claims(self: ShardMemory, batch: Batch) -> list[HandOut]:
+def _assign_to_waiters(original: Callable[..., Any]) -> Callable[..., Any]:
+    def deliveries(self: ShardMemory, batch: Batch) -> list[HandOut]:
         made: list[HandOut] = original(self, batch)
         due = {number for part in batch.dues for number in part.numbers}
-        COUNTS["due and wanted"] += sum(number in due for claim in made for number in claim.numbers)
+        COUNTS["due items delivered directly"] += sum(number in due for delivery in made for number in delivery.numbers)
         return made
 
-    return claims
+    return deliveries
 
 
 def _record(original: Callable[..., Any]) -> Callable[..., Any]:
-    def record(self: HandOut, start: int, results: Sequence[Any], tells: Any) -> None:
-        if self in CLAIMED:
-            CLAIMED.discard(self)
-            COUNTS["claims for nobody"] += self.is_abandoned and any(row is not None for row in results)
-            COUNTS["claims that came to nothing"] += all(row is None for row in results)
-        original(self, start, results, tells)
+    def record(self: HandOut, start: int, results: Sequence[Any], callbacks: Any) -> None:
+        if self in DIRECT_DELIVERIES:
+            DIRECT_DELIVERIES.discard(self)
+            COUNTS["direct deliveries abandoned"] += self.is_abandoned and any(row is not None for row in results)
+            COUNTS["direct deliveries without items"] += all(row is None for row in results)
+        original(self, start, results, callbacks)
 
     return record
 
 
 def _submit_in_parts(original: Callable[..., Any]) -> Callable[..., Any]:
     def submit_in_parts(self: Intake, work: Work) -> None:
-        COUNTS["held events"] += 1
+        COUNTS["operations waiting for a row"] += 1
         original(self, work)
 
     return submit_in_parts
@@ -170,7 +170,7 @@ def _firsts(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _breaker_changed(original: Callable[..., Any]) -> Callable[..., Any]:
-    names = {"open": "breakers opened", "half-open": "breakers tried", "closed": "breakers closed"}
+    names = {"open": "breakers opened", "half-open": "breakers half-open", "closed": "breakers closed"}
 
     def breaker_changed(self: NullObserver, shard: int, state: str) -> None:
         COUNTS[names[state]] += 1
@@ -179,9 +179,13 @@ def _breaker_changed(original: Callable[..., Any]) -> Callable[..., Any]:
     return breaker_changed
 
 
-def _cut(original: Callable[..., Any]) -> Callable[..., Any]:
+def _apply_purge_marker_counted(original: Callable[..., Any]) -> Callable[..., Any]:
     def cut(self: ShardMemory, made: PurgeMarker) -> int:
-        COUNTS["cuts risen" if self.purge_markers.last_number((made.namespace, made.topic)) else "cuts made"] += 1
+        COUNTS[
+            "purge markers raised"
+            if self.purge_markers.last_number((made.namespace, made.topic))
+            else "purge markers made"
+        ] += 1
         items: int = original(self, made)
         return items
 
@@ -189,17 +193,17 @@ def _cut(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _purged(original: Callable[..., Any]) -> Callable[..., Any]:
-    def purged(self: ShardMemory, batch: Any, decision: Decision, tells: Any) -> None:
+    def purged(self: ShardMemory, batch: Any, decision: Decision, callbacks: Any) -> None:
         COUNTS["rows purged"] += len(decision.purged)
-        original(self, batch, decision, tells)
+        original(self, batch, decision, callbacks)
 
     return purged
 
 
 def _not_purged(original: Callable[..., Any]) -> Callable[..., Any]:
-    def not_purged(namespace: str, items: Any, numbers: Any, cuts: Any) -> Any:
-        kept = original(namespace, items, numbers, cuts)
-        COUNTS["purged before they were written"] += len(items) - len(kept[0])
+    def not_purged(namespace: str, items: Any, numbers: Any, purge_markers: Any) -> Any:
+        kept = original(namespace, items, numbers, purge_markers)
+        COUNTS["purged before the insert"] += len(items) - len(kept[0])
         return kept
 
     return not_purged
@@ -221,31 +225,31 @@ _installed = False
 
 
 def install() -> None:
-    """Counts from now on, in this process; once is enough."""
+    """Start to count in this process. Further calls do nothing."""
     global _installed
     if _installed:
         return
     _installed = True
     _wrap(ReadyIndex, "finish_refill", _end_refill)
-    _wrap(ReadyIndex, "_insert_keys", _enter)
+    _wrap(ReadyIndex, "_insert_keys", _insert_keys_counted)
     _wrap(ReadyIndex, "_lower_boundary", _lower)
     _wrap(RowCache, "finish_prefetch", _end_load)
-    _wrap(Waiters, "add", _join)
-    _wrap(Dequeue, "assign", _claim)
+    _wrap(Waiters, "add", _add_waiter)
+    _wrap(Dequeue, "assign", _assign)
     _wrap(HandOut, "record_results", _record)
     _wrap(Intake, "_submit_in_parts", _submit_in_parts)
     _wrap(IdempotencyKeyExists, "__init__", _key_taken)
     _wrap(decision, "_add_keys", _firsts)
     _wrap(NullObserver, "breaker_changed", _breaker_changed)
-    _wrap(ShardMemory, "assign_to_waiters", _claims)
-    _wrap(ShardMemory, "_apply_purge_marker", _cut)
+    _wrap(ShardMemory, "assign_to_waiters", _assign_to_waiters)
+    _wrap(ShardMemory, "_apply_purge_marker", _apply_purge_marker_counted)
     _wrap(ShardMemory, "_apply_purges", _purged)
     _wrap(decision, "_not_purged", _not_purged)
     _wrap(Writer, "_resolve_outcome", _resolve)
 
 
 def reset() -> None:
-    """A run begins."""
+    """Clear the counts before a run."""
     COUNTS.clear()
     COUNTS.update(dict.fromkeys(NAMES, 0))
-    CLAIMED.clear()
+    DIRECT_DELIVERIES.clear()

@@ -1,6 +1,6 @@
-"""What hosts of a simulated fleet pass on to each other, and where clients are sent by them, counted.
+"""Counts the calls that hosts of a simulated fleet forward, and the redirects of clients.
 
-Holds `CountedPeers`. Always true: as of `Peers`, in whose way it does not stand.
+Holds `CountedPeers`. Always true: it behaves as `Peers`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ NAMES: Final = (
     "peers not reached",
     "redirects",
 )
-"""Of what was passed on: to whoever had room, to the owner of a key's slot or of an item, or to who had the best; what was
-sent and not answered; and entries that one host refused as not its own and the client had done by another."""
+"""Forwarded calls: to a host with room, to the owner of a key slot or of an item, or to the host with the best items; calls
+without a reply; and entries that one host refused with NOT_OWNER and another did."""
 
 _BY_ID: Final = (
     ttypes.AckRequest,
@@ -40,14 +40,14 @@ _BY_ID: Final = (
     ttypes.RedriveRequest,
     ttypes.GetItemRequest,
 )
-_GIVING_BACK: Final = {ttypes.ReleaseRequest: "leases", ttypes.NackRequest: "nacks"}
+_RELEASING: Final = {ttypes.ReleaseRequest: "leases", ttypes.NackRequest: "nacks"}
 
 
 class CountedPeers(Peers):
     """Args:
-    counts: what is counted, by `NAMES`.
-    surplus: where it keeps what comes to the host.
-    name: of the host, for the story.
+    counts: the counters, by `NAMES`.
+    surplus: the ledger of the items that the host receives.
+    name: the name of the host.
     """
 
     def __init__(self, counts: Counter[str], surplus: SurplusLedger, name: str, *arguments: Any) -> None:
@@ -59,8 +59,8 @@ class CountedPeers(Peers):
     async def call(self, peer: Peer, method: ThriftMethod, request: Any, deadline: float) -> Any:
         kind = _kind(request)
         forwarded = getattr(request, "forwarded", None)
-        given_back = None if forwarded else _GIVING_BACK.get(type(request))
-        leases: Sequence[Any] = () if given_back is None else getattr(request, given_back)
+        released_field = None if forwarded else _RELEASING.get(type(request))
+        leases: Sequence[Any] = () if released_field is None else getattr(request, released_field)
         self.surplus.on_accounted(leases)
         try:
             reply = await super().call(peer, method, request, deadline)
@@ -96,33 +96,33 @@ _redirects: Counter[str] = Counter()
 
 
 def install(counts: Counter[str]) -> None:
-    """Counts from now on, in this process, what no part of a run could be told otherwise."""
+    """Start to count in this process the events for which a run has no other hook."""
     global _installed, _redirects
     _redirects = counts
     if not _installed:
         _installed = True
-        RetriedCall.record_results = _counting_take(RetriedCall.record_results)  # type: ignore[method-assign]
-        ForwardedDequeue._reply = _counting_answer(ForwardedDequeue._reply)  # type: ignore[method-assign]
+        RetriedCall.record_results = _counting_results(RetriedCall.record_results)  # type: ignore[method-assign]
+        ForwardedDequeue._reply = _counting_replies(ForwardedDequeue._reply)  # type: ignore[method-assign]
 
 
-def _counting_take(original: Callable[..., bool]) -> Callable[..., bool]:
-    def take(self: RetriedCall[Any, Any], told: Sequence[Any]) -> bool:
+def _counting_results(original: Callable[..., bool]) -> Callable[..., bool]:
+    def record_results(self: RetriedCall[Any, Any], results: Sequence[Any]) -> bool:
         refused: set[int] = vars(self).setdefault("refused", set())
-        for place, result in zip(self._indexes, told, strict=False):
+        for place, result in zip(self._indexes, results, strict=False):
             if isinstance(result.error, NotOwner):
                 refused.add(place)
             elif result.error is None and place in refused:
                 _redirects["redirects"] += 1
-        return original(self, told)
+        return original(self, results)
 
-    return take
+    return record_results
 
 
-def _counting_answer(original: Callable[..., None]) -> Callable[..., None]:
-    def tell(self: ForwardedDequeue, shape: Any, value: Any, give_back: Any) -> None:
+def _counting_replies(original: Callable[..., None]) -> Callable[..., None]:
+    def reply(self: ForwardedDequeue, to_struct: Any, value: Any, on_unsent: Any) -> None:
         peers = self._forwarder.peers
-        if shape is ttypes.DequeueReply and isinstance(peers, CountedPeers):
+        if to_struct is ttypes.DequeueReply and isinstance(peers, CountedPeers):
             peers.surplus.on_accounted(value)
-        original(self, shape, value, give_back)
+        original(self, to_struct, value, on_unsent)
 
-    return tell
+    return reply

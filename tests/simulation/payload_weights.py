@@ -1,7 +1,7 @@
-"""Weighs what is read of payloads: no flush, and no read ahead, brings more than its budget (invariant 18).
+"""Checks the payload bytes of reads: no flush and no prefetch reads more than it reserved (invariant 18).
 
-Wraps the product's own methods, once in a process; `OVER` is cleared before each
-run. Changes nothing that it weighs.
+Wraps the product's methods once in a process; `OVER` is cleared before each run.
+Does not change what it measures.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import Decide, Writes
 
 OVER: Final[dict[str, None]] = {}
-"""What was read beyond a budget."""
+"""The reads beyond a limit."""
 _BUDGETS: Final[dict[MemoryStore, tuple[Collection[int], int]]] = {}
-"""Of the flush under way in each store: ids of due items that are handed out, which have a budget of their own, and the budget."""
+"""For the flush of each store: the ids of due items that are delivered directly, which have their own limit, and the limit."""
 
 
 def reset() -> None:
-    """A run begins."""
+    """Clear the results before a run."""
     OVER.clear()
     _BUDGETS.clear()
 
 
 def install() -> None:
-    """From now on all that is read is weighed; safe to repeat."""
+    """Start to measure all reads. Further calls do nothing."""
     if not hasattr(MemoryStore.flush, "weighed"):
         Writer._flush_once = _flush_once(Writer._flush_once)  # type: ignore[method-assign]
         MemoryStore.flush = _flush(MemoryStore.flush)  # type: ignore[method-assign]
@@ -61,7 +61,7 @@ def _flush(original: Callable[..., Any]) -> Callable[..., Any]:
         def weigh(found: Mapping[int, Row], found_keys: Mapping[Any, Any]) -> Writes:
             if budget:
                 read = [found[number] for number in loaded if number in found]
-                _weigh("hand-outs", [row for row in read if row.id not in due], budget)
+                _weigh("deliveries", [row for row in read if row.id not in due], budget)
                 _weigh("due items", [row for row in read if row.id in due], budget)
             return decide(found, found_keys)
 
@@ -73,19 +73,17 @@ def _flush(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _end_load(original: Callable[..., Any]) -> Callable[..., Any]:
     def end_load(self: RowCache, load: Prefetch, rows: Sequence[Row]) -> None:
-        _weigh("rows loaded ahead", rows, load.reserved_bytes)
+        _weigh("prefetched rows", rows, load.reserved_bytes)
         original(self, load, rows)
         for budget in (self._written_budget, self._prefetch_budget):
             if budget.bytes > budget.bytes_max or budget.items > budget.items_max:
-                OVER[f"invariant 18: {budget.items} rows of {budget.bytes} bytes are remembered"] = None
+                OVER[f"invariant 18: {budget.items} rows of {budget.bytes} bytes are cached"] = None
 
     return end_load
 
 
-def _weigh(what: str, rows: Iterable[Row], budget: int) -> None:
+def _weigh(kind: str, rows: Iterable[Row], budget: int) -> None:
     sizes = [len(row.payload) for row in rows if row.payload]
-    # One that is longer than the budget is read alone.
+    # A payload that is longer than the limit is read alone.
     if sum(sizes) > budget and len(sizes) > 1:
-        OVER[f"invariant 18: a read for {what} brought {sum(sizes)} bytes of payload, and its budget was {budget}"] = (
-            None
-        )
+        OVER[f"invariant 18: a read for {kind} has {sum(sizes)} bytes of payload, but its limit was {budget}"] = None

@@ -1,9 +1,9 @@
-"""What came to a host or a client beyond what anybody there wanted, and what became of it.
+"""Deliveries that a host or a client received but no caller got, and their releases.
 
-Holds `Surplus`, the book of one run, and `CountedClient`, a client that keeps it;
-of hosts `CountedPeers` keeps it. Always true: it stands in nobody's way. An item
-that came goes to a caller, or its release is asked for; a release that succeeds
-costs no attempt. Both are invariant 8: what nobody received was not tried.
+Holds `SurplusLedger`, the ledger of one run, and `CountedClient`, a client that
+writes to it; `CountedPeers` does so for hosts. Always true: it changes no call. A
+received item is delivered to a caller or released, and a release that succeeds
+costs no attempt. Both are invariant 8: a delivery without a receiver is no attempt.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ Row: TypeAlias = tuple[int, int]
 
 class SurplusLedger:
     """Args:
-    counts: what is counted, by `NAMES`.
-    now_s: on the observer's clock.
-    row: of an item in the tables; None where it is gone.
+    counts: the counters, by `NAMES`.
+    now_s: the observer's clock.
+    row: returns the row of an item; None if it is deleted.
     """
 
     def __init__(self, counts: Counter[str], now_s: Callable[[], float], row: Callable[[str], Row | None]) -> None:
         self.wrong: dict[str, None] = {}
-        """What releases showed."""
+        """The violations that releases showed."""
         self._counts = counts
         self._now_s = now_s
         self._row = row
         self._attempts: dict[Leased, int] = {}
         self._kept: dict[Leased, tuple[str, float]] = {}
-        """By lease, who has it, and since when."""
+        """By lease, its receiver and the time."""
 
-    def on_received(self, who: str, deliveries: Iterable[Any]) -> None:
-        """Somebody got these, and has not yet said what becomes of them."""
+    def on_received(self, receiver: str, deliveries: Iterable[Any]) -> None:
+        """Record deliveries that are neither passed to a caller nor released yet."""
         now_s = self._now_s()
         for each in deliveries:
             self._attempts[each.id, each.token] = each.attempt
-            self._kept[each.id, each.token] = who, now_s
+            self._kept[each.id, each.token] = receiver, now_s
 
     def on_accounted(self, deliveries: Iterable[Any]) -> None:
-        """Callers got these; or somebody asks for their release."""
+        """Record that deliveries are passed to callers, or that their release is requested."""
         for each in deliveries:
             self._kept.pop((each.id, each.token), None)
 
     def on_released(self, name: str, leases: Iterable[Any], errors: Iterable[object]) -> None:
-        """A release was answered, with an error or None for each."""
+        """Record the results of a release: an error or None for each."""
         for lease, error in zip(leases, errors, strict=False):
             attempt, row = self._attempts.get((lease.id, lease.token)), self._row(lease.id)
             if error is not None or attempt is None:
@@ -66,19 +66,19 @@ class SurplusLedger:
                 ] = None
 
     def unreleased(self, dead: Iterable[str]) -> list[str]:
-        """What was neither given to anybody nor released when all is over, but for what the dead had."""
+        """Return the deliveries that were neither passed to a caller nor released, except those of killed processes."""
         gone, now_s = set(dead), self._now_s()
         return [
-            f"invariant 8: {who} kept {id}, token {token}, which no caller of its got, and did not release it"
-            for (id, token), (who, since_s) in self._kept.items()
-            if who not in gone and now_s - since_s > SURPLUS_AGE_S_MAX
+            f"invariant 8: {receiver} kept {id}, token {token}, which no caller of its got, and did not release it"
+            for (id, token), (receiver, since_s) in self._kept.items()
+            if receiver not in gone and now_s - since_s > SURPLUS_AGE_S_MAX
         ]
 
 
 class CountedClient(RequestTimeClient):
     """Args:
-    surplus: where it keeps what comes to it.
-    name: of the client, for the story.
+    surplus: the ledger of the items that the client receives.
+    name: the name of the client.
     """
 
     def __init__(self, surplus: SurplusLedger, name: str, *arguments: Any, **options: Any) -> None:
