@@ -1,11 +1,11 @@
-"""Calls that are made in one turn of the event loop, sent as one.
+"""Coalesces calls that are made in one turn of the event loop.
 
-Holds `Gatherer`. Always true: a call is sent in the turn after its own, by itself
-where no other of its kind came; each caller gets the answers to its own entries,
-in its own words; an error of the whole that another's entries may have caused is
-nobody's: each is then sent by itself; a caller that has gone takes nothing away
-from the others. Nothing waits for others to come: callers that one reply woke
-call again together. Knows nothing of what is sent.
+Holds `Coalescer`. Always true: a call is sent in the turn after its own, alone if no
+other of its kind was made. Each caller gets the results of its own entries, with its
+own indexes. If an error of the whole call may be caused by another caller's entries,
+nothing was written, and each caller's entries are sent alone. A cancelled caller takes
+nothing from the others. No call waits for others to be made: callers that one reply
+woke call again together. Knows nothing of what is sent.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded, Overloaded, RateLimited
 
 ENTRIES_PER_CALLER_MAX: Final = 32
-"""Entries of a call that is gathered: larger ones share their cost among their own."""
+"""The most entries of a call that is coalesced. A larger call shares its cost among its own entries."""
 ENTRIES_PER_CALL_MAX: Final = 100
-"""Entries of all calls of a gathering: larger ones save little more, and what befalls one befalls fewer."""
+"""The most entries of a coalesced call. More would save little, and a failure would affect more callers."""
 BYTES_PER_CALLER_MAX: Final = 64 << 10
-"""Payload of a call that is gathered: with more, it is bytes and not calls that cost."""
+"""The most payload of a call that is coalesced. With more, the bytes cost more than the call."""
 BYTES_PER_CALL_MAX: Final = 256 << 10
-"""Payload of all calls of a gathering: far below any host's limit on a frame."""
+"""The most payload of a coalesced call, far below any host's limit on a frame."""
 
 MAYBE_CAUSED_BY_OTHERS: Final = (InvalidArgument, LimitExceeded, RateLimited, Overloaded)
-"""Errors of a whole call which promise that nothing was written, and which it may owe to some of its entries alone."""
+"""Errors of a whole call after which nothing was written, and which single entries may have caused."""
 _CAUSED_BY_TOTAL: Final = (LimitExceeded, RateLimited)
-"""What a host may tell of each item because all of them together are too many."""
+"""Errors that a host may return for each item because all items together are too many."""
 
 
 class _Result(Protocol):
@@ -44,19 +44,19 @@ E = TypeVar("E")
 R = TypeVar("R", bound=_Result)
 
 SendResult: TypeAlias = tuple[Sequence[E], list[R] | FoqsError]
-"""What was sent for some entries, and what came of each; or why nothing did."""
+"""The entries as they were sent, with their results or with the error of the call."""
 
 
 CallSize: TypeAlias = tuple[int, int, Sequence[str]]
-"""Of a call that is small enough: entries, bytes of payload, and the names that must not stand in one call twice."""
+"""The size of a call: entries, bytes of payload, and the names that a coalesced call must not contain twice."""
 
 
 class Participant(Generic[G, A]):
-    """One caller of a gathering.
+    """One caller of a coalesced call.
 
     Attributes:
-        request: what it asks for.
-        reply: what it gets; None: nothing was sent for it, and it is to be sent by itself.
+        request: the request of the caller.
+        reply: gets the caller's reply; None: nothing was sent, and the caller must send it alone.
     """
 
     __slots__ = ("reply", "request")
@@ -67,21 +67,21 @@ class Participant(Generic[G, A]):
 
     @property
     def is_waiting(self) -> bool:
-        """It has no answer yet, and has not gone."""
+        """Whether it has no reply and was not cancelled."""
         return not self.reply.done()
 
     def set_reply(self, reply: A | None) -> None:
-        """Its answer, if it still waits."""
+        """Set the reply, unless the participant has one or was cancelled."""
         if not self.reply.done():
             self.reply.set_result(reply)
 
 
 Serve: TypeAlias = Callable[[Sequence[Participant[G, A]]], Coroutine[Any, Any, None]]
-"""Tells each of some parts its answer."""
+"""Sends the coalesced call and sets the reply of each participant."""
 
 
 class CoalescedCall:
-    """Parts of one kind, for the turn in which they come. The one that began it leads it."""
+    """The calls of one kind in one turn of the event loop. The first participant leads it."""
 
     __slots__ = ("_entries", "_loop", "_payload_bytes", "_unique_names", "kind", "participants")
 
@@ -93,7 +93,7 @@ class CoalescedCall:
         self._loop = loop
 
     def add(self, request: Any, size: CallSize) -> asyncio.Future[Any] | None:
-        """The answer of one more part; None where there is no room for it."""
+        """Add a participant and return its reply; None if there is no room for it."""
         entries, payload_bytes, names = size
         entries += self._entries
         payload_bytes += self._payload_bytes
@@ -104,17 +104,17 @@ class CoalescedCall:
                 return None
             self._unique_names.update(names)
         self._entries, self._payload_bytes = entries, payload_bytes
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        self.participants.append(Participant(request, answer))
-        return answer
+        reply: asyncio.Future[Any] = self._loop.create_future()
+        self.participants.append(Participant(request, reply))
+        return reply
 
 
 class Coalescer:
-    """Those of one client."""
+    """The coalesced calls of one client."""
 
     def __init__(self) -> None:
         self._open_calls: dict[Hashable, CoalescedCall] = {}
-        """What gathers in this turn."""
+        """The calls of this turn, which further participants can join."""
         self._serving: set[asyncio.Task[None]] = set()
 
     async def call(
@@ -124,49 +124,49 @@ class Coalescer:
         size: CallSize,
         send: Callable[[Sequence[E]], Awaitable[SendResult[E, R]]],
     ) -> SendResult[E, R]:
-        """What `send` brings for these entries, asked together with those of other calls of the same kind.
+        """Send entries, coalesced with other calls of the same kind, and return their results.
 
         Args:
-            kind: calls of one kind may be sent as one, by the `send` of any of them.
-            send: one attempt; a result for each entry, in order. It raises no FoqsError.
+            kind: calls of one kind can be sent as one, by the `send` of any of them.
+            send: makes one attempt; returns a result for each entry, in order. It raises no FoqsError.
         """
-        answer, begun = self.join(kind, entries, size)
+        reply, led_call = self.join(kind, entries, size)
         attempt: SendResult[E, R] | None
-        if begun is None:
-            attempt = await answer
+        if led_call is None:
+            attempt = await reply
         else:
-            attempt = await self.lead(begun, partial(_send_shared, send))
+            attempt = await self.lead(led_call, partial(_send_shared, send))
         return await send(entries) if attempt is None else attempt
 
     def join(self, kind: Hashable, request: Any, size: CallSize) -> tuple[asyncio.Future[Any], CoalescedCall | None]:
-        """The answer of a part of what others of its kind have begun in this turn; else of what it begins itself, and has to `lead`."""
-        begun = self._open_calls.get(kind)
-        answer = None if begun is None else begun.add(request, size)
-        if answer is not None:
-            return answer, None
-        begun = self._open_calls[kind] = CoalescedCall(kind, asyncio.get_running_loop())
-        answer = begun.add(request, size)
-        assert answer is not None, "a size fits into an empty gathering"
-        return answer, begun
+        """Join the open call of a kind, or open one. Return the reply, and the call if the caller must `lead` it."""
+        call = self._open_calls.get(kind)
+        reply = None if call is None else call.add(request, size)
+        if reply is not None:
+            return reply, None
+        call = self._open_calls[kind] = CoalescedCall(kind, asyncio.get_running_loop())
+        reply = call.add(request, size)
+        assert reply is not None, "a size fits into an empty call"
+        return reply, call
 
     async def lead(self, call: CoalescedCall, serve: Serve[G, A]) -> A | None:
-        """The answer of the part that began this, when it and those that joined it in this turn are served; None: it is alone, and to be sent by itself."""
-        parts = call.participants
-        answer: asyncio.Future[A | None] = parts[0].reply
+        """Wait one turn for others to join, have all served, and return the leader's reply; None if nobody joined."""
+        participants = call.participants
+        reply: asyncio.Future[A | None] = participants[0].reply
         try:
             await asyncio.sleep(0)  # one turn
         except BaseException:
-            answer.cancel()
+            reply.cancel()
             raise
         finally:
             if self._open_calls.get(call.kind) is call:
                 del self._open_calls[call.kind]
-            if len(parts) > 1:
-                self._start_serving(parts, serve)
-        return await answer if len(parts) > 1 else None
+            if len(participants) > 1:
+                self._start_serving(participants, serve)
+        return await reply if len(participants) > 1 else None
 
     async def close(self) -> None:
-        """Returns when all that was gathered has ended, as it does when the connections are gone."""
+        """Wait for all coalesced calls to end. They end when the connections are closed."""
         await asyncio.gather(*self._serving, return_exceptions=True)
 
     def _start_serving(self, participants: Sequence[Participant[G, A]], serve: Serve[G, A]) -> None:
@@ -176,41 +176,41 @@ class Coalescer:
 
 
 async def _serve_waiting(participants: Sequence[Participant[G, A]], serve: Serve[G, A]) -> None:
-    """Serves those that still wait; whatever happens, they are told."""
+    """Serve the participants that still wait. After it, no reply is pending, whatever happens."""
     try:
-        await serve([part for part in participants if part.is_waiting])
-    except Exception as error:  # no error of a call: each of the callers sees it
-        for part in participants:
-            if part.is_waiting:
-                part.reply.set_exception(error)
+        await serve([participant for participant in participants if participant.is_waiting])
+    except Exception as error:  # an internal error: every caller gets it
+        for participant in participants:
+            if participant.is_waiting:
+                participant.reply.set_exception(error)
     finally:
-        for part in participants:
-            part.reply.cancel()
+        for participant in participants:
+            participant.reply.cancel()
 
 
 async def _send_shared(
     send: Callable[[Sequence[E]], Awaitable[SendResult[E, R]]],
     participants: Sequence[Participant[Sequence[E], SendResult[E, R]]],
 ) -> None:
-    """Asks for the entries of all parts, and tells each of its own."""
-    sent, told = await send([entry for part in participants for entry in part.request])
-    well = not isinstance(told, FoqsError) and [result.error for result in told].count(None) == len(told)
+    """Send the entries of all participants in one call, and give each its own results."""
+    sent, result = await send([entry for participant in participants for entry in participant.request])
+    all_done = not isinstance(result, FoqsError) and [one.error for one in result].count(None) == len(result)
     end = 0
-    for part in participants:
-        start, end = end, end + len(part.request)
-        if isinstance(told, FoqsError):
-            # A copy for each: an error that is raised is changed by it.
-            part.set_reply(
-                None if isinstance(told, MAYBE_CAUSED_BY_OTHERS) else (sent[start:end], told.with_shifted_index())
+    for participant in participants:
+        start, end = end, end + len(participant.request)
+        if isinstance(result, FoqsError):
+            # A copy for each caller, because raising an error changes it.
+            participant.set_reply(
+                None if isinstance(result, MAYBE_CAUSED_BY_OTHERS) else (sent[start:end], result.with_shifted_index())
             )
-        elif well:
-            part.set_reply((sent[start:end], told[start:end]))
+        elif all_done:
+            participant.set_reply((sent[start:end], result[start:end]))
         else:
-            part.set_reply(_own_results(sent[start:end], told[start:end], start))
+            participant.set_reply(_own_results(sent[start:end], result[start:end], start))
 
 
 def _own_results(sent: Sequence[E], results: list[R], start: int) -> SendResult[E, R] | None:
-    """An attempt as if its entries had been sent alone; None where that may have come to something else."""
+    """Return results with the indexes of the participant; None if they might differ had it been sent alone."""
     errors = [result.error for result in results]
     if errors and all(isinstance(error, _CAUSED_BY_TOTAL) for error in errors):
         return None

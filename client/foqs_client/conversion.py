@@ -1,7 +1,6 @@
-"""The client's types to Thrift structs and back.
+"""Converts the client's types to Thrift structs and back.
 
-Always true: a missing field becomes None or the type's plain default. Knows
-nothing of calls.
+Always true: a missing field becomes None or the type's default. Knows nothing of calls.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _STATE_NUMBERS: Final = {name: number for number, name in STATE_NAMES.items()}
 
 
 def state_number(state: str) -> int:
-    """The number of a state's name. Raises InvalidArgument."""
+    """Return the number of a state. Raises InvalidArgument."""
     try:
         return _STATE_NUMBERS[state]
     except KeyError:
@@ -45,7 +44,7 @@ def state_number(state: str) -> int:
 
 
 def error(failed: Any) -> errors.FoqsError:
-    """An `Error` struct; a code this client does not know is an unknown outcome."""
+    """Return the error of an `Error` struct. An unknown code is an `UnknownOutcome`."""
     if failed is None:
         return errors.UnknownOutcome("the host's error is empty; the call may have taken effect")
     kind = errors.BY_NUMBER.get(failed.code or 0, errors.UnknownOutcome)
@@ -65,7 +64,7 @@ def _require_bytes(data: object, field: str) -> bytes:
 
 
 def items(given: Sequence[Item]) -> list[Item]:
-    """Items that can be written as they are. Raises InvalidArgument."""
+    """Return the items with payload and metadata as bytes. Raises InvalidArgument."""
     items = list(given)
     for item in items:
         if not (type(item.payload) is bytes is type(item.metadata)):
@@ -80,7 +79,7 @@ def _with_bytes(item: Item) -> Item:
 
 
 def enqueued(results: Sequence[Any] | None) -> list[Enqueued]:
-    """Results as they were read: their errors are still structs."""
+    """Return the results of an enqueue, whose errors are still structs."""
     return [
         result if result.error is None and result.id is not None else Enqueued(result.id, error(result.error))
         for result in results or ()
@@ -88,12 +87,12 @@ def enqueued(results: Sequence[Any] | None) -> list[Enqueued]:
 
 
 def leases(held: Sequence[Delivery | tuple[str, int]]) -> list[Any]:
-    """What has an `id` and a `token`."""
+    """Return objects with an `id` and a `token`."""
     return [ttypes.Lease(*lease) if isinstance(lease, tuple) else lease for lease in held]
 
 
 def nacks(given: Sequence[Nack | Delivery | tuple[str, int]]) -> list[Any]:
-    """What can be written as nacks. Raises InvalidArgument."""
+    """Return objects with the fields of a nack. Raises InvalidArgument."""
     return [_nack(nack) for nack in given]
 
 
@@ -164,13 +163,13 @@ def explanation(reply: Any) -> Explanation:
 
 
 def change(given: Change) -> Any:
-    """A `Change` struct. Raises InvalidArgument."""
+    """Return a `Change` struct. Raises InvalidArgument."""
     metadata = None if given.metadata is None else _require_bytes(given.metadata, "change.metadata")
     return ttypes.Change(given.priority, given.delay_ms, given.deliver_after_ms, metadata)
 
 
 def item_filter(given: ItemFilter) -> Any:
-    """An `ItemFilter` struct. Raises InvalidArgument."""
+    """Return an `ItemFilter` struct. Raises InvalidArgument."""
     states = None if given.states is None else [state_number(state) for state in given.states]
     return ttypes.ItemFilter(
         given.topic, states, given.priority_min, given.priority_max, given.age_min_ms, given.age_max_ms
@@ -229,7 +228,7 @@ def shard(info: Any) -> Shard:
 
 
 def _key_slots(bits: bytes | None) -> tuple[int, ...]:
-    """The numbers of the bits that are set; the lowest of the first byte is 0."""
+    """Return the numbers of the set bits. The lowest bit of the first byte is 0."""
     if not bits:
         return ()
     digits = f"{int.from_bytes(bits, 'little'):b}"

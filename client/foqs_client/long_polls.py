@@ -1,12 +1,12 @@
-"""Polls at several hosts: for calls that wait for work at all of them at once, for others at one after the other.
+"""Polls at several hosts: at all of them at once for long polls, else at one after the other.
 
-Holds `Polls`: by what was asked, the polls that are under way and that no call
-waits for. Always true: what a poll brings goes to one call, which asked for just
-that, or waits and has room for it; what no call takes within `HOLD_S` is
-released, which costs it no attempt. A call takes over the polls that an earlier
-one of the same kind has left, so there is one at each host for each call that
-waits. A slow host keeps its poll for as long as the call that began it may last,
-and holds up no call that another host answers. Knows nothing of connections.
+Holds `LongPolls`, which keeps detached polls by kind: polls in flight that no call
+waits for. Always true: the items of a poll are assigned to one call of the same kind, or
+to a waiting call that wants them. Items that no call accepts within `HOLD_S` are
+released, without a counted attempt. A call reattaches the detached polls of its kind,
+so there is one poll at each host for each waiting call. A poll at a slow host lasts as
+long as the call that began it, and delays no call that another host serves. Knows
+nothing of connections.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from foqs_client.routing_table import Address
 from foqs_client.types import Delivery
 
 POLL_MS_MAX: Final = 2_000
-"""No poll waits longer for items to come."""
+"""The longest wait of one poll."""
 
 HOLD_S: Final = 0.1
-"""What a poll brings that nobody waits for is kept for the next call: a consumer is often busy for a moment only."""
+"""Items of a detached poll are held this long for the next call: a consumer is often busy only for a moment."""
 RELEASE_S_MAX: Final = 1.0
-"""When the client closes, releasing is waited for no longer; leases end by themselves."""
+"""The longest wait for releases when the client closes. Other leases end by themselves."""
 SLOW_HOST_S: Final = 0.5
-"""A host that has nothing to wait for answers sooner, unless it is frozen, or far too busy."""
+"""A host that replies to a dequeue without a wait later than this is frozen or overloaded."""
 
 Poll: TypeAlias = "asyncio.Task[list[Delivery]]"
 Release: TypeAlias = Callable[[Sequence[Delivery]], Awaitable[object]]
 
 
 class DequeueKind(NamedTuple):
-    """What a call asks for. Calls of one kind may take over each other's polls.
+    """What a dequeue asks for. Calls of one kind can take over each other's polls.
 
     Attributes:
-        waits: the polls wait for items to come.
+        is_long_poll: its polls wait for items.
     """
 
     wants: tuple[tuple[str, int], ...]
@@ -47,30 +47,30 @@ class DequeueKind(NamedTuple):
     is_long_poll: bool
 
     def accepted_count(self, deliveries: Sequence[Delivery]) -> int:
-        """How many of these, from the first, the call may have."""
-        left = dict(self.wants)
+        """Return how many of these, from the first, the call can accept."""
+        remaining = dict(self.wants)
         deliveries = deliveries[: self.items_max]
         for place, delivery in enumerate(deliveries):
-            if not left.get(delivery.topic, 0):
+            if not remaining.get(delivery.topic, 0):
                 return place
-            left[delivery.topic] -= 1
+            remaining[delivery.topic] -= 1
         return len(deliveries)
 
 
 class LongPolls:
-    """Those of one client.
+    """The polls of one client.
 
     Args:
-        release: gives items back.
+        release: releases items.
     """
 
     def __init__(self, release: Release) -> None:
         self._release = release
         self._detached: dict[DequeueKind, dict[Address, Poll]] = {}
         self._waiting_calls: dict[asyncio.Future[None], tuple[DequeueKind, list[Delivery]]] = {}
-        """Calls under way: what each has got so far, and a future that is done when it got something from another call's poll."""
+        """Calls in flight: their kind and items, by a future that is done when another call's poll gave items."""
         self._releasing: dict[asyncio.Task[object], None] = {}
-        """In the order in which they began."""
+        """The releases in flight, oldest first."""
 
     async def poll_all(
         self,
@@ -79,14 +79,14 @@ class LongPolls:
         start_poll: Callable[[Address], Awaitable[list[Delivery]]],
         until_s: float,
     ) -> list[Delivery]:
-        """What the first host brings that answers; empty where it has nothing, and the other polls go on.
+        """Poll all hosts at once. Return the items of the first reply, which may be empty; the other polls continue.
 
         Args:
-            start_poll: a poll at a host.
-            until_s: when to stop waiting for an answer, on the loop's clock.
+            start_poll: polls a host.
+            until_s: when to stop waiting for a reply, on the loop's clock.
 
         Raises:
-            FoqsError: no host answered; of the last one.
+            FoqsError: no host replied with success; the error of the last one.
         """
         loop = asyncio.get_running_loop()
         polls = self._reattach(kind)
@@ -95,38 +95,38 @@ class LongPolls:
                 polls[host] = asyncio.ensure_future(start_poll(host))
         found: list[Delivery] = []
         failures: list[FoqsError] = []
-        answers = 0
-        with self._waiting_call(kind, found) as given:
+        reply_count = 0
+        with self._waiting_call(kind, found) as assigned:
             try:
-                while polls and not answers and not found and (left_s := until_s - loop.time()) > 0:
-                    await _wait_any(given, polls, left_s)
+                while polls and not reply_count and not found and (left_s := until_s - loop.time()) > 0:
+                    await _wait_any(assigned, polls, left_s)
                     for host in [host for host, poll in polls.items() if poll.done()]:
                         try:
                             found += polls.pop(host).result()
-                            answers += 1
+                            reply_count += 1
                         except FoqsError as error:
                             failures.append(error)
             finally:
                 self._detach(kind, polls)
-        if not answers and not found:
-            raise failures[-1] if failures else Unavailable("no host has answered yet")
-        wanted = kind.accepted_count(found)
-        self.release_in_background(found[wanted:])
-        return found[:wanted]
+        if not reply_count and not found:
+            raise failures[-1] if failures else Unavailable("no host has replied yet")
+        accepted = kind.accepted_count(found)
+        self.release_in_background(found[accepted:])
+        return found[:accepted]
 
     def start_detached(
         self, kind: DequeueKind, host: Address, start_poll: Callable[[Address], Awaitable[list[Delivery]]]
     ) -> None:
-        """Has a poll wait at a host, for the next call of this kind, unless one does."""
+        """Start a poll at a host for the next call of this kind, unless there is one."""
         if host not in self._detached.get(kind, ()):
             self._detach(kind, {host: asyncio.ensure_future(start_poll(host))})
 
     def detached_hosts(self, kind: DequeueKind) -> Sequence[Address]:
-        """Where polls of this kind still wait that no call waits for: nothing has come there since they began."""
+        """Return the hosts with detached polls of this kind that have no reply."""
         return [host for host, poll in self._detached.get(kind, {}).items() if not poll.done()]
 
     def has_deliveries(self, kind: DequeueKind) -> bool:
-        """A poll of this kind has brought something that no call has taken."""
+        """Return whether a detached poll of this kind has items."""
         return any(_deliveries_of(poll) for poll in self._detached.get(kind, {}).values())
 
     async def poll_one_by_one(
@@ -137,36 +137,36 @@ class LongPolls:
         on_slow: Callable[[Address], None],
         wait_for_slow: bool,
     ) -> list[Delivery]:
-        """What the first host brings that has something, asked one after the other; empty when none has.
+        """Poll one host after the other. Return the items of the first host that has some; else an empty list.
 
-        A host that does not answer is waited for for `PATIENCE_S`; then the next one is asked beside it. One that has not
-        answered an earlier call of this kind is not waited for.
+        If a host does not reply within `SLOW_HOST_S`, the next one is polled as well. A host that has
+        not replied to an earlier call of this kind is not polled again.
 
         Args:
-            start_poll: as of `first`.
-            on_slow: told of a host that has not answered in time.
-            wait_for_slow: where no host has answered in time, the first answer is waited for.
+            start_poll: polls a host.
+            on_slow: gets each host that has not replied in time.
+            wait_for_slow: if no host has replied in time, wait for the first reply.
 
         Raises:
-            FoqsError: no host answered; of the last one.
+            FoqsError: no host replied with success; the error of the last one.
         """
         loop = asyncio.get_running_loop()
         polls = self._reattach(kind)
         found: list[Delivery] = []
         failures: list[FoqsError] = []
-        answers = 0
+        reply_count = 0
 
-        async def look(timeout_s: float | None) -> None:
-            nonlocal answers
-            await _wait_any(given, polls, timeout_s)
+        async def collect_replies(timeout_s: float | None) -> None:
+            nonlocal reply_count
+            await _wait_any(assigned, polls, timeout_s)
             for other in [other for other, poll in polls.items() if poll.done()]:
                 try:
                     found.extend(polls.pop(other).result())
-                    answers += 1
+                    reply_count += 1
                 except FoqsError as error:
                     failures.append(error)
 
-        with self._waiting_call(kind, found) as given:
+        with self._waiting_call(kind, found) as assigned:
             try:
                 for host in hosts:
                     if host in polls and not polls[host].done():
@@ -175,33 +175,33 @@ class LongPolls:
                         polls[host] = asyncio.ensure_future(start_poll(host))
                     until_s = loop.time() + SLOW_HOST_S
                     while host in polls and not found and (left_s := until_s - loop.time()) > 0:
-                        await look(left_s)
+                        await collect_replies(left_s)
                     if found:
                         break
                     if host in polls:
                         on_slow(host)
-                while wait_for_slow and polls and not answers and not found:
-                    await look(None)
+                while wait_for_slow and polls and not reply_count and not found:
+                    await collect_replies(None)
             finally:
                 self._detach(kind, polls)
-        if not answers and not found:
-            raise failures[-1] if failures else Unavailable("no host has answered yet")
-        wanted = kind.accepted_count(found)
-        self.release_in_background(found[wanted:])
-        return found[:wanted]
+        if not reply_count and not found:
+            raise failures[-1] if failures else Unavailable("no host has replied yet")
+        accepted = kind.accepted_count(found)
+        self.release_in_background(found[accepted:])
+        return found[:accepted]
 
     async def close(self) -> None:
-        """Ends all that is under way: the hosts see the connections go, and take back what they would have brought."""
+        """Release the held items and end all polls. When the connections close, hosts release the items of open polls."""
         held: list[Delivery] = []
-        for left in self._detached.values():
-            for host in [host for host, poll in left.items() if _deliveries_of(poll)]:
-                held += left.pop(host).result()  # no call that is still made gets what is released
+        for detached in self._detached.values():
+            for host in [host for host, poll in detached.items() if _deliveries_of(poll)]:
+                held += detached.pop(host).result()  # removed, so that no later call gets a released item
         self.release_in_background(held)
         loop = asyncio.get_running_loop()
         until_s = loop.time() + RELEASE_S_MAX
         while self._releasing and (left_s := until_s - loop.time()) > 0:
             await asyncio.wait(list(self._releasing), timeout=left_s)
-        polls = [poll for left in self._detached.values() for poll in left.values()]
+        polls = [poll for detached in self._detached.values() for poll in detached.values()]
         for task in (*polls, *self._releasing):
             task.cancel()
         await asyncio.gather(*polls, *self._releasing, return_exceptions=True)
@@ -210,16 +210,16 @@ class LongPolls:
         return self._detached.pop(kind, {})
 
     def _detach(self, kind: DequeueKind, polls: dict[Address, Poll]) -> None:
-        """They go on, for the next call of this kind or for nobody."""
-        left = self._detached.setdefault(kind, {})
+        """Let polls continue, for the next call of this kind."""
+        detached = self._detached.setdefault(kind, {})
         for host, poll in polls.items():
-            if host in left:
-                # Two calls were under way: one poll is enough.
+            if host in detached:
+                # Two calls were in flight, and one detached poll is enough.
                 poll.add_done_callback(lambda poll: self._assign_or_release(kind, poll))
             else:
-                left[host] = poll
+                detached[host] = poll
                 poll.add_done_callback(lambda poll, host=host: self._on_detached_ended(kind, host, poll))  # type: ignore[misc]
-        if not left:
+        if not detached:
             del self._detached[kind]
 
     def _on_detached_ended(self, kind: DequeueKind, host: Address, poll: Poll) -> None:
@@ -232,65 +232,69 @@ class LongPolls:
             self._on_hold_ended(kind, host, poll)
 
     def _on_hold_ended(self, kind: DequeueKind, host: Address, poll: Poll) -> None:
-        left = self._detached.get(kind, {})
-        if left.get(host) is poll:
-            del left[host]
-            if not left:
+        detached = self._detached.get(kind, {})
+        if detached.get(host) is poll:
+            del detached[host]
+            if not detached:
                 del self._detached[kind]
             self._assign_or_release(kind, poll)
 
     def _assign_or_release(self, kind: DequeueKind, poll: Poll) -> None:
-        """Nobody waits for it: what it brings is given to a call that still waits, else released."""
+        """Give the items of a detached poll to waiting calls, and release the rest."""
         found = _deliveries_of(poll)
-        while found and (call := self._find_waiting_call(kind, found)) is not None:
-            wanted, got = self._waiting_calls[call]
-            count = wanted.accepted_count(found)
-            got += found[:count]
+        while found and (assigned := self._find_waiting_call(kind, found)) is not None:
+            call_kind, call_items = self._waiting_calls[assigned]
+            count = call_kind.accepted_count(found)
+            call_items += found[:count]
             found = found[count:]
-            call.set_result(None)
+            assigned.set_result(None)
         self.release_in_background(found)
 
     def _find_waiting_call(self, kind: DequeueKind, deliveries: Sequence[Delivery]) -> asyncio.Future[None] | None:
-        """The oldest call under way that got nothing yet and would keep the first of these, which were leased for as long as it asks."""
-        for call, (wanted, got) in self._waiting_calls.items():
-            if not call.done() and not got and wanted.lease_ms == kind.lease_ms and wanted.accepted_count(deliveries):
-                return call
+        """Return the oldest waiting call without items that accepts the first of these and has the same lease duration."""
+        for assigned, (call_kind, call_items) in self._waiting_calls.items():
+            if (
+                not assigned.done()
+                and not call_items
+                and call_kind.lease_ms == kind.lease_ms
+                and call_kind.accepted_count(deliveries)
+            ):
+                return assigned
         return None
 
     @contextmanager
     def _waiting_call(self, kind: DequeueKind, deliveries: list[Delivery]) -> Iterator[asyncio.Future[None]]:
-        """A call is under way: other calls' polls may add to what it found, and the future is done then."""
-        given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting_calls[given] = kind, deliveries
+        """Register a waiting call. Detached polls may add items to `deliveries`; the future is done then."""
+        assigned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting_calls[assigned] = kind, deliveries
         try:
-            yield given
+            yield assigned
         except BaseException:
-            self.release_in_background(deliveries)  # the call has gone
+            self.release_in_background(deliveries)  # the call was cancelled or failed
             raise
         finally:
-            del self._waiting_calls[given]
+            del self._waiting_calls[assigned]
 
     def release_in_background(self, deliveries: Sequence[Delivery]) -> None:
-        """Releases these; nobody waits for it."""
+        """Release items without waiting for it."""
         if deliveries:
             task: asyncio.Task[object] = asyncio.ensure_future(self._try_release(deliveries))
             self._releasing[task] = None
             task.add_done_callback(self._releasing.pop)
 
     async def _try_release(self, deliveries: Sequence[Delivery]) -> None:
-        """What cannot be released comes back when its lease ends."""
         try:
             await self._release(deliveries)
         except FoqsError:
-            return
+            return  # they come back when their leases end
 
 
-async def _wait_any(given: asyncio.Future[None], polls: Mapping[Address, Poll], timeout_s: float | None) -> None:
-    """Returns when one of these is done."""
-    futures: list[asyncio.Future[Any]] = [given, *polls.values()]
+async def _wait_any(assigned: asyncio.Future[None], polls: Mapping[Address, Poll], timeout_s: float | None) -> None:
+    """Wait until one of these is done."""
+    futures: list[asyncio.Future[Any]] = [assigned, *polls.values()]
     await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _deliveries_of(poll: Poll) -> list[Delivery]:
-    """What a poll has brought by now."""
+    """Return the items of a poll that has ended; else an empty list."""
     return poll.result() if poll.done() and not poll.cancelled() and poll.exception() is None else []

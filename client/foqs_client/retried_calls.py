@@ -1,9 +1,9 @@
-"""A call made again: of its entries those that are safe to repeat, within the call's time.
+"""Retries of a call: the entries that are safe to repeat, within the call's time.
 
-Holds `Attempts`, the plain rule, and what it means for calls by id. Always true:
-an entry that was done, or refused for good, is not sent again; one that may have
-been written is never said not to be, unless a later answer tells; no attempt
-begins before the host wants it. Sends nothing itself.
+Holds `RetriedCall`, and its classes for calls by id. Always true: an entry that was
+done or finally refused is not sent again. An entry that may have been written is
+never reported as not written, unless a later reply proves it. No attempt begins
+before `retry_after_ms`. Sends nothing itself.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from foqs_client.errors import (
 from foqs_client.types import Outcome
 
 RETRY_S_MAX: Final = 60.0
-"""Nothing is tried again later than this: a namespace keeps its keys for two minutes at least."""
+"""There is no retry after this time. A namespace remembers its keys for at least two minutes."""
 BACKOFF_S_MIN: Final = 0.02
 BACKOFF_S_MAX: Final = 1.0
 JITTER_MAX: Final = 0.25
-"""A pause is longer by up to this part of it, so that those who were refused together do not come back together."""
+"""A pause is longer by up to this part of it, so that clients do not retry together."""
 
 _RETRYABLE: Final = (Unavailable, Overloaded, NotOwner)
-"""Nothing was written, and it may work later or elsewhere."""
+"""Nothing was written, and a retry may succeed, perhaps at another host."""
 
 
 class _Result(Protocol):
@@ -46,28 +46,28 @@ R = TypeVar("R", bound=_Result)
 
 
 class RetriedCall(Generic[E, R]):
-    """One call, attempt by attempt.
+    """The attempts of one call.
 
     Args:
-        entries: what the first attempt sends.
-        missing_result: the result of an entry that a host's reply does not name.
+        entries: the entries of the first attempt.
+        missing_result: the result of an entry that the reply leaves out.
 
     Attributes:
-        sent: what the next attempt sends.
-        results: what is known of each entry so far.
+        unfinished_entries: the entries of the next attempt.
+        results: the result of each entry so far.
     """
 
     not_written_errors: ClassVar[tuple[type[FoqsError], ...]] = ()
-    """Errors which say that no attempt was written, nor ever will be."""
+    """Errors that prove that no attempt was written or will be."""
 
     def __init__(self, entries: Sequence[E], missing_result: R) -> None:
         self.unfinished_entries: Sequence[E] = entries
         self.results: list[R] = [missing_result] * len(entries)
         self._missing_result = missing_result
         self._indexes: Sequence[int] = range(len(entries))
-        """Whose the sent entries are."""
+        """The indexes of the unfinished entries in the call."""
         self._unknown_outcomes: dict[int, UnknownOutcome] = {}
-        """Places that may have been written, and why that is not known."""
+        """The indexes of entries that may have been written, with their errors."""
         self._backoff_s = BACKOFF_S_MIN
         self._retry_after_ms = 0
 
@@ -80,45 +80,45 @@ class RetriedCall(Generic[E, R]):
         sleep: Callable[[float], Awaitable[bool]],
         rng: Random,
     ) -> list[R]:
-        """The results of all entries, in order, after a first attempt that did not do them all.
+        """Retry after a first attempt that did not do all entries. Return all results, in order.
 
         Args:
-            first_result: what that came to.
-            send: sends entries, with what time they have; a result for each, in order.
+            first_result: the results of the first attempt, or its error.
+            send: sends entries, with a time in milliseconds; returns a result for each, in order.
             started_s: when the call began, on the loop's clock.
-            timeout_ms: its time.
-            sleep: waits so many seconds; False when nothing is to be sent any more.
+            timeout_ms: the time of the call.
+            sleep: waits for some seconds; returns False if nothing more may be sent.
             rng: spreads the pauses.
 
         Raises:
-            FoqsError: no attempt was answered.
+            FoqsError: every attempt failed as a whole.
         """
         loop = asyncio.get_running_loop()
-        until = started_s + min(timeout_ms / 1_000, RETRY_S_MAX)
-        told, answered = first_result, False
+        until_s = started_s + min(timeout_ms / 1_000, RETRY_S_MAX)
+        result, has_reply = first_result, False
         while True:
-            if isinstance(told, FoqsError):
-                failure = told
-                told = [self.failure_result(failure)] * len(self.unfinished_entries)
+            if isinstance(result, FoqsError):
+                failure = result
+                result = [self.failure_result(failure)] * len(self.unfinished_entries)
             else:
-                answered = True
-            more = self.record_results(told)
+                has_reply = True
+            has_unfinished = self.record_results(result)
             pause_s = self._next_backoff_s() * (1 + JITTER_MAX * rng.random())
-            if not more or loop.time() + pause_s >= until or not await sleep(pause_s):
+            if not has_unfinished or loop.time() + pause_s >= until_s or not await sleep(pause_s):
                 break
             try:
-                told = await send(self.unfinished_entries, max(1, int((until - loop.time()) * 1_000)))
+                result = await send(self.unfinished_entries, max(1, int((until_s - loop.time()) * 1_000)))
             except Unreachable:
-                break  # nothing was sent: what was known before stands
+                break  # nothing was sent: the results so far are final
             except FoqsError as error:
-                told = error
-        if not answered:
+                result = error
+        if not has_reply:
             raise self._first_unknown_outcome() or failure
         return self.results
 
     def record_results(self, results: Sequence[R]) -> bool:
-        """Takes what an attempt came to, for each of the sent; True when something is to be tried again."""
-        again: list[tuple[int, E]] = []
+        """Record the results of an attempt. Return whether entries are left to retry."""
+        to_retry: list[tuple[int, E]] = []
         self._retry_after_ms = 0
         if len(results) < len(self.unfinished_entries):
             results = [*results, *[self._missing_result] * (len(self.unfinished_entries) - len(results))]
@@ -134,27 +134,27 @@ class RetriedCall(Generic[E, R]):
             known = self._unknown_outcomes.get(place, error)
             self.results[place] = result if known is error else self.failure_result(known)
             if isinstance(error, (*_RETRYABLE, UnknownOutcome)) and self.is_repeatable(entry):
-                again.append((place, entry))
+                to_retry.append((place, entry))
                 self._retry_after_ms = max(self._retry_after_ms, error.retry_after_ms or 0)
-        self._indexes = [place for place, _ in again]
-        self.unfinished_entries = [entry for _, entry in again]
-        return bool(again)
+        self._indexes = [place for place, _ in to_retry]
+        self.unfinished_entries = [entry for _, entry in to_retry]
+        return bool(to_retry)
 
-    # ------------------------------------------------------- what calls differ in
+    # ------------------------------------------------------ for subclasses to set
 
     def failure_result(self, error: FoqsError) -> R:
-        """The result of an entry that failed."""
+        """Return the result of an entry that failed."""
         raise NotImplementedError
 
     def success_result(self, index: int, result: R) -> R:
-        """What the caller is told of a success."""
+        """Return the caller's result for an entry that succeeded."""
         return result
 
     def is_repeatable(self, entry: E) -> bool:
-        """Whether sending it twice is safe."""
+        """Return whether it is safe to send the entry twice."""
         return True
 
-    # ------------------------------------------------------------------- inside
+    # ----------------------------------------------------------------- internals
 
     def _next_backoff_s(self) -> float:
         pause_s = max(self._backoff_s, self._retry_after_ms / 1_000)
@@ -162,17 +162,17 @@ class RetriedCall(Generic[E, R]):
         return pause_s
 
     def _first_unknown_outcome(self) -> UnknownOutcome | None:
-        """Why it is not known of some entry whether it was written; None where it is known of all."""
+        """Return the first unknown outcome among the results; None if there is none."""
         return next(
             (error for place, error in self._unknown_outcomes.items() if self.results[place].error is error), None
         )
 
 
 class RetriedCallById(RetriedCall[Any, Outcome]):
-    """A nack, extension or release: it changes an item at most once, for it ends or needs the lease that it names.
+    """A nack, extension or release. It changes an item at most once, because it ends or needs its lease.
 
-    A repeat that finds the lease over cannot tell whether the attempt before it was
-    written: the outcome stays unknown.
+    If a retry finds that the lease has ended, nothing shows whether the attempt before
+    it was written. The outcome stays unknown.
     """
 
     def __init__(self, entries: Sequence[Any]) -> None:
@@ -183,7 +183,7 @@ class RetriedCallById(RetriedCall[Any, Outcome]):
 
 
 class RetriedDeletion(RetriedCallById):
-    """An ack or cancel: what it does twice is done, and a repeat that is refused says that nothing was."""
+    """An ack or cancel. A repeat does no harm, and a refused repeat proves that nothing was written."""
 
     not_written_errors = (StaleLease, NotFound)
 

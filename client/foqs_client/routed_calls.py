@@ -1,10 +1,10 @@
-"""One call: to which host it goes, what is sent, and what comes back.
+"""Routes one call to its host, sends it and returns the reply.
 
-Holds `Calls`, which `Client` inherits. Always true: a call ends by its deadline,
-and shortly after where only the reply is late; one that was sent and not
-answered ends as `UnknownOutcome` when it may have written, as `Unreachable` when
-it only reads. Calls by id go to the host of the item's shard, and keyed items to
-that of their key's slot, as far as a map of the cluster is known.
+Holds `RoutedCalls`, which `Client` inherits. Always true: a call ends by its deadline,
+or shortly after it if only the reply is late. A call that was sent and got no reply
+ends as `UnknownOutcome` if it may have written, and as `Unreachable` if it only reads.
+With a routing table, calls by id are sent to the host of the item's shard, and items
+with a key to the host of the key's slot.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from foqs_client.thrift_messages import Refused, ThriftMethod, Unencodable, Unre
 from foqs_client.types import DONE, Enqueued, Item, Nack, Outcome, Routing
 
 REPLY_GRACE_S: Final = 1.5
-"""How long after a call's deadline its reply may still arrive: the host ends every call within a second of it."""
+"""A reply may arrive until this time after the deadline. The host ends every call within a second of it."""
 
 GET_ROUTING: Final = ThriftMethod("getRouting")
 _ANY_HOST: Final[Sequence[Address | None]] = (None,)
@@ -40,30 +40,30 @@ _ENQUEUE: Final = ThriftMethod("enqueue", is_write=True, element_class=Enqueued)
 
 
 class RoutedCalls:
-    """The calls of a client.
+    """The routing of a client's calls.
 
     Attributes:
-        namespace: of every call.
-        timeout_ms: the time of a call that names none.
+        namespace: the namespace of every call.
+        timeout_ms: the time of a call that sets none, in milliseconds.
     """
 
     namespace: str
     timeout_ms: int
     _pool: ConnectionPool
-    """To the hosts that the client was given."""
+    """Connects to the hosts that the client was given."""
     _router: Router
     _automatic_keys: AutomaticKeys | None
     _rng: Random
     _coalescer: Coalescer | None
-    """None: every call is sent as it was made."""
+    """None: every call is sent alone."""
 
     async def _fetch_routing(self, pool: ConnectionPool, known: Routing | None, timeout_ms: int) -> Routing:
-        """The map as a host knows it now; of one that is known only what changed travels."""
+        """Read the routing from a host; only the changes if a version is known."""
         request = ttypes.GetRoutingRequest(None if known is None else known.version, changes=known is not None)
-        patient = pool is self._router.seed_pool
+        is_seed = pool is self._router.seed_pool
         reply = _decode_reply(
             GET_ROUTING,
-            await self._round_trip(GET_ROUTING, request, timeout_ms, pool, CONNECT_S_MAX, retry_connect=patient),
+            await self._round_trip(GET_ROUTING, request, timeout_ms, pool, CONNECT_S_MAX, retry_connect=is_seed),
         )
         routing = apply_routing_change(known, reply)
         return conversion.routing(reply) if routing is None else routing
@@ -71,16 +71,16 @@ class RoutedCalls:
     async def _call(
         self, method: ThriftMethod, request: Any, timeout_ms: int | None, host: Address | None = None
     ) -> Any:
-        """The reply's struct. Raises FoqsError."""
+        """Make a call and return the reply's struct. Raises FoqsError."""
         return _decode_reply(method, await self._round_trip_to_host(method, request, timeout_ms, host))
 
     async def _call_owner(self, method: ThriftMethod, request: Any, timeout_ms: int | None) -> Any:
-        """Asks the host of an item's shard, and where that fails the one that has it now, or any, which passes it on."""
+        """Call the host of an item's shard. If that fails, call the shard's new owner, or any host, which forwards it."""
         self._router.refresh_if_due()
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
         loop = asyncio.get_running_loop()
-        begun, first = loop.time(), self.owner(request.id)
+        begun_s, first = loop.time(), self.owner(request.id)
         try:
             return await self._call(method, request, timeout_ms, first)
         except errors.NotOwner:
@@ -88,14 +88,18 @@ class RoutedCalls:
         except errors.Unreachable:
             if first is None:
                 raise
-        left_ms = await self._router.refresh_for_retry(max(1, timeout_ms - int((loop.time() - begun) * 1_000)))
+        left_ms = await self._router.refresh_for_retry(max(1, timeout_ms - int((loop.time() - begun_s) * 1_000)))
         second = self.owner(request.id)
         return await self._call(method, request, left_ms, None if second == first else second)
 
     async def _round_trip_to_host(
         self, method: ThriftMethod, request: Any, timeout_ms: int | None, host: Address | None
     ) -> bytes:
-        """What the host answers. One of the map that cannot be reached is `Unavailable`: another may do, or a newer map."""
+        """Make a call and return the reply's body.
+
+        A write to a host of the table that cannot be reached raises `Unavailable`: it can
+        be retried at another host.
+        """
         if host is None:
             return await self._round_trip(method, request, timeout_ms, self._pool)
         try:
@@ -111,11 +115,11 @@ class RoutedCalls:
         return reply
 
     def owner(self, id: str) -> Address | None:
-        """The host that an item's shard was at when the map was last read; None where none is known."""
+        """Return (host, port) of the host that owns an item's shard, as the client last read it; None if it is not known."""
         return None if self._router.routing_table is None else self._router.routing_table.owner(id)
 
     def _send_items_coalesced(self, items: Sequence[Item], timeout_ms: int) -> Awaitable[SendResult[Item, Enqueued]]:
-        """The first attempt of an enqueue, together with those of other calls; the keys of all of them share one slot."""
+        """Make the first attempt of an enqueue, coalesced with other calls. Their automatic keys share one slot."""
 
         async def ask(items: Sequence[Item]) -> SendResult[Item, Enqueued]:
             sent = items if self._automatic_keys is None else self._automatic_keys.with_keys(items)
@@ -127,15 +131,15 @@ class RoutedCalls:
         return self._coalescer.call((_ENQUEUE, timeout_ms), items, size, ask)
 
     async def _send_items(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
-        """One attempt of an enqueue."""
-        routes = self._router.routing_table
+        """Make one attempt of an enqueue."""
+        table = self._router.routing_table
         try:
-            if routes is None:
+            if table is None:
                 results = await self._send_items_to(None, items, timeout_ms)
             else:
                 results = await call_by_host(
                     items,
-                    lambda item: None if item.idempotency_key is None else routes.key_owner(item.idempotency_key),
+                    lambda item: None if item.idempotency_key is None else table.key_owner(item.idempotency_key),
                     lambda at, part: self._send_items_with_fallback(at, part, timeout_ms),
                     lambda error: Enqueued(error=error),
                 )
@@ -147,13 +151,13 @@ class RoutedCalls:
         return results
 
     async def _resend_items(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
-        """A later attempt of an enqueue."""
+        """Make a later attempt of an enqueue."""
         return await self._send_items(items, await self._router.refresh_for_retry(timeout_ms))
 
     async def _send_items_with_fallback(
         self, slot_owner: Address | None, items: Sequence[Item], timeout_ms: int
     ) -> list[Enqueued]:
-        """To the host of their slot; where there is none, to the first host that takes them."""
+        """Send items to the host of their slot, or without one to the first host that accepts them."""
         failure: errors.FoqsError | None = None
         for host in self._router.enqueue_hosts() if slot_owner is None else (slot_owner,):
             try:
@@ -190,22 +194,22 @@ class RoutedCalls:
         *,
         immediate: bool = False,
     ) -> list[Outcome]:
-        """An outcome for each entry; none without a call when there are none.
+        """Make a call by id. Return an outcome for each entry; makes no call without entries.
 
         Args:
-            immediate: sent in this turn: not gathered.
+            immediate: send it in this turn of the event loop, without coalescing.
         """
         if not entries:
             return []
         self._router.refresh_if_due()
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
-        begun = asyncio.get_running_loop().time()
+        begun_s = asyncio.get_running_loop().time()
         size = None if self._coalescer is None or immediate else _size_of_entries(entries)
         hosts = (
             _ANY_HOST
             if self._router.routing_table is None or size is None
-            else list({self.owner(name) for name in size[2]})
+            else list({self.owner(id) for id in size[2]})
         )
         first: list[Outcome] | errors.FoqsError
         if self._coalescer is None or size is None or len(hosts) > 1:
@@ -222,31 +226,31 @@ class RoutedCalls:
         if isinstance(first, errors.FoqsError):
             self._router.on_call_errors([first])
         else:
-            wrong = [outcome.error for outcome in first if outcome.error is not None]
-            if not wrong and len(first) == len(entries):
+            failures = [outcome.error for outcome in first if outcome.error is not None]
+            if not failures and len(first) == len(entries):
                 return first
-            self._router.on_call_errors(wrong)
+            self._router.on_call_errors(failures)
 
-        async def again(entries: Sequence[Any], timeout_ms: int) -> list[Outcome]:
+        async def resend(entries: Sequence[Any], timeout_ms: int) -> list[Outcome]:
             left_ms = await self._router.refresh_for_retry(timeout_ms)
             outcomes = await self._send_entries(method, make_request, entries, left_ms)
             self._router.on_call_errors(outcome.error for outcome in outcomes)
             return outcomes
 
         return await retry_class(entries).retry_until_done(
-            first, again, begun, timeout_ms, self._pool.sleep_unless_closed, self._rng
+            first, resend, begun_s, timeout_ms, self._pool.sleep_unless_closed, self._rng
         )
 
     async def _send_entries(
         self, method: ThriftMethod, make_request: Any, entries: Sequence[Any], timeout_ms: int
     ) -> list[Outcome]:
-        """One attempt of a call by id."""
-        routes = self._router.routing_table
-        if routes is None:
+        """Make one attempt of a call by id."""
+        table = self._router.routing_table
+        if table is None:
             return await self._send_entries_to(None, method, make_request, entries, timeout_ms)
         return await call_by_host(
             entries,
-            lambda entry: routes.owner(entry if type(entry) is str else entry.id),
+            lambda entry: table.owner(entry if type(entry) is str else entry.id),
             lambda at, part: self._send_entries_to(at, method, make_request, part, timeout_ms),
             Outcome,
         )
@@ -268,36 +272,36 @@ class RoutedCalls:
         *,
         retry_connect: bool = True,
     ) -> bytes:
-        """What the host answers, not yet read. Raises FoqsError.
+        """Send a call over a pool and return the reply's body. Raises FoqsError.
 
         Args:
-            connect_s_max: how long a connection is waited for at most.
-            retry_connect: where it cannot be had, it is tried again until then.
+            connect_s_max: the longest wait for a connection.
+            retry_connect: retry to connect until then.
         """
         loop = asyncio.get_running_loop()
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
         if timeout_ms < 1:
-            raise errors.InvalidArgument(f"{timeout_ms} ms is no time at all; give at least 1", field="timeout_ms")
+            raise errors.InvalidArgument(f"{timeout_ms} ms is too short; give at least 1 ms", field="timeout_ms")
         deadline = loop.time() + timeout_ms / 1_000
         request.timeout_ms = timeout_ms
         try:
             body = method.encode(request)
             while True:
-                link = pool.ready_connection
-                if link is None:
-                    link = await pool.wait_for_connection(
+                connection = pool.ready_connection
+                if connection is None:
+                    connection = await pool.wait_for_connection(
                         min(deadline, loop.time() + connect_s_max), retry_connect=retry_connect
                     )
                     request.timeout_ms = max(1, int((deadline - loop.time()) * 1_000))
                     body = method.encode(request)
-                seqid, reply = link.send(method, body, deadline + REPLY_GRACE_S)
+                seqid, reply = connection.send(method, body, deadline + REPLY_GRACE_S)
                 try:
                     return await reply
                 except NotSent:
                     continue
                 except BaseException:
-                    link.forget(seqid)
+                    connection.forget(seqid)
                     raise
         except Unencodable as error:
             raise errors.InvalidArgument(f"this call cannot be sent: {error}") from None
@@ -312,7 +316,7 @@ class RoutedCalls:
 
 
 async def _result_or_error(call: Awaitable[list[_R]]) -> list[_R] | errors.FoqsError:
-    """What an attempt comes to."""
+    """Return the results of an attempt, or its error."""
     try:
         return await call
     except errors.FoqsError as error:
@@ -320,7 +324,7 @@ async def _result_or_error(call: Awaitable[list[_R]]) -> list[_R] | errors.FoqsE
 
 
 def _size_of_items(items: Sequence[Item]) -> CallSize | None:
-    """Of an enqueue; None of a large one, and where the caller's keys may send its items to several shards."""
+    """Return the size of an enqueue; None if it is large, or if keys of the caller may need several shards."""
     count = len(items)
     if count > ENTRIES_PER_CALLER_MAX:
         return None
@@ -333,23 +337,23 @@ def _size_of_items(items: Sequence[Item]) -> CallSize | None:
 
 
 def _size_of_entries(entries: Sequence[Any]) -> CallSize | None:
-    """Of a call by id; None of a large one, and of what cannot be sent."""
+    """Return the size of a call by id; None if it is large, or cannot be encoded."""
     if len(entries) > ENTRIES_PER_CALLER_MAX:
         return None
-    names = []
+    ids = []
     payload_bytes = 0
     for entry in entries:
-        name = entry if type(entry) is str else getattr(entry, "id", None)
-        if type(name) is not str:
+        id = entry if type(entry) is str else getattr(entry, "id", None)
+        if type(id) is not str:
             return None
-        names.append(name)
+        ids.append(id)
         if type(entry) is Nack:
             payload_bytes += len(entry.metadata or b"")
-    return (len(names), payload_bytes, names) if payload_bytes <= BYTES_PER_CALLER_MAX else None
+    return (len(ids), payload_bytes, ids) if payload_bytes <= BYTES_PER_CALLER_MAX else None
 
 
 def _decode_reply(method: ThriftMethod, reply: bytes) -> Any:
-    """The struct of a reply. Raises FoqsError."""
+    """Return the struct of a reply. Raises FoqsError."""
     try:
         result = method.decode(reply)
     except Unreadable as error:

@@ -1,11 +1,11 @@
 """The hosts of a cluster, and which of them to call.
 
-Holds `Router`. Always true: a client that was given one host, and never got
-`NotOwner`, calls that host; it reads the map from time to time, and goes on with
-another host of it when its own cannot be reached. Every other client follows the
-map, which it reads anew when a host says that it is old, when a host does not
-answer or not yet, and from time to time while calls are made. Knows nothing of
-what calls mean.
+Holds `Router`. Always true: a client with one seed host that never got `NotOwner`
+calls that host. It reads the routing table from time to time, and uses another host
+of it when its own cannot be reached. Every other client follows the routing table. It
+reads the table again from time to time while calls are made, when a host says that it
+is old, and when a host does not reply or is not ready. Knows nothing of the meaning
+of calls.
 """
 
 from __future__ import annotations
@@ -22,37 +22,38 @@ from foqs_client.routing_table import Address, RoutingTable
 from foqs_client.types import Routing
 
 REFRESH_S: Final = 5.0
-"""The map is read anew after so long while calls are made."""
+"""While calls are made, the routing table is read again after this time."""
 DISCOVER_S: Final = 1.0
-"""A client of one host asks for the others after so long: one that makes a few calls has no use for them."""
+"""A client with one seed host reads the table after this time. A client of a few calls has no use for it."""
 RECHECK_S_MIN: Final = 0.05
-"""The same after a host has said UNAVAILABLE: its shards may be on their way."""
+"""The wait before a read after a host replied UNAVAILABLE: its shards may be moving."""
 RECHECK_S_MAX: Final = 0.5
-"""It is twice as long each time the map was right or nobody told it, up to this."""
+"""That wait doubles with each read without a change, up to this."""
 REFRESH_WAIT_MS_MAX: Final = 100
-"""A call that is made again waits at most so long for a map that is being read."""
+"""The longest wait of a retried call for a read of the routing table."""
 ROUTING_TIMEOUT_MS: Final = 1_000
-"""How long a host may take to answer for the map."""
+"""The time of a call that reads the routing table."""
 CONNECT_S_MAX: Final = 0.5
-"""How long a host of the map is waited for before another way is looked for."""
+"""The longest wait for a connection to a host of the table before another host is tried."""
 SUSPECT_S: Final = 2.0
-"""A host that could not be reached is not tried for so long where another will do."""
+"""A host that could not be reached is avoided for this time, if another host will do."""
 POOLS_MAX: Final = 256
 
 FetchRouting = Callable[[ConnectionPool, Routing | None, int], Awaitable[Routing]]
-"""Asks through a pool for the map, given what is known of it; with so many milliseconds."""
+"""Reads the routing over a pool: (pool, the last routing, milliseconds)."""
 
 
 class Router:
-    """The connections of a client.
+    """The connection pools of a client.
 
     Args:
-        seed_pool: to the first that can be reached of the hosts that the client was given, or of the map's.
-        seed_addresses: of the hosts that it was given.
-        open_pool: connections to one host.
-        follow: ask for the map with the first call, and call its hosts; else only know them.
-        region: of the client.
-        rng: draws one of two hosts.
+        seed_pool: connects to the first host that can be reached, of the seeds and the table.
+        seed_addresses: the addresses that the client was given.
+        open_pool: makes a pool for one host.
+        fetch_routing: reads the routing.
+        follow: read the routing table with the first call and call its hosts. False: only remember it.
+        region: the region of the client.
+        rng: chooses the host that a busy one is compared with.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Router:
         self._seed_addresses = seed_addresses
         self._routing: Routing | None = None
         self.routing_table: RoutingTable | None = None
-        """The map, once there was more than one host in it."""
+        """None until it has more than one host."""
         self._open_pool = open_pool
         self._fetch_routing = fetch_routing
         self._pools: dict[Address, ConnectionPool] = {}
@@ -80,25 +81,25 @@ class Router:
         self._refreshing: asyncio.Task[None] | None = None
         self._follow = follow
         self._will_discover = False
-        """A first call was made, by a client that does not follow."""
+        """A client that does not follow has made its first call."""
         self._was_refresh_tried = False
-        """The map has been asked for."""
+        """The first read has ended."""
         self._next_refresh_s = 0.0
-        """When the map is to be read anew, on the loop's clock."""
+        """When to read the table again, on the loop's clock."""
         self._recheck_s = RECHECK_S_MIN
         self._unavailable_at_s = 0.0
-        """When a host said UNAVAILABLE last."""
+        """When a host last replied UNAVAILABLE."""
         self._source_turn = 0
-        """Whose turn it is to tell the map, of those that can be asked at once."""
+        """Chooses the host of the next read, among those with an open connection."""
         self._closed = False
         self._suspected_until_s: dict[Address, float] = {}
-        """Hosts of the map that could not be reached, and until when they are not tried where others will do."""
+        """Hosts that could not be reached, and until when they are avoided."""
         self._closing: set[asyncio.Task[None]] = set()
 
-    # -------------------------------------------------------------------- the map
+    # ---------------------------------------------------------- the routing table
 
     def refresh_if_due(self) -> None:
-        """A call is about to be made: reads the map anew where it is time. Nobody waits."""
+        """Start to read the table if it is time; called before each call. Does not wait."""
         if self._refreshing is None and (now_s := asyncio.get_running_loop().time()) >= self._next_refresh_s:
             if self._follow or self._will_discover:
                 self._start_refresh()
@@ -106,7 +107,7 @@ class Router:
                 self._will_discover, self._next_refresh_s = True, now_s + DISCOVER_S
 
     def mark_stale(self) -> None:
-        """The map is not right, or may not be: reads it anew. Nobody waits."""
+        """Start to read the table because it may be wrong. Does not wait."""
         if not self._follow:
             self._follow = True
             if self._routing is not None:
@@ -115,26 +116,25 @@ class Router:
 
     def _start_refresh(self) -> None:
         if self._refreshing is None and not self._closed:
-            self._next_refresh_s = (
-                asyncio.get_running_loop().time() + REFRESH_S
-            )  # sooner, where it is doubted from now on
+            # A later doubt makes it sooner.
+            self._next_refresh_s = asyncio.get_running_loop().time() + REFRESH_S
             self._refreshing = asyncio.ensure_future(self._refresh())
 
     def on_unreachable(self, host: Address) -> None:
-        """A host of the map could not be reached. That the map is doubted while this goes on is up to `on_call_errors`."""
+        """Record that a host could not be reached. While this lasts, `on_call_errors` decides on further reads."""
         now_s = asyncio.get_running_loop().time()
-        known = self._suspected_until_s.get(host, 0.0) > now_s
+        was_suspected = self._suspected_until_s.get(host, 0.0) > now_s
         self._suspected_until_s[host] = now_s + SUSPECT_S
-        if not known:
+        if not was_suspected:
             self.mark_stale()
 
     def on_reached(self, host: Address) -> None:
-        """A host of the map has answered."""
+        """Record that a host has replied."""
         if self._suspected_until_s:
             self._suspected_until_s.pop(host, None)
 
     def on_call_errors(self, errors: Iterable[FoqsError | None]) -> None:
-        """What calls by id or key came to."""
+        """Record the errors of calls by id or key, which may mean that the table is old."""
         kinds = {type(error) for error in errors}
         if NotOwner in kinds:
             self.mark_stale()
@@ -146,15 +146,15 @@ class Router:
             self._next_refresh_s = min(self._next_refresh_s, now_s + self._recheck_s)
 
     async def refresh_for_retry(self, timeout_ms: int) -> int:
-        """As `look`, for a call that is made again: it follows the newer map where that comes soon.
+        """Read the table if it is time, and wait a little for it, before a call is retried.
 
-        Returns how much of its time is left, 1 ms at least.
+        Returns the rest of the call's time, at least 1 ms.
         """
         self.refresh_if_due()
         return max(1, timeout_ms - await self.wait_refreshed_within(min(REFRESH_WAIT_MS_MAX, timeout_ms)))
 
     async def wait_refreshed(self) -> None:
-        """Returns when the map is read, if it is being read."""
+        """Wait for the read of the table that is in flight, if there is one."""
         await self._wait_refreshed(None)
 
     async def _wait_refreshed(self, timeout_s: float | None) -> None:
@@ -163,15 +163,15 @@ class Router:
 
     @property
     def is_first_refresh_running(self) -> bool:
-        """The map is being read for the first time."""
+        """Whether the table is being read for the first time."""
         return self._follow and self._refreshing is not None and not self._was_refresh_tried
 
     async def wait_refreshed_within(self, timeout_ms: int) -> int:
-        """Waits until the map is read, or could not be, if it is being read; returns how many milliseconds it took."""
+        """Wait for the read of the table that is in flight, if there is one. Return the time waited, in milliseconds."""
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        begun_s = loop.time()
         await self._wait_refreshed(timeout_ms / 1_000)
-        return int((loop.time() - begun) * 1_000)
+        return int((loop.time() - begun_s) * 1_000)
 
     async def _refresh(self) -> None:
         try:
@@ -193,7 +193,7 @@ class Router:
             self._was_refresh_tried = True
 
     def _routing_sources(self) -> Iterator[ConnectionPool]:
-        """Who may tell the map: first connections that are open, and of those last the ones to hosts that do not answer."""
+        """Yield the pools to read from: first those with an open connection, suspected hosts last among them."""
         ready = [at for at, pool in self._pools.items() if pool.ready_connection is not None]
         first = self._source_turn % max(1, len(ready))
         for at in sorted((*ready[first:], *ready[:first]), key=self._suspected_until_s.__contains__):
@@ -204,20 +204,20 @@ class Router:
                 yield self.pool(at)
 
     def _apply_routing(self, routing: Routing) -> None:
-        known, self._routing = self._routing, routing
+        previous, self._routing = self._routing, routing
         self.loads.on_routing_read(routing, asyncio.get_running_loop().time())
-        if known is not None and known.version == routing.version:
+        if previous is not None and previous.version == routing.version:
             self._on_routing_unchanged()
             return
         self._recheck_s = RECHECK_S_MIN
-        routes = RoutingTable(routing)
+        table = RoutingTable(routing)
         if self._follow:
-            self._set_routing_table(routes)
+            self._set_routing_table(table)
         self.seed_pool.set_addresses(
-            [*self._seed_addresses, *(at for at in routes.hosts if at not in self._seed_addresses)]
+            [*self._seed_addresses, *(at for at in table.hosts if at not in self._seed_addresses)]
         )
-        self._slot_turns = {at: turn for at, turn in self._slot_turns.items() if at in routes.hosts}
-        for address in [address for address in self._pools if address not in routes.hosts]:
+        self._slot_turns = {at: turn for at, turn in self._slot_turns.items() if at in table.hosts}
+        for address in [address for address in self._pools if address not in table.hosts]:
             pool = self._pools[address]
             if pool.ready_connection is None or not pool.in_flight_count:
                 del self._pools[address]
@@ -226,7 +226,7 @@ class Router:
                 closing.add_done_callback(self._closing.discard)
 
     def _set_routing_table(self, routing_table: RoutingTable) -> None:
-        # Where one is left of several, the seeds may still lead to another, which is on its way out.
+        # If one host is left of several, the seeds may still lead to another one, which is stopping.
         self.routing_table = (
             routing_table
             if len(routing_table.hosts) > 1 or (self.routing_table is not None and routing_table.hosts)
@@ -234,25 +234,25 @@ class Router:
         )
 
     def _on_routing_unchanged(self) -> None:
-        """The next doubt waits longer, and is put to another host: one that is cut off from the others knows no better."""
+        """Wait longer before the next read, and read from another host: an isolated host knows nothing newer."""
         self._recheck_s = min(2 * self._recheck_s, RECHECK_S_MAX)
         self._source_turn += 1
 
     # ------------------------------------------------------------------ the hosts
 
     def pool(self, host: Address | None) -> ConnectionPool:
-        """Connections to a host; None: to any."""
+        """Return the connections to a host; None: to any host."""
         if host is None:
             return self.seed_pool
         pool = self._pools.get(host)
         if pool is None:
-            if self._closed or len(self._pools) >= POOLS_MAX:  # nobody would close another one
+            if self._closed or len(self._pools) >= POOLS_MAX:  # after `close`, a new pool would stay open
                 return self.seed_pool
             pool = self._pools[host] = self._open_pool(host)
         return pool
 
     def hosts(self) -> Sequence[Address | None]:
-        """All of them, each the first in its turn; one that is any while there is no map."""
+        """Return all hosts, another one first each time; (None,), which is any host, without a routing table."""
         if self.routing_table is None:
             return (None,)
         hosts = self._reachable(self.routing_table.hosts)
@@ -269,13 +269,13 @@ class Router:
         return hosts
 
     def enqueue_hosts(self) -> Sequence[Address | None]:
-        """All of them, the one first that shall get new items: of the client's region, and not busier than others."""
+        """Return all hosts, first the one that gets new items: in the client's region, and not too busy."""
         if self.routing_table is None:
             return (None,)
         return self.loads.order(self._reachable(self.routing_table.hosts), asyncio.get_running_loop().time())
 
     def next_slot(self) -> int | None:
-        """A slot for keys of the client's own: hosts take turns, and each one's slots; None where no map tells."""
+        """Return a slot for automatic keys; hosts and their slots take turns. None without a routing table."""
         if self.routing_table is None:
             return None
         for host in self.enqueue_hosts():
@@ -287,7 +287,7 @@ class Router:
         return None
 
     async def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         self._closed = True
         refreshing = self._refreshing
         if refreshing is not None:

@@ -1,7 +1,8 @@
-"""Which host to call: the map of a cluster as a client last read it.
+"""The routing table: which host to call, as a client last read it.
 
-Holds `Routes`, and how a call is spread by it. Always true: a map never changes;
-it may be old, and then a host answers `NotOwner`. Knows nothing of connections.
+Holds `RoutingTable`, the changes between its versions, and how a call is split by it.
+Always true: a table never changes. If it is old, a host replies `NotOwner`. A change
+applies only to the version that it begins with. Knows nothing of connections.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ E = TypeVar("E")
 R = TypeVar("R")
 
 Address: TypeAlias = tuple[str, int]
-"""Where a host is reached: host and port."""
+"""(host, port)."""
 
 KEY_SLOT_COUNT: Final = 1_024
-"""The slots of a tier: what the contract's keys hash to, or name."""
+"""The number of key slots of a tier."""
 _HEX: Final = frozenset("0123456789abcdef")
 _SLOT_PREFIX_CHARACTERS: Final = 4
-"""Characters of a key that name its slot: `~` and three digits."""
+"""The length of the prefix of a key that names its slot: `~` and three digits."""
 
 
 class RoutingTable:
-    """Of one tier.
+    """The routing table of one tier.
 
     Args:
-        routing: what a host said; with hosts of one tier only where it names its own.
+        routing: the routing as a host sent it. If it names its tier, other tiers are left out.
 
     Attributes:
-        hosts: those that can be asked, in the map's order; those that are stopping only when there are no others.
+        hosts: the hosts to call. Hosts that are stopping are in it only if there are no others.
     """
 
     def __init__(self, routing: Routing) -> None:
@@ -56,38 +57,38 @@ class RoutingTable:
                 continue
             for slot in slots:
                 self._key_slot_owners[slot] = shard.owner
-            # A shard that takes no new items would refuse none with a key, but is to become empty.
+            # A draining shard accepts items with a key, but must become empty.
             if shard.state == "owned" and not shard.draining:
                 self._key_slots_by_host.setdefault(shard.owner, []).extend(slots)
 
     def owner(self, id: str) -> Address | None:
-        """The host of an item's shard; None where it is not known."""
+        """Return the host of an item's shard; None if it is not known."""
         shard, _, _ = id.partition("-")
         return self._owners.get(int(shard)) if shard.isascii() and shard.isdigit() else None
 
     def key_owner(self, key: str) -> Address | None:
-        """The host of a key's slot; None where it is not known."""
+        """Return the host of a key's slot; None if it is not known."""
         return self._key_slot_owners[key_slot_of(key)]
 
     def key_slots_of(self, host: Address) -> Sequence[int]:
-        """The slots whose keys a host takes."""
+        """Return the slots of a host for new keys."""
         return self._key_slots_by_host.get(host, ())
 
 
 def key_slot_of(key: str) -> int:
-    """The slot of a key: named by the key itself, else by its checksum."""
-    head = key[:_SLOT_PREFIX_CHARACTERS]
-    if len(head) == _SLOT_PREFIX_CHARACTERS and head[0] == "~" and _HEX.issuperset(head[1:]):
-        slot = int(head[1:], 16)
+    """Return the slot that a key names, else the slot of its checksum."""
+    prefix = key[:_SLOT_PREFIX_CHARACTERS]
+    if len(prefix) == _SLOT_PREFIX_CHARACTERS and prefix[0] == "~" and _HEX.issuperset(prefix[1:]):
+        slot = int(prefix[1:], 16)
         if slot < KEY_SLOT_COUNT:
             return slot
     return crc32(key.encode()) % KEY_SLOT_COUNT
 
 
 def apply_routing_change(before: Routing | None, reply: Any) -> Routing | None:
-    """The map as a reply of getRouting makes it; None where that tells of a change to another map."""
+    """Return the routing after a reply to getRouting; None if the reply is a change of another version."""
     if reply.hosts is None:
-        return before  # a host that knows no changes, and has nothing new
+        return before  # an older host that sends no changes, and has nothing new
     if reply.since is None:
         return conversion.routing(reply)
     if before is None or reply.since != before.version:
@@ -109,11 +110,11 @@ def apply_routing_change(before: Routing | None, reply: Any) -> Routing | None:
 
 
 def _with_loads(hosts: list[Host], loads: list[float] | None) -> list[Host]:
-    """With these loads, of hosts by nonce."""
+    """Return the hosts with new loads, which are in the order of the hosts' nonces."""
     if loads is None or len(loads) != len(hosts):
         return hosts
-    known = dict(zip(sorted(host.nonce or "" for host in hosts), loads, strict=True))
-    return [replace(host, load=known[host.nonce or ""]) for host in hosts]
+    by_nonce = dict(zip(sorted(host.nonce or "" for host in hosts), loads, strict=True))
+    return [replace(host, load=by_nonce[host.nonce or ""]) for host in hosts]
 
 
 def _by_name(host: Host) -> tuple[str, str]:
@@ -126,14 +127,15 @@ async def call_by_host(
     call: Callable[[Address | None, Sequence[E]], Awaitable[list[R]]],
     failure_result: Callable[[FoqsError], R],
 ) -> list[R]:
-    """Asks each host for its entries, at the same time; a result for each entry, in order.
+    """Call each host with its entries, in parallel. Return a result for each entry, in order.
 
     Args:
-        host_of: the host of an entry; None: any will do.
-        failure_result: the result of an entry whose host did not answer.
+        host_of: returns the host of an entry; None: any host.
+        call: calls a host with some entries; returns a result for each, in order.
+        failure_result: makes the result of an entry whose call failed.
 
     Raises:
-        FoqsError: no host answered; of the first of them, where that is true of all entries.
+        FoqsError: every call failed, and the first error is true of all entries.
     """
     groups: dict[Address | None, list[int]] = {}
     for place, entry in enumerate(entries):
@@ -141,17 +143,17 @@ async def call_by_host(
     if len(groups) == 1:
         return await call(next(iter(groups)), entries)
     parts = [[entries[place] for place in places] for places in groups.values()]
-    answers = await asyncio.gather(*map(call, groups, parts), return_exceptions=True)
-    failures = [answer for answer in answers if isinstance(answer, BaseException)]
+    replies = await asyncio.gather(*map(call, groups, parts), return_exceptions=True)
+    failures = [reply for reply in replies if isinstance(reply, BaseException)]
     unknown = sum(isinstance(failure, UnknownOutcome) for failure in failures)
     for failure in failures:
-        # Where some may be written and others are not, each is told what holds for it.
-        if not isinstance(failure, FoqsError) or (len(failures) == len(answers) and unknown in (0, len(failures))):
+        # If only some entries may have been written, each gets the error of its own call.
+        if not isinstance(failure, FoqsError) or (len(failures) == len(replies) and unknown in (0, len(failures))):
             raise failure
     results: dict[int, R] = {}
-    for places, answer in zip(groups.values(), answers, strict=True):
-        found = [failure_result(answer)] * len(places) if isinstance(answer, FoqsError) else answer
+    for places, reply in zip(groups.values(), replies, strict=True):
+        found = [failure_result(reply)] * len(places) if isinstance(reply, FoqsError) else reply
         results.update(zip(places, found, strict=False))  # type: ignore[arg-type]
     if len(results) < len(entries):
-        return []  # a host did not name every entry: as where it is the only one
+        return []  # a host left out entries; a reply of a single host is treated in the same way
     return [results[place] for place in range(len(entries))]

@@ -1,10 +1,9 @@
-"""Dequeues that are made in one turn of the event loop, sent as one.
+"""Coalesces dequeues that are made in one turn of the event loop.
 
-Holds `Takers`. Always true: every item that comes goes to one caller, in their
-order and to none more than it wants, or is released; a caller that got nothing
-asks again, with the others that got nothing and with the rest of its time, until
-a host says that there is nothing. So every answer serves the one that waits
-longest. Knows nothing of connections.
+Holds `SharedDequeues`. Always true: every delivered item is given to one caller, or
+released. Callers are served in their order, none with more than it wants. Callers
+without an item send again together, with the rest of their time, until a host has no
+item. So each reply serves the caller that waits longest. Knows nothing of connections.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from foqs_client.types import Delivery
 Wants: TypeAlias = Mapping[str, int]
 WaitingDequeue: TypeAlias = Participant[Wants, list[Delivery] | FoqsError]
 SendDequeue: TypeAlias = Callable[[Wants, int, int], Awaitable[list[Delivery]]]
-"""Asks a host for so many of each topic, with milliseconds to wait and of the call."""
+"""Dequeues from a host: (wants, milliseconds to wait, milliseconds of the call)."""
 
 
 class SharedDequeues:
-    """Those of one client.
+    """The coalesced dequeues of one client.
 
     Args:
-        release: releases what nobody wants any more.
+        release: releases items that no caller wants any more.
     """
 
     def __init__(self, coalescer: Coalescer, release: Callable[[Sequence[Delivery]], None]) -> None:
@@ -38,85 +37,85 @@ class SharedDequeues:
     async def dequeue(
         self, wants: Wants, wait_ms: int, lease_ms: int | None, timeout_ms: int, send: SendDequeue
     ) -> list[Delivery]:
-        """What `send` brings, asked together with other calls for the same topics and times. Raises FoqsError."""
+        """Dequeue, coalesced with other calls for the same topics and times. Raises FoqsError."""
         size = _size_of_wants(wants)
         if size is None:
             return await send(wants, wait_ms, timeout_ms)
         kind = ("dequeue", tuple(wants), wait_ms, lease_ms, timeout_ms)
-        share: asyncio.Future[list[Delivery] | FoqsError | None]
-        share, begun = self._coalescer.join(kind, wants, size)
+        reply: asyncio.Future[list[Delivery] | FoqsError | None]
+        reply, led_call = self._coalescer.join(kind, wants, size)
         try:
-            if begun is None:
-                answer = await share
+            if led_call is None:
+                result = await reply
             else:
-                answer = await self._coalescer.lead(begun, partial(self._serve, wait_ms, timeout_ms, send))
+                result = await self._coalescer.lead(led_call, partial(self._serve, wait_ms, timeout_ms, send))
         except asyncio.CancelledError:
-            self._on_caller_cancelled(share)
+            self._on_caller_cancelled(reply)
             raise
-        if answer is None:
+        if result is None:
             return await send(wants, wait_ms, timeout_ms)
-        if isinstance(answer, FoqsError):
-            raise answer
-        return answer
+        if isinstance(result, FoqsError):
+            raise result
+        return result
 
     async def _serve(self, wait_ms: int, timeout_ms: int, send: SendDequeue, waiting: Sequence[WaitingDequeue]) -> None:
-        """Asks for all of them until each has its answer."""
+        """Dequeue for all callers until each has its reply."""
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        begun_s = loop.time()
         left_wait_ms, left_ms = wait_ms, timeout_ms
         while waiting:
-            wants = {topic: sum([taker.request[topic] for taker in waiting]) for topic in waiting[0].request}
+            wants = {topic: sum([dequeue.request[topic] for dequeue in waiting]) for topic in waiting[0].request}
             try:
                 found = await send(wants, left_wait_ms, left_ms)
             except FoqsError as error:
-                for taker in waiting:
-                    # A copy for each: an error that is raised is changed by it.
-                    taker.set_reply(None if isinstance(error, MAYBE_CAUSED_BY_OTHERS) else error.with_shifted_index())
+                for dequeue in waiting:
+                    # A copy for each caller, because raising an error changes it.
+                    dequeue.set_reply(None if isinstance(error, MAYBE_CAUSED_BY_OTHERS) else error.with_shifted_index())
                 return
             waiting = self._distribute(found, waiting)
-            passed_ms = int((loop.time() - begun) * 1_000)
+            passed_ms = int((loop.time() - begun_s) * 1_000)
             left_wait_ms, left_ms = max(0, wait_ms - passed_ms), timeout_ms - passed_ms
             if not found or left_ms < 1:
                 break
-        for taker in waiting:
-            taker.set_reply([])
+        for dequeue in waiting:
+            dequeue.set_reply([])
 
     def _distribute(
         self, deliveries: Sequence[Delivery], dequeues: Sequence[WaitingDequeue]
     ) -> Sequence[WaitingDequeue]:
-        """Tells those that get something, releases what nobody wants, and returns those that go on waiting."""
-        waiting = [taker for taker in dequeues if taker.is_waiting]
-        shares, surplus = distribute(deliveries, [taker.request for taker in waiting])
-        for taker, share in zip(waiting, shares, strict=True):
+        """Give items to callers, release the surplus, and return the callers that still wait."""
+        waiting = [dequeue for dequeue in dequeues if dequeue.is_waiting]
+        shares, surplus = distribute(deliveries, [dequeue.request for dequeue in waiting])
+        for dequeue, share in zip(waiting, shares, strict=True):
             if share:
-                taker.set_reply(share)
+                dequeue.set_reply(share)
         if surplus:
             self._release(surplus)
-        return [taker for taker in waiting if taker.is_waiting]
+        return [dequeue for dequeue in waiting if dequeue.is_waiting]
 
     def _on_caller_cancelled(self, reply: asyncio.Future[list[Delivery] | FoqsError | None]) -> None:
-        """Its caller has gone: what it was given just then is nobody's."""
+        """Release the items of a reply whose caller was cancelled."""
         if reply.done() and not reply.cancelled() and reply.exception() is None:
-            answer = reply.result()
-            if answer and not isinstance(answer, FoqsError):
-                self._release(answer)
+            result = reply.result()
+            if result and not isinstance(result, FoqsError):
+                self._release(result)
 
 
 def distribute(deliveries: Sequence[Delivery], wanted: Sequence[Wants]) -> tuple[list[list[Delivery]], list[Delivery]]:
-    """(for each caller what it gets, what is left over): the first callers first, none more than it wants of a topic."""
+    """Return (the items of each caller, the surplus). The first callers are served first, none with more than it wants."""
     shares: list[list[Delivery]] = [[] for _ in wanted]
-    left: dict[str, list[int]] = {}
-    first: dict[str, int] = {}
+    remaining: dict[str, list[int]] = {}
+    first_caller: dict[str, int] = {}
     surplus = []
     for delivery in deliveries:
         topic = delivery.topic
-        if topic not in left:
-            left[topic] = [wants.get(topic, 0) for wants in wanted]
-            first[topic] = 0
-        counts, place = left[topic], first[topic]
+        if topic not in remaining:
+            remaining[topic] = [wants.get(topic, 0) for wants in wanted]
+            first_caller[topic] = 0
+        counts, place = remaining[topic], first_caller[topic]
         while place < len(counts) and not counts[place]:
             place += 1
-        first[topic] = place
+        first_caller[topic] = place
         if place == len(counts):
             surplus.append(delivery)
         else:
@@ -126,7 +125,7 @@ def distribute(deliveries: Sequence[Delivery], wanted: Sequence[Wants]) -> tuple
 
 
 def _size_of_wants(wants: Wants) -> CallSize | None:
-    """Of what is wanted; None of much, and of what a host will refuse."""
+    """Return the size of a dequeue; None if it is large, or if a host would refuse it."""
     entries = 0
     for count in wants.values():
         if type(count) is not int or count < 1:

@@ -1,10 +1,9 @@
 """Messages of the contract: the bytes of a call, the struct of a reply.
 
-Holds `Method`, what is known of one call beforehand. Always true: fields are
-read from a request's objects by their names in the contract, whatever their
-class; a reply's list is read straight into the objects that the caller gets. So
-an item costs no struct of its own on its way. A reply names no more elements
-than it has bytes. Knows nothing of connections.
+Holds `ThriftMethod`. Always true: the encoder reads the fields of a request's objects
+by their names in the contract, whatever their class. The decoder reads the list of a
+reply into the objects that the caller gets. So an item needs no Thrift struct. A reply
+cannot claim more elements than it has bytes. Knows nothing of connections.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from foqs_client.idl import Foqs
 THRIFT_VERSION: Final = 0x80010000
 
 _HEAD_BYTES: Final = 12
-"""Of every message: version and type, length of the name, sequence id."""
+"""The header of every message: version and type, length of the name, sequence id."""
 _ARGUMENTS_HEADER: Final = b"\x0c\x00\x01"
-"""The arguments of every call are one struct, in field 1; a zero ends them."""
+"""The arguments of every call are one struct, in field 1. A zero byte ends them."""
 
 
 class Unencodable(Exception):
-    """The arguments do not fit the contract: nothing was sent."""
+    """The arguments do not match the contract. Nothing was sent."""
 
 
 class Unreadable(Exception):
-    """A reply came, and does not fit the contract."""
+    """The reply does not match the contract."""
 
 
 class Refused(Exception):
-    """The host could not read the call; `reason` is a TApplicationException's type."""
+    """The host could not read the call. `reason` is the type of a TApplicationException."""
 
     def __init__(self, reason: int, text: str) -> None:
         super().__init__(text)
@@ -48,11 +47,10 @@ class ThriftMethod:
     """One call of the contract.
 
     Args:
-        name: as the contract spells it.
-        is_write: it may change something.
-        element_class: what the elements of the reply's first list are read into, in place
-            of the contract's structs: a class whose fields have the contract's
-            names and all have defaults.
+        name: its name in the contract.
+        is_write: it can change something.
+        element_class: the class of the elements of the reply's first list, in place of the
+            contract's struct. Its fields have the contract's names and defaults.
     """
 
     __slots__ = ("_body_bytes", "_header", "_name", "_request", "_result", "_result_type", "is_write")
@@ -71,36 +69,36 @@ class ThriftMethod:
         self._result_type = [result, (success, *failed)]
 
     def encode(self, request: Any) -> bytes:
-        """A request's body, for `frame`. Raises Unencodable."""
+        """Return the body of a request, for `frame`. Raises Unencodable."""
         try:
             body: bytes = fastbinary.encode_binary(request, self._request)
-        except Exception as error:  # the encoder's errors have no common ancestor
+        except Exception as error:  # the errors of the encoder have no common base class
             raise Unencodable(str(error)) from None
         return body
 
     def frame(self, seqid: int, body: bytes) -> bytes:
-        """All that is sent of a call."""
+        """Return the bytes of a call."""
         name = self._name
         total = self._body_bytes + len(body)
         head = self._header.pack(total, THRIFT_VERSION | TMessageType.CALL, len(name), name, seqid, _ARGUMENTS_HEADER)
         return b"".join((head, body, b"\0"))
 
     def decode(self, body: bytes) -> Any:
-        """The result struct, from what follows a reply's head. Raises Unreadable."""
+        """Return the result struct of a reply's body. Raises Unreadable."""
         result = self._result()
         _DECODER_INPUT.cstringio_buf = BytesIO(body)
         _DECODER_INPUT.container_length_limit = len(body)
         try:
             fastbinary.decode_binary(result, _DECODER_INPUT, self._result_type)
-        except Exception as error:  # nor have the decoder's
+        except Exception as error:  # nor have those of the decoder
             raise Unreadable(f"the reply cannot be read: {error}") from None
         return result
 
 
 def all_done_count(body: bytes) -> int | None:
-    """The number of outcomes in a reply that says of each only that it was done, as nearly every one does.
+    """Return the number of outcomes if all are plain successes, as in nearly every reply; else None.
 
-    Such a reply is told by its bytes: it need not be decoded. None: it says something else.
+    The bytes are compared, because decoding them costs more.
     """
     count = len(body) - len(_EMPTY_OUTCOMES)
     if count >= 0 and body == b"".join((_EMPTY_OUTCOMES[:-6], count.to_bytes(4, "big"), bytes(count + 2))):
@@ -109,17 +107,19 @@ def all_done_count(body: bytes) -> int | None:
 
 
 def decode_exception(body: bytes) -> Exception:
-    """What the host says in place of a reply: `Refused`, or `Unreadable`."""
-    said = TApplicationException()
+    """Return the error of an exception message: `Refused`, or `Unreadable`."""
+    exception = TApplicationException()
     try:
-        said.read(TBinaryProtocolAccelerated(TMemoryBuffer(body), container_length_limit=len(body), fallback=False))
+        exception.read(
+            TBinaryProtocolAccelerated(TMemoryBuffer(body), container_length_limit=len(body), fallback=False)
+        )
     except Exception as error:
         return Unreadable(f"the reply cannot be read: {error}")
-    return Refused(said.type, str(said))
+    return Refused(exception.type, str(exception))
 
 
 def _spec_reading_into(spec: Any, element_class: type) -> Any:
-    """The spec of a result's field, its reply's first list read into objects of a class."""
+    """Return the spec of a result's field that reads the reply's first list into objects of a class."""
     tag, kind, name, (reply, (none, listed, *others)), default = spec
     list_tag, list_kind, list_name, (element, (_, fields), frozen), list_default = listed
     listed = (list_tag, list_kind, list_name, (element, [element_class, fields], frozen), list_default)
@@ -127,7 +127,7 @@ def _spec_reading_into(spec: Any, element_class: type) -> Any:
 
 
 class _DecoderInput:
-    """What the decoder takes for a protocol and its transport. One does for all: decoding awaits nothing."""
+    """Stands for the decoder's protocol and transport. One object is enough, because decoding never awaits."""
 
     string_length_limit = (1 << 31) - 1
     container_length_limit = 0
@@ -139,9 +139,9 @@ class _DecoderInput:
 
     @staticmethod
     def cstringio_refill(read: bytes, wanted: int) -> NoReturn:
-        raise EOFError("it ends too early")
+        raise EOFError("it is too short")
 
 
 _DECODER_INPUT: Final = _DecoderInput()
 _EMPTY_OUTCOMES: Final = b"\x0c\x00\x00\x0f\x00\x01\x0c\x00\x00\x00\x00\x00\x00"
-"""A result with an `OutcomesReply` of none. Its list's length comes before the two zeros that end the structs."""
+"""A result with an empty `OutcomesReply`. The length of the list is before the two zeros that end the structs."""

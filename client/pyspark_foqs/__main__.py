@@ -1,4 +1,4 @@
-"""`python -m pyspark_foqs`: will Spark find the sink?"""
+"""`python -m pyspark_foqs` checks that Spark will find the sink."""
 
 import sys
 

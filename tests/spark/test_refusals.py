@@ -104,7 +104,7 @@ def test_who_has_no_token_a_wrong_one_or_no_grant_is_told_so(
         ("if(id < 0, 't', null) AS topic", "the column topic of a row is null"),
         ("'t' AS topic, 3000000000 AS priority", "the column priority of a row is 3000000000; it must be from"),
         ("'' AS topic", "the column topic of a row was refused: INVALID_ARGUMENT"),
-        ("'t' AS topic, 'nope' AS namespace", "the namespace 'nope' took none of its rows: NAMESPACE_NOT_FOUND"),
+        ("'t' AS topic, 'nope' AS namespace", "the namespace 'nope' accepted none of its rows: NAMESPACE_NOT_FOUND"),
     ],
 )
 def test_a_bad_row_ends_the_job_with_partition_column_and_reason(

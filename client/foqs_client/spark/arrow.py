@@ -1,8 +1,8 @@
-"""Rows as Spark hands them to a task: record batches of Arrow, as plain columns.
+"""Converts Spark's Arrow record batches to plain columns.
 
-Holds `columns`. Always true: text that is a payload or metadata becomes its UTF-8
-bytes, a timestamp milliseconds since 1970-01-01 UTC, rounded down. Knows nothing
-of items.
+Holds `batch_columns`. Always true: text in a payload or metadata becomes its UTF-8
+bytes. A timestamp becomes milliseconds since 1970-01-01 UTC, rounded down. Knows
+nothing of items.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from foqs_client.spark.item_columns import COLUMNS, SinkError
 
 
 def batch_columns(batch: pa.RecordBatch) -> dict[str, Sequence[Any]]:
-    """By name, a value for each row; None for null. Raises SinkError."""
+    """Return the columns by name, with a value for each row; None for null. Raises SinkError."""
     return {name: _column(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 

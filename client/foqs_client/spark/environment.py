@@ -1,8 +1,8 @@
-"""Which Python runs Spark's tasks, and whether that has what the sink needs.
+"""Checks that the Python of Spark's tasks has the packages of the sink.
 
-Holds `missing` and `problem`. Always true: where a session has not started yet,
-the Python is looked for as Spark will. Spark finds data sources in that Python
-and not in the driver's, and says DATA_SOURCE_NOT_FOUND where it is the wrong one.
+Holds `missing_packages` and `problem`. Always true: before a session starts, the
+check finds the Python as Spark will. Spark looks for data sources in that Python, not
+in the driver's. If it is the wrong one, Spark reports DATA_SOURCE_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ print(*[name for name in {REQUIRED_PACKAGES!r} if find_spec(name) is None])
 
 
 def missing_packages() -> list[str]:
-    """What this Python lacks."""
+    """Return the packages that this Python does not have."""
     return [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
 
 
-def remedy(python: str, lacking: list[str]) -> str:
-    """What to do about a Python that lacks packages."""
+def remedy(python: str, missing: list[str]) -> str:
+    """Return a sentence about a Python without these packages, and what to do."""
     return (
-        f"Spark's tasks run on {python}, which has no {' and no '.join(lacking)}: install foqs[spark] there, or set "
+        f"Spark's tasks run on {python}, which has no {' and no '.join(missing)}: install foqs[spark] there, or set "
         "PYSPARK_PYTHON to a Python that has it before the session starts"
     )
 
 
 def problem(environ: Mapping[str, str]) -> str | None:
-    """Why a session of this environment would not find the sink, and what to do; None where it will."""
+    """Return why a session of this environment will not find the sink, and what to do; None if it will."""
     python = environ.get("PYSPARK_PYTHON") or "python3"
     unset = "" if environ.get("PYSPARK_PYTHON") else " (PYSPARK_PYTHON is not set)"
     try:
-        asked = subprocess.run(
+        result = subprocess.run(
             [python, "-c", _LIST_MISSING],
             capture_output=True,
             text=True,
@@ -50,12 +50,12 @@ def problem(environ: Mapping[str, str]) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return f"{python}{unset} cannot be run: set PYSPARK_PYTHON to {sys.executable} before the session starts"
-    lacking = asked.stdout.split()
-    return remedy(python + unset, lacking) if lacking else None
+    missing = result.stdout.split()
+    return remedy(python + unset, missing) if missing else None
 
 
 def main() -> int:
-    """The program `python -m pyspark_foqs`: says what is wrong, or that nothing is."""
+    """Run `python -m pyspark_foqs`: print the problem, or that there is none."""
     found = problem(os.environ)
-    print(found or "Spark's tasks have what the sink needs.")  # noqa: T201
+    print(found or "Spark's tasks have all packages of the sink.")  # noqa: T201
     return 0 if found is None else 1

@@ -1,9 +1,8 @@
-"""The columns of a frame that is written: what each becomes of an item.
+"""The columns of a frame, and the fields of an item that they become.
 
-Holds `COLUMNS`, and the check of a frame's schema by it. Always true: a column
-has the name of the item's field in the contract, and no other; a frame that
-passes the check has no column that is ignored. Pure; types are named as Spark's
-`typeName()` names them.
+Holds `COLUMNS`, the check of a frame's schema, and `SinkError`. Always true: a frame
+that passes the check has no column that is ignored. Pure; types have the names that
+Spark's `typeName()` returns.
 """
 
 from __future__ import annotations
@@ -31,11 +30,12 @@ def comma_separated(names: Iterable[str]) -> str:
 
 @dataclass(slots=True, frozen=True)
 class Column:
-    """A column that the sink knows.
+    """A column of the sink.
 
     Attributes:
-        types: what it may be.
-        least, most: of numbers.
+        types: the allowed types.
+        value_min: the least value of a number.
+        value_max: the largest value of a number.
     """
 
     types: Sequence[str]
@@ -64,18 +64,18 @@ COLUMNS: Final[dict[str, Column]] = {
     "idempotency_key": Column(_TEXT),
     "namespace": Column(_TEXT),
 }
-"""By name. An option of the same name is the value of every row that has none."""
+"""The columns by name. An option of the same name is the value of every row that has none."""
 
 
 def check_schema(schema: Sequence[tuple[str, str]], has_topic: bool) -> None:
-    """Whether a frame can be written.
+    """Check that a frame can be written.
 
     Args:
         schema: (name, type name) of each column.
-        has_topic: an option names the topic.
+        has_topic: an option gives the topic.
 
     Raises:
-        SinkError: a column is unknown, twice there, or of another type; or there is no topic.
+        SinkError: a column is unknown, duplicate, or of a wrong type; or there is no topic.
     """
     names = [name for name, _ in schema]
     unknown = [name for name in names if name not in COLUMNS]

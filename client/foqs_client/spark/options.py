@@ -1,8 +1,8 @@
 """The options of a write: `.option(name, value)`, checked once, on the driver.
 
-Holds `Options`. Always true: an option that is not known is refused, and so is
-a value out of its range; the token stands in no text of it. An option named as a
-column is the value of every row that has none. Pure.
+Holds `SinkOptions`. Always true: unknown options and values out of range are refused.
+The token is in no text of it. An option with the name of a column is the value of
+every row that has none. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OptionValue = str | bytes | int | None
 
 @dataclass(slots=True, frozen=True)
 class NumberOption:
-    """Of a number: its default, and from where to where it may be."""
+    """The default and the range of a numeric option."""
 
     default: int
     value_min: int
@@ -37,24 +37,27 @@ NUMBER_OPTIONS: Final[dict[str, NumberOption]] = {
     "timeout_ms": NumberOption(100_000, 1_000, 3_600_000),
     "partition_rows_max": NumberOption(2_000_000, 1, 1_000_000_000),
 }
-"""Options that are whole numbers; see `Options`."""
+"""The options that are whole numbers; see `SinkOptions`."""
 OPTION_NAMES: Final = (*_TEXT_OPTIONS, *NUMBER_OPTIONS, *COLUMNS)
 
 
 @dataclass(slots=True, frozen=True)
 class SinkOptions:
-    """What a write was told.
+    """The options of a write.
 
     Attributes:
-        url: of the hosts, `foqs://one:7411,two`, or `foqss://` with TLS.
-        token, token_file: the secret of the principal that the job is.
-        ca_file, cert_file, key_file: as in `foqs_client.Tls`. All files are those of the machine that connects.
-        run: names the write; a write that is made again with the same name enqueues nothing twice.
-        batch_items: items of a call, at most.
-        batch_bytes: payload and metadata of a call, at most; an item that is larger goes alone.
-        calls_in_flight: calls of a task that are under way at once, at most.
-        timeout_ms: how long a task tries to have an item taken before it fails.
-        partition_rows_max: rows of a partition for which keys are made.
+        url: the addresses of the hosts, `foqs://one:7411,two`, or `foqss://` for TLS.
+        token: the secret of the job's principal.
+        token_file: a file with the token. All files are on the machine that connects.
+        ca_file: as in `foqs_client.Tls`.
+        cert_file: as in `foqs_client.Tls`.
+        key_file: as in `foqs_client.Tls`.
+        run: the name of the write. A second write with the same name enqueues no item twice.
+        batch_items: the most items of a call.
+        batch_bytes: the most payload and metadata of a call. A larger item is sent alone.
+        calls_in_flight: the most parallel calls of a task.
+        timeout_ms: a task fails if an item cannot be enqueued within this time.
+        partition_rows_max: the most rows of a partition for which keys are made.
         defaults: by column, the value of rows that have none.
     """
 
@@ -74,10 +77,10 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> SinkOptions:
-        """From what Spark hands over: names in lower case, values as text.
+        """Check Spark's options, whose names are in lower case and whose values are text.
 
         Raises:
-            SinkError: an option is unknown, missing, or not of its form.
+            SinkError: an option is unknown, missing or malformed.
         """
         if "path" in given:
             raise SinkError("a queue has no path: end the write with .save() alone")
@@ -127,7 +130,7 @@ def _is_whole(text: str) -> bool:
 
 
 def _parse_timestamp_ms(name: str, text: str) -> int:
-    """Milliseconds since 1970-01-01 UTC."""
+    """Return milliseconds since 1970-01-01 UTC."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

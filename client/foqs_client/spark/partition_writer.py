@@ -1,8 +1,8 @@
-"""One task: the rows of a partition, sent and durable.
+"""Writes the rows of a partition, which is one task.
 
-Holds `write`. Always true: when it returns, every row is an item; a task that is
-repeated, on this host or another, while this one runs or later, sends the same
-keys. Rows are read in a thread beside the calls. Knows no PySpark.
+Holds `write_partition`. Always true: when it returns, every row is a durable item. A
+repeated task sends the same keys, on any machine, at the same time or later. A thread
+reads rows while calls are in flight. Does not know PySpark.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from foqs_client.spark.sender import Sender, open_client
 from foqs_client.types import Item
 
 ColumnBatch: TypeAlias = tuple[Mapping[str, Sequence[Any]], int]
-"""Some rows, column by column, and how many they are."""
+"""Rows by column, and their number."""
 EnqueueCall: TypeAlias = tuple[str, Sequence[Item]]
 """A namespace and the items of a call."""
 
 
 @dataclass(slots=True, frozen=True)
 class WriteResult:
-    """What a task did.
+    """The result of a task.
 
     Attributes:
-        items: how many its rows are.
-        repeated: those of them that an earlier attempt at the task had enqueued.
+        items: the number of its rows.
+        repeated: how many of them an earlier attempt of the task had enqueued.
     """
 
     items: int
@@ -43,13 +43,16 @@ class WriteResult:
 def write_partition(
     column_batches: Iterator[ColumnBatch], partition: int, key_slot_count: int, options: SinkOptions
 ) -> WriteResult:
-    """Enqueues a partition.
+    """Enqueue the rows of a partition.
 
     Args:
+        column_batches: the rows.
+        partition: the number of the partition.
         key_slot_count: see `RowKeys`.
+        options: the options of the write.
 
     Raises:
-        SinkError: a row cannot be an item, or was not taken; it names the partition.
+        SinkError: a row cannot be an item, or was not enqueued; the text names the partition.
     """
     keys = RowKeys(options.run, partition, key_slot_count, options.partition_rows_max)
     calls = _calls(column_batches, RowConverter(options.defaults, keys, key_slot_count), options)
@@ -62,13 +65,13 @@ def write_partition(
 def _calls(
     column_batches: Iterator[ColumnBatch], converter: RowConverter, options: SinkOptions
 ) -> Iterator[Sequence[EnqueueCall]]:
-    """The calls of some rows at a time; neighbours are of different lanes."""
+    """Yield the calls of each batch of rows. Neighbouring calls are of different groups."""
     for columns, count in column_batches:
-        lanes = [
+        groups = [
             [(namespace, call) for call in batches(items, options.batch_items, options.batch_bytes)]
             for (namespace, _), items in converter.items(columns, count).items()
         ]
-        yield [call for turn in zip_longest(*lanes) for call in turn if call is not None]
+        yield [call for turn in zip_longest(*groups) for call in turn if call is not None]
 
 
 async def _send(calls: Iterator[Sequence[EnqueueCall]], options: SinkOptions) -> WriteResult:
@@ -76,8 +79,8 @@ async def _send(calls: Iterator[Sequence[EnqueueCall]], options: SinkOptions) ->
         lambda namespace: open_client(options, namespace), options.calls_in_flight, options.timeout_ms, Random()
     )
     async with sender:
-        while (some := await asyncio.to_thread(next, calls, None)) is not None:
-            for namespace, items in some:
+        while (batch := await asyncio.to_thread(next, calls, None)) is not None:
+            for namespace, items in batch:
                 await sender.submit(namespace, items)
         await sender.wait_all_enqueued()
     return WriteResult(sender.enqueued_count, sender.repeated_count)

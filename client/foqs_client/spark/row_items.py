@@ -1,9 +1,9 @@
-"""Rows to items.
+"""Converts rows to items.
 
-Holds `Maker`: the columns of some rows become items, each with its namespace and
-its key. Always true: a row makes the same item whenever it is read; what the
-client could not send is refused here, and what a host does not take is left to
-the host. Pure; a column is a list with a value, or None, for each row.
+Holds `RowConverter`: it makes items of columns, each with its namespace and its key.
+Always true: a row makes the same item whenever it is read. Values that the client
+cannot send are refused here; hosts check the rest. Pure; a column is a list with a
+value, or None, for each row.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from foqs_client.spark.row_keys import RowKeys
 from foqs_client.types import Item
 
 VALUE_BYTES_MAX: Final = 1 << 20
-"""No namespace allows a larger payload, and a frame of several might be too long for a host."""
+"""No namespace allows a larger payload."""
 NAMESPACE_DEFAULT: Final = "default"
 
 CallGroup: TypeAlias = tuple[str, int]
-"""Items that may share a call: of one namespace, and of slots that tend to be of one shard."""
+"""Groups the items of a call: (namespace, group of key slots, which tend to belong to one shard)."""
 
 _FALLBACK_VALUES: Final[Mapping[str, OptionValue]] = {
     "payload": b"",
@@ -31,15 +31,15 @@ _FALLBACK_VALUES: Final[Mapping[str, OptionValue]] = {
     "metadata": b"",
     "namespace": NAMESPACE_DEFAULT,
 }
-"""What holds where neither column nor option says."""
+"""The values if neither a column nor an option gives one."""
 
 
 class RowConverter:
-    """Of one partition.
+    """Converts the rows of one partition.
 
     Args:
         defaults: by column, the value of rows that have none.
-        keys: for rows without one.
+        keys: makes the keys of rows without one.
         key_slot_count: see `RowKeys`.
     """
 
@@ -49,53 +49,53 @@ class RowConverter:
         self._key_slot_count = key_slot_count
 
     def items(self, columns: Mapping[str, Sequence[Any]], count: int) -> dict[CallGroup, list[Item]]:
-        """The items of `count` rows, by lane. Raises SinkError."""
+        """Return the items of `count` rows, by group. Raises SinkError."""
         values = [self._filled(name, columns.get(name), count) for name in COLUMNS]
-        lanes, key_of = self._key_slot_count, self._keys.key
-        made: dict[CallGroup, list[Item]] = {}
-        for topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms, given, namespace in zip(
+        key_slot_count, key_of = self._key_slot_count, self._keys.key
+        by_group: dict[CallGroup, list[Item]] = {}
+        for topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms, own_key, namespace in zip(
             *values, strict=True
         ):
             key = (
                 key_of(namespace, topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms)
-                if given is None
-                else given
+                if own_key is None
+                else own_key
             )
             item = Item(
                 topic, payload, priority, metadata, None, deliver_after_ms, lease_ms, ttl_ms, idempotency_key=key
             )
-            lane = namespace, key_slot_of(key) % lanes
-            if lane in made:
-                made[lane].append(item)
+            group = namespace, key_slot_of(key) % key_slot_count
+            if group in by_group:
+                by_group[group].append(item)
             else:
-                made[lane] = [item]
-        return made
+                by_group[group] = [item]
+        return by_group
 
     def _filled(self, name: str, column: Sequence[Any] | None, count: int) -> Iterable[Any]:
-        """A value for each row. Raises SinkError."""
+        """Return a value for each row. Raises SinkError."""
         default = self._defaults.get(name)
         if column is None:
             return repeat(default, count)
-        given = [value for value in column if value is not None]
-        _check_values(name, COLUMNS[name], given)
-        if len(given) == count:
-            return given
+        values = [value for value in column if value is not None]
+        _check_values(name, COLUMNS[name], values)
+        if len(values) == count:
+            return values
         if name == "topic" and default is None:
-            raise _bad_value_error(name, "null", 'give it one, or give all such rows one by .option("topic", "...")')
+            raise _bad_value_error(name, "null", 'set it, or give all such rows a topic by .option("topic", "...")')
         return [default if value is None else value for value in column]
 
 
-def _check_values(name: str, column: Column, given: Sequence[Any]) -> None:
-    """Raises SinkError where a value could not be sent."""
+def _check_values(name: str, column: Column, values: Sequence[Any]) -> None:
+    """Raise SinkError if a value cannot be sent."""
     if column.is_number:
-        for value in (min(given, default=column.value_min), max(given, default=column.value_min)):
+        for value in (min(values, default=column.value_min), max(values, default=column.value_min)):
             if not column.value_min <= value <= column.value_max:
                 raise _bad_value_error(name, str(value), f"it must be from {column.value_min} to {column.value_max}")
         return
-    longest = max(map(len, given), default=0)
+    longest = max(map(len, values), default=0)
     if longest > VALUE_BYTES_MAX:
         remedy = (
-            f"no host takes more than {VALUE_BYTES_MAX} bytes: put the bulk elsewhere and its address into the item"
+            f"no host accepts more than {VALUE_BYTES_MAX} bytes: store the data elsewhere and its address in the item"
         )
         raise _bad_value_error(name, f"{longest} long", remedy)
 
@@ -105,10 +105,12 @@ def _bad_value_error(name: str, value: str, remedy: str) -> SinkError:
 
 
 def batches(items: Sequence[Item], items_max: int, bytes_max: int) -> list[Sequence[Item]]:
-    """Items of one lane as calls, of about the same length; a larger item goes alone.
+    """Split the items of a group into calls of about the same length. A larger item is sent alone.
 
     Args:
-        items_max, bytes_max: of a call; bytes of payload and metadata.
+        items: the items.
+        items_max: the most items of a call.
+        bytes_max: the most bytes of payload and metadata of a call.
     """
     if not items:
         return []
@@ -116,11 +118,11 @@ def batches(items: Sequence[Item], items_max: int, bytes_max: int) -> list[Seque
     calls = max(-(-len(items) // items_max), -(-sum(sizes) // bytes_max))
     length = -(-len(items) // calls)
     found: list[Sequence[Item]] = []
-    begin = held = 0
+    begin = total_bytes = 0
     for place, size in enumerate(sizes):
-        if place > begin and (place - begin == length or held + size > bytes_max):
+        if place > begin and (place - begin == length or total_bytes + size > bytes_max):
             found.append(items[begin:place])
-            begin, held = place, 0
-        held += size
+            begin, total_bytes = place, 0
+        total_bytes += size
     found.append(items[begin:])
     return found

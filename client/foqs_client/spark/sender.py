@@ -1,9 +1,11 @@
-"""Calls of a task: several under way at once, each tried until it is taken or its time is over.
+"""Sends the items of a task in parallel calls, and retries each until its time ends.
 
-Holds `Sender`. Always true: no more calls are under way than are allowed, so that
-what is held is bounded; items are sent again with the same keys only; the first
-failure ends the task, and what is under way then is dropped, to be found again
-by its keys when the task is repeated. Knows nothing of rows.
+Holds `Sender`, and the client of a task. Always true: the number of calls in flight is
+bounded, and so is memory. Items are retried only with the same keys. The first failure
+ends the task; calls in flight are dropped, and the keys find their items again when
+the task is repeated. Without a token option, the token comes from the environment of
+the process that connects: the file that FOQS_TOKEN_FILE names, else FOQS_TOKEN. Knows
+nothing of rows.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from foqs_client.spark.options import SinkOptions
 from foqs_client.types import Enqueued, Item
 
 NAMESPACES_MAX: Final = 64
-"""Of one task: each has a client of its own."""
+"""The most namespaces of a task. Each has its own client."""
 BACKOFF_S_MIN: Final = 0.1
 BACKOFF_S_MAX: Final = 5.0
 RETRYABLE: Final = (
@@ -44,11 +46,11 @@ RETRYABLE: Final = (
     UnknownOutcome,
     Unreachable,
 )
-"""It may work later, and with keys it does no harm to try."""
+"""A retry may succeed, and with keys it is safe."""
 
 
 class EnqueueClient(Protocol):
-    """What is used of a `Client`."""
+    """The part of a `Client` that the sender uses."""
 
     async def enqueue(self, items: Sequence[Item], *, timeout_ms: int) -> list[Enqueued]: ...
 
@@ -56,17 +58,17 @@ class EnqueueClient(Protocol):
 
 
 class Sender:
-    """Of one task.
+    """Sends the items of one task.
 
     Args:
         open_client: makes the client of a namespace.
-        calls_max: under way at once.
-        timeout_ms: how long an item is tried.
+        calls_max: the most calls in flight.
+        timeout_ms: how long an item is retried.
         rng: spreads the pauses.
 
     Attributes:
-        taken: items that are durable.
-        repeated: those of them that an earlier attempt had enqueued.
+        enqueued_count: the number of durable items.
+        repeated_count: how many of them an earlier attempt had enqueued.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Sender:
         self._rng = rng
         self._calls: dict[asyncio.Task[None], None] = {}
         self._failure: BaseException | None = None
-        """What the first call that failed raised."""
+        """The error of the first call that failed."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -96,7 +98,7 @@ class Sender:
         await asyncio.gather(*(client.close() for client in self._clients.values()))
 
     async def submit(self, namespace: str, items: Sequence[Item]) -> None:
-        """Begins a call when there is room for it. Every item has a key. Raises what an earlier call failed with."""
+        """Start a call when there is room for it. Every item has a key. Raises the error of an earlier call."""
         client = self._client(namespace)
         await self._room.acquire()
         if self._failure is not None:
@@ -107,7 +109,7 @@ class Sender:
         call.add_done_callback(self._on_call_ended)
 
     async def wait_all_enqueued(self) -> None:
-        """Returns when every item is durable. Raises what a call failed with."""
+        """Wait until every item is durable. Raises the error of the first call that failed."""
         while self._calls and self._failure is None:
             await asyncio.wait(list(self._calls), return_when=asyncio.FIRST_COMPLETED)
         if self._failure is not None:
@@ -140,41 +142,41 @@ class Sender:
             except RETRYABLE as error:
                 results = [Enqueued(error=error)] * len(items)
             except FoqsError as error:
-                raise SinkError(f"the namespace {namespace!r} took none of its rows: {error}") from None
-            again = self._record_results(namespace, items, results)
-            if not again:
+                raise SinkError(f"the namespace {namespace!r} accepted none of its rows: {error}") from None
+            to_retry = self._record_results(namespace, items, results)
+            if not to_retry:
                 return
-            items = [item for item, _ in again]
-            first = again[0][1]
-            asked_ms = max(error.retry_after_ms or 0 for _, error in again)
-            wait_s = max(pause_s, asked_ms / 1_000) * self._rng.uniform(1.0, 1.25)
+            items = [item for item, _ in to_retry]
+            first_error = to_retry[0][1]
+            retry_after_ms = max(error.retry_after_ms or 0 for _, error in to_retry)
+            wait_s = max(pause_s, retry_after_ms / 1_000) * self._rng.uniform(1.0, 1.25)
             pause_s = min(2 * pause_s, BACKOFF_S_MAX)
             if loop.time() + wait_s >= deadline:
                 raise SinkError(
-                    f"{len(items)} items for the namespace {namespace!r} were not taken within "
-                    f"{self._timeout_s:g} s (option timeout_ms): {first}"
+                    f"{len(items)} items for the namespace {namespace!r} were not enqueued within "
+                    f"{self._timeout_s:g} s (option timeout_ms): {first_error}"
                 )
             await asyncio.sleep(wait_s)
 
     def _record_results(
         self, namespace: str, items: Sequence[Item], results: Sequence[Enqueued]
     ) -> list[tuple[Item, FoqsError]]:
-        """Counts what was taken; returns what is to be tried again, and why. Raises SinkError."""
-        again: list[tuple[Item, FoqsError]] = []
+        """Count the enqueued items. Return the items to retry with their errors. Raises SinkError."""
+        to_retry: list[tuple[Item, FoqsError]] = []
         for item, result in zip(items, results, strict=True):
             error = result.error
             if error is None:
                 self.enqueued_count += 1
                 self.repeated_count += result.repeated
             elif isinstance(error, RETRYABLE):
-                again.append((item, error))
+                to_retry.append((item, error))
             else:
                 raise SinkError(_refusal_text(namespace, item, error))
-        return again
+        return to_retry
 
 
 def open_client(options: SinkOptions, namespace: str) -> Client:
-    """A client of the namespace. Raises SinkError where a file or an option cannot be used."""
+    """Return a client of the namespace. Raises SinkError if a file or an option cannot be used."""
     token, token_file = options.token, options.token_file
     if token is None and token_file is None:
         token_file = os.environ.get("FOQS_TOKEN_FILE") or None
@@ -195,10 +197,10 @@ def open_client(options: SinkOptions, namespace: str) -> Client:
 
 
 def _refusal_text(namespace: str, item: Item, error: FoqsError) -> str:
-    """Why an item was not taken, as a sentence; the column is named where the host named a field."""
+    """Return why an item was refused, as a sentence. It names the column if the host named a field."""
     column = (error.field or "").rpartition(".")[2]
-    what = f"the column {column} of a row" if column in COLUMNS else "a row"
+    subject = f"the column {column} of a row" if column in COLUMNS else "a row"
     return (
-        f"{what} was refused: {error.code}: {error.message} "
+        f"{subject} was refused: {error.code}: {error.message} "
         f"(topic {item.topic!r}, namespace {namespace!r}, payload of {len(item.payload)} bytes)"
     )

@@ -1,9 +1,9 @@
-"""What Spark sees: the data source `foqs`, and its writer.
+"""The Spark data source `foqs`, and its writer.
 
-Holds `FoqsDataSource`. Always true: what can be refused is refused on the driver,
-before any task starts; the run is named once, there, so that every attempt at a
-task makes the same keys. The one module that knows PySpark. Spark makes a writer
-in a Python process of its own and sends copies of it to the tasks.
+Holds `FoqsDataSource`. Always true: the driver checks all that it can before any task
+starts. It also names the run, so that every attempt of a task makes the same keys.
+This is the only module that knows PySpark. Spark makes a writer in a separate Python
+process and sends copies of it to the tasks.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class FoqsDataSource(DataSource):
         return "foqs"
 
     def writer(self, schema: StructType, overwrite: bool) -> FoqsWriter:
-        """Raises SinkError: the frame or an option is not as it must be, or the hosts do not want it."""
+        """Return the writer. Raises SinkError if the frame or an option is wrong, or the hosts refuse the write."""
         with _without_traceback():
             return self._writer(schema, overwrite)
 
     def _writer(self, schema: StructType, overwrite: bool) -> FoqsWriter:
-        lacking = missing_packages()
-        if lacking:
-            raise SinkError(remedy(sys.executable, lacking))
+        missing = missing_packages()
+        if missing:
+            raise SinkError(remedy(sys.executable, missing))
         if overwrite:
             raise SinkError('a queue cannot be overwritten: write with .mode("append")')
         options = SinkOptions.parse(self.options)
@@ -55,16 +55,17 @@ class FoqsDataSource(DataSource):
 
 @dataclass(slots=True)
 class TaskCommit(WriterCommitMessage):
-    """What a task tells the driver: its items, and those of them that an earlier attempt had enqueued."""
+    """The result of a task: the number of its items, and how many of them an earlier attempt had enqueued."""
 
     items: int
     repeated: int
 
 
 class FoqsWriter(DataSourceArrowWriter):
-    """A write.
+    """Writes the partitions of a frame.
 
     Args:
+        options: the options of the write.
         key_slot_count: see `foqs_client.spark.row_keys`.
     """
 
@@ -73,7 +74,7 @@ class FoqsWriter(DataSourceArrowWriter):
         self._key_slot_count = key_slot_count
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
-        """Raises SinkError."""
+        """Enqueue the rows of a task. Raises SinkError."""
         from foqs_client.spark.arrow import batch_columns
 
         context = TaskContext.get()
@@ -86,7 +87,7 @@ class FoqsWriter(DataSourceArrowWriter):
 
 @contextmanager
 def _without_traceback() -> Iterator[None]:
-    """Spark shows its user the whole traceback: of a sentence that is meant for him, only the sentence."""
+    """Remove the traceback of a SinkError: Spark shows it to the user, who needs only the sentence."""
     try:
         yield
     except SinkError as error:

@@ -1,6 +1,6 @@
-"""Whether a write can begin: asked once, on the driver, before any task starts.
+"""Checks on the driver, before any task starts, that the hosts accept a write.
 
-Holds `look`. Always true: nothing is written by it. Knows nothing of rows.
+Holds `check_hosts`. Always true: it writes nothing. Knows nothing of rows.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from foqs_client.types import Item, Routing
 
 TIMEOUT_MS: Final = 10_000
 KEY_SLOTS_MAX: Final = 16
-"""A task's keys lie in no more slots: calls of fewer items cost more than even shards gain."""
+"""The most key slots of a task. With more, calls would have fewer items, which costs more than even shards gain."""
 
 
 def check_hosts(options: SinkOptions, has_namespaces: bool) -> int:
-    """The lanes of each task: as many as the hosts have shards for keys.
+    """Return the number of key slots of each task: the number of shards with key slots.
 
     Args:
-        has_namespaces: rows name their namespaces; only those that are asked for in an option are looked at.
+        options: the options of the write.
+        has_namespaces: the rows have a column namespace. Only a namespace in the options is checked then.
 
     Raises:
-        SinkError: no host answers, or it does not want this principal, or knows no such namespace.
+        SinkError: no host can be reached, or a host refuses the principal or the namespace.
     """
     try:
         routing = asyncio.run(_read_routing(options, not has_namespaces or "namespace" in options.defaults))
@@ -46,7 +47,7 @@ async def _read_routing(options: SinkOptions, checks_namespace: bool) -> Routing
     async with open_client(options, namespace) as client:
         routing = await client.routing(timeout_ms=timeout_ms)
         if checks_namespace:
-            # An item without a topic is taken by nobody, and refused only after namespace and grant were looked at.
+            # An item without a topic is always refused, but only after the namespace and the grant were checked.
             with suppress(*RETRYABLE):
                 await client.enqueue([Item(topic="", idempotency_key="~")], timeout_ms=timeout_ms)
     return routing

@@ -173,7 +173,7 @@ def test_a_refused_call_names_the_namespace() -> None:
         await sender.submit("nope", items(1))
         await sender.wait_all_enqueued()
 
-    with pytest.raises(SinkError, match="the namespace 'nope' took none of its rows: NAMESPACE_NOT_FOUND: make it"):
+    with pytest.raises(SinkError, match="the namespace 'nope' accepted none of its rows: NAMESPACE_NOT_FOUND: make it"):
         play(Queue(NamespaceNotFound("make it")), story)
 
 
