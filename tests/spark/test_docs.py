@@ -45,7 +45,7 @@ async def deferred(address: str, topic: str) -> list[ItemView]:
         return (await client.peek(topic, "deferred", with_payload=True)).items
 
 
-def test_the_job_of_the_tour_enqueues_its_thousand_letters(spark: SparkSession, host: RestartableHost) -> None:
+def test_job_of_the_tour_enqueues_its_thousand_letters(spark: SparkSession, host: RestartableHost) -> None:
     [program] = [block.text for block in part("A Spark job") if block.language == "python"]
     assert ADDRESSES in program
     exec(program.replace(ADDRESSES, host.address), {})
@@ -53,13 +53,13 @@ def test_the_job_of_the_tour_enqueues_its_thousand_letters(spark: SparkSession, 
     assert run(held(host.address, "letters.spark", 9)) == 100
 
 
-def test_the_job_of_the_page_enqueues_its_invoices_once(spark: SparkSession, host: RestartableHost) -> None:
+def test_job_of_the_page_enqueues_its_invoices_once(spark: SparkSession, host: RestartableHost) -> None:
     exec(job(PAGE).replace(ADDRESS, host.address), {})
     found = {item.payload: item.priority for item in run(deferred(host.address, "invoices"))}
     assert found == {b'{"id":17,"customer":"Ada"}': 3, b'{"id":18,"customer":"Grace"}': 1}
 
 
-def test_the_page_names_every_column_and_every_option_with_its_default() -> None:
+def test_page_names_every_column_and_every_option_with_its_default() -> None:
     columns, _, options = PAGE.partition("\n## Options\n")
     for name in COLUMNS:
         assert f"\n| `{name}` |" in columns

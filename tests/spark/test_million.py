@@ -72,7 +72,7 @@ class Tables:
 
 
 @forms()
-def test_every_row_is_one_item_although_a_task_fails_and_a_host_dies(
+def test_every_row_is_one_item_after_a_task_failed_and_a_host_died(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, rows: int, partitions: int
 ) -> None:
     tables, failed = Tables(cluster), tmp_path / "failed"

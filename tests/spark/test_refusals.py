@@ -50,38 +50,38 @@ def refusal(options: Mapping[str, str], schema: StructType = SCHEMA, *, overwrit
     return str(raised.value)
 
 
-def test_another_mode_than_append_is_refused() -> None:
+def test_only_append_mode_is_accepted() -> None:
     assert refusal({"url": "foqs://one"}, overwrite=True) == (
         'a queue cannot be overwritten: write with .mode("append")'
     )
 
 
-def test_options_and_columns_are_looked_at_before_anybody_is_called() -> None:
+def test_options_and_columns_are_checked_before_any_call() -> None:
     assert refusal({"url": "foqs://one", "batchsize": "1"}).startswith("unknown options: batchsize; known are url,")
     frame = StructType().add("topic", "string").add("value", "string")
     assert refusal({"url": "foqs://one"}, frame).startswith("the frame has columns that the sink does not know: value")
 
 
-def test_a_python_without_pyarrow_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_without_pyarrow_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foqs_client.spark.environment.find_spec", lambda name: None if name == "pyarrow" else 1)
     said = refusal({"url": "foqs://one"})
     assert "has no pyarrow" in said
     assert "PYSPARK_PYTHON" in said
 
 
-def test_hosts_that_nobody_reaches_are_named() -> None:
+def test_unreachable_hosts_are_named() -> None:
     said = refusal({"url": f"foqs://127.0.0.1:{free_port()}", "timeout_ms": "1000"})
     assert said.startswith("no host can be reached: no connection to 127.0.0.1:")
     assert "connection refused; is the host running there?" in said
 
 
-def test_a_namespace_that_is_not_there_is_named(host: RestartableHost, token_file: str) -> None:
+def test_missing_namespace_is_named(host: RestartableHost, token_file: str) -> None:
     said = refusal({"url": host.address, "token_file": token_file, "namespace": "nope"})
     assert said.startswith("the hosts refuse this write: NAMESPACE_NOT_FOUND")
     assert "'nope'; create it with createNamespace (foqs namespace create)" in said
 
 
-def test_who_has_no_token_a_wrong_one_or_no_grant_is_told_so(
+def test_missing_or_wrong_token_or_missing_grant_is_refused(
     host: RestartableHost, token_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = {"url": host.address}
@@ -107,7 +107,7 @@ def test_who_has_no_token_a_wrong_one_or_no_grant_is_told_so(
         ("'t' AS topic, 'nope' AS namespace", "the namespace 'nope' accepted none of its rows: NAMESPACE_NOT_FOUND"),
     ],
 )
-def test_a_bad_row_ends_the_job_with_partition_column_and_reason(
+def test_bad_row_ends_the_job_with_partition_column_and_reason(
     spark: SparkSession, host: RestartableHost, token_file: str, row: str, said: str
 ) -> None:
     frame = spark.sql(f"SELECT {row} FROM range(0, 1, 1, 1)")
@@ -119,7 +119,7 @@ def test_a_bad_row_ends_the_job_with_partition_column_and_reason(
     assert shown.count("  File ") <= 2, "more than the sentence is shown"
 
 
-def test_the_driver_says_why_a_write_cannot_begin_and_a_token_is_nowhere_to_be_read(
+def test_driver_reports_why_a_write_cannot_begin_and_shows_no_token(
     spark: SparkSession, host: RestartableHost, capfd: pytest.CaptureFixture[str]
 ) -> None:
     writer = spark.sql("SELECT 't' AS topic, 'x' AS payload").write.format("foqs").option("url", host.address)

@@ -76,15 +76,13 @@ def test_each_column_becomes_its_field(spark: SparkSession, queue: Queue, topic:
     assert found == [(b"hello", -5, b"\0\xff", 7_000, 4_102_444_800_500, "orders")]
 
 
-def test_what_no_column_says_options_say(spark: SparkSession, queue: Queue, topic: str) -> None:
+def test_options_replace_missing_columns(spark: SparkSession, queue: Queue, topic: str) -> None:
     frame = spark.createDataFrame([("a", None), ("b", 7)], "payload string, priority int")
     save(frame, queue.host.address, Topic=topic, priority=3, lease=1_234)
     assert sorted(queue.rows(topic, "payload, priority, lease_ms")) == [(b"a", 3, 1_234), (b"b", 7, 1_234)]
 
 
-def test_a_write_that_is_made_again_enqueues_again_unless_it_is_the_same_run(
-    spark: SparkSession, queue: Queue, topic: str
-) -> None:
+def test_second_write_enqueues_again_unless_its_run_is_the_same(spark: SparkSession, queue: Queue, topic: str) -> None:
     frame = spark.createDataFrame([("a",), ("a",), ("b",)], "payload string").coalesce(1)
     for _ in range(2):
         save(frame, queue.host.address, topic=topic, run=f"{topic} monday")
@@ -93,7 +91,7 @@ def test_a_write_that_is_made_again_enqueues_again_unless_it_is_the_same_run(
     assert Counter(queue.rows(topic)) == {(b"a",): 4, (b"b",): 2}
 
 
-def test_a_task_that_fails_after_half_of_its_rows_and_is_repeated_in_another_order_enqueues_each_row_once(
+def test_repeated_task_with_another_row_order_enqueues_each_row_once(
     spark: SparkSession, queue: Queue, topic: str, tmp_path: Path
 ) -> None:
     count, partitions, batch, step = 20_000, 4, 500, 100

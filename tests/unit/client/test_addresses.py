@@ -18,7 +18,7 @@ from foqs_client.addresses import parse_addresses
         ("foqs://[::1]:5,[::2]", [("::1", 5), ("::2", 7411)]),
     ],
 )
-def test_hosts_and_ports_come_out_in_order(url: str, addresses: list[tuple[str, int]]) -> None:
+def test_addresses_are_parsed_in_order(url: str, addresses: list[tuple[str, int]]) -> None:
     assert parse_addresses(url) == addresses
 
 
@@ -27,7 +27,7 @@ def test_hosts_and_ports_come_out_in_order(url: str, addresses: list[tuple[str, 
     ["", "queue:7411", "http://queue", "foqs://", "foqs://a,", "foqs://a:", "foqs://a:x", "foqs://a:0", "foqs://a:70000",
      "foqs://::1", "foqs://user@a", "foqs://a/b", "foqs://:5", "foqs://[]:5", "foqs://a:-1", "foqs://a:²"],
 )  # fmt: skip
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_malformed_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_addresses(url)
     assert caught.value.field == "url"

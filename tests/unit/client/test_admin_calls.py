@@ -63,7 +63,7 @@ async def configured() -> AsyncIterator[Configured]:
         yield found
 
 
-def test_every_setting_goes_there_and_comes_back() -> None:
+def test_every_setting_is_stored_and_returned() -> None:
     async def main() -> None:
         async with configured() as found:
             client = found.client
@@ -78,7 +78,7 @@ def test_every_setting_goes_there_and_comes_back() -> None:
     run(main())
 
 
-def test_what_is_not_set_is_shown_as_the_host_has_it() -> None:
+def test_unset_settings_show_the_defaults_of_the_host() -> None:
     async def main() -> None:
         async with configured() as found:
             shown = await found.client.get_namespace()
@@ -88,7 +88,7 @@ def test_what_is_not_set_is_shown_as_the_host_has_it() -> None:
     run(main())
 
 
-def test_namespaces_come_in_pages_by_name() -> None:
+def test_namespaces_are_listed_in_pages_by_name() -> None:
     async def main() -> None:
         async with configured() as found:
             for name in ("c", "a", "b"):
@@ -132,7 +132,7 @@ def test_topics_are_paused_and_resumed() -> None:
     run(main())
 
 
-def test_what_is_exported_can_be_imported() -> None:
+def test_export_can_be_imported() -> None:
     async def main() -> None:
         async with configured() as found:
             client = found.client
@@ -149,7 +149,7 @@ def test_what_is_exported_can_be_imported() -> None:
     run(main())
 
 
-def test_usage_of_an_empty_namespace_is_nothing() -> None:
+def test_usage_of_an_empty_namespace_is_zero() -> None:
     async def main() -> None:
         async with configured() as found:
             assert await found.client.usage() == Usage(items=0, bytes=0, topics=0, enqueues_last_minute=0)
@@ -193,7 +193,7 @@ def test_usage_of_an_empty_namespace_is_nothing() -> None:
         (lambda f: f.raw("pauseTopic", ttypes.TopicRequest("default")), InvalidArgument, "topic"),
     ],
 )
-def test_a_bad_call_names_its_field_and_changes_nothing(
+def test_error_of_a_bad_call_names_the_field_and_nothing_is_changed(
     call: Callable[[Configured], Coroutine[Any, Any, Any]], kind: type[FoqsError], field: str
 ) -> None:
     async def main() -> None:
@@ -207,7 +207,7 @@ def test_a_bad_call_names_its_field_and_changes_nothing(
     run(main())
 
 
-def test_calls_at_once_are_all_made() -> None:
+def test_parallel_calls_are_all_made() -> None:
     async def main() -> None:
         async with configured() as found:
             await asyncio.gather(*(found.client.pause_topic(f"t{number}") for number in range(50)))

@@ -89,7 +89,7 @@ def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 # ------------------------------------------------------------------------ the keys
 
 
-def test_every_item_without_a_key_gets_one_and_the_caller_s_items_stay_as_they_are() -> None:
+def test_items_without_a_key_get_one_and_the_callers_items_are_unchanged() -> None:
     async def story() -> None:
         queue = Scripted()
         items = [
@@ -113,7 +113,7 @@ def test_every_item_without_a_key_gets_one_and_the_caller_s_items_stay_as_they_a
     run_story(story)
 
 
-def test_without_automatic_keys_items_go_as_they_are() -> None:
+def test_items_are_sent_unchanged_without_automatic_keys() -> None:
     async def story() -> None:
         queue = Scripted()
         async with asked(queue, automatic_keys=False) as client:
@@ -123,7 +123,7 @@ def test_without_automatic_keys_items_go_as_they_are() -> None:
     run_story(story)
 
 
-def test_automatic_keys_of_one_call_share_a_slot_and_those_of_many_are_spread_over_all() -> None:
+def test_keys_of_one_call_share_a_slot_and_calls_use_all_slots() -> None:
     keys = AutomaticKeys(Random(1))
     calls = [[str(item.idempotency_key) for item in keys.with_keys([Item("t")] * 3)] for _ in range(KEY_SLOT_COUNT)]
     slots = [{key_slot(key.encode()) for key in call} for call in calls]
@@ -138,7 +138,7 @@ def test_automatic_keys_of_one_call_share_a_slot_and_those_of_many_are_spread_ov
 
 
 @pytest.mark.parametrize("trouble", [UNKNOWN, None, [UNKNOWN, UNKNOWN]])
-def test_what_may_have_been_written_is_sent_again_with_the_same_keys(trouble: Answer) -> None:
+def test_items_that_may_have_been_written_are_retried_with_the_same_keys(trouble: Answer) -> None:
     async def story() -> None:
         queue = Scripted(trouble, [Repeated("3-9"), "3-10"])
         async with asked(queue) as client:
@@ -150,7 +150,7 @@ def test_what_may_have_been_written_is_sent_again_with_the_same_keys(trouble: An
     run_story(story)
 
 
-def test_what_was_not_written_is_sent_again_into_another_slot() -> None:
+def test_items_that_were_not_written_are_retried_in_another_slot() -> None:
     async def story() -> None:
         queue = Scripted(UNAVAILABLE, [UNAVAILABLE, "3-10"])
         async with asked(queue) as client:
@@ -163,7 +163,7 @@ def test_what_was_not_written_is_sent_again_into_another_slot() -> None:
     run_story(story)
 
 
-def test_the_caller_s_own_keys_are_kept_and_a_repeat_is_told() -> None:
+def test_callers_keys_are_kept_and_repeats_are_reported() -> None:
     async def story() -> None:
         queue = Scripted([UNAVAILABLE], UNKNOWN, [Repeated("3-9")])
         async with asked(queue) as client:
@@ -188,7 +188,7 @@ def test_items_without_a_key_are_sent_once() -> None:
 
 
 @pytest.mark.parametrize("final", [core.InvalidArgument("no"), core.KeyConflict("another"), core.RateLimited("slower")])
-def test_an_error_that_trying_again_does_not_mend_is_told_at_once(final: core.FoqsError) -> None:
+def test_final_error_is_returned_at_once(final: core.FoqsError) -> None:
     async def story() -> None:
         queue = Scripted([final, "3-1"])
         async with asked(queue) as client:
@@ -207,7 +207,7 @@ def test_an_error_that_trying_again_does_not_mend_is_told_at_once(final: core.Fo
 @pytest.mark.parametrize(
     "later", [core.InvalidArgument("no"), core.NamespaceNotFound("gone"), core.RateLimited("slower")]
 )
-def test_what_may_have_been_written_is_never_said_not_to_be(later: core.FoqsError) -> None:
+def test_items_that_may_have_been_written_are_never_reported_as_not_written(later: core.FoqsError) -> None:
     async def story() -> None:
         queue = Scripted([UNKNOWN, "3-2"], [later])
         async with asked(queue) as client:
@@ -222,7 +222,7 @@ def test_what_may_have_been_written_is_never_said_not_to_be(later: core.FoqsErro
     run_story(story)
 
 
-def test_an_item_whose_key_names_another_was_certainly_not_written() -> None:
+def test_item_with_a_key_conflict_was_not_written() -> None:
     async def story() -> None:
         queue = Scripted([UNKNOWN], [core.KeyConflict("another")])
         async with asked(queue) as client:
@@ -232,7 +232,7 @@ def test_an_item_whose_key_names_another_was_certainly_not_written() -> None:
     run_story(story)
 
 
-def test_an_enqueue_ends_by_its_deadline_with_the_last_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_enqueue_ends_by_its_deadline_with_the_last_known_result(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foqs_client.routed_calls.REPLY_GRACE_S", 30.0)  # every attempt is answered
 
     async def story() -> None:
@@ -257,7 +257,7 @@ def test_an_enqueue_ends_by_its_deadline_with_the_last_that_is_known(monkeypatch
     run_story(story)
 
 
-def test_an_attempt_that_reaches_no_host_says_less_than_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempt_that_reaches_no_host_keeps_the_result_of_the_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foqs_client.retried_calls.BACKOFF_S_MIN", 1.0)  # the connection is cut before the next attempt
 
     async def story() -> None:
@@ -283,7 +283,7 @@ def test_an_attempt_that_reaches_no_host_says_less_than_the_one_before(monkeypat
     run_story(story)
 
 
-def test_nothing_is_tried_again_before_the_host_wants_it() -> None:
+def test_no_retry_before_retry_after() -> None:
     async def story() -> None:
         queue = Scripted(core.Overloaded("full", retry_after_ms=50_000))
         async with asked(queue) as client:
@@ -294,7 +294,7 @@ def test_nothing_is_tried_again_before_the_host_wants_it() -> None:
     run_story(story)
 
 
-def test_nothing_is_tried_again_when_the_key_may_be_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_retry_after_the_shortest_key_window(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         monkeypatch.setattr("foqs_client.retried_calls.RETRY_S_MAX", 0.05)
         queue = Scripted(*[UNKNOWN] * 1_000)
@@ -307,7 +307,7 @@ def test_nothing_is_tried_again_when_the_key_may_be_over(monkeypatch: pytest.Mon
     run_story(story)
 
 
-def test_a_bad_call_is_not_tried_again() -> None:
+def test_bad_call_is_not_retried() -> None:
     async def story() -> None:
         queue = Scripted()
         async with asked(queue) as client:

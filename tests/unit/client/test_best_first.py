@@ -33,7 +33,7 @@ def noted(host: DequeueTierHost, asked: list[str]) -> None:
     host.dequeues.local = note
 
 
-def test_one_consumer_gets_items_of_random_priorities_nearly_in_order() -> None:
+def test_single_consumer_gets_items_of_random_priorities_nearly_in_order() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         rng = Random(5)
         order: dict[str, tuple[int, int]] = {}
@@ -60,7 +60,7 @@ def test_one_consumer_gets_items_of_random_priorities_nearly_in_order() -> None:
     run_dequeue_tier(story)
 
 
-def test_an_urgent_item_at_a_host_where_a_poll_was_left_is_the_next_and_was_not_tried() -> None:
+def test_urgent_item_at_a_host_with_a_detached_poll_is_next_and_costs_no_attempt() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         async with world.client(*hosts) as client:
@@ -81,7 +81,7 @@ def test_an_urgent_item_at_a_host_where_a_poll_was_left_is_the_next_and_was_not_
     run_dequeue_tier(story)
 
 
-def test_what_a_poll_brings_while_its_consumer_is_busy_for_a_moment_is_his_next() -> None:
+def test_item_of_a_detached_poll_is_next_after_the_consumer_was_busy_for_a_moment() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await one.caller.put(count=9, priority=5)
@@ -111,7 +111,7 @@ async def brought(world: DequeueTierWorld, client: Client, hosts: Sequence[Deque
     await world.until(lambda: client._polls.has_deliveries(DequeueKind((("t", 1),), None, None, is_long_poll=True)))
 
 
-def test_what_a_poll_has_brought_is_released_when_the_client_closes() -> None:
+def test_held_item_is_released_when_the_client_closes() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         _, two, _ = hosts
         async with world.client(*hosts) as client:
@@ -123,7 +123,7 @@ def test_what_a_poll_has_brought_is_released_when_the_client_closes() -> None:
     run_dequeue_tier(story)
 
 
-def test_what_nobody_wanted_just_before_the_client_closes_is_released() -> None:
+def test_unwanted_item_is_released_when_the_client_closes_right_after() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, _, _ = hosts
         await one.caller.put()
@@ -136,7 +136,7 @@ def test_what_nobody_wanted_just_before_the_client_closes_is_released() -> None:
     run_dequeue_tier(story)
 
 
-def test_what_is_released_as_the_client_closes_goes_to_no_call_that_is_still_made() -> None:
+def test_item_released_by_a_closing_client_is_given_to_no_call() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         async with world.client(*hosts) as client:
             await mapped(client)
@@ -153,7 +153,7 @@ def test_what_is_released_as_the_client_closes_goes_to_no_call_that_is_still_mad
     run_dequeue_tier(story)
 
 
-def test_a_host_where_a_poll_of_an_earlier_call_waits_is_not_asked_again() -> None:
+def test_host_with_a_detached_poll_is_not_polled_again() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, three = hosts
         async with world.client(*hosts) as client:
@@ -174,7 +174,7 @@ def test_a_host_where_a_poll_of_an_earlier_call_waits_is_not_asked_again() -> No
     run_dequeue_tier(story)
 
 
-def test_what_comes_to_a_host_that_had_nothing_is_found_though_another_always_has_some() -> None:
+def test_item_at_an_empty_host_is_found_while_another_host_always_has_some() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await one.caller.put(count=400, priority=5)

@@ -33,7 +33,7 @@ def first(heads: BestPriorities, now: float = 0.0, topics: Sequence[str] = ("t",
     return heads.order(HOSTS, topics, now)[0]
 
 
-def test_the_host_with_the_best_is_asked_first_and_one_that_has_none_last() -> None:
+def test_host_with_the_best_priority_is_first_and_an_empty_host_is_last() -> None:
     heads = known({A: None, B: 3, C: -7})
     assert heads.order(HOSTS, ["t"], 1.0) == [C, B, A]
 
@@ -45,19 +45,19 @@ def test_hosts_that_have_equally_good_items_take_turns() -> None:
     assert [first(unknown) for _ in range(6)] == [A, B, C] * 2
 
 
-def test_a_host_of_which_nothing_is_known_is_asked_first() -> None:
+def test_host_without_a_report_is_first() -> None:
     heads = known({A: 0, C: None})
     assert heads.order(HOSTS, ["t"], 0.0) == [B, A, C]
 
 
-def test_what_was_told_long_ago_is_not_believed() -> None:
+def test_old_report_does_not_count() -> None:
     heads = known({A: 0, B: None, C: None})
     assert first(heads, FRESH_S - 0.1) == A
     known({A: 0}, FRESH_S - 0.1, heads=heads)
     assert [first(heads, FRESH_S) for _ in range(2)] == [B, C]
 
 
-def test_what_one_host_tells_of_another_counts_where_it_is_newer() -> None:
+def test_newer_report_of_another_host_counts() -> None:
     heads = known({A: 4, B: 6, C: 5}, now=10.0)
     heads.on_dequeue_reply(A, ["t"], [head(A, 4), head(B, 1, age_ms=2_000)], 11.0, has_items=True)
     assert first(heads, 11.0) == A
@@ -65,19 +65,19 @@ def test_what_one_host_tells_of_another_counts_where_it_is_newer() -> None:
     assert first(heads, 11.0) == B
 
 
-def test_a_host_that_gave_nothing_has_nothing_whatever_it_says() -> None:
+def test_host_that_delivered_nothing_counts_as_empty() -> None:
     heads = known({A: 0, B: 9, C: 9})
     heads.on_dequeue_reply(A, ["t"], [head(A, 0)], 0.1, has_items=False)
     assert first(heads, 0.1) != A
 
 
-def test_a_host_that_tells_nothing_stays_unknown() -> None:
+def test_host_that_sends_no_report_stays_unknown() -> None:
     heads = known({B: 1, C: 1})
     heads.on_dequeue_reply(A, ["t"], None, 0.0, has_items=True)
     assert first(heads) == A
 
 
-def test_an_item_that_was_given_back_is_looked_for_where_it_is() -> None:
+def test_host_of_a_released_item_is_first() -> None:
     heads = known({A: 4, B: None, C: None})
     heads.on_released(B, "t", 1, 0.1)
     assert first(heads, 0.1) == B
@@ -86,7 +86,7 @@ def test_an_item_that_was_given_back_is_looked_for_where_it_is() -> None:
     assert first(heads, 0.2) == A
 
 
-def test_a_host_has_nothing_when_it_said_so_lately_of_all_topics() -> None:
+def test_host_is_known_empty_with_fresh_reports_of_all_topics() -> None:
     heads = known({A: None, B: 3}, topic="t")
     known({A: None, B: None}, topic="u", heads=heads)
     assert heads.is_known_empty(A, ["t", "u"], 0.0)
@@ -96,7 +96,7 @@ def test_a_host_has_nothing_when_it_said_so_lately_of_all_topics() -> None:
     assert not heads.is_known_empty(C, ["t"], 0.0)
 
 
-def test_topics_of_one_call_take_turns_in_choosing() -> None:
+def test_topics_of_one_call_take_turns_in_choosing_the_host() -> None:
     heads = known({A: 0, B: None, C: None}, topic="near")
     known({A: None, B: 9, C: None}, topic="far", heads=heads)
     known({A: None, B: None, C: None}, topic="empty", heads=heads)
@@ -105,7 +105,7 @@ def test_topics_of_one_call_take_turns_in_choosing() -> None:
     assert min(asked.values()) >= 10
 
 
-def test_no_more_is_remembered_than_may_be() -> None:
+def test_memory_of_topics_and_hosts_is_bounded() -> None:
     heads = BestPriorities()
     for n in range(TOPICS_MAX + 5):
         heads.on_dequeue_reply(A, [f"t{n}"], [], 0.0, has_items=False)
@@ -114,14 +114,14 @@ def test_no_more_is_remembered_than_may_be() -> None:
     assert len(heads._topics["t"]) <= HOSTS_MAX
 
 
-def test_a_host_that_is_not_in_the_map_any_more_is_forgotten() -> None:
+def test_host_that_left_the_routing_table_is_forgotten() -> None:
     heads = known({A: 1, B: 2, C: 3})
     assert first(heads) == A
     assert heads.order([B, C], ["t"], 0.0) == [B, C]
     assert A not in heads._topics["t"]
 
 
-def test_one_consumer_of_three_hosts_is_never_far_from_the_best() -> None:
+def test_single_consumer_of_three_hosts_is_never_far_from_the_best() -> None:
     """Batches of ten of a backlog of 30,000 items with priorities 0 to 9: the displacement is under one in a hundred."""
     rng = Random(3)
     left: dict[Address, list[tuple[int, int]]] = {host: [] for host in HOSTS}

@@ -80,7 +80,7 @@ async def together(*calls: Awaitable[Any]) -> list[Any]:
 # ----------------------------------------------------------------- what goes together
 
 
-def test_calls_of_one_turn_are_one_call_and_each_caller_gets_its_own_results() -> None:
+def test_calls_of_one_turn_are_coalesced_and_each_caller_gets_its_own_results() -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
@@ -98,7 +98,7 @@ def test_calls_of_one_turn_are_one_call_and_each_caller_gets_its_own_results() -
     run_story(story)
 
 
-def test_every_call_by_id_is_gathered_with_its_own_kind_only() -> None:
+def test_call_by_id_is_coalesced_only_with_its_own_kind() -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
@@ -116,7 +116,7 @@ def test_every_call_by_id_is_gathered_with_its_own_kind_only() -> None:
     run_story(story)
 
 
-def test_callers_that_one_reply_woke_call_together_again() -> None:
+def test_callers_woken_by_one_reply_are_coalesced_again() -> None:
     async def story() -> None:
         queue = Counting()
 
@@ -134,7 +134,7 @@ def test_callers_that_one_reply_woke_call_together_again() -> None:
     run_story(story)
 
 
-def test_a_call_that_is_alone_is_sent_by_its_caller() -> None:
+def test_single_call_is_sent_by_its_caller() -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
@@ -155,7 +155,7 @@ def test_a_call_that_is_alone_is_sent_by_its_caller() -> None:
     run_story(story)
 
 
-def test_a_client_that_does_not_gather_sends_every_call_as_it_was_made() -> None:
+def test_client_without_coalescing_sends_every_call_alone() -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue, coalesce=False) as client:
@@ -167,7 +167,7 @@ def test_a_client_that_does_not_gather_sends_every_call_as_it_was_made() -> None
     run_story(story)
 
 
-def test_calls_with_other_times_topics_or_leases_are_sent_apart() -> None:
+def test_calls_with_different_times_topics_or_leases_are_not_coalesced() -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
@@ -186,7 +186,7 @@ def test_calls_with_other_times_topics_or_leases_are_sent_apart() -> None:
     run_story(story)
 
 
-def test_large_calls_go_alone_and_a_gathering_has_a_limit() -> None:
+def test_large_calls_are_sent_alone_and_a_coalesced_call_has_a_limit() -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
@@ -201,7 +201,7 @@ def test_large_calls_go_alone_and_a_gathering_has_a_limit() -> None:
     run_story(story)
 
 
-def test_an_id_that_two_callers_name_in_one_turn_is_sent_in_two_calls() -> None:
+def test_id_that_two_callers_name_is_sent_in_two_calls() -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
@@ -220,7 +220,7 @@ def test_an_id_that_two_callers_name_in_one_turn_is_sent_in_two_calls() -> None:
 # -------------------------------------------------------------------------------- keys
 
 
-def test_automatic_keys_of_one_gathering_share_one_slot() -> None:
+def test_automatic_keys_of_a_coalesced_call_share_one_slot() -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
@@ -234,7 +234,7 @@ def test_automatic_keys_of_one_gathering_share_one_slot() -> None:
     run_story(story)
 
 
-def test_calls_with_keys_of_the_callers_are_sent_apart() -> None:
+def test_calls_with_keys_of_their_callers_are_not_coalesced() -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
@@ -246,7 +246,7 @@ def test_calls_with_keys_of_the_callers_are_sent_apart() -> None:
     run_story(story)
 
 
-def test_a_gathering_whose_outcome_is_not_known_is_tried_again_by_each_with_its_own_keys() -> None:
+def test_each_caller_retries_its_entries_of_a_coalesced_call_with_unknown_outcome() -> None:
     async def story() -> None:
         queue = Counting(core.UnknownOutcome("perhaps"))
         async with asked(queue) as client:
@@ -269,7 +269,7 @@ def test_a_gathering_whose_outcome_is_not_known_is_tried_again_by_each_with_its_
 # ------------------------------------------------------------------------------ errors
 
 
-def test_a_bad_item_is_its_caller_s_alone_and_its_error_names_the_caller_s_own_place() -> None:
+def test_error_of_a_bad_item_has_the_index_of_its_own_caller() -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
@@ -288,7 +288,7 @@ def test_a_bad_item_is_its_caller_s_alone_and_its_error_names_the_caller_s_own_p
 @pytest.mark.parametrize(
     "bad", [Item("t", priority=1 << 31), Item("\ud800"), Item("t", ttl_ms=1 << 70), Item("t", metadata=b"m" * 20_000)]
 )
-def test_an_item_that_refuses_a_call_as_a_whole_hurts_its_caller_alone(bad: Item) -> None:
+def test_item_that_spoils_a_whole_call_affects_only_its_caller(bad: Item) -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
@@ -312,7 +312,7 @@ def test_an_item_that_refuses_a_call_as_a_whole_hurts_its_caller_alone(bad: Item
         core.InvalidArgument("bad"),
     ],
 )
-def test_what_may_be_another_s_fault_makes_each_call_be_sent_by_itself(refusal: core.FoqsError) -> None:
+def test_callers_send_alone_after_an_error_that_others_may_have_caused(refusal: core.FoqsError) -> None:
     async def story() -> None:
         queue = Counting(refusal, ["3-1"], core.RateLimited("slower", retry_after_ms=7), ["3-3"])
         async with asked(queue) as client:
@@ -325,7 +325,7 @@ def test_what_may_be_another_s_fault_makes_each_call_be_sent_by_itself(refusal: 
     run_story(story)
 
 
-def test_items_that_are_refused_one_by_one_because_all_are_too_many_are_sent_by_their_callers() -> None:
+def test_callers_send_alone_if_all_items_together_were_too_many() -> None:
     async def story() -> None:
         beyond = core.RateLimited("slower", retry_after_ms=9)
         queue = Counting([beyond, beyond, "3-9", beyond], ["3-1"], ["3-2"])
@@ -344,7 +344,7 @@ def test_items_that_are_refused_one_by_one_because_all_are_too_many_are_sent_by_
     ("refusal", "kind"),
     [(core.NamespaceNotFound("no"), NamespaceNotFound), (core.Unavailable("later", retry_after_ms=9), Unavailable)],
 )
-def test_what_is_so_for_all_is_told_to_all(refusal: core.FoqsError, kind: type[FoqsError]) -> None:
+def test_error_that_is_true_of_all_reaches_every_caller(refusal: core.FoqsError, kind: type[FoqsError]) -> None:
     async def story() -> None:
         queue = Counting(refusal)
         async with asked(queue, automatic_keys=False) as client:
@@ -357,7 +357,7 @@ def test_what_is_so_for_all_is_told_to_all(refusal: core.FoqsError, kind: type[F
     run_story(story)
 
 
-def test_a_host_that_takes_smaller_calls_gets_them() -> None:
+def test_host_with_a_lower_limit_gets_smaller_calls() -> None:
     async def story() -> None:
         queue = Counting(limits=changed(LIMITS, items_per_call_max=2))
         async with asked(queue) as client:
@@ -371,7 +371,7 @@ def test_a_host_that_takes_smaller_calls_gets_them() -> None:
     run_story(story)
 
 
-def test_a_key_conflict_or_a_repeat_is_told_to_its_caller() -> None:
+def test_key_conflict_or_repeat_reaches_only_its_caller() -> None:
     async def story() -> None:
         queue = Counting(["3-1", core.KeyConflict("another"), "3-3"])
         async with asked(queue) as client:
@@ -386,7 +386,7 @@ def test_a_key_conflict_or_a_repeat_is_told_to_its_caller() -> None:
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
-def test_a_caller_that_leaves_before_the_call_is_sent_takes_only_its_own_along(gone: int) -> None:
+def test_caller_cancelled_before_the_call_is_sent_removes_only_its_entries(gone: int) -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
@@ -403,7 +403,7 @@ def test_a_caller_that_leaves_before_the_call_is_sent_takes_only_its_own_along(g
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
-def test_a_caller_that_leaves_while_the_call_is_under_way_harms_no_other(gone: int) -> None:
+def test_caller_cancelled_during_the_call_affects_no_other(gone: int) -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
@@ -421,7 +421,7 @@ def test_a_caller_that_leaves_while_the_call_is_under_way_harms_no_other(gone: i
     run_story(story)
 
 
-def test_a_caller_that_leaves_alone_sends_nothing() -> None:
+def test_single_caller_that_is_cancelled_sends_nothing() -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
@@ -435,7 +435,7 @@ def test_a_caller_that_leaves_alone_sends_nothing() -> None:
     run_story(story)
 
 
-def test_closing_the_client_ends_what_was_gathered() -> None:
+def test_closing_the_client_ends_coalesced_calls() -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue, automatic_keys=False) as client:
@@ -451,7 +451,7 @@ def test_closing_the_client_ends_what_was_gathered() -> None:
     run_story(story)
 
 
-def test_what_goes_wrong_inside_is_told_to_every_caller() -> None:
+def test_internal_error_reaches_every_caller() -> None:
     async def story() -> None:
         async with asked(Counting()) as client:
 

@@ -70,7 +70,7 @@ class Shop:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 32))
-def test_every_item_goes_to_one_caller_or_is_released_whoever_comes_fails_or_leaves(seed: int) -> None:
+def test_every_item_is_given_to_one_caller_or_released(seed: int) -> None:
     async def story() -> None:
         rng = Random(seed)
         shop = Shop(rng)
@@ -119,7 +119,7 @@ def test_every_item_goes_to_one_caller_or_is_released_whoever_comes_fails_or_lea
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 32))
-def test_every_caller_gets_the_answers_to_its_own_entries_whoever_comes_fails_or_leaves(seed: int) -> None:
+def test_every_caller_gets_the_results_of_its_own_entries(seed: int) -> None:
     async def story() -> None:
         rng = Random(seed)
         gatherer = Coalescer()

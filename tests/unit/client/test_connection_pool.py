@@ -58,7 +58,7 @@ def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run(story(), 20)
 
 
-def test_calls_take_the_connection_with_the_fewest_under_way() -> None:
+def test_call_uses_the_connection_with_the_fewest_calls_in_flight() -> None:
     async def story() -> None:
         async with busy(3) as at:
             await at.begin(9)
@@ -67,7 +67,7 @@ def test_calls_take_the_connection_with_the_fewest_under_way() -> None:
     run_story(story)
 
 
-def test_another_connection_is_opened_only_when_all_are_busy() -> None:
+def test_connection_is_opened_only_when_all_are_busy() -> None:
     async def story() -> None:
         async with busy(3) as at:
             for _ in range(5):
@@ -79,7 +79,7 @@ def test_another_connection_is_opened_only_when_all_are_busy() -> None:
     run_story(story)
 
 
-def test_one_connection_stays_one() -> None:
+def test_limit_of_one_connection_holds() -> None:
     async def story() -> None:
         async with busy(1) as at:
             await at.begin(5)
@@ -88,7 +88,7 @@ def test_one_connection_stays_one() -> None:
     run_story(story)
 
 
-def test_a_lost_connection_touches_no_other_and_is_opened_again() -> None:
+def test_lost_connection_affects_no_other_and_is_opened_again() -> None:
     async def story() -> None:
         async with busy(3) as at:
             await at.begin(6)
@@ -106,7 +106,7 @@ def test_a_lost_connection_touches_no_other_and_is_opened_again() -> None:
     run_story(story)
 
 
-def test_a_connection_that_cannot_be_had_harms_nobody() -> None:
+def test_failed_connection_attempt_affects_no_call() -> None:
     async def story() -> None:
         made: list[int] = []
 
@@ -125,7 +125,7 @@ def test_a_connection_that_cannot_be_had_harms_nobody() -> None:
     run_story(story)
 
 
-def test_many_connections_lose_no_call_and_mix_up_no_reply() -> None:
+def test_many_connections_lose_no_call_and_confuse_no_reply() -> None:
     async def story() -> None:
         async with serve_queue(FakeQueue()) as host, Client(host.url, connections=8) as client:
             results = await asyncio.gather(*(client.enqueue([Item(f"t{n}")]) for n in range(200)))
@@ -135,7 +135,7 @@ def test_many_connections_lose_no_call_and_mix_up_no_reply() -> None:
     run_story(story)
 
 
-def test_closing_closes_them_all() -> None:
+def test_close_closes_all_connections() -> None:
     async def story() -> None:
         async with busy(3) as at:
             await at.begin(3)
@@ -146,7 +146,7 @@ def test_closing_closes_them_all() -> None:
 
 
 @pytest.mark.parametrize("connections", [0, -1, 65])
-def test_a_number_of_connections_that_makes_no_sense_is_refused(connections: int) -> None:
+def test_wrong_number_of_connections_is_refused(connections: int) -> None:
     with pytest.raises(InvalidArgument) as caught:
         Client("foqs://127.0.0.1", connections=connections)
     assert caught.value.field == "connections"

@@ -84,7 +84,7 @@ def test_dead_items_are_listed() -> None:
         lambda client: client.redrive_matching(ItemFilter(states=["ready"])),
     ],
 )
-def test_what_makes_no_sense_is_refused(call: Callable[[Client], Any]) -> None:
+def test_wrong_argument_is_refused(call: Callable[[Client], Any]) -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
             with pytest.raises(InvalidArgument):
@@ -93,7 +93,7 @@ def test_what_makes_no_sense_is_refused(call: Callable[[Client], Any]) -> None:
     run(main())
 
 
-def test_a_topic_is_purged_and_says_how_many_items_it_had() -> None:
+def test_purge_returns_the_number_of_items() -> None:
     async def main() -> None:
         queue = FakeQueue()
         async with serve_queue(queue) as host, Client(host.url) as client:

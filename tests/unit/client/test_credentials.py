@@ -19,7 +19,7 @@ from tests.support.poll import soon
 from tests.support.rpc_server import serve_queue
 
 
-def test_the_scheme_says_whether_tls_is_spoken() -> None:
+def test_scheme_decides_about_tls() -> None:
     assert parse_addresses("foqss://a:1,b") == parse_addresses("foqs://a:1,b") == [("a", 1), ("b", 7411)]
     assert [is_tls_url(url) for url in ("foqss://a", "foqs://a")] == [True, False]
 
@@ -42,7 +42,7 @@ def test_the_scheme_says_whether_tls_is_spoken() -> None:
         ({"url": "foqss://a", "tls": Tls(cert_file="locked.pem", key_file="locked.key")}, "tls.cert_file"),
     ],
 )
-def test_what_cannot_be_shown_is_refused_at_once_and_not_quoted(
+def test_bad_token_is_refused_at_once_and_not_quoted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], field: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -58,7 +58,7 @@ def test_what_cannot_be_shown_is_refused_at_once_and_not_quoted(
     assert "secret" not in str(caught.value)
 
 
-def test_a_client_authenticates_once_for_each_connection_and_with_what_its_file_says_then(tmp_path: Path) -> None:
+def test_client_authenticates_each_connection_once_with_the_current_token_of_its_file(tmp_path: Path) -> None:
     counted = RecordingObserver()
     own = gate(EditableGrants(Permission.ENQUEUE), counted)
     file = secret_file(tmp_path / "token", f"{ORDERS}\nan-older-token\n".encode())
@@ -78,7 +78,7 @@ def test_a_client_authenticates_once_for_each_connection_and_with_what_its_file_
     assert counted.failures == 0
 
 
-def test_a_wrong_token_fails_every_call_at_once_and_is_not_tried_again() -> None:
+def test_wrong_token_fails_every_call_at_once_without_a_retry() -> None:
     counted = RecordingObserver()
 
     async def main() -> None:
@@ -95,7 +95,7 @@ def test_a_wrong_token_fails_every_call_at_once_and_is_not_tried_again() -> None
     assert counted.failures == 1
 
 
-def test_a_host_that_asks_nobody_does_not_mind_a_token() -> None:
+def test_host_without_authentication_ignores_a_token() -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue()) as host, Client(host.url, token=ORDERS) as client:
             assert (await client.enqueue([Item("t")]))[0].id

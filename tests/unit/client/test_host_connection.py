@@ -61,7 +61,7 @@ async def turn() -> None:
     await asyncio.sleep(0)
 
 
-def test_the_first_call_leaves_at_once_and_others_of_one_turn_in_one_write_as_the_contract_spells_them() -> None:
+def test_first_call_is_sent_at_once_and_further_calls_of_the_turn_in_one_write() -> None:
     async def program(link: HostConnection, wire: Wire) -> None:
         request = ttypes.GetItemRequest("default", "3-1", timeout_ms=5)
         first = link.send(ITEM, BODY, 9.0)[0]
@@ -77,7 +77,7 @@ def test_the_first_call_leaves_at_once_and_others_of_one_turn_in_one_write_as_th
     linked(program)
 
 
-def test_what_replies_cause_to_be_sent_leaves_in_one_write_in_the_turn_in_which_they_wake() -> None:
+def test_calls_of_callers_woken_by_replies_are_sent_in_one_write() -> None:
     async def program(link: HostConnection, wire: Wire) -> None:
         async def caller() -> None:
             await link.send(ITEM, BODY, 9.0)[1]
@@ -95,7 +95,7 @@ def test_what_replies_cause_to_be_sent_leaves_in_one_write_in_the_turn_in_which_
     linked(program)
 
 
-def test_much_is_written_before_the_turn_ends() -> None:
+def test_many_bytes_are_written_before_the_turn_ends() -> None:
     async def program(link: HostConnection, wire: Wire) -> None:
         link.send(ITEM, BODY, 9.0)
         link.send(ITEM, bytes(UNSENT_BYTES_MAX // 2), 9.0)
@@ -108,7 +108,7 @@ def test_much_is_written_before_the_turn_ends() -> None:
     linked(program)
 
 
-def test_what_was_written_when_the_connection_is_lost_may_be_done_and_the_rest_is_not() -> None:
+def test_lost_connection_ends_written_calls_as_no_reply_and_others_as_not_sent() -> None:
     async def program(link: HostConnection, wire: Wire) -> None:
         sent = link.send(ITEM, BODY, 9.0)[1]
         await turn()
@@ -126,7 +126,7 @@ def test_what_was_written_when_the_connection_is_lost_may_be_done_and_the_rest_i
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 11, 12, 13, 30, 1_000])
-def test_replies_arrive_whole_however_the_bytes_are_cut(size: int) -> None:
+def test_replies_are_complete_in_any_pieces(size: int) -> None:
     async def program(link: HostConnection, wire: Wire) -> None:
         calls = [link.send(ITEM, BODY, 9.0) for _ in range(4)]
         texts = ["", "a", "b" * 40, "c" * 300]
@@ -148,7 +148,7 @@ def test_replies_arrive_whole_however_the_bytes_are_cut(size: int) -> None:
         b"\x80\0\0\0",
     ],
 )
-def test_what_is_no_reply_ends_the_connection(data: bytes) -> None:
+def test_bytes_that_are_no_reply_end_the_connection(data: bytes) -> None:
     async def program(link: HostConnection, wire: Wire) -> None:
         reply = link.send(ITEM, BODY, 9.0)[1]
         await turn()
@@ -162,7 +162,7 @@ def test_what_is_no_reply_ends_the_connection(data: bytes) -> None:
     linked(program)
 
 
-def test_a_host_that_cannot_read_a_call_is_quoted() -> None:
+def test_error_quotes_a_host_that_cannot_read_a_call() -> None:
     async def program(link: HostConnection, wire: Wire) -> None:
         number, reply = link.send(ITEM, BODY, 9.0)
         plain = head("getItem", number)
@@ -175,7 +175,7 @@ def test_a_host_that_cannot_read_a_call_is_quoted() -> None:
     linked(program)
 
 
-def test_each_call_ends_at_its_own_deadline_and_an_early_one_is_not_kept_by_a_late_one() -> None:
+def test_each_call_ends_at_its_own_deadline() -> None:
     async def program(link: HostConnection, wire: Wire) -> None:
         loop = asyncio.get_running_loop()
         ended: dict[float, float] = {}
@@ -192,7 +192,7 @@ def test_each_call_ends_at_its_own_deadline_and_an_early_one_is_not_kept_by_a_la
     linked(program)
 
 
-def test_a_call_that_was_answered_leaves_nothing_and_a_late_reply_is_dropped() -> None:
+def test_call_with_a_reply_leaves_nothing_and_a_late_reply_is_dropped() -> None:
     async def program(link: HostConnection, wire: Wire) -> None:
         number, reply = link.send(ITEM, BODY, 1.0)
         link.data_received(answer(number, "x") + answer(number, "again") + answer(77, "nobody's"))
@@ -209,7 +209,7 @@ def test_a_call_that_was_answered_leaves_nothing_and_a_late_reply_is_dropped() -
     linked(program)
 
 
-def test_a_link_is_not_ready_while_its_peer_does_not_read() -> None:
+def test_connection_is_not_ready_while_its_peer_does_not_read() -> None:
     async def program(link: HostConnection, wire: Wire) -> None:
         link.pause_writing()
         assert not link.is_ready
@@ -228,7 +228,7 @@ def test_a_link_is_not_ready_while_its_peer_does_not_read() -> None:
     linked(program)
 
 
-def test_nothing_more_is_sent_to_a_host_that_has_said_its_last_word() -> None:
+def test_nothing_is_sent_after_the_host_closed_its_side() -> None:
     async def program(link: HostConnection, wire: Wire) -> None:
         link.eof_received()
         assert not link.is_ready
@@ -237,7 +237,7 @@ def test_nothing_more_is_sent_to_a_host_that_has_said_its_last_word() -> None:
     linked(program)
 
 
-def test_numbers_in_use_are_passed_over_when_they_come_round_again() -> None:
+def test_sequence_ids_in_use_are_skipped_after_a_wrap_around() -> None:
     async def program(link: HostConnection, wire: Wire) -> None:
         link._seqid = 0x7FFFFFFE
         assert [link.send(ITEM, BODY, 9.0)[0] for _ in range(3)] == [0x7FFFFFFF, 0, 1]
@@ -247,7 +247,7 @@ def test_numbers_in_use_are_passed_over_when_they_come_round_again() -> None:
     linked(program)
 
 
-def test_every_method_of_the_contract_can_be_made() -> None:
+def test_every_call_of_the_contract_has_a_thrift_method() -> None:
     names = [name.removesuffix("_args") for name in vars(Foqs) if name.endswith("_args")]
     assert len(names) > 20
     for name in names:

@@ -38,7 +38,7 @@ def told(story: Callable[[Network], Awaitable[None]]) -> None:
     run_virtual(main)
 
 
-def test_a_host_that_closes_connections_at_once_is_tried_again_after_growing_pauses() -> None:
+def test_host_that_closes_connections_at_once_is_retried_after_growing_pauses() -> None:
     async def story(network: Network) -> None:
         begun = asyncio.get_running_loop().time()
         with pytest.raises(NotSent, match="closed the connection at once"):
@@ -49,7 +49,7 @@ def test_a_host_that_closes_connections_at_once_is_tried_again_after_growing_pau
     told(story)
 
 
-def test_who_is_not_patient_connects_once_to_a_host_that_closes_connections_at_once() -> None:
+def test_caller_without_retry_connects_once_to_a_host_that_closes_connections_at_once() -> None:
     async def story(network: Network) -> None:
         begun = asyncio.get_running_loop().time()
         with pytest.raises(NotSent, match="closed the connection at once"):
@@ -59,7 +59,7 @@ def test_who_is_not_patient_connects_once_to_a_host_that_closes_connections_at_o
     told(story)
 
 
-def test_the_next_host_is_tried_where_one_closes_connections_at_once() -> None:
+def test_next_host_is_tried_after_one_closes_connections_at_once() -> None:
     async def story(network: Network) -> None:
         transport = HostConnector([CLOSING, OPEN], network.connect)
         deadline = asyncio.get_running_loop().time() + 10.0

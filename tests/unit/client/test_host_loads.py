@@ -38,7 +38,7 @@ def firsts(known: HostLoads, now_s: float = 0.0, calls: int = 400) -> Counter[st
     return Counter(known.order(HOSTS, now_s)[0][0] for _ in range(calls))
 
 
-def test_hosts_that_are_not_busy_take_turns_whatever_waits_there() -> None:
+def test_hosts_that_are_not_busy_take_turns_with_any_load() -> None:
     assert firsts(told({"a": BUSY_ITEMS, "b": 1.0})) == dict.fromkeys(NAMES, 100)
 
 
@@ -48,31 +48,31 @@ def test_every_host_is_in_the_order_once() -> None:
     assert sorted(known.order(HOSTS, 0.0)) == HOSTS
 
 
-def test_a_busy_host_is_left_out_and_no_other_gets_all_that_was_its() -> None:
+def test_busy_host_is_left_out_and_its_items_are_spread() -> None:
     found = firsts(told({"a": 1_000.0}))
     assert found["a"] == 0
     assert all(110 <= found[name] <= 160 for name in "bcd")
 
 
-def test_a_host_that_is_not_twice_as_busy_keeps_its_turns() -> None:
+def test_host_that_is_less_than_twice_as_busy_keeps_its_turns() -> None:
     assert firsts(told({"a": 190.0, **dict.fromkeys("bcd", 100.0)})) == dict.fromkeys(NAMES, 100)
 
 
-def test_where_all_are_as_busy_they_take_turns() -> None:
+def test_equally_busy_hosts_take_turns() -> None:
     assert firsts(told(dict.fromkeys(NAMES, 1_000.0))) == dict.fromkeys(NAMES, 100)
 
 
-def test_a_host_that_can_take_more_is_busy_later() -> None:
+def test_host_with_more_capacity_is_busy_later() -> None:
     assert firsts(told({"a": 4_000.0, **dict.fromkeys("bcd", 1_000.0)}, capacity={"a": 4})) == dict.fromkeys(NAMES, 100)
 
 
-def test_what_was_heard_counts_less_with_time() -> None:
+def test_reported_load_counts_less_with_time() -> None:
     known = told({"a": 2 * BUSY_ITEMS + 1.0})
     assert firsts(known, 0.0)["a"] == 0
     assert firsts(known, HALF_LIFE_S * 1.1)["a"] == 100
 
 
-def test_what_the_client_has_under_way_counts_at_once() -> None:
+def test_calls_in_flight_count_at_once() -> None:
     known = told()
     known.add_in_flight(("a", 1), BUSY_ITEMS)
     known.add_in_flight(("a", 1), 1)
@@ -86,7 +86,7 @@ def test_what_the_client_has_under_way_counts_at_once() -> None:
     assert known.load(("a", 1), 0.0) == 0
 
 
-def test_a_host_that_refused_is_the_last_for_a_while() -> None:
+def test_host_without_room_is_last_for_a_while() -> None:
     known = told()
     known.on_refused(("b", 1), 0.0)
     assert firsts(known)["b"] == 0
@@ -95,7 +95,7 @@ def test_a_host_that_refused_is_the_last_for_a_while() -> None:
     assert firsts(known, FULL_S * 1.1)["b"] == 100
 
 
-def test_hosts_of_the_client_s_region_come_first_while_they_have_room() -> None:
+def test_hosts_of_the_clients_region_are_first_while_they_have_room() -> None:
     known = told(dict.fromkeys("ab", 9_000.0), region="west", regions={"a": "west", "b": "west", "c": "east"})
     assert firsts(known) == {"a": 200, "b": 200}
     known.on_refused(("a", 1), 0.0)
@@ -104,11 +104,11 @@ def test_hosts_of_the_client_s_region_come_first_while_they_have_room() -> None:
     assert firsts(known) == {"c": 200, "d": 200}
 
 
-def test_where_no_host_is_of_the_region_all_are_alike() -> None:
+def test_all_hosts_are_equal_if_none_is_in_the_region() -> None:
     assert firsts(told(region="nowhere")) == dict.fromkeys(NAMES, 100)
 
 
-def test_who_is_heard_of_no_more_has_no_load() -> None:
+def test_host_that_is_no_longer_reported_has_no_load() -> None:
     known = told({"a": 1_000.0})
     known.on_routing_read(Routing(2, [], []), 1.0)
     assert known.load(("a", 1), 1.0) == 0

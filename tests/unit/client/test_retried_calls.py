@@ -126,7 +126,7 @@ def kinds(outcomes: Sequence[Told | Enqueued]) -> list[type[Exception] | None]:
 
 
 @every_call
-def test_only_what_was_not_done_is_sent_again(call: Call) -> None:
+def test_only_entries_that_were_not_done_are_retried(call: Call) -> None:
     async def story() -> None:
         queue = Scripted([None, UNAVAILABLE, STALE], [core.NotOwner("elsewhere")], [core.Overloaded("full")])
         async with asked(queue) as client:
@@ -138,7 +138,7 @@ def test_only_what_was_not_done_is_sent_again(call: Call) -> None:
 
 @every_call
 @pytest.mark.parametrize("failure", [UNAVAILABLE, UNKNOWN, core.NotOwner("elsewhere"), core.Overloaded("full"), None])
-def test_a_call_that_failed_as_a_whole_is_sent_again_as_a_whole(call: Call, failure: Answer) -> None:
+def test_call_that_failed_as_a_whole_is_retried_as_a_whole(call: Call, failure: Answer) -> None:
     async def story() -> None:
         queue = Scripted(failure)
         async with asked(queue) as client:
@@ -151,7 +151,7 @@ def test_a_call_that_failed_as_a_whole_is_sent_again_as_a_whole(call: Call, fail
 @leased_call
 @pytest.mark.parametrize("lost", [UNKNOWN, None])
 @pytest.mark.parametrize("found", [STALE, NOT_FOUND])
-def test_a_repeat_that_finds_the_lease_over_leaves_the_outcome_unknown(
+def test_retry_that_finds_the_lease_ended_has_an_unknown_outcome(
     call: Call, lost: Answer, found: core.FoqsError
 ) -> None:
     async def story() -> None:
@@ -164,7 +164,7 @@ def test_a_repeat_that_finds_the_lease_over_leaves_the_outcome_unknown(
 
 
 @every_call
-def test_a_reply_that_is_too_short_leaves_the_rest_unknown_and_they_are_sent_again(call: Call) -> None:
+def test_entries_missing_in_a_reply_are_unknown_and_retried(call: Call) -> None:
     async def story() -> None:
         queue = Scripted([UNAVAILABLE] * 3, [None], [None, core.RateLimited("too fast")])
         async with asked(queue) as client:
@@ -174,7 +174,7 @@ def test_a_reply_that_is_too_short_leaves_the_rest_unknown_and_they_are_sent_aga
     run_story(story)
 
 
-def test_an_enqueue_reply_that_is_too_short_leaves_the_rest_unknown() -> None:
+def test_items_missing_in_an_enqueue_reply_are_unknown() -> None:
     refused = Enqueued(error=Unavailable("not now"))
     items = [Item("t", idempotency_key="a"), Item("t")]
     attempts = RetriedEnqueue(items, items, None)
@@ -185,7 +185,7 @@ def test_an_enqueue_reply_that_is_too_short_leaves_the_rest_unknown() -> None:
 
 
 @deleting_call
-def test_a_repeated_ack_or_cancel_tells_what_became_of_the_first(call: Call) -> None:
+def test_repeated_ack_or_cancel_shows_the_outcome_of_the_first(call: Call) -> None:
     async def story() -> None:
         queue = Scripted(None, [STALE, ALREADY_GONE, None])
         async with asked(queue) as client:
@@ -197,7 +197,7 @@ def test_a_repeated_ack_or_cancel_tells_what_became_of_the_first(call: Call) -> 
 
 
 @every_call
-def test_what_was_refused_for_good_is_not_sent_again(call: Call) -> None:
+def test_finally_refused_entry_is_not_retried(call: Call) -> None:
     async def story() -> None:
         for refusal in (STALE, NOT_FOUND, core.InvalidArgument("no"), core.DeadlineExceeded("late")):
             queue = Scripted([refusal] * 3)
@@ -214,7 +214,7 @@ def test_what_was_refused_for_good_is_not_sent_again(call: Call) -> None:
 
 
 @every_call
-def test_it_ends_within_its_time_with_what_is_known(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_ends_within_its_time_with_the_known_results(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foqs_client.routed_calls.REPLY_GRACE_S", 30.0)  # every attempt is answered
 
     async def story() -> None:
@@ -246,7 +246,7 @@ def test_it_ends_within_its_time_with_what_is_known(call: Call, monkeypatch: pyt
 
 
 @every_call
-def test_it_is_not_sent_again_before_the_host_wants_it(call: Call) -> None:
+def test_call_is_not_retried_before_retry_after(call: Call) -> None:
     async def story() -> None:
         queue = Scripted(core.Overloaded("full", retry_after_ms=50_000))
         async with asked(queue) as client:
@@ -258,7 +258,7 @@ def test_it_is_not_sent_again_before_the_host_wants_it(call: Call) -> None:
 
 
 @every_call
-def test_a_pause_before_the_next_attempt_ends_when_the_client_is_closed(call: Call) -> None:
+def test_pause_before_a_retry_ends_when_the_client_is_closed(call: Call) -> None:
     async def story() -> None:
         queue = Scripted(core.NotOwner("elsewhere", retry_after_ms=40_000))
         async with asked(queue) as client:
@@ -272,7 +272,7 @@ def test_a_pause_before_the_next_attempt_ends_when_the_client_is_closed(call: Ca
     run_story(story)
 
 
-def test_a_dequeue_is_not_sent_again() -> None:
+def test_dequeue_is_not_sent_twice() -> None:
     async def story() -> None:
         queue = Scripted()
         queue.failure = UNAVAILABLE
@@ -284,7 +284,7 @@ def test_a_dequeue_is_not_sent_again() -> None:
     run_story(story)
 
 
-def test_those_who_are_refused_together_do_not_come_back_together_nor_before_the_host_wants_them() -> None:
+def test_calls_refused_together_retry_at_different_times_and_not_before_retry_after() -> None:
     asked_s = 0.1
 
     async def pauses_of(rng: Random) -> list[float]:

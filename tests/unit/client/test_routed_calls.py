@@ -35,7 +35,7 @@ from tests.support.poll import soon
 from tests.support.rpc_server import serve_queue
 
 
-def test_an_item_goes_its_way_through_every_call() -> None:
+def test_item_passes_through_every_call() -> None:
     async def main() -> None:
         queue = FakeQueue()
         async with serve_queue(queue) as host, Client(host.url) as client:
@@ -67,7 +67,7 @@ def test_an_item_goes_its_way_through_every_call() -> None:
     run(main())
 
 
-def test_what_is_there_can_be_looked_at() -> None:
+def test_items_and_topics_can_be_read() -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
             [id_] = [r.require() for r in await client.enqueue([Item("a", b"xyz", delay_ms=50)])]
@@ -102,7 +102,7 @@ def test_what_is_there_can_be_looked_at() -> None:
         (lambda c: c.item("3-8796093022299"), NotFound),
     ],
 )
-def test_a_bad_call_raises_its_own_class(call: Callable[[Client], Any], kind: type[Exception]) -> None:
+def test_bad_call_raises_the_class_of_its_error(call: Callable[[Client], Any], kind: type[Exception]) -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
             with pytest.raises(kind):
@@ -111,7 +111,7 @@ def test_a_bad_call_raises_its_own_class(call: Callable[[Client], Any], kind: ty
     run(main())
 
 
-def test_an_item_s_error_comes_in_its_place_with_its_field() -> None:
+def test_error_of_an_item_is_in_its_place_and_names_its_field() -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
             good, bad, keyed = await client.enqueue([Item("t"), Item(""), Item("t", idempotency_key="")])
@@ -124,7 +124,7 @@ def test_an_item_s_error_comes_in_its_place_with_its_field() -> None:
     run(main())
 
 
-def test_an_error_of_the_host_keeps_all_it_says() -> None:
+def test_error_of_the_host_keeps_all_its_fields() -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.failure = core_errors.NotOwner("elsewhere", field="f", retry_after_ms=5, owner=("h", 9))
@@ -161,7 +161,7 @@ def test_calls_of_many_tasks_share_one_connection_and_get_their_own_replies() ->
     run(main())
 
 
-def test_a_large_reply_arrives_whole() -> None:
+def test_large_reply_is_complete() -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
             payloads = [bytes([n]) * 10_000 for n in range(200)]
@@ -222,7 +222,7 @@ class Mute:
     ("call", "kind"), [*((call, UnknownOutcome) for call in WRITES), *((call, Unreachable) for call in READS)]
 )
 @pytest.mark.parametrize("hang_up", [True, False])
-def test_a_call_that_was_sent_and_not_answered_is_unknown_only_where_it_may_have_written(
+def test_call_without_a_reply_is_unknown_only_if_it_may_have_written(
     call: Callable[[Client], Any], kind: type[Exception], hang_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("foqs_client.routed_calls.REPLY_GRACE_S", 0.02)
@@ -250,7 +250,7 @@ def refused_port() -> int:
 
 
 @pytest.mark.parametrize("call", WRITES + READS)
-def test_a_call_that_could_not_be_sent_is_unreachable(call: Callable[[Client], Any]) -> None:
+def test_call_that_could_not_be_sent_is_unreachable(call: Callable[[Client], Any]) -> None:
     async def main() -> None:
         async with Client(f"foqs://127.0.0.1:{refused_port()}") as client:
             told = "there was no time"
@@ -273,7 +273,7 @@ def test_the_next_address_is_tried_when_one_refuses() -> None:
     run(main())
 
 
-def test_a_host_that_comes_up_in_time_is_found() -> None:
+def test_host_that_starts_in_time_is_found() -> None:
     async def main() -> None:
         port = refused_port()
         async with Client(f"foqs://127.0.0.1:{port}") as client:
@@ -294,7 +294,7 @@ def test_a_host_that_comes_up_in_time_is_found() -> None:
     run(main())
 
 
-def test_a_connection_is_opened_again_after_a_loss_and_nothing_without_a_key_is_sent_twice() -> None:
+def test_connection_is_opened_again_and_no_item_without_a_key_is_sent_twice() -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
@@ -312,7 +312,7 @@ def test_a_connection_is_opened_again_after_a_loss_and_nothing_without_a_key_is_
     run(main())
 
 
-def test_a_call_that_had_not_left_when_its_connection_was_lost_is_made_on_the_next_one() -> None:
+def test_call_not_yet_sent_when_its_connection_is_lost_uses_the_next_one() -> None:
     async def main() -> None:
         queue = FakeQueue()
         async with serve_queue(queue) as host, Client(host.url) as client:
@@ -325,7 +325,7 @@ def test_a_call_that_had_not_left_when_its_connection_was_lost_is_made_on_the_ne
     run(main())
 
 
-def test_what_is_sent_is_what_was_given_when_the_call_began() -> None:
+def test_call_sends_the_items_as_they_were_when_it_began() -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue()) as host:
             items = [Item("t")]
@@ -341,7 +341,7 @@ def test_what_is_sent_is_what_was_given_when_the_call_began() -> None:
     run(main())
 
 
-def test_a_cancelled_call_drops_its_reply_and_harms_no_other() -> None:
+def test_cancelled_call_drops_its_reply_and_affects_no_other() -> None:
     async def main() -> None:
         queue = FakeQueue()
         async with serve_queue(queue) as host, Client(host.url, coalesce=False) as client:
@@ -412,7 +412,7 @@ def test_closing_the_client_ends_its_calls_as_errors() -> None:
     run(main())
 
 
-def test_the_host_s_own_deadline_error_arrives_before_the_client_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadline_error_of_the_host_arrives_before_the_client_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RpcOptions().reply_grace_ms / 1_000 < REPLY_GRACE_S
     monkeypatch.setattr("foqs_client.routed_calls.REPLY_GRACE_S", 30.0)  # for a machine that stands still
 
@@ -432,7 +432,7 @@ def test_the_host_s_own_deadline_error_arrives_before_the_client_gives_up(monkey
     run(main())
 
 
-def test_the_host_learns_only_of_the_time_that_is_left() -> None:
+def test_host_gets_the_remaining_time_of_the_call() -> None:
     async def main() -> None:
         seen: list[int] = []
         async with serve_queue(FakeQueue()) as host:
@@ -460,7 +460,7 @@ def test_the_host_learns_only_of_the_time_that_is_left() -> None:
     "answer",
     [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x0chello, world", b"\xff\xff\xff\xff", b"\0\0\0\x01x"],
 )
-def test_a_peer_that_is_no_host_ends_the_call_in_words(answer: bytes) -> None:
+def test_peer_that_is_no_host_ends_the_call_with_a_clear_error(answer: bytes) -> None:
     async def main() -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(100)
@@ -478,7 +478,7 @@ def test_a_peer_that_is_no_host_ends_the_call_in_words(answer: bytes) -> None:
     run(main())
 
 
-def test_an_unavailable_host_says_when_to_come_back() -> None:
+def test_unavailable_host_sets_retry_after() -> None:
     async def main() -> None:
         async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
             await client.topics()

@@ -17,7 +17,7 @@ from tests.support.poll import soon
 from tests.support.two_hosts import SHARDS, TwoHosts, call_and_wait_for_routing, slots, two_hosts, wait_for_routing
 
 
-def test_an_item_is_acked_at_the_host_of_its_shard_whichever_the_client_was_given() -> None:
+def test_item_is_acked_at_the_host_of_its_shard_with_any_seed() -> None:
     async def main() -> None:
         async with (
             two_hosts() as two,
@@ -32,7 +32,7 @@ def test_an_item_is_acked_at_the_host_of_its_shard_whichever_the_client_was_give
     run(main())
 
 
-def test_acks_of_one_turn_are_sent_together_to_each_host() -> None:
+def test_acks_of_one_turn_are_coalesced_by_host() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             leases = []
@@ -78,7 +78,7 @@ def test_items_of_several_hosts_are_acked_in_one_call() -> None:
     run(main())
 
 
-def test_the_client_s_own_keys_take_the_hosts_in_turn() -> None:
+def test_automatic_keys_use_the_hosts_in_turn() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             for _ in range(20):
@@ -89,7 +89,7 @@ def test_the_client_s_own_keys_take_the_hosts_in_turn() -> None:
     run(main())
 
 
-def test_a_client_of_one_host_finds_the_others_when_a_key_is_not_its_host_s() -> None:
+def test_client_with_one_seed_finds_the_owner_of_another_hosts_key() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.urls[0]) as client:
             results = [await client.enqueue([Item("t", b"x")], timeout_ms=5_000) for _ in range(8)]
@@ -99,7 +99,7 @@ def test_a_client_of_one_host_finds_the_others_when_a_key_is_not_its_host_s() ->
     run(main())
 
 
-def test_keys_of_several_hosts_in_one_call_are_split_and_answered_in_order() -> None:
+def test_call_with_keys_of_several_hosts_is_split_and_its_results_are_in_order() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             items = [Item("t", bytes([n]), idempotency_key=f"key-{n}") for n in range(12)]
@@ -113,7 +113,7 @@ def test_keys_of_several_hosts_in_one_call_are_split_and_answered_in_order() -> 
     run(main())
 
 
-def test_who_waits_is_given_what_comes_to_any_host() -> None:
+def test_waiting_dequeue_gets_an_item_of_any_host() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await call_and_wait_for_routing(client)
@@ -129,7 +129,7 @@ def test_who_waits_is_given_what_comes_to_any_host() -> None:
     run(main())
 
 
-def test_the_first_call_of_a_client_of_several_hosts_sees_what_any_of_them_has() -> None:
+def test_first_dequeue_of_a_client_with_several_seeds_sees_all_hosts() -> None:
     async def main() -> None:
         async with two_hosts() as two:
             for url in two.urls:
@@ -146,7 +146,7 @@ def test_the_first_call_of_a_client_of_several_hosts_sees_what_any_of_them_has()
     run(main())
 
 
-def test_what_a_poll_brings_that_nobody_waits_for_is_released() -> None:
+def test_item_of_a_poll_without_a_waiting_call_is_released() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await call_and_wait_for_routing(client)
@@ -168,7 +168,7 @@ def test_what_a_poll_brings_that_nobody_waits_for_is_released() -> None:
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_a_client_goes_on_when_a_host_is_gone(gone: int) -> None:
+def test_client_continues_after_a_host_is_lost(gone: int) -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             for _ in range(4):
@@ -189,7 +189,7 @@ def test_a_client_goes_on_when_a_host_is_gone(gone: int) -> None:
     run(main())
 
 
-def test_a_client_of_one_host_goes_on_with_another_when_its_own_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_with_one_seed_continues_with_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router, "DISCOVER_S", 0.0)
 
     async def main() -> None:
@@ -206,7 +206,7 @@ def test_a_client_of_one_host_goes_on_with_another_when_its_own_is_gone(monkeypa
     run(main())
 
 
-def test_a_client_of_one_host_that_learns_that_another_owns_follows_the_map_it_has(
+def test_client_with_one_seed_follows_its_routing_table_after_not_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(router, "DISCOVER_S", 0.0)
@@ -238,7 +238,7 @@ def key_of(shard: int) -> str:
     return next(key for key in map(str, itertools.count()) if key_slot_of(key) in slots(shard))
 
 
-def test_a_map_that_is_old_is_read_anew() -> None:
+def test_old_routing_table_is_read_again() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await mislead(client, two)
@@ -250,7 +250,7 @@ def test_a_map_that_is_old_is_read_anew() -> None:
     run(main())
 
 
-def test_a_host_that_only_asks_for_time_has_the_map_read_anew() -> None:
+def test_routing_table_is_read_again_after_unavailable() -> None:
     """As one does that stops: its shards are elsewhere by now, and it does not say so any more."""
 
     async def main() -> None:
@@ -272,7 +272,7 @@ def test_a_host_that_only_asks_for_time_has_the_map_read_anew() -> None:
     run(main())
 
 
-def test_a_map_that_is_doubted_before_it_is_asked_for_is_read_once_more() -> None:
+def test_routing_table_doubted_before_its_first_read_is_read_again() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             client._router.mark_stale()
@@ -285,7 +285,7 @@ def test_a_map_that_is_doubted_before_it_is_asked_for_is_read_once_more() -> Non
     run(main())
 
 
-def test_a_client_that_is_closed_connects_to_no_host_of_the_map() -> None:
+def test_closed_client_connects_to_no_host() -> None:
     """As a call may ask for that was waiting for the map."""
 
     async def main() -> None:
@@ -300,7 +300,7 @@ def test_a_client_that_is_closed_connects_to_no_host_of_the_map() -> None:
     run(main())
 
 
-def test_a_host_of_the_map_that_refuses_connections_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_does_not_wait_for_a_host_that_refuses_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await mislead(client, two)
@@ -313,7 +313,7 @@ def test_a_host_of_the_map_that_refuses_connections_is_not_waited_for(monkeypatc
     run(main())
 
 
-def test_an_item_is_looked_at_where_it_is_now_when_its_host_refuses_connections() -> None:
+def test_item_is_read_at_its_new_owner_when_its_host_refuses_connections() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client, Client(two.urls[1], automatic_keys=False) as other:
             [result] = await other.enqueue([Item("t", b"x")])
@@ -325,7 +325,7 @@ def test_an_item_is_looked_at_where_it_is_now_when_its_host_refuses_connections(
     run(main())
 
 
-def test_a_client_leaves_the_host_that_goes_also_where_only_one_is_left() -> None:
+def test_client_leaves_a_stopping_host_even_if_one_host_is_left() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await client.dequeue({"t": 1})
@@ -342,7 +342,7 @@ def test_a_client_leaves_the_host_that_goes_also_where_only_one_is_left() -> Non
     run(main())
 
 
-def test_a_host_that_was_not_reached_is_asked_again_once_it_has_answered() -> None:
+def test_host_that_replied_is_no_longer_avoided() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await client.dequeue({"t": 1})
@@ -356,7 +356,7 @@ def test_a_host_that_was_not_reached_is_asked_again_once_it_has_answered() -> No
     run(main())
 
 
-def test_a_client_of_one_host_that_asks_for_time_asks_for_no_map() -> None:
+def test_client_with_one_seed_reads_no_routing_table_after_unavailable() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.urls[0]) as client:
             await client.dequeue({"t": 1})
@@ -371,7 +371,7 @@ def test_a_client_of_one_host_that_asks_for_time_asks_for_no_map() -> None:
 
 @pytest.mark.parametrize("kind", [Unavailable, Overloaded, UnknownOutcome])
 @pytest.mark.parametrize("wait_ms", [0, 5_000])
-def test_a_dequeue_goes_on_to_the_host_that_answers(
+def test_dequeue_continues_at_the_host_that_replies(
     kind: type[FoqsError], wait_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -393,7 +393,7 @@ def test_a_dequeue_goes_on_to_the_host_that_answers(
     run(main())
 
 
-def test_a_client_that_knows_another_host_does_not_wait_for_the_one_that_asks_for_time() -> None:
+def test_client_uses_another_host_instead_of_waiting_for_an_unavailable_one() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await call_and_wait_for_routing(client)

@@ -23,7 +23,7 @@ async def ask_where(failing: dict[str, FoqsError], entries: str) -> list[str | F
     return await call_by_host(entries, HOSTS.get, ask, lambda error: error)
 
 
-def test_each_host_is_asked_for_its_entries_and_results_come_in_order() -> None:
+def test_each_host_gets_its_entries_and_results_are_in_order() -> None:
     assert run(ask_where({}, "abab")) == ["a done", "b done", "a done", "b done"]
 
 
@@ -33,12 +33,12 @@ def test_the_entries_of_a_host_that_fails_have_its_error() -> None:
 
 
 @pytest.mark.parametrize("kind", [Unavailable, UnknownOutcome])
-def test_where_no_host_answers_the_call_fails_with_the_first_error(kind: type[FoqsError]) -> None:
+def test_call_fails_with_the_first_error_if_no_host_replies(kind: type[FoqsError]) -> None:
     with pytest.raises(kind, match="first"):
         run(ask_where({"a": kind("first"), "b": kind("second")}, "ab"))
 
 
-def test_what_may_be_written_is_not_told_the_error_of_what_is_not() -> None:
+def test_entries_that_may_be_written_do_not_get_the_error_of_others() -> None:
     """16: the first host got nothing, and the second may have written its entries."""
     gone, unknown = Unavailable("nothing was sent"), UnknownOutcome("it may be written")
     assert run(ask_where({"a": gone, "b": unknown}, "ab")) == [gone, unknown]

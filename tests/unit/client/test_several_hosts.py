@@ -43,7 +43,7 @@ def test_a_busy_host_gets_no_new_items(busy: int, automatic_keys: bool) -> None:
 
 
 @pytest.mark.parametrize(("region", "near"), [("west", 0), ("east", 1)])
-def test_new_items_go_to_the_client_s_region_while_it_has_room(region: str, near: int) -> None:
+def test_new_items_are_sent_to_the_clients_region_while_it_has_room(region: str, near: int) -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both, region=region) as client:
             await call_and_wait_for_routing(client)
@@ -59,7 +59,7 @@ def test_new_items_go_to_the_client_s_region_while_it_has_room(region: str, near
     run(main())
 
 
-def test_what_a_client_knows_of_the_map_does_not_travel_again() -> None:
+def test_only_changes_of_the_routing_are_sent() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await call_and_wait_for_routing(client)
@@ -77,7 +77,7 @@ def test_what_a_client_knows_of_the_map_does_not_travel_again() -> None:
     run(main())
 
 
-def test_when_the_hosts_that_a_client_was_given_are_gone_it_asks_those_of_the_map() -> None:
+def test_client_uses_the_hosts_of_its_routing_table_after_the_seeds_are_lost() -> None:
     async def main() -> None:
         nobody = f"127.0.0.1:{free_port()}"
         async with two_hosts() as two, Client(f"{two.urls[0]},{nobody}") as client:
@@ -97,7 +97,7 @@ def test_when_the_hosts_that_a_client_was_given_are_gone_it_asks_those_of_the_ma
     run(main())
 
 
-def test_a_dequeue_does_not_wait_for_a_frozen_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dequeue_does_not_wait_for_a_frozen_host(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await call_and_wait_for_routing(client)
@@ -131,7 +131,7 @@ def test_a_dequeue_does_not_wait_for_a_frozen_host(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("wait_ms", [0, 1])
 @pytest.mark.parametrize("frozen", [0, 1, None])
-def test_where_no_host_answers_at_once_a_dequeue_waits_for_the_first_that_does(
+def test_dequeue_waits_for_the_first_reply_if_all_hosts_are_slow(
     frozen: int | None, wait_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A database that is slow for a moment is no reason for an error, nor is a wait that is over: the call has time."""
@@ -163,7 +163,7 @@ def test_where_no_host_answers_at_once_a_dequeue_waits_for_the_first_that_does(
 
 
 @pytest.mark.parametrize("wait_ms", [0, 1])
-def test_a_dequeue_that_no_host_answers_ends_with_what_its_own_time_says(
+def test_dequeue_without_a_reply_ends_with_the_error_of_its_own_time(
     wait_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("foqs_client.long_polls.SLOW_HOST_S", 0.01)

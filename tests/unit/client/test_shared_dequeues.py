@@ -61,7 +61,7 @@ def test_counts_are_summed_and_the_first_callers_are_served_first() -> None:
     run_story(story)
 
 
-def test_of_several_topics_each_caller_gets_at_most_its_count_of_each() -> None:
+def test_each_caller_gets_at_most_its_count_of_each_topic() -> None:
     async def story() -> None:
         host = Host(["t1", "t2", "t3", "u1", "u2"])
         found = await together(host.take({"t": 1, "u": 2}), host.take({"t": 2, "u": 1}))
@@ -71,7 +71,7 @@ def test_of_several_topics_each_caller_gets_at_most_its_count_of_each() -> None:
     run_story(story)
 
 
-def test_a_call_that_is_alone_asks_as_it_was_made() -> None:
+def test_single_dequeue_is_sent_unchanged() -> None:
     async def story() -> None:
         host = Host(["t1", "t2"])
         assert await host.take({"t": 5}, wait_ms=70, timeout_ms=900) == ["t1", "t2"]
@@ -81,7 +81,7 @@ def test_a_call_that_is_alone_asks_as_it_was_made() -> None:
     run_story(story)
 
 
-def test_who_got_nothing_asks_again_with_the_rest_of_its_time() -> None:
+def test_caller_without_items_dequeues_again_with_the_rest_of_its_time() -> None:
     async def story() -> None:
         host = Host(["t1"], ["t2"], [], after_s=0.1)
         found = await together(*(host.take({"t": 1}, wait_ms=1_000, timeout_ms=2_000) for _ in range(4)))
@@ -91,7 +91,7 @@ def test_who_got_nothing_asks_again_with_the_rest_of_its_time() -> None:
     run_story(story)
 
 
-def test_without_a_wait_nobody_is_told_that_there_is_nothing_before_a_host_says_so() -> None:
+def test_caller_without_a_wait_gets_nothing_only_after_an_empty_reply() -> None:
     async def story() -> None:
         host = Host(["t1"], ["t2"])  # as a host whose answers are small
         assert await together(*(host.take({"t": 1}) for _ in range(2))) == [["t1"], ["t2"]]
@@ -101,7 +101,7 @@ def test_without_a_wait_nobody_is_told_that_there_is_nothing_before_a_host_says_
     run_story(story)
 
 
-def test_no_call_is_longer_than_its_time() -> None:
+def test_no_call_exceeds_its_time() -> None:
     async def story() -> None:
         host = Host(*(["t1"] for _ in range(9)), after_s=0.4)
         found = await together(*(host.take({"t": 1}, wait_ms=500, timeout_ms=1_000) for _ in range(9)))
@@ -111,7 +111,7 @@ def test_no_call_is_longer_than_its_time() -> None:
     run_story(story)
 
 
-def test_a_refused_call_is_refused_for_all_and_one_that_others_may_have_spoilt_is_made_by_each() -> None:
+def test_refusal_reaches_all_callers_unless_others_may_have_caused_it() -> None:
     async def story() -> None:
         host = Host(UnknownOutcome("perhaps"))
         told = await together(*(host.take({"t": 1}) for _ in range(3)))
@@ -125,7 +125,7 @@ def test_a_refused_call_is_refused_for_all_and_one_that_others_may_have_spoilt_i
     run_story(story)
 
 
-def test_an_error_of_a_later_call_is_told_to_those_that_still_wait() -> None:
+def test_error_of_a_later_call_reaches_the_callers_that_still_wait() -> None:
     async def story() -> None:
         host = Host(["t1"], UnknownOutcome("perhaps"))
         told = await together(*(host.take({"t": 1}) for _ in range(3)))
@@ -137,7 +137,7 @@ def test_an_error_of_a_later_call_is_told_to_those_that_still_wait() -> None:
 
 
 @pytest.mark.parametrize("wants", [{}, {"t": 0}, {"t": -1}, {"t": 33}, {"t": 1.5}])
-def test_what_a_host_may_refuse_and_what_is_large_is_asked_for_alone(wants: Mapping[str, Any]) -> None:
+def test_large_or_malformed_dequeue_is_sent_alone(wants: Mapping[str, Any]) -> None:
     async def story() -> None:
         host = Host()
         await together(host.take(wants), host.take({"t": 1}), host.take(wants))
@@ -146,7 +146,7 @@ def test_what_a_host_may_refuse_and_what_is_large_is_asked_for_alone(wants: Mapp
     run_story(story)
 
 
-def test_a_bad_time_is_told_as_ever() -> None:
+def test_bad_time_is_refused_as_without_coalescing() -> None:
     async def story() -> None:
         host = Host(InvalidArgument("no time"), InvalidArgument("no time"), InvalidArgument("no time"))
         told = await together(*(host.take({"t": 1}, wait_ms=-5, timeout_ms=0) for _ in range(2)))
@@ -160,7 +160,7 @@ def test_a_bad_time_is_told_as_ever() -> None:
 
 
 @pytest.mark.parametrize("gone", [0, 1])
-def test_what_comes_for_a_caller_that_has_gone_is_another_s(gone: int) -> None:
+def test_item_for_a_cancelled_caller_is_given_to_another(gone: int) -> None:
     async def story() -> None:
         host = Host(["t1"], after_s=0.1)
         calls = [asyncio.ensure_future(host.take({"t": 1})) for _ in range(2)]
@@ -174,7 +174,7 @@ def test_what_comes_for_a_caller_that_has_gone_is_another_s(gone: int) -> None:
     run_story(story)
 
 
-def test_what_nobody_wants_any_more_is_released() -> None:
+def test_item_that_no_caller_wants_is_released() -> None:
     async def story() -> None:
         host = Host(["t1", "t2", "t3"], after_s=0.1)
         calls = [asyncio.ensure_future(host.take({"t": 1})) for _ in range(3)]
@@ -188,7 +188,7 @@ def test_what_nobody_wants_any_more_is_released() -> None:
     run_story(story)
 
 
-def test_when_all_have_gone_nobody_asks_again() -> None:
+def test_no_further_call_after_all_callers_are_cancelled() -> None:
     async def story() -> None:
         host = Host(["t1"], after_s=0.1)
         calls = [asyncio.ensure_future(host.take({"t": 1}, wait_ms=9_000, timeout_ms=10_000)) for _ in range(2)]
@@ -204,7 +204,7 @@ def test_when_all_have_gone_nobody_asks_again() -> None:
     run_story(story)
 
 
-def test_what_was_given_to_a_caller_in_the_moment_of_its_cancellation_is_released() -> None:
+def test_item_given_to_a_caller_while_it_is_cancelled_is_released() -> None:
     async def story() -> None:
         host = Host()
 
@@ -223,7 +223,7 @@ def test_what_was_given_to_a_caller_in_the_moment_of_its_cancellation_is_release
     run_story(story)
 
 
-def test_dealing_gives_nobody_more_than_it_wants_and_leaves_the_rest() -> None:
+def test_distribute_gives_no_caller_more_than_it_wants_and_returns_the_surplus() -> None:
     found = [Delivery(id_, topic=id_[0]) for id_ in ("t1", "u1", "t2", "t3", "x1", "u2")]
     shares, surplus = distribute(found, [{"t": 1}, {"u": 1}, {"t": 1, "u": 0}])
     assert [[each.id for each in share] for share in shares] == [["t1"], ["u1"], ["t2"]]

@@ -67,7 +67,7 @@ def freeze(monkeypatch: pytest.MonkeyPatch, client: Client, *frozen: int) -> Non
 
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("flush_s", FLUSHES_S)
-def test_a_dequeue_that_waits_gets_the_item_that_a_slow_host_leases(
+def test_waiting_dequeue_gets_an_item_of_a_slow_host(
     flush_s: float, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: RpcTierWorld) -> None:
@@ -85,7 +85,7 @@ def test_a_dequeue_that_waits_gets_the_item_that_a_slow_host_leases(
 
 
 @pytest.mark.parametrize("flush_s", FLUSHES_S)
-def test_an_item_that_comes_to_a_slow_host_reaches_a_dequeue_that_waits(
+def test_item_enqueued_at_a_slow_host_reaches_a_waiting_dequeue(
     flush_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: RpcTierWorld) -> None:
@@ -103,7 +103,7 @@ def test_an_item_that_comes_to_a_slow_host_reaches_a_dequeue_that_waits(
 @pytest.mark.parametrize("topics", [["t", "u"], ["*"]])
 @pytest.mark.parametrize("slow", [(0,), (0, 1)])
 @pytest.mark.parametrize("flush_s", FLUSHES_S)
-def test_a_consumer_of_a_cluster_handles_every_item_once_however_slow_the_flushes_are(
+def test_consumer_of_a_cluster_handles_every_item_once_with_slow_flushes(
     flush_s: float, slow: tuple[int, ...], topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: RpcTierWorld) -> None:
@@ -129,7 +129,7 @@ def test_a_consumer_of_a_cluster_handles_every_item_once_however_slow_the_flushe
     run_rpc_tier(story, shards=2)
 
 
-def test_an_item_that_a_slow_host_leased_for_a_call_that_has_ended_reaches_a_call_that_asks_for_more(
+def test_item_leased_late_for_an_ended_call_is_given_to_a_larger_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: RpcTierWorld) -> None:
@@ -148,7 +148,7 @@ def test_an_item_that_a_slow_host_leased_for_a_call_that_has_ended_reaches_a_cal
 
 
 @pytest.mark.parametrize("wants", [{"t": 1}, {"u": 1}, None])
-def test_an_item_that_a_slow_host_leased_for_a_call_that_has_ended_is_released_where_no_call_may_have_it(
+def test_item_leased_late_for_an_ended_call_is_released_if_no_call_accepts_it(
     wants: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: RpcTierWorld) -> None:
@@ -170,7 +170,7 @@ def test_an_item_that_a_slow_host_leased_for_a_call_that_has_ended_is_released_w
     run_rpc_tier(story, shards=2)
 
 
-def test_a_frozen_host_holds_no_dequeue_longer_than_it_waits_and_hides_no_item_of_another(
+def test_frozen_host_delays_no_dequeue_and_hides_no_item_of_another_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: RpcTierWorld) -> None:
@@ -191,7 +191,7 @@ def test_a_frozen_host_holds_no_dequeue_longer_than_it_waits_and_hides_no_item_o
     run_rpc_tier(story, shards=2)
 
 
-def test_a_dequeue_ends_by_its_deadline_where_all_hosts_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dequeue_ends_by_its_deadline_if_all_hosts_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: RpcTierWorld) -> None:
         await two_hosts(world)
         async with mapped(world) as client:
@@ -207,7 +207,7 @@ def test_a_dequeue_ends_by_its_deadline_where_all_hosts_are_frozen(monkeypatch: 
     run_rpc_tier(story, shards=2)
 
 
-def test_a_dequeue_that_is_cancelled_keeps_nothing_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_dequeue_releases_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
         async with mapped(world) as client:
@@ -231,7 +231,7 @@ def test_a_dequeue_that_is_cancelled_keeps_nothing_that_it_was_given(monkeypatch
     run_rpc_tier(story, shards=2)
 
 
-def test_a_host_that_answers_at_once_that_it_has_nothing_is_not_asked_all_the_time(
+def test_host_that_replies_empty_at_once_is_not_polled_without_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a host does that stops."""

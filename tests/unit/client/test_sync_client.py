@@ -63,7 +63,7 @@ def public(of: type) -> dict[str, Callable[..., object]]:
     return {name: value for name, value in vars(of).items() if not name.startswith("_") and callable(value)}
 
 
-def test_every_call_of_the_client_has_its_face_with_the_same_arguments_and_words() -> None:
+def test_every_call_of_the_client_is_here_with_the_same_arguments_and_docstring() -> None:
     calls = {name: call for name, call in public(Client).items() if inspect.iscoroutinefunction(call)}
     assert len(calls) > 10
     for name, call in calls.items():
@@ -74,7 +74,7 @@ def test_every_call_of_the_client_has_its_face_with_the_same_arguments_and_words
             assert face.__doc__ == call.__doc__
 
 
-def test_calls_return_what_the_client_s_do_and_raise_what_it_raises() -> None:
+def test_calls_return_and_raise_as_the_client_does() -> None:
     with a_host() as host, SyncClient(host.url, namespace="default", timeout_ms=5_000) as client:
         [id_] = [result.require() for result in client.enqueue([Item("t", b"x", priority=3)])]
         [delivery] = client.dequeue({"t": 1})
@@ -96,7 +96,7 @@ def test_many_threads_share_one_client_and_one_connection() -> None:
         assert len(host.server.connections) == 1
 
 
-def test_ctrl_c_ends_the_call_that_waits_and_leaves_the_client_usable() -> None:
+def test_ctrl_c_ends_the_waiting_call_and_the_client_stays_usable() -> None:
     with stuck() as (host, queue), SyncClient(host.url) as client:
 
         def press() -> None:
@@ -114,7 +114,7 @@ def test_ctrl_c_ends_the_call_that_waits_and_leaves_the_client_usable() -> None:
         assert link.in_flight_count == 0
 
 
-def test_closing_ends_the_calls_of_other_threads_as_a_loss_does() -> None:
+def test_close_ends_calls_of_other_threads_like_a_lost_connection() -> None:
     with stuck() as (host, queue), ThreadPoolExecutor(2) as threads:
         client = SyncClient(host.url, automatic_keys=False)
         writes = threads.submit(client.enqueue, [Item("t")])
@@ -128,7 +128,7 @@ def test_closing_ends_the_calls_of_other_threads_as_a_loss_does() -> None:
             client.topics()
 
 
-def test_a_client_that_nobody_holds_any_more_ends_its_thread() -> None:
+def test_garbage_collected_client_ends_its_thread() -> None:
     with a_host() as host:
         client = SyncClient(host.url)
         client.topics()
@@ -139,7 +139,7 @@ def test_a_client_that_nobody_holds_any_more_ends_its_thread() -> None:
         assert not thread.is_alive()
 
 
-def test_a_client_that_its_own_thread_collects_ends_it_too() -> None:
+def test_client_collected_by_its_own_thread_ends_it_too() -> None:
     with a_host() as host:
         client = SyncClient(host.url)
         client.topics()
@@ -154,7 +154,7 @@ def test_a_client_that_its_own_thread_collects_ends_it_too() -> None:
         assert not thread.is_alive()
 
 
-def test_a_call_inside_a_running_loop_says_what_to_use() -> None:
+def test_error_of_a_call_in_a_running_loop_names_the_async_client() -> None:
     async def main(client: SyncClient) -> None:
         with pytest.raises(RuntimeError, match="use the asynchronous class"):
             client.topics()
@@ -177,7 +177,7 @@ def in_a_child(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_after_a_fork_a_used_client_says_so_and_an_unused_one_works() -> None:
+def test_used_client_raises_after_a_fork_and_an_unused_one_works() -> None:
     with a_host() as host, SyncClient(host.url) as used, SyncClient(host.url) as unused:
         used.topics()
 
@@ -212,7 +212,7 @@ print("leaving", flush=True)
 """
 
 
-def test_the_interpreter_exits_with_calls_under_way() -> None:
+def test_interpreter_exits_with_calls_in_flight() -> None:
     with stuck() as (host, _):
         program = subprocess.run(
             [sys.executable, "-W", "error", "-c", EXITING, host.url],

@@ -39,7 +39,7 @@ def enqueued_items(*items: Item) -> Any:
     return read(ttypes.EnqueueRequest, body).items
 
 
-def test_an_item_is_written_with_all_that_it_has() -> None:
+def test_item_is_written_with_all_fields() -> None:
     item = Item("t", b"p", 5, b"m", 1, 2, 3, 4, True, 6, "k")
     assert enqueued_items(item) == [
         ttypes.NewItem(
@@ -50,7 +50,7 @@ def test_an_item_is_written_with_all_that_it_has() -> None:
     assert enqueued_items(Item("t")) == [ttypes.NewItem(topic="t", payload=b"", priority=0, metadata=b"")]
 
 
-def test_what_is_not_bytes_is_made_bytes_or_refused() -> None:
+def test_payload_that_is_not_bytes_is_converted_or_refused() -> None:
     data: Any
     for data in (bytearray(b"x"), memoryview(b"x")):
         [item] = enqueued_items(Item("t", data, metadata=data))
@@ -68,13 +68,13 @@ def test_what_is_not_bytes_is_made_bytes_or_refused() -> None:
         conversion.nacks([Nack("3-1", 2, metadata="text")])  # type: ignore[arg-type]
 
 
-def test_what_does_not_fit_the_contract_cannot_be_written() -> None:
+def test_request_that_does_not_match_the_contract_is_refused() -> None:
     for item in (Item("t", priority=1 << 31), Item("\ud800"), Item(5)):  # type: ignore[arg-type]
         with pytest.raises(Unencodable):
             ENQUEUE.encode(ttypes.EnqueueRequest("n", conversion.items([item])))
 
 
-def test_deliveries_are_read_as_they_are_and_a_missing_field_has_its_default() -> None:
+def test_missing_field_of_a_delivery_has_its_default() -> None:
     full = ttypes.Delivery("3-1", 7, "t", -5, b"p", b"m", 2, 900, 11, 4)
     reply = ttypes.DequeueReply([full, ttypes.Delivery(id="3-2", token=8, topic="u")])
     found = DEQUEUE.decode(written(Foqs.dequeue_result(reply))).success.items
@@ -85,7 +85,7 @@ def test_deliveries_are_read_as_they_are_and_a_missing_field_has_its_default() -
     assert len({*found, Delivery("3-2", 8, "u")}) == 2
 
 
-def test_results_of_enqueue_say_what_they_say() -> None:
+def test_results_of_enqueue_are_read() -> None:
     results = [
         ttypes.EnqueueResult(id="3-1"),
         ttypes.EnqueueResult(id="3-2", repeated=True),
@@ -109,13 +109,13 @@ OUTCOMES = st.one_of(
 
 
 @given(st.one_of(st.lists(OUTCOMES, max_size=5), st.integers(0, 700).map(lambda count: [ttypes.Outcome()] * count)))
-def test_a_reply_is_told_by_its_bytes_exactly_when_all_was_done(outcomes: list[Any]) -> None:
+def test_all_done_count_matches_exactly_the_replies_of_plain_successes(outcomes: list[Any]) -> None:
     body = written(Foqs.ack_result(ttypes.OutcomesReply(outcomes)))
     plain = all(outcome == ttypes.Outcome() for outcome in outcomes)
     assert all_done_count(body) == (len(outcomes) if plain else None)
 
 
-def test_another_reply_is_not_taken_for_one_that_says_all_was_done() -> None:
+def test_all_done_count_is_none_for_other_replies() -> None:
     done = written(Foqs.ack_result(ttypes.OutcomesReply([ttypes.Outcome()] * 3)))
     failed = written(Foqs.ack_result(failed=ttypes.CallFailed(ttypes.Error(code=1))))
     for body in (
@@ -132,7 +132,7 @@ def test_another_reply_is_not_taken_for_one_that_says_all_was_done() -> None:
 
 
 @pytest.mark.parametrize("size", range(12))
-def test_a_reply_that_is_cut_is_not_read(size: int) -> None:
+def test_truncated_reply_is_unreadable(size: int) -> None:
     body = written(Foqs.dequeue_result(ttypes.DequeueReply([])))
     assert len(body) > size
     with pytest.raises(Unreadable):
@@ -140,12 +140,12 @@ def test_a_reply_that_is_cut_is_not_read(size: int) -> None:
 
 
 @pytest.mark.parametrize("count", [b"\0\0\1\0", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff"])
-def test_no_memory_is_made_for_more_elements_than_a_reply_has_bytes(count: bytes) -> None:
+def test_decoder_allocates_no_more_elements_than_the_reply_has_bytes(count: bytes) -> None:
     with pytest.raises(Unreadable, match=r"limit|negative"):
         DEQUEUE.decode(b"\x0c\0\0\x0f\0\1\x0c" + count + b"\0\0")
 
 
-def test_fields_of_a_later_contract_are_passed_over() -> None:
+def test_fields_of_a_later_contract_are_skipped() -> None:
     body = written(Foqs.dequeue_result(ttypes.DequeueReply([ttypes.Delivery("3-1", 7, "t")])))
     later = b"\x0b\0\x63\0\0\0\3new"
     assert body.endswith(b"t\0\0\0")

@@ -50,7 +50,7 @@ async def worked(
     return await running
 
 
-def test_a_return_acks_and_what_is_raised_says_what_becomes_of_the_item() -> None:
+def test_return_acks_the_item_and_each_exception_has_its_outcome() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         seen: list[tuple[bytes, int, bytes]] = []
 
@@ -78,7 +78,7 @@ def test_a_return_acks_and_what_is_raised_says_what_becomes_of_the_item() -> Non
     play(story)
 
 
-def test_metadata_of_the_producer_is_not_replaced_by_a_reason_but_an_earlier_reason_is() -> None:
+def test_failure_reason_replaces_an_earlier_reason_but_not_the_producers_metadata() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         seen: list[bytes] = []
 
@@ -98,7 +98,7 @@ def test_metadata_of_the_producer_is_not_replaced_by_a_reason_but_an_earlier_rea
     play(story)
 
 
-def test_a_namespace_without_metadata_gets_its_nacks_without_reasons() -> None:
+def test_namespace_that_forbids_metadata_gets_nacks_without_reasons() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         seen: list[int] = []
 
@@ -114,7 +114,7 @@ def test_a_namespace_without_metadata_gets_its_nacks_without_reasons() -> None:
     play(story, {"namespace.metadata_bytes_max": 0})
 
 
-def test_topics_are_found_by_pattern_also_those_that_come_later() -> None:
+def test_pattern_finds_existing_and_later_topics() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         seen: list[str] = []
 
@@ -134,7 +134,7 @@ def test_topics_are_found_by_pattern_also_those_that_come_later() -> None:
     play(story)
 
 
-def test_who_waits_gets_an_item_of_a_known_topic_at_once() -> None:
+def test_waiting_consumer_gets_an_item_of_a_known_topic_at_once() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         loop = asyncio.get_running_loop()
         seen: list[float] = []
@@ -155,7 +155,7 @@ def test_who_waits_gets_an_item_of_a_known_topic_at_once() -> None:
     play(story)
 
 
-def test_a_lease_is_renewed_while_its_handler_runs_and_while_it_waits_for_one() -> None:
+def test_lease_is_renewed_while_the_item_waits_and_while_its_handler_runs() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         seen: list[int] = []
 
@@ -172,7 +172,7 @@ def test_a_lease_is_renewed_while_its_handler_runs_and_while_it_waits_for_one() 
     play(story)
 
 
-def test_a_job_may_ask_for_a_longer_lease() -> None:
+def test_job_can_ask_for_a_longer_lease() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         lengths: list[int | None] = []
         extend = client.extend
@@ -197,7 +197,7 @@ def test_a_job_may_ask_for_a_longer_lease() -> None:
     play(story)
 
 
-def test_an_extension_that_is_lost_during_a_renewal_loses_the_item_when_its_true_lease_ends() -> None:
+def test_extension_that_is_lost_during_a_renewal_loses_the_item_when_its_real_lease_ends() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         loop = asyncio.get_running_loop()
         extend = client.extend
@@ -240,7 +240,7 @@ def test_an_extension_that_is_lost_during_a_renewal_loses_the_item_when_its_true
 
 
 @pytest.mark.parametrize("cancel", [True, False])
-def test_a_lease_that_cannot_be_renewed_is_told_to_the_handler_and_its_result_does_not_count(cancel: bool) -> None:
+def test_handler_sees_that_its_lease_was_lost_and_its_result_does_not_count(cancel: bool) -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         extend, ack = client.extend, client.ack
         acks: list[int] = []
@@ -274,7 +274,7 @@ def test_a_lease_that_cannot_be_renewed_is_told_to_the_handler_and_its_result_do
     play(story)
 
 
-def test_a_lease_that_a_host_says_is_somebody_elses_is_lost_at_once() -> None:
+def test_lease_that_a_host_calls_stale_is_lost_at_once() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         async def stale(leases: Sequence[Any], **options: Any) -> list[Outcome]:
             return [Outcome(StaleLease("leased again"))] * len(leases)
@@ -298,7 +298,7 @@ def test_a_lease_that_a_host_says_is_somebody_elses_is_lost_at_once() -> None:
     play(story)
 
 
-def test_a_stop_gives_back_what_was_not_begun_and_waits_for_what_was() -> None:
+def test_stop_releases_waiting_items_and_waits_for_running_handlers() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         begun: list[bytes] = []
 
@@ -317,7 +317,7 @@ def test_a_stop_gives_back_what_was_not_begun_and_waits_for_what_was() -> None:
     play(story)
 
 
-def test_a_handler_that_does_not_end_in_time_is_cancelled_and_its_item_released() -> None:
+def test_handler_that_exceeds_the_stop_timeout_is_cancelled_and_its_item_released() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         loop = asyncio.get_running_loop()
         told: list[bool] = []
@@ -343,7 +343,7 @@ def test_a_handler_that_does_not_end_in_time_is_cancelled_and_its_item_released(
     play(story)
 
 
-def test_what_a_call_under_way_brings_after_a_stop_is_given_back() -> None:
+def test_items_of_a_dequeue_in_flight_are_released_after_a_stop() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         async def handle(job: Job) -> None:
             raise AssertionError("nothing may be begun")
@@ -360,7 +360,7 @@ def test_what_a_call_under_way_brings_after_a_stop_is_given_back() -> None:
     play(story)
 
 
-def test_an_abort_ends_at_once() -> None:
+def test_abort_ends_at_once() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         loop = asyncio.get_running_loop()
 
@@ -383,7 +383,7 @@ def test_an_abort_ends_at_once() -> None:
     play(story)
 
 
-def test_failures_of_calls_end_nothing_and_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_calls_are_retried_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         failing = True
         seen: list[str] = []
@@ -421,7 +421,7 @@ def test_failures_of_calls_end_nothing_and_are_told_once(caplog: pytest.LogCaptu
     ]
 
 
-def test_an_ack_that_may_not_have_been_written_is_told_again() -> None:
+def test_ack_with_an_unknown_outcome_is_retried() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         ack, tries = client.ack, 0
 
@@ -450,7 +450,7 @@ def test_an_ack_that_may_not_have_been_written_is_told_again() -> None:
     play(story)
 
 
-def test_never_more_are_in_hand_than_the_bound_and_handlers_never_more_than_wanted() -> None:
+def test_items_in_flight_and_running_handlers_stay_within_their_limits() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         dequeue = client.dequeue
         running = most = held_most = done = 0
@@ -482,7 +482,7 @@ def test_never_more_are_in_hand_than_the_bound_and_handlers_never_more_than_want
     play(story)
 
 
-def test_a_host_that_brings_more_than_was_asked_for_gets_the_rest_back() -> None:
+def test_surplus_items_of_a_host_are_released() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         dequeue = client.dequeue
 
@@ -504,7 +504,7 @@ def test_a_host_that_brings_more_than_was_asked_for_gets_the_rest_back() -> None
     play(story)
 
 
-def test_a_host_that_allows_less_in_a_call_is_asked_for_less() -> None:
+def test_calls_shrink_to_the_limit_of_the_host() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         done = 0
 
@@ -521,7 +521,7 @@ def test_a_host_that_allows_less_in_a_call_is_asked_for_less() -> None:
 
 
 @pytest.mark.parametrize("call", ["dequeue", "ack", "nack", "release", "extend"])
-def test_what_fails_within_the_consumer_ends_it(call: str) -> None:
+def test_internal_error_ends_the_consumer(call: str) -> None:
     """Every call to the hosts; an item of which they cannot be told would be in hand for ever."""
 
     async def story(fake: FakeHost, client: Client) -> None:
@@ -546,7 +546,7 @@ def test_what_fails_within_the_consumer_ends_it(call: str) -> None:
     play(story)
 
 
-def test_plain_functions_run_in_threads_as_many_as_wanted() -> None:
+def test_plain_functions_run_in_as_many_threads_as_the_concurrency() -> None:
     async def main() -> None:
         async with FakeHost() as fake:
             client = fake.client()
@@ -571,7 +571,7 @@ def test_plain_functions_run_in_threads_as_many_as_wanted() -> None:
     run(main())
 
 
-def test_a_thread_that_does_not_end_keeps_no_stop_from_ending() -> None:
+def test_stop_does_not_wait_for_a_thread_that_does_not_end() -> None:
     async def main() -> None:
         async with FakeHost() as fake:
             client = fake.client()
@@ -596,7 +596,7 @@ def test_a_thread_that_does_not_end_keeps_no_stop_from_ending() -> None:
     run(main())
 
 
-def test_a_coroutine_nobody_awaits_is_a_failure_that_says_so() -> None:
+def test_plain_function_that_returns_a_coroutine_fails_with_a_clear_reason() -> None:
     async def main() -> None:
         async with FakeHost({"namespace.backoff_ms_min": 60_000}) as fake:
             client = fake.client()
@@ -627,14 +627,14 @@ def test_a_coroutine_nobody_awaits_is_a_failure_that_says_so() -> None:
         (["a"], {"processes": 2}, "processes"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(topics: Any, options: dict[str, Any], field: str) -> None:
+def test_wrong_argument_is_refused_by_name(topics: Any, options: dict[str, Any], field: str) -> None:
     async def handle(job: Job) -> None: ...
 
     with pytest.raises(InvalidArgument, match=field):
         Consumer(Client("foqs://127.0.0.1:1"), handle, topics, **options)
 
 
-def test_a_nack_carries_what_the_exception_said() -> None:
+def test_nack_has_the_values_of_the_exception() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         nack = client.nack
         sent: list[Any] = []
@@ -657,7 +657,7 @@ def test_a_nack_carries_what_the_exception_said() -> None:
 
 
 @pytest.mark.parametrize("flush_s", [0.02, 0.9, 1.8, 4.0, 12.0])
-def test_every_item_is_done_however_slow_the_flushes_of_the_host_are(
+def test_every_item_is_done_even_if_the_flushes_of_the_host_are_slow(
     flush_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flush = MemoryStore.flush

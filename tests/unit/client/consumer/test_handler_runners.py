@@ -48,7 +48,7 @@ async def ended(runner: HandlerRunner, works: list[Job]) -> dict[str, BaseExcept
     return await ends.all()
 
 
-def test_handlers_that_end_at_once_share_a_task() -> None:
+def test_handlers_that_never_wait_share_a_task() -> None:
     async def main() -> None:
         tasks: set[asyncio.Task[Any] | None] = set()
 
@@ -61,7 +61,7 @@ def test_handlers_that_end_at_once_share_a_task() -> None:
     run(main())
 
 
-def test_handlers_that_wait_do_so_together() -> None:
+def test_handlers_that_wait_run_concurrently() -> None:
     async def main() -> None:
         begun: list[Job] = []
         all_begun = asyncio.Event()
@@ -78,7 +78,7 @@ def test_handlers_that_wait_do_so_together() -> None:
     run(main())
 
 
-def test_a_handler_sees_no_context_variable_of_another() -> None:
+def test_handler_sees_no_context_variable_of_another() -> None:
     async def main() -> None:
         variable = ContextVar("variable", default="none")
         seen: list[str] = []
@@ -106,7 +106,7 @@ def test_a_handler_sees_no_context_variable_of_another() -> None:
     run(main())
 
 
-def test_what_a_handler_raises_is_its_own() -> None:
+def test_exception_of_a_handler_ends_only_its_own_job() -> None:
     async def main() -> None:
         async def handle(job: Job) -> None:
             if job.id == "1":
@@ -140,7 +140,7 @@ def interrupted(handle: Callable[[Job], Coroutine[Any, Any, None]]) -> dict[str,
     return run(main())
 
 
-def test_an_interrupted_handler_is_cancelled_and_no_other() -> None:
+def test_interrupt_cancels_only_its_own_handler() -> None:
     begun: list[str] = []
 
     async def handle(job: Job) -> None:
@@ -153,7 +153,7 @@ def test_an_interrupted_handler_is_cancelled_and_no_other() -> None:
     assert [type(errors[name]) for name in "012"] == [asyncio.CancelledError, asyncio.CancelledError, type(None)]
 
 
-def test_a_handler_that_withstands_its_cancellation_hands_it_to_no_other() -> None:
+def test_handler_that_ignores_its_cancellation_does_not_pass_it_to_another() -> None:
     cancellations: list[int] = []
 
     async def handle(job: Job) -> None:
@@ -171,7 +171,7 @@ def test_a_handler_that_withstands_its_cancellation_hands_it_to_no_other() -> No
     assert cancellations == [0, 0]
 
 
-def test_threads_tell_of_every_job_once() -> None:
+def test_threads_report_every_job_once() -> None:
     async def main() -> None:
         def handle(job: Job) -> None:
             if int(job.id) % 7 == 0:

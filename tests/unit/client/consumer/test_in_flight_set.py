@@ -134,7 +134,7 @@ HandMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60
 test_every_item_ends_once_and_nothing_is_beyond_its_bound = HandMachine.TestCase
 
 
-def test_leases_of_one_reply_are_renewed_together_when_half_of_them_is_over() -> None:
+def test_leases_of_one_reply_are_renewed_together_when_half_of_their_time_has_passed() -> None:
     hand = filled(6)
     assert hand.next_timer_s == pytest.approx(5.0, abs=ROUNDING_S)
     assert hand.pop_due(4.9) == ([], [])
@@ -144,7 +144,7 @@ def test_leases_of_one_reply_are_renewed_together_when_half_of_them_is_over() ->
     assert hand.next_timer_s == pytest.approx(10.0, abs=ROUNDING_S)
 
 
-def test_what_is_told_is_renewed_no_more_and_kept_by_nobody() -> None:
+def test_settled_item_is_not_renewed_and_is_forgotten() -> None:
     hand = filled(2)
     first = begun(hand)
     hand.finish(first, DONE)
@@ -157,7 +157,7 @@ def test_what_is_told_is_renewed_no_more_and_kept_by_nobody() -> None:
     assert not any(entry[3].items for entry in hand._timers)
 
 
-def test_a_renewal_gives_the_length_that_it_asked_for_not_the_one_wished_for_since() -> None:
+def test_renewal_sets_the_duration_it_asked_for_and_not_a_later_one() -> None:
     hand = filled(1)
     held = begun(hand)
     held.lease_ms = 120_000
@@ -167,14 +167,14 @@ def test_a_renewal_gives_the_length_that_it_asked_for_not_the_one_wished_for_sin
     assert held.lease_end_s == 126.0 - ROUNDING_S
 
 
-def test_a_renewal_that_fails_is_tried_again_before_the_lease_ends() -> None:
+def test_failed_renewal_is_retried_before_the_lease_ends() -> None:
     hand = filled(1)
     renew, _ = hand.pop_due(5.0)
     hand.on_renewal_failed(renew, 6.0)
     assert hand.next_timer_s == pytest.approx(8.0, abs=ROUNDING_S)
 
 
-def test_a_lease_that_ends_loses_its_item_though_a_renewal_is_under_way() -> None:
+def test_item_is_lost_when_its_lease_ends_during_a_renewal() -> None:
     hand = filled(3, concurrency=1)
     running = begun(hand)
     assert running.job is not None
@@ -188,7 +188,7 @@ def test_a_lease_that_ends_loses_its_item_though_a_renewal_is_under_way() -> Non
     assert hand.start_next() is None
 
 
-def test_leases_of_very_different_lengths_are_looked_at_apart() -> None:
+def test_leases_of_very_different_durations_have_separate_timers() -> None:
     hand = InFlightSet(20, 2)
     hand.reserve(2)
     short, long = deliveries(1, 1_000)[0], deliveries(1, 3_600_000, first=9)[0]
@@ -197,7 +197,7 @@ def test_leases_of_very_different_lengths_are_looked_at_apart() -> None:
     assert [held.delivery for held in renew] == [short]
 
 
-def test_a_call_is_worth_it_when_a_quarter_is_free_or_a_handler_idles() -> None:
+def test_dequeue_is_worthwhile_when_a_quarter_is_free_or_a_handler_is_idle() -> None:
     hand = filled(16, concurrency=4)
     assert not hand.should_dequeue()
     for _ in range(4):

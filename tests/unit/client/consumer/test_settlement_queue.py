@@ -16,7 +16,7 @@ def unexpected(error: Exception) -> None:
     raise AssertionError(error)
 
 
-def test_what_ends_while_a_batch_is_under_way_goes_together_with_the_next() -> None:
+def test_entries_that_arrive_during_a_call_form_the_next_batch() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         batches: list[list[int]] = []
@@ -45,7 +45,7 @@ def test_what_ends_while_a_batch_is_under_way_goes_together_with_the_next() -> N
     run_virtual(main)
 
 
-def test_what_is_to_be_told_again_is_told_first_after_a_pause() -> None:
+def test_retried_entries_are_sent_first_after_a_pause() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         batches: list[list[int]] = []
@@ -66,7 +66,7 @@ def test_what_is_to_be_told_again_is_told_first_after_a_pause() -> None:
     run_virtual(main)
 
 
-def test_an_error_that_is_no_answer_costs_its_own_call_and_none_behind_it() -> None:
+def test_internal_error_drops_only_the_entries_of_its_call() -> None:
     async def main() -> None:
         told: list[int] = []
         errors: list[Exception] = []
@@ -90,7 +90,7 @@ def test_an_error_that_is_no_answer_costs_its_own_call_and_none_behind_it() -> N
     run_virtual(main)
 
 
-def test_a_host_that_does_not_answer_holds_up_nothing_that_the_others_are_told() -> None:
+def test_host_that_does_not_reply_delays_no_other_host() -> None:
     async def main() -> None:
         batches: list[list[str]] = []
 

@@ -104,7 +104,7 @@ def firsts(hosts: Hosts) -> None:
     run_virtual(main, until_s=600.0)
 
 
-def test_of_10000_topics_each_is_asked_for_once_before_any_is_asked_again() -> None:
+def test_each_of_10000_topics_is_requested_before_any_is_requested_again() -> None:
     names = [f"t{n:05}" for n in range(9_999)]
     hosts = Hosts({**dict.fromkeys(names, 1), "big": 90_000})
     firsts(hosts)
@@ -119,14 +119,14 @@ def test_of_10000_topics_each_is_asked_for_once_before_any_is_asked_again() -> N
     assert hosts.delivered["big"] <= 0.26 * hosts.delivered.total()
 
 
-def test_calls_for_many_topics_are_made_beside_each_other_and_stay_within_what_may_be_in_flight() -> None:
+def test_parallel_calls_for_many_topics_stay_within_the_in_flight_limit() -> None:
     hosts = Hosts({f"t{n:05}": 1 for n in range(3_000)})
     firsts(hosts)
     assert hosts.at_once_max == 4
     assert hosts.held_max <= IN_FLIGHT
 
 
-def test_a_topic_that_has_little_is_asked_by_one_call_at_a_time() -> None:
+def test_topic_with_few_items_is_requested_by_one_call_at_a_time() -> None:
     hosts = Hosts({f"t{n:05}": 1 for n in range(30)})
     firsts(hosts)
     assert hosts.at_once_max == 1

@@ -58,7 +58,7 @@ def test_no_topic_starves(topics: list[tuple[int, int, int]], items: int) -> Non
         assert set().union(*part) == set(weights)
 
 
-def test_shares_are_by_weight() -> None:
+def test_topics_get_shares_by_their_weights() -> None:
     turns = TopicScheduler(TopicSelection(["*"], {"heavy": 2, "h*": 9}))
     turns.on_topics_listed([row("heavy", 9), row("light", 9, age_ms=60_000)], 100.0)
     total = sum(rounds(turns, Counter(heavy=10**6, light=10**6), 24, 100), Counter())
@@ -66,7 +66,7 @@ def test_shares_are_by_weight() -> None:
     assert abs(total["heavy"] - 1_600) <= 48
 
 
-def test_who_comes_late_has_no_more_than_its_share_of_what_comes_then() -> None:
+def test_late_topic_gets_only_its_share_of_later_calls() -> None:
     turns = TopicScheduler(TopicSelection(["*"]))
     turns.on_topics_listed([row("early", 9)], 0.0)
     backlog = Counter(early=10**6, late=10**6)
@@ -76,7 +76,7 @@ def test_who_comes_late_has_no_more_than_its_share_of_what_comes_then() -> None:
     assert abs(total["early"] - total["late"]) <= 48
 
 
-def test_a_round_through_more_topics_than_a_call_names_takes_few_of_each() -> None:
+def test_round_through_more_topics_than_a_call_names_requests_few_items_of_each() -> None:
     turns = TopicScheduler(TopicSelection(["*"]))
     names = {f"t{n}" for n in range(490)}
     turns.on_topics_listed([row(name, 99) for name in sorted(names)], 0.0)
@@ -84,7 +84,7 @@ def test_a_round_through_more_topics_than_a_call_names_takes_few_of_each() -> No
     assert total.keys() == names
 
 
-def test_the_best_priority_comes_first_and_has_a_quarter_though_many_others_wait() -> None:
+def test_topic_with_the_best_priority_is_first_and_gets_a_quarter() -> None:
     turns = TopicScheduler(TopicSelection(["*"]))
     turns.on_topics_listed([row(f"t{n}", 9) for n in range(500)] + [row("urgent", 9, priority=-5)], 0.0)
     backlog = Counter({f"t{n}": 10**6 for n in range(500)}) + Counter(urgent=10**6)
@@ -97,7 +97,7 @@ def test_the_best_priority_comes_first_and_has_a_quarter_though_many_others_wait
         turns.on_topics_listed([row("urgent", 9, priority=-5)], 0.0)
 
 
-def test_among_equals_the_oldest_comes_first() -> None:
+def test_oldest_topic_is_first_among_equal_priorities() -> None:
     turns = TopicScheduler(TopicSelection(["*"]))
     turns.on_topics_listed(
         [row("young", 9, age_ms=10), row("old", 9, age_ms=9_000), row("middle", 9, age_ms=500)], 100.0
@@ -105,7 +105,7 @@ def test_among_equals_the_oldest_comes_first() -> None:
     assert next(iter(turns.fetch_wants(8))) == "old"
 
 
-def test_calls_under_way_ask_for_different_topics_and_what_comes_to_nothing_keeps_its_turns() -> None:
+def test_parallel_calls_name_different_topics_and_a_failed_call_gives_turns_back() -> None:
     turns = TopicScheduler(TopicSelection(["*"]))
     names = {f"t{n:03}" for n in range(297)}
     turns.on_topics_listed([row(name, 9) for name in sorted(names)] + [row("urgent", 9, priority=-5)], 0.0)
@@ -116,13 +116,13 @@ def test_calls_under_way_ask_for_different_topics_and_what_comes_to_nothing_keep
     assert turns.fetch_wants(400).keys() == calls[1].keys()
 
 
-def test_one_topic_alone_is_asked_by_several_calls() -> None:
+def test_single_topic_is_requested_by_several_calls() -> None:
     turns = TopicScheduler(TopicSelection(["*"]))
     turns.on_topics_listed([row("only", 99)], 0.0)
     assert turns.fetch_wants(10).keys() == turns.fetch_wants(10).keys() == {"only"}
 
 
-def test_the_urgent_have_a_quarter_also_of_calls_that_ask_for_less_than_they_may() -> None:
+def test_most_urgent_topic_gets_a_quarter_of_small_calls_too() -> None:
     turns = TopicScheduler(TopicSelection(["*"]))
     turns.on_topics_listed([row(f"t{n}", 9) for n in range(500)] + [row("urgent", 9, priority=-5)], 0.0)
     wants = turns.fetch_wants(1_000)
@@ -130,7 +130,7 @@ def test_the_urgent_have_a_quarter_also_of_calls_that_ask_for_less_than_they_may
     assert sum(wants.values()) == 132
 
 
-def test_a_topic_that_brings_nothing_is_asked_no_more_until_it_is_listed_again() -> None:
+def test_empty_topic_is_not_requested_until_it_is_listed_again() -> None:
     turns = TopicScheduler(TopicSelection(["*"]))
     turns.on_topics_listed([row("a"), row("b")], 0.0)
     turns.on_deliveries(turns.fetch_wants(4), [], 4, 0.0)
@@ -141,7 +141,7 @@ def test_a_topic_that_brings_nothing_is_asked_no_more_until_it_is_listed_again()
     assert list(turns.fetch_wants(4)) == ["a"]
 
 
-def test_a_topic_is_quiet_only_after_some_calls_that_brought_others() -> None:
+def test_topic_becomes_quiet_only_after_several_misses() -> None:
     turns = TopicScheduler(TopicSelection(["*"]))
     turns.on_topics_listed([row("full", 99), row("empty")], 0.0)
     backlog = Counter(full=10**6)
@@ -152,7 +152,7 @@ def test_a_topic_is_quiet_only_after_some_calls_that_brought_others() -> None:
     assert turns.hot_count == 1
 
 
-def test_what_a_full_call_did_not_come_to_keeps_its_turn() -> None:
+def test_topics_that_a_full_call_did_not_reach_keep_their_turns() -> None:
     turns = TopicScheduler(TopicSelection(["*"]))
     turns.on_topics_listed([row(f"t{n}", 9) for n in range(10)], 0.0)
     backlog = Counter({f"t{n}": 100 for n in range(10)})
@@ -161,7 +161,7 @@ def test_what_a_full_call_did_not_come_to_keeps_its_turn() -> None:
     assert turns.hot_count == 10
 
 
-def test_named_topics_are_asked_though_nobody_lists_them_and_another_has_much() -> None:
+def test_named_topics_are_requested_without_a_listing_even_if_another_topic_is_large() -> None:
     turns = TopicScheduler(TopicSelection(["busy", "rare"]))
     backlog = Counter(busy=10**6)
     assert turns.fetch_wants(8) == {}
@@ -173,7 +173,7 @@ def test_named_topics_are_asked_though_nobody_lists_them_and_another_has_much() 
     assert sum(brought, Counter())["rare"] == 3
 
 
-def test_many_named_topics_take_turns_in_waiting() -> None:
+def test_many_named_topics_take_turns_in_long_polls() -> None:
     names = [f"t{n}" for n in range(250)]
     turns = TopicScheduler(TopicSelection(names))
     assert not turns.can_poll_all
@@ -183,13 +183,13 @@ def test_many_named_topics_take_turns_in_waiting() -> None:
     assert asked == set(names)
 
 
-def test_paused_and_empty_topics_and_those_that_are_not_covered_are_left_alone() -> None:
+def test_paused_empty_and_unselected_topics_are_ignored() -> None:
     turns = TopicScheduler(TopicSelection(["mail.*", "sms"]))
     turns.on_topics_listed([row("mail.a", paused=True), row("mail.b", 0), row("other"), row("sms.x")], 0.0)
     assert turns.hot_count == 0
 
 
-def test_what_is_known_of_quiet_topics_is_bounded() -> None:
+def test_memory_of_quiet_topics_is_bounded() -> None:
     turns = TopicScheduler(TopicSelection(["*"]))
     for n in range(20 * QUIET_LISTED_MAX):
         turns.on_topics_listed([row(f"t{n}")], 0.0)
@@ -198,7 +198,7 @@ def test_what_is_known_of_quiet_topics_is_bounded() -> None:
     assert len(turns._turns) + len(turns._urgent) <= 200
 
 
-def test_patterns_weights_and_prefixes() -> None:
+def test_selection_has_patterns_weights_and_prefixes() -> None:
     selection = TopicSelection(["mail.*", "mail.eu.*", "sms", "x[12]"], {"mail.vip": 5, "mail.*": 2})
     assert selection.prefixes == ("mail.", "x")
     assert selection.exact_topics == ("sms",)
@@ -210,7 +210,7 @@ def test_patterns_weights_and_prefixes() -> None:
     assert TopicSelection(["a", "b"], excluded=["a"]).exact_topics == ("b",)
 
 
-def test_a_prefix_is_taken_literally() -> None:
+def test_prefix_is_literal() -> None:
     selection = TopicSelection([prefix_pattern("a[1]*?")])
     assert selection.covers("a[1]*?b")
     assert not selection.covers("a1xyb")

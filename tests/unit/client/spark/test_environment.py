@@ -21,12 +21,12 @@ def python(folder: Path, text: str) -> str:
     return str(program)
 
 
-def test_this_python_has_all_of_it() -> None:
+def test_this_python_has_all_packages() -> None:
     assert environment.missing_packages() == []
     assert environment.problem({"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": SOURCES}) is None
 
 
-def test_a_python_that_lacks_packages_is_named_with_them_and_the_remedy(tmp_path: Path) -> None:
+def test_problem_names_the_python_its_missing_packages_and_the_remedy(tmp_path: Path) -> None:
     other = python(tmp_path, "echo pyspark_foqs pyarrow")
     said = environment.problem({"PYSPARK_PYTHON": other})
     assert said is not None
@@ -36,16 +36,14 @@ def test_a_python_that_lacks_packages_is_named_with_them_and_the_remedy(tmp_path
     assert "set PYSPARK_PYTHON" in said
 
 
-def test_without_the_setting_it_is_the_first_python3_of_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_is_the_first_python3_of_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python(tmp_path, "echo pyarrow")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     assert "run on python3 (PYSPARK_PYTHON is not set), which has no pyarrow" in str(environment.problem(os.environ))
 
 
-def test_a_python_that_is_not_there_is_named_with_one_that_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_problem_names_a_missing_python_and_one_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
     said = environment.problem({"PYSPARK_PYTHON": "/nowhere/python3"})
     assert said is not None
     assert said.startswith("/nowhere/python3 cannot be run: set PYSPARK_PYTHON to")

@@ -10,7 +10,7 @@ from foqs_client.spark.options import NUMBER_OPTIONS, OPTION_NAMES, SinkOptions
 URL = "foqs://one:1,two"
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_missing_options_have_their_defaults() -> None:
     options = SinkOptions.parse({"url": URL})
     assert (options.url, options.token, options.defaults) == (URL, None, {})
     assert {name: getattr(options, name) for name in NUMBER_OPTIONS} == {
@@ -18,12 +18,12 @@ def test_what_is_not_given_has_its_default() -> None:
     }
 
 
-def test_each_write_is_a_run_of_its_own_unless_it_is_named() -> None:
+def test_each_unnamed_write_is_a_run_of_its_own() -> None:
     assert SinkOptions.parse({"url": URL}).run != SinkOptions.parse({"url": URL}).run
     assert SinkOptions.parse({"url": URL, "run": "monday"}).run == "monday"
 
 
-def test_an_option_named_as_a_column_is_read_as_its_values_are() -> None:
+def test_option_with_the_name_of_a_column_is_parsed_like_its_values() -> None:
     given = {
         "topic": "mail",
         "payload": "ä",
@@ -68,13 +68,13 @@ def test_an_option_named_as_a_column_is_read_as_its_values_are() -> None:
         ({"deliver_after": "soon"}, "deliver_after is 'soon'; it must be milliseconds"),
     ],
 )
-def test_a_bad_option_is_refused_by_name_with_what_is_right(given: dict[str, str | None], said: str) -> None:
+def test_bad_option_is_refused_with_its_name_and_a_remedy(given: dict[str, str | None], said: str) -> None:
     options = {name: value for name, value in {"url": URL, **given}.items() if value is not None}
     with pytest.raises(SinkError, match=said):
         SinkOptions.parse(options)
 
 
-def test_options_arrive_in_lower_case_and_are_known_so() -> None:
+def test_option_names_are_in_lower_case() -> None:
     assert all(name == name.lower() for name in OPTION_NAMES)
 
 
@@ -82,7 +82,7 @@ def test_the_token_is_not_shown() -> None:
     assert "hidden" not in repr(SinkOptions.parse({"url": URL, "token": "hidden"}))
 
 
-def test_a_frame_of_known_columns_passes() -> None:
+def test_frame_of_known_columns_passes() -> None:
     check_schema([("topic", "string"), ("payload", "binary"), ("deliver_after", "timestamp"), ("ttl", "long")], False)
     check_schema([("payload", "string"), ("priority", "short"), ("deliver_after", "long")], True)
 
@@ -99,6 +99,6 @@ def test_a_frame_of_known_columns_passes() -> None:
         ([("payload", "string")], "add a column topic, or .option"),
     ],
 )
-def test_another_frame_is_refused_by_column_with_what_is_right(schema: list[tuple[str, str]], said: str) -> None:
+def test_bad_frame_is_refused_with_the_column_and_a_remedy(schema: list[tuple[str, str]], said: str) -> None:
     with pytest.raises(SinkError, match=said):
         check_schema(schema, False)

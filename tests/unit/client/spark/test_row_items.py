@@ -54,20 +54,20 @@ def test_each_column_becomes_its_field() -> None:
     }
 
 
-def test_an_option_is_the_value_of_rows_that_have_none() -> None:
+def test_option_is_the_value_of_rows_that_have_none() -> None:
     options = SinkOptions.parse({"url": "foqs://one", "topic": "other", "priority": "3", "namespace": "orders"})
     [items] = made({"topic": ["mail", None], "payload": [None, b"x"]}, defaults=options.defaults).values()
     assert [(item.topic, item.payload, item.priority) for item in items] == [("mail", b"", 3), ("other", b"x", 3)]
 
 
-def test_a_row_without_a_key_gets_one_and_others_keep_theirs() -> None:
+def test_only_rows_without_a_key_get_one() -> None:
     [items] = made({"topic": ["a", "a"], "idempotency_key": [None, "mine"]}).values()
     assert [item.idempotency_key for item in items][1] == "mine"
     assert items[0].idempotency_key is not None
     assert items[0].idempotency_key.startswith("~")
 
 
-def test_items_of_one_lane_have_slots_that_are_equal_modulo_the_lanes() -> None:
+def test_items_of_a_group_have_slots_that_are_equal_modulo_the_slot_count() -> None:
     keys = [None if number % 2 else f"key-{number}" for number in range(90)]
     found = made({"topic": ["a"] * 90, "payload": [b"%d" % n for n in range(90)], "idempotency_key": keys}, lanes=8)
     assert len(found) == 8
@@ -75,7 +75,7 @@ def test_items_of_one_lane_have_slots_that_are_equal_modulo_the_lanes() -> None:
         assert {key_slot_of(item.idempotency_key or "") % 8 for item in items} == {lane}
 
 
-def test_namespaces_have_lanes_of_their_own() -> None:
+def test_namespaces_have_separate_groups() -> None:
     found = made({"topic": ["a", "a", "a"], "namespace": ["one", "two", None]})
     assert {namespace for namespace, _ in found} == {"one", "two", "default"}
 
@@ -88,17 +88,17 @@ def test_namespaces_have_lanes_of_their_own() -> None:
         ({"topic": ["a", "b"], "ttl": [5, 0]}, "ttl of a row is 0; it must be from 1"),
         (
             {"topic": ["a"], "payload": [b"x" * (VALUE_BYTES_MAX + 1)]},
-            "payload of a row is 1048577 long; no host takes",
+            "payload of a row is 1048577 long; no host accepts",
         ),
     ],
 )
-def test_what_cannot_be_sent_is_refused_by_column_and_value(columns: dict[str, list[Any]], said: str) -> None:
+def test_value_that_cannot_be_sent_is_refused_with_its_column(columns: dict[str, list[Any]], said: str) -> None:
     with pytest.raises(SinkError, match=said):
         made(columns)
 
 
 @given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 20), st.integers(1, 100))
-def test_calls_hold_all_items_in_order_within_their_bounds(sizes: list[int], items_max: int, bytes_max: int) -> None:
+def test_calls_contain_all_items_in_order_within_their_limits(sizes: list[int], items_max: int, bytes_max: int) -> None:
     items = [Item(f"{place}", b"x" * size) for place, size in enumerate(sizes)]
     calls = batches(items, items_max, bytes_max)
     assert [item for call in calls for item in call] == items
@@ -107,5 +107,5 @@ def test_calls_hold_all_items_in_order_within_their_bounds(sizes: list[int], ite
         assert len(call) == 1 or sum(len(item.payload) for item in call) <= bytes_max
 
 
-def test_calls_of_items_of_one_size_are_of_about_one_length() -> None:
+def test_calls_of_equally_large_items_have_about_the_same_length() -> None:
     assert [len(call) for call in batches([Item("t", b"x")] * 1_250, 500, 1 << 20)] == [417, 417, 416]

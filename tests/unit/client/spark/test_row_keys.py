@@ -46,7 +46,7 @@ def test_rows_in_another_order_have_the_same_keys(orders: tuple[list[Row], list[
 
 
 @given(rows)
-def test_every_row_has_a_key_of_its_own(rows: list[Row]) -> None:
+def test_every_row_has_its_own_key(rows: list[Row]) -> None:
     keys = [key for of_row in keyed(rows).values() for key in of_row]
     assert len(set(keys)) == len(rows)
     assert all(len(key) <= KEY_BYTES_MAX for key in keys)
@@ -68,13 +68,13 @@ def test_every_row_has_a_key_of_its_own(rows: list[Row]) -> None:
         ("n", "t", b"payloadm", 0, b"eta", None, None, None),
     ],
 )
-def test_rows_that_differ_anywhere_are_not_counted_as_equal(other: Row) -> None:
+def test_rows_that_differ_in_any_column_have_different_keys(other: Row) -> None:
     keys = keyed([ROW, other])
     assert keys == {row: keyed([row])[row] for row in (ROW, other)}
     assert keys[ROW] != keys[other]
 
 
-def test_another_run_and_another_partition_have_other_keys() -> None:
+def test_other_runs_and_partitions_have_other_keys() -> None:
     same = [ROW, ROW]
     seen = [*keyed(same)[ROW], *keyed(same, run="other")[ROW], *keyed(same, partition=1)[ROW]]
     assert len(set(seen)) == 6
@@ -82,19 +82,19 @@ def test_another_run_and_another_partition_have_other_keys() -> None:
 
 
 @given(rows, st.integers(1, 16))
-def test_keys_name_as_many_neighbouring_slots_as_there_are_lanes(rows: list[Row], lanes: int) -> None:
+def test_keys_are_in_the_given_number_of_neighbouring_slots(rows: list[Row], lanes: int) -> None:
     keys = [key for of_row in keyed(rows, lanes=lanes).values() for key in of_row]
     assert all(int(key[1:4], 16) == key_slot_of(key) for key in keys)
     assert len({key_slot_of(key) % lanes for key in keys}) == len({key_slot_of(key) for key in keys}) <= lanes
 
 
-def test_all_lanes_are_used() -> None:
+def test_all_slots_are_used() -> None:
     keys = RowKeys("run", 0, 8, 1_000)
     slots = {key_slot_of(keys.key("n", "t", b"%d" % number, 0, b"", None, None, None)) for number in range(200)}
     assert len(slots) == 8
 
 
-def test_more_rows_than_are_remembered_are_refused_and_repeats_of_one_are_not() -> None:
+def test_too_many_different_rows_are_refused_but_equal_rows_are_not() -> None:
     keys = RowKeys("run", 0, 1, 2)
     for payload in (b"a", b"b", b"a", b"a"):
         keys.key("n", "t", payload, 0, b"", None, None, None)

@@ -80,7 +80,7 @@ def items(count: int, prefix: str = "") -> list[Item]:
     return [Item("mail", b"x", idempotency_key=f"{prefix}{number}") for number in range(count)]
 
 
-def test_no_more_calls_are_under_way_than_allowed_and_all_are_taken() -> None:
+def test_calls_in_flight_stay_within_the_limit_and_all_items_are_enqueued() -> None:
     async def story(sender: Sender) -> tuple[int, int]:
         for number in range(10):
             await sender.submit("default", items(3, f"{number}-"))
@@ -104,7 +104,7 @@ def test_no_more_calls_are_under_way_than_allowed_and_all_are_taken() -> None:
         Unreachable("nobody"),
     ],
 )
-def test_what_may_work_later_is_sent_again_with_the_same_keys(error: FoqsError) -> None:
+def test_retryable_failure_is_retried_with_the_same_keys(error: FoqsError) -> None:
     async def story(sender: Sender) -> int:
         await sender.submit("default", items(3))
         await sender.wait_all_enqueued()
@@ -115,7 +115,7 @@ def test_what_may_work_later_is_sent_again_with_the_same_keys(error: FoqsError) 
     assert queue.sent == [["0", "1", "2"], ["0", "1", "2"], ["1"]]
 
 
-def test_what_was_enqueued_by_an_earlier_attempt_is_counted_as_repeated() -> None:
+def test_items_of_an_earlier_attempt_are_counted_as_repeated() -> None:
     async def story(sender: Sender) -> tuple[int, int]:
         await sender.submit("default", items(2))
         await sender.wait_all_enqueued()
@@ -124,7 +124,7 @@ def test_what_was_enqueued_by_an_earlier_attempt_is_counted_as_repeated() -> Non
     assert play(Queue([Enqueued("0-1", repeated=True), Enqueued("0-2")]), story) == (2, 1)
 
 
-def test_the_time_that_a_host_asks_for_is_waited_and_pauses_grow() -> None:
+def test_pauses_grow_and_obey_retry_after() -> None:
     async def story(sender: Sender) -> None:
         await sender.submit("default", items(1))
         await sender.wait_all_enqueued()
@@ -136,7 +136,7 @@ def test_the_time_that_a_host_asks_for_is_waited_and_pauses_grow() -> None:
     assert pauses[1] < pauses[2] < pauses[3]
 
 
-def test_what_is_not_taken_in_time_ends_the_task_with_the_reason() -> None:
+def test_items_that_are_not_enqueued_in_time_end_the_task_with_the_reason() -> None:
     async def story(sender: Sender) -> None:
         await sender.submit("default", items(2))
         await sender.wait_all_enqueued()
@@ -153,7 +153,7 @@ def test_what_is_not_taken_in_time_ends_the_task_with_the_reason() -> None:
         (KeyConflict("another item has it"), "a row was refused: KEY_CONFLICT: another item has it"),
     ],
 )
-def test_a_row_that_is_refused_for_good_ends_the_task_and_drops_the_other_calls(error: FoqsError, said: str) -> None:
+def test_finally_refused_row_ends_the_task_and_drops_the_other_calls(error: FoqsError, said: str) -> None:
     async def story(sender: Sender) -> None:
         await sender.submit("default", items(1))
         await asyncio.sleep(0.5)
@@ -168,7 +168,7 @@ def test_a_row_that_is_refused_for_good_ends_the_task_and_drops_the_other_calls(
     assert queue.cancelled == 1
 
 
-def test_a_refused_call_names_the_namespace() -> None:
+def test_error_of_a_refused_call_names_the_namespace() -> None:
     async def story(sender: Sender) -> None:
         await sender.submit("nope", items(1))
         await sender.wait_all_enqueued()
@@ -177,7 +177,7 @@ def test_a_refused_call_names_the_namespace() -> None:
         play(Queue(NamespaceNotFound("make it")), story)
 
 
-def test_a_task_may_not_have_any_number_of_namespaces() -> None:
+def test_number_of_namespaces_of_a_task_is_limited() -> None:
     async def story(sender: Sender) -> None:
         for number in range(NAMESPACES_MAX + 1):
             await sender.submit(f"n{number}", items(1))
