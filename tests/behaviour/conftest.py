@@ -1,4 +1,4 @@
-"""The kinds of hosts that every story is played on."""
+"""The kinds of hosts on which every story runs."""
 
 from __future__ import annotations
 

@@ -70,23 +70,23 @@ class Site:
         return self._connect(name)
 
     async def pass_ms(self, ms: int) -> None:
-        """Lets so much time pass, or a little more: seconds at most, as a real host takes them."""
+        """Let this time pass, or a little more. On a real host it takes as long."""
         await self._pass_ms(ms)
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
-        """Lets time pass until the condition holds."""
+        """Let time pass until the condition holds."""
         async with asyncio.timeout(PATIENCE_S):
             while not await condition():
                 await self.pass_ms(20)
 
-    # -------------------------------------------------------------- short ways
+    # ----------------------------------------------------------------- shortcuts
 
     async def put(self, *items: Item) -> list[str]:
-        """Enqueues; every item must succeed."""
+        """Enqueue items and return their ids; every item must succeed."""
         return [result.require() for result in await self.client.enqueue(items)]
 
     async def take(self, count: int = 1, *, lease_ms: int | None = None) -> list[Delivery]:
-        """Dequeues from the topic what comes within a while; at least one item must."""
+        """Dequeue from the topic, with a wait; at least one item must be delivered."""
         deliveries = await self.client.dequeue({self.topic: count}, wait_ms=5_000, lease_ms=lease_ms)
         assert deliveries
         return deliveries
@@ -103,7 +103,7 @@ Open = Callable[[], AbstractAsyncContextManager[Site]]
 
 
 def story(tell: Callable[[Site], Coroutine[Any, Any, None]]) -> Callable[[Open], None]:
-    """A test that plays this on each kind of host."""
+    """Return a test that runs this story on each kind of host."""
 
     async def played(open_site: Open) -> None:
         async with open_site() as site:
@@ -119,7 +119,7 @@ def story(tell: Callable[[Site], Coroutine[Any, Any, None]]) -> Callable[[Open],
 
 @asynccontextmanager
 async def fake_site() -> AsyncIterator[Site]:
-    """The fake, through the asynchronous client."""
+    """Yield the fake, with the asynchronous client."""
     async with FakeHost(OPTIONS) as fake:
         await _prepare(fake.client())
         yield Site(lambda namespace: fake.client(namespace=namespace), fake.advance, fake.client())
@@ -127,7 +127,7 @@ async def fake_site() -> AsyncIterator[Site]:
 
 @asynccontextmanager
 async def sync_site() -> AsyncIterator[Site]:
-    """The fake, through the synchronous faces of host and client."""
+    """Yield the fake, with the synchronous host and client."""
     fake = SyncFakeHost(OPTIONS)
     await asyncio.to_thread(fake.__enter__)
 
@@ -165,7 +165,7 @@ async def _prepare(client: Client) -> None:
 
 
 def awaited(client: SyncClient) -> Client:
-    """A synchronous client, each call made in a thread: what it does can be told like the asynchronous one's."""
+    """Return an asynchronous client that makes each call of a synchronous one in a thread."""
     return cast(Client, _Awaited(client))
 
 

@@ -15,7 +15,7 @@ DEPTH = 20_000
 
 
 def wrong_types(method: str, names: Names) -> Iterator[tuple[str, bytes, Verdict]]:
-    """Each field as one of each other type, and twice."""
+    """Yield each field with each other type, and twice."""
     request = good(method, names)
     compact = False
     for field in fields(request):

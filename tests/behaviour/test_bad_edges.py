@@ -15,7 +15,7 @@ from tests.behaviour.wires import OK, WireSite, wire_story
 from tests.support.requests import METHODS, fields, good
 
 DAYS_OF_OURS_MS: Final = 1_700_000_000_000
-"""Now, or a little earlier."""
+"""Now or a little earlier."""
 YEAR_MS: Final = 365 * 24 * 3_600_000
 
 

@@ -90,11 +90,11 @@ FAR_TOO_MANY: Final = 100_000
 ALSO_MUST: Final = {"settings.name", "grant.namespace_name", "grant.principal", "grant.permissions", "json"}
 """What is missing without a word in a field's own comment."""
 NO_PAGES: Final = "exportConfig"
-"""Gives all of it, whatever page is asked for."""
+"""This call ignores the page."""
 
 
 def cases(method: str, names: Names) -> Iterator[tuple[str, Any, Verdict]]:
-    """What is asked, in words; the request; how it must be answered."""
+    """Yield (description, request, expected verdict)."""
     request = good(method, names)
     for field in fields(request):
         if field.must or field.path in ALSO_MUST:
@@ -106,7 +106,7 @@ def cases(method: str, names: Names) -> Iterator[tuple[str, Any, Verdict]]:
 
 
 def bad_values(method: str, field: Field) -> Iterator[tuple[Any, Verdict]]:
-    """Values for the field, and how they are answered."""
+    """Yield values for the field with their expected verdicts."""
     if field.ttype == TType.LIST:
         entries = field.steps[-1]
         for count, code in BAD_LISTS.get(field.name, ()):
@@ -114,7 +114,7 @@ def bad_values(method: str, field: Field) -> Iterator[tuple[Any, Verdict]]:
         yield [_entry(method, str(entries), n) for n in range(FAR_TOO_MANY)], (LIMIT, None)
         return
     if method == "authenticate" and field.name == "token":
-        return  # whatever it is: a host that asks nobody who he is reads none
+        return  # a host without authentication reads no token
     if field.path.startswith("settings.") and field.name in SETTING_RANGES:
         least, most = SETTING_RANGES[field.name]
         for value in {least - 1, I32_MIN if field.ttype == TType.I32 else I64_MIN}:
@@ -129,7 +129,7 @@ def bad_values(method: str, field: Field) -> Iterator[tuple[Any, Verdict]]:
 
 
 def _entry(method: str, name: str, place: int) -> Any:
-    """The n-th entry of a list that is good but for its length."""
+    """Return the n-th entry of a list that is only too long."""
     id_ = f"0-{NUMBER + place}"
     makers: dict[str, Callable[[], Any]] = {
         "items": lambda: ttypes.NewItem("t"),
@@ -147,7 +147,7 @@ def _entry(method: str, name: str, place: int) -> Any:
 
 
 async def assert_refused(site: WireSite, cases: Iterator[tuple[str, str, Any, Verdict]]) -> int:
-    """Every case (method, words, request, verdict) is answered so, and changes nothing. Returns how many there were."""
+    """Check that every case (method, description, request, verdict) gets its verdict and changes nothing. Return their number."""
     before = await site.all()
     wrong = []
     count = 0

@@ -1,4 +1,4 @@
-"""Ids, tokens, keys and cursors that are somebody else's, over, or of another kind: what comes back, and that nothing changed."""
+"""Tests ids, tokens, keys and cursors that are foreign, ended or of another kind: the error, and that nothing changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Case = tuple[str, str, Any, Verdict]
 
 
 async def held(site: WireSite, topic: str) -> dict[str, Names]:
-    """An item of each state, by state."""
+    """Enqueue an item of each state, and return them by state."""
     leased = await site.four(topic)
     found = {}
     for number, state in enumerate(("deferred", "ready", "leased", "dead"), 1):
@@ -173,7 +173,7 @@ async def test_what_was_given_back_is_over(site: WireSite) -> None:
         name = Names(site.namespace, method, delivery.id, delivery.token)
         request = good(method, name)
         if method == "nack":
-            request.nacks[0].delay_ms = 3_600_000  # else it comes back meanwhile, by itself
+            request.nacks[0].delay_ms = 3_600_000  # otherwise it becomes READY during the test
         assert await site.verdicts(method, request) == [OK]
         late = ("nack", "extendLease", "release")
         await assert_refused(site, ((each, f"after {method}", good(each, name), STALE) for each in late))

@@ -25,7 +25,7 @@ async def named(site: WireSite) -> dict[str, str]:
 
 
 async def ready(site: WireSite, topic: str) -> list[str]:
-    """The payloads of a topic's ready items."""
+    """Return the payloads of a topic's ready items."""
     request = ttypes.PeekRequest(site.namespace, topic, with_payload=True)
     result = await site.call("peek", request)
     assert result.failed is None, (topic, result.failed)

@@ -47,7 +47,7 @@ GOOD: Final[dict[str, list[Any]]] = {
 
 
 def varied(rng: Random, request: Any) -> Any:
-    """The request with some of its fields changed, for better or worse, or missing."""
+    """Return the request with some fields changed or missing, valid or not."""
     for _ in range(rng.randint(0, 3)):
         field = rng.choice(list(fields(request)))
         if field.path in {"namespace_name", "settings.name", "grant.namespace_name"} and rng.random() < 0.9:
@@ -108,7 +108,7 @@ async def test_calls_with_anything_wrong_are_answered_and_lose_no_item(site: Wir
 
 
 async def assert_nothing_is_left_behind(site: WireSite, given: set[str]) -> None:
-    """Every item there is was given to somebody, is counted, and can be ended; then the namespace is empty."""
+    """Check that every item was returned to a caller, is counted, and can be ended; then the namespace is empty."""
     await site.pass_ms(50)  # what was delayed or leased for a moment is settled by now
     while True:
         before = (await site.call("getUsage", ttypes.NamespaceRequest(site.namespace))).success.items

@@ -1,4 +1,4 @@
-"""What goes in, what comes out, in which order, and when."""
+"""Tests enqueue and dequeue: the items, their order and their times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.behaviour.sites import PAYLOAD_BYTES_MAX, SPAN_MS, Site, story
 
 ALL = 100
 NEVER = f"0-{(1 << 62) + 1}"
-"""An id of an epoch that lies ahead."""
+"""An id of a future epoch."""
 
 
 @story

@@ -1,4 +1,4 @@
-"""Why an item is not delivered: what a client is told."""
+"""Tests the explanation of why an item is not delivered."""
 
 from __future__ import annotations
 

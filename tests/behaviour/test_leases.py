@@ -1,4 +1,4 @@
-"""What becomes of a delivered item: ack, nack, extend, release, cancel, or the end of its lease."""
+"""Tests delivered items: ack, nack, extend, release, cancel, and the end of the lease."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.behaviour.sites import BACKOFF_MS_MAX, DEAD_RETENTION_MS, SPAN_MS, Si
 
 ALL = 100
 NEVER = f"0-{(1 << 62) + 1}"
-"""An id of an epoch that lies ahead."""
+"""An id of a future epoch."""
 HOUR_MS = 3_600_000
 
 

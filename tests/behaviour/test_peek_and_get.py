@@ -1,4 +1,4 @@
-"""Topics, peek, item, routing: looking changes nothing."""
+"""Tests the calls that only read: topics, peek, item, routing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOUR_MS = 3_600_000
 
 
 async def one_of_each(site: Site) -> dict[str, str]:
-    """The id of an item in each state."""
+    """Enqueue an item in each state, and return their ids."""
     dead, leased, ready, deferred = await site.put(
         *(Item(site.topic, b"payload", n, b"m") for n in range(3)), Item(site.topic, delay_ms=HOUR_MS)
     )

@@ -1,4 +1,4 @@
-"""Topics are purged."""
+"""Tests the purge of topics."""
 
 from __future__ import annotations
 

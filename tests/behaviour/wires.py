@@ -43,7 +43,7 @@ _seqids = count(1)
 
 
 class Line(asyncio.Protocol):
-    """A connection that sends any bytes and hands out whole frames."""
+    """A connection that sends any bytes and returns whole frames."""
 
     def __init__(self) -> None:
         self.frames: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -64,7 +64,7 @@ class Line(asyncio.Protocol):
         self.frames.put_nowait(None)
 
     async def ask(self, frame: bytes) -> bytes | None:
-        """The next message after these bytes; None: the host closed the connection."""
+        """Send these bytes and return the next message; None if the host closed the connection."""
         self._transport.write(frame)
         async with asyncio.timeout(REPLY_S_MAX):
             return await self.frames.get()
@@ -95,13 +95,13 @@ class WireSite:
         self._connect = connect
 
     def other(self, namespace: str) -> WireSite:
-        """The same connection, for another namespace."""
+        """Return the same connection for another namespace."""
         site = copy(self)
         site.namespace = namespace
         return site
 
     async def call(self, method: str, request: Any) -> Any:
-        """The result struct of a call, whatever it says."""
+        """Make a call and return its result struct."""
         own = next(_seqids)
         message = await self._line.ask(call(method, request, own))
         assert message is not None, f"the host closed the connection at {method}"
@@ -110,21 +110,21 @@ class WireSite:
         return result
 
     async def verdict(self, method: str, request: Any) -> Verdict:
-        """How a call ended; of a batch, its first entry that was not simply done."""
+        """Return the verdict of a call; for a batch, of the first entry that is not a plain success."""
         return next((each for each in await self.verdicts(method, request) if each != OK), OK)
 
     async def verdicts(self, method: str, request: Any) -> list[Verdict]:
-        """How each entry of a call ended; one verdict where the call failed as a whole."""
+        """Return the verdict of each entry of a call; one verdict if the call failed as a whole."""
         return _verdicts(await self.call(method, request))
 
     async def verdicts_of(self, method: str, frame: bytes) -> list[Verdict]:
-        """The same for a call that is bytes already."""
+        """Return the same for the bytes of a call."""
         message = await self._line.ask(frame)
         assert message is not None, f"the host closed the connection at {method}"
         return _verdicts(parse_reply(message, method, compact=message[0] == COMPACT)[1])
 
     async def anything(self, frame: bytes) -> Any:
-        """The result struct of whatever these bytes call; None: the host closed the connection, and another was made."""
+        """Send the bytes of a call and return its result struct; None if the host closed the connection, which is opened again."""
         message = await self._line.ask(frame)
         if message is not None:
             return parse_any(message)
@@ -132,14 +132,14 @@ class WireSite:
         return None
 
     async def put(self, *items: Any) -> list[str]:
-        """Enqueues `NewItem` structs; every one must succeed."""
+        """Enqueue `NewItem` structs; every one must succeed."""
         result = await self.call("enqueue", ttypes.EnqueueRequest(self.namespace, list(items)))
         assert result.failed is None, result.failed
         assert all(each.error is None for each in result.success.results), result.success.results
         return [each.id for each in result.success.results]
 
     async def take(self, topic: str, count: int = 100, lease_ms: int | None = None) -> list[Any]:
-        """Deliveries of a topic, at least one."""
+        """Dequeue from a topic; at least one item must be delivered."""
         request = ttypes.DequeueRequest(
             self.namespace, [ttypes.TopicCount(topic, count)], wait_ms=5_000, lease_ms=lease_ms
         )
@@ -149,7 +149,7 @@ class WireSite:
         return list(result.success.items)
 
     async def four(self, topic: str) -> Names:
-        """Puts an item of each state into a topic. The names are of the one that is leased."""
+        """Enqueue an item of each state. Return the names of the leased one."""
         new = ttypes.NewItem
         await self.put(new(topic, 1, b"dead"), new(topic, 2, b"leased"))
         dead, leased = sorted(await self.take(topic, lease_ms=3_600_000), key=lambda each: each.priority)
@@ -190,7 +190,7 @@ def _verdicts(result: Any) -> list[Verdict]:
     assert getattr(result, "success", None) is not None, result
     reply = result.success
     if getattr(reply, "absent", None):
-        return [("NOT_FOUND", None)]  # explain answers for what is not there too
+        return [("NOT_FOUND", None)]  # explain also replies for a missing item
     entries = getattr(reply, "results", None) or getattr(reply, "outcomes", None)
     return [OK] if entries is None else [_of_entry(entry) for entry in entries]
 
@@ -212,7 +212,7 @@ OpenWire = Callable[[], AbstractAsyncContextManager[WireSite]]
 
 
 def wire_story(tell: Callable[[WireSite], Coroutine[Any, Any, None]]) -> Callable[[OpenWire], None]:
-    """A test that plays this on each kind of host."""
+    """Return a test that runs this story on each kind of host."""
 
     async def played(open_wire: OpenWire) -> None:
         async with open_wire() as site:

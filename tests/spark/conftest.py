@@ -1,4 +1,4 @@
-"""One Spark for all tests of the sink."""
+"""One Spark session for all tests of the sink."""
 
 from __future__ import annotations
 

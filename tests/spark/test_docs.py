@@ -1,4 +1,4 @@
-"""The Spark jobs of docs/tour.md and docs/spark.md do what the text says, as they stand; and the page names every option."""
+"""Runs the Spark jobs of docs/tour.md and docs/spark.md, and checks that the page names every option."""
 
 from __future__ import annotations
 

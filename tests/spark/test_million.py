@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.mysql, pytest.
 SHARDS: Final = 8
 TOPIC: Final = "million"
 FAILING: Final = 1
-"""The partition whose task fails the first time; one of the first two, so that it runs when the host dies or before."""
+"""The partition whose first task fails; one of the first two, so that it runs by the time the host dies."""
 
 
 def forms() -> pytest.MarkDecorator:
@@ -48,7 +48,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 class Tables:
-    """What the databases hold, read past the hosts."""
+    """Reads the databases directly."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._items = [
@@ -65,7 +65,7 @@ class Tables:
         return sum(int(server.query(f"SELECT COUNT(*) FROM {DATABASE}.{table}")[0][0]) for server, table in self._items)
 
     def numbers(self) -> Iterator[int]:
-        """What every payload begins with."""
+        """Yield the number at the start of every payload."""
         for server, table in self._items:
             for (number,) in server.query(f"SELECT CAST(SUBSTR(payload, 1, 8) AS UNSIGNED) FROM {DATABASE}.{table}"):
                 yield int(number)
@@ -78,7 +78,7 @@ def test_every_row_is_one_item_after_a_task_failed_and_a_host_died(
     tables, failed = Tables(cluster), tmp_path / "failed"
 
     def fail_once(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """One task fails after half of its rows."""
+        """Fail in one task after half of its rows."""
         context = TaskContext.get()
         assert context is not None
         given = 0
@@ -98,7 +98,7 @@ def test_every_row_is_one_item_after_a_task_failed_and_a_host_died(
     over = threading.Event()
 
     def kill() -> None:
-        """Ends a host as a crash would, when a third of the rows is there."""
+        """Kill a host when a third of the rows is enqueued."""
         until(lambda: over.is_set() or tables.count() > rows // 3, "a third of the rows is there", 1_200)
         if not over.is_set():
             cluster.hosts[0].stop(signal.SIGKILL)

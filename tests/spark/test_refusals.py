@@ -1,4 +1,4 @@
-"""What a job is told that cannot go on: one sentence, on the driver, with the remedy; and no secret anywhere."""
+"""Tests the errors of a job: one sentence on the driver, with the remedy and without secrets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA = StructType().add("topic", "string").add("payload", "string")
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableHost]:
-    """It asks who calls; the clerk has no grants."""
+    """Yield a host with authentication. The principal `clerk` has no grants."""
     folder = tmp_path_factory.mktemp("guarded")
     options = {
         "auth.enabled": True,
@@ -44,7 +44,7 @@ def token_file(host: RestartableHost) -> str:
 
 
 def refusal(options: Mapping[str, str], schema: StructType = SCHEMA, *, overwrite: bool = False) -> str:
-    """What the driver says before any task starts."""
+    """Return the error of the driver before any task starts."""
     with pytest.raises(SinkError) as raised:
         FoqsDataSource(dict(options)).writer(schema, overwrite)
     return str(raised.value)

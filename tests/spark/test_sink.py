@@ -1,4 +1,4 @@
-"""The Spark sink on a real Spark and a real host: every row is one item, also when a task is repeated."""
+"""Tests the Spark sink with a real Spark and a real host: every row is one item, even if a task is repeated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Queue:
         self.tables = tables
 
     def rows(self, topic: str, columns: str = "payload") -> list[tuple[Any, ...]]:
-        """Of the topic's items."""
+        """Return columns of the topic's items."""
         return [
             tuple(row[1:])
             for shard in self.tables.shards
@@ -98,7 +98,7 @@ def test_repeated_task_with_another_row_order_enqueues_each_row_once(
     url, told = queue.host.address, tmp_path / "told"
 
     def fail_once(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """In one partition, the first time, fails when some of the first half is in the queue; then turns the rows."""
+        """Fail once in one partition, after a part of its rows is enqueued; later reverse the rows."""
         rows = pd.concat(frames)
         context = TaskContext.get()
         assert context is not None

@@ -1,4 +1,4 @@
-"""A client's URL, taken apart."""
+"""Tests the parsing of a client's URL."""
 
 from __future__ import annotations
 

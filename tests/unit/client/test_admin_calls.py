@@ -1,4 +1,4 @@
-"""The calls that configure, from the client through the wire to the administration and back."""
+"""Tests the administrative calls, from the client through the wire to the administration and back."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Configured:
         self.client: Client
 
     async def raw(self, name: str, request: Any) -> Any:
-        """The reply to a request that the client itself would not send."""
+        """Return the reply to a request that the client would not send."""
         return await self.client._call(ThriftMethod(name), request, None)
 
 

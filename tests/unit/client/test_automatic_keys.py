@@ -1,4 +1,4 @@
-"""The client's keys: made up where none was given, one slot a call, and what is tried again with them."""
+"""Tests automatic idempotency keys and the retries that use them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from tests.support.poll import soon
 from tests.support.rpc_server import ServedQueue, serve_queue
 
 Answer: TypeAlias = list[EnqueueOutcome] | core.FoqsError | None
-"""Of one attempt: results, a failure, or None: the connection is lost."""
+"""The reply to one attempt: results, a failure, or None for a lost connection."""
 
 UNKNOWN = core.UnknownOutcome("perhaps")
 UNAVAILABLE = core.Unavailable("not now", retry_after_ms=1)
 
 
 class Scripted(FakeQueue):
-    """Answers enqueues by a script, and then as ever."""
+    """Replies to enqueues by a script, then as usual."""
 
     def __init__(self, *script: Answer) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def test_keys_of_one_call_share_a_slot_and_calls_use_all_slots() -> None:
     assert len(starts) > 15
 
 
-# ----------------------------------------------------------------- what is tried again
+# ----------------------------------------------------------------------------- retries
 
 
 @pytest.mark.parametrize("trouble", [UNKNOWN, None, [UNKNOWN, UNKNOWN]])
@@ -201,7 +201,7 @@ def test_final_error_is_returned_at_once(final: core.FoqsError) -> None:
     run_story(story)
 
 
-# --------------------------------------------------------------------- what is known
+# ------------------------------------------------------------------- known results
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_item_with_a_key_conflict_was_not_written() -> None:
 
 
 def test_enqueue_ends_by_its_deadline_with_the_last_known_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foqs_client.routed_calls.REPLY_GRACE_S", 30.0)  # every attempt is answered
+    monkeypatch.setattr("foqs_client.routed_calls.REPLY_GRACE_S", 30.0)  # every attempt gets its reply
 
     async def story() -> None:
         queue = Scripted(*[UNAVAILABLE] * 1_000)

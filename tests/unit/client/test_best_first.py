@@ -1,4 +1,4 @@
-"""A client that follows the map gets the best items first, wherever they are; under virtual time."""
+"""Tests that a client with a routing table gets the best items first, from any host; under virtual time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.dequeue_tier import DequeueTierHost, DequeueTierWorld, run_de
 
 
 async def mapped(client: Client) -> None:
-    """It has read the map."""
+    """Wait until the client has read the routing table."""
     assert await client.dequeue({"nothing": 1}) == []
     assert client._router.routing_table is not None
 
 
 def noted(host: DequeueTierHost, asked: list[str]) -> None:
-    """Has a host note each dequeue that reaches it."""
+    """Make a host record each dequeue that reaches it."""
     local = host.dequeues.local
 
     def note(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
@@ -38,7 +38,7 @@ def test_single_consumer_gets_items_of_random_priorities_nearly_in_order() -> No
         rng = Random(5)
         order: dict[str, tuple[int, int]] = {}
         for batch in range(150):
-            # Each host has its own part of them: who asks all in turn gets them out of order.
+            # Each host has its own part of them: asking all hosts in turn would mix up the order.
             priorities = [batch % 3 * 2 + rng.randint(0, 5) for _ in range(10)]
             items = [new_item("t", priority=priority) for priority in priorities]
             ids = await hosts[batch % 3].caller.enqueue(items)
@@ -69,7 +69,7 @@ def test_urgent_item_at_a_host_with_a_detached_poll_is_next_and_costs_no_attempt
             await world.until(lambda: all(host.waiters for host in hosts))
             await one.caller.put(count=9, priority=5)
             assert len(await waiting) == 1
-            # The polls at the other hosts are nobody's now. What one of them brings is given back.
+            # The polls at the other hosts are detached now. An item of one of them is released.
             [urgent] = await two.caller.put(priority=0)
             await world.until(lambda: two.engine.queue.availability.ready_count(("default", "t")) == 1)
             await world.pass_s(0.05)
@@ -87,7 +87,7 @@ def test_item_of_a_detached_poll_is_next_after_the_consumer_was_busy_for_a_momen
         await one.caller.put(count=9, priority=5)
         async with world.client(*hosts) as client:
             await mapped(client)
-            # A host that had nothing has a poll, though another has items all the time.
+            # An empty host has a poll, although another host always has items.
             for _ in range(4):
                 assert len(await client.dequeue({"t": 1}, wait_ms=10_000)) == 1
             await world.until(lambda: two.waiters == 1)
@@ -102,7 +102,7 @@ def test_item_of_a_detached_poll_is_next_after_the_consumer_was_busy_for_a_momen
 
 
 async def brought(world: DequeueTierWorld, client: Client, hosts: Sequence[DequeueTierHost]) -> None:
-    """A poll at the second host brings an item for which no call waits any more."""
+    """Make a detached poll at the second host get an item."""
     waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=10_000))
     await world.until(lambda: all(host.waiters for host in hosts))
     await hosts[0].caller.put()

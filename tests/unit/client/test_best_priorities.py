@@ -1,4 +1,4 @@
-"""Which host a client asks for the best items: by what it was told."""
+"""Tests which host a client asks for the best items."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def head(at: Address, priority: int | None, age_ms: int = 0, topic: str = "t") -
 def known(
     best: Mapping[Address, int | None], now: float = 0.0, topic: str = "t", heads: BestPriorities | None = None
 ) -> BestPriorities:
-    """Each host told of itself."""
+    """Return a cache to which each host reported its own best priority."""
     heads = heads or BestPriorities()
     for at, priority in best.items():
         told = [] if priority is None else [head(at, priority, topic=topic)]
@@ -122,7 +122,7 @@ def test_host_that_left_the_routing_table_is_forgotten() -> None:
 
 
 def test_single_consumer_of_three_hosts_is_never_far_from_the_best() -> None:
-    """Batches of ten of a backlog of 30,000 items with priorities 0 to 9: the displacement is under one in a hundred."""
+    """Dequeue a backlog of 30,000 items in batches of ten: less than one in a hundred is out of order."""
     rng = Random(3)
     left: dict[Address, list[tuple[int, int]]] = {host: [] for host in HOSTS}
     for number in range(30_000):

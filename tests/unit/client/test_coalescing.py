@@ -1,4 +1,4 @@
-"""Calls of one turn that the client sends as one: what travels together, and what each caller gets."""
+"""Tests coalesced calls: which calls are sent as one, and what each caller gets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ IDS = [f"3-{(1 << 43) + n}" for n in range(1, 6)]
 
 
 class Counting(FakeQueue):
-    """Remembers the sizes of calls; enqueues are answered by a script, and then with ids."""
+    """Records the sizes of calls. Enqueues get replies by a script, then ids."""
 
     def __init__(self, *script: core.FoqsError | list[EnqueueOutcome], limits: CallOptions = LIMITS) -> None:
         super().__init__(limits)
@@ -73,11 +73,11 @@ def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def together(*calls: Awaitable[Any]) -> list[Any]:
-    """What calls of one turn come to."""
+    """Return the results of calls made in one turn of the event loop."""
     return await asyncio.gather(*calls, return_exceptions=True)
 
 
-# ----------------------------------------------------------------- what goes together
+# ---------------------------------------------------------------- which calls coalesce
 
 
 def test_calls_of_one_turn_are_coalesced_and_each_caller_gets_its_own_results() -> None:

@@ -1,4 +1,4 @@
-"""Calls that the client sends as one, in any interleaving of callers, failures and cancellations."""
+"""Tests coalesced calls with any order of callers, failures and cancellations."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Shop:
         try:
             await asyncio.sleep(rng.choice((0, 0.001, 0.01)))
         except asyncio.CancelledError:
-            self.lost += found  # its caller was alone: the reply is dropped
+            self.lost += found  # a single caller was cancelled: the reply is dropped
             raise
         return [Delivery(id_, topic=id_[0]) for id_ in found]
 

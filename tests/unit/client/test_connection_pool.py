@@ -1,4 +1,4 @@
-"""Several connections of one client: spread, lost and opened again, each for itself."""
+"""Tests several connections of one client: spread, lost and opened again independently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.rpc_server import ServedQueue, serve_queue
 
 
 class Busy:
-    """A client whose calls wait at the host until they are let go."""
+    """A client whose calls wait at the host until `end`."""
 
     def __init__(self, host: ServedQueue, queue: FakeQueue, client: Client) -> None:
         self.host = host
@@ -27,11 +27,11 @@ class Busy:
 
     @property
     def loads(self) -> list[int]:
-        """Calls under way on each connection that the host has, fewest first."""
+        """Return the number of calls in flight on each connection of the host, fewest first."""
         return sorted(len(connection._calls) for connection in self.host.server.connections)
 
     async def begin(self, count: int) -> None:
-        """One call after the other, each under way before the next."""
+        """Start calls; each is in flight before the next starts."""
         for _ in range(count):
             self.calls.append(asyncio.ensure_future(self.client.dequeue({"t": 1}, wait_ms=10_000)))
             await soon(lambda: self.queue.running == len([call for call in self.calls if not call.done()]))
@@ -119,7 +119,7 @@ def test_failed_connection_attempt_affects_no_call() -> None:
         async with busy(4, connect=connect) as at:
             await at.begin(5)
             assert at.loads == [5]
-            # Each of the others was tried once, and is left alone for a while.
+            # Each of the others was tried once and is not tried again for a while.
             assert 2 <= len(made) <= 4
 
     run_story(story)

@@ -1,4 +1,4 @@
-"""The client's calls on items that exist, by id and by filter, against a served wire."""
+"""Tests the client's calls on existing items, by id and by filter, over a real connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client shows of itself: tokens and files, when they are shown, and what is refused beforehand."""
+"""Tests tokens and token files: when they are sent, and what is refused before that."""
 
 from __future__ import annotations
 

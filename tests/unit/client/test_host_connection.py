@@ -1,4 +1,4 @@
-"""The client's link: what leaves when, what comes back in any pieces, and how calls end without a reply."""
+"""Tests one connection: when calls are written, replies in any pieces, and calls without a reply."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BODY = ITEM.encode(ttypes.GetItemRequest("default", "3-1", timeout_ms=5))
 
 
 class Wire(asyncio.Transport):
-    """Where the link writes to."""
+    """Records what the connection writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Wire(asyncio.Transport):
 
 
 def linked(program: Callable[[HostConnection, Wire], Awaitable[None]]) -> None:
-    """Runs a program with a connected link, under virtual time."""
+    """Run a program with an open connection under virtual time."""
 
     async def main() -> None:
         link, wire = HostConnection(asyncio.get_running_loop()), Wire()
@@ -53,7 +53,7 @@ def linked(program: Callable[[HostConnection, Wire], Awaitable[None]]) -> None:
 
 
 def answer(seqid: int, text: str = "") -> bytes:
-    """A frame of a reply whose body is `text`, which the link does not read."""
+    """Return the frame of a reply with the body `text`, which the connection does not decode."""
     return frame(head(text, seqid)[:3] + b"\2" + head("getItem", seqid)[4:] + text.encode())
 
 

@@ -1,4 +1,4 @@
-"""Who a client connects to, and when again, where a host takes connections and closes them at once."""
+"""Tests how a client connects and reconnects to a host that closes connections at once."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CLOSING, OPEN = ("closing", 1), ("open", 2)
 
 
 class Network:
-    """Connects to two hosts, of which one closes every connection as soon as it is there."""
+    """Connects to two hosts. One of them closes every connection at once."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, float]] = []
-        """Which host, and when."""
+        """(host, time) of each attempt."""
 
     async def connect(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any:
         self.asked.append((host, asyncio.get_running_loop().time()))

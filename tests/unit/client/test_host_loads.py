@@ -1,4 +1,4 @@
-"""Which host a client gives its new items."""
+"""Tests which host gets a client's new items."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def told(
     regions: Mapping[str, str] = NOTHING,
     capacity: Mapping[str, int] = NOTHING,
 ) -> HostLoads:
-    """What a client knows at second 0."""
+    """Return the loads that a client knows at second 0."""
     known = HostLoads(region, Random(1))
     hosts = [
         Host(name, 1, regions.get(name), "default", 1, False, loads.get(name, 0.0), None, capacity=capacity.get(name))
@@ -34,7 +34,7 @@ def told(
 
 
 def firsts(known: HostLoads, now_s: float = 0.0, calls: int = 400) -> Counter[str]:
-    """By host, of how many calls it is the first."""
+    """Return the number of calls for which each host is first."""
     return Counter(known.order(HOSTS, now_s)[0][0] for _ in range(calls))
 
 

@@ -1,4 +1,4 @@
-"""Calls by id that are tried again: which, how long, and what the caller is told."""
+"""Tests retries of calls by id: which entries, how long, and the results of the caller."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.poll import soon
 from tests.support.rpc_server import ServedQueue, serve_queue
 
 Answer: TypeAlias = list[Outcome] | core.FoqsError | None
-"""Of one attempt: outcomes, a failure, or None: the connection is lost."""
+"""The reply to one attempt: outcomes, a failure, or None for a lost connection."""
 Call: TypeAlias = Callable[..., Awaitable[list[Told]]]
 
 UNKNOWN = core.UnknownOutcome("perhaps")
@@ -61,15 +61,15 @@ leased_call = pytest.mark.parametrize("call", [pytest.param(call, id=name) for n
 
 
 class Scripted(FakeQueue):
-    """Answers calls by id by a script, and then that all was done."""
+    """Replies to calls by id by a script, then with success."""
 
     def __init__(self, *script: Answer) -> None:
         super().__init__()
         self.script = list(script)
         self.sent: list[list[int]] = []
-        """The places in `IDS` of what each attempt named."""
+        """The indexes in `IDS` of each attempt's entries."""
         self.left_s: list[float] = []
-        """What each attempt had of its time when it came."""
+        """The remaining time of each attempt when it arrived."""
         self.lose: Callable[[], None] = lambda: None
 
     def ack(
@@ -178,7 +178,7 @@ def test_items_missing_in_an_enqueue_reply_are_unknown() -> None:
     refused = Enqueued(error=Unavailable("not now"))
     items = [Item("t", idempotency_key="a"), Item("t")]
     attempts = RetriedEnqueue(items, items, None)
-    assert attempts.record_results([refused, refused])  # the second has no key: it is tried once
+    assert attempts.record_results([refused, refused])  # the second item has no key and is sent once
     assert attempts.record_results([])
     assert kinds(attempts.results) == [UnknownOutcome, Unavailable]
     assert attempts.unfinished_entries == items[:1]
@@ -215,7 +215,7 @@ def test_finally_refused_entry_is_not_retried(call: Call) -> None:
 
 @every_call
 def test_call_ends_within_its_time_with_the_known_results(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foqs_client.routed_calls.REPLY_GRACE_S", 30.0)  # every attempt is answered
+    monkeypatch.setattr("foqs_client.routed_calls.REPLY_GRACE_S", 30.0)  # every attempt gets its reply
 
     async def story() -> None:
         queue = Scripted(*[UNAVAILABLE] * 1_000)

@@ -1,4 +1,4 @@
-"""The client against a served wire: what comes back, in its own types, and how calls end."""
+"""Tests the client over a real connection: its results, and how calls end."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ READS: list[Callable[[Client], Any]] = [
 
 
 class Mute:
-    """A host that takes everything and answers nothing."""
+    """A host that reads everything and never replies."""
 
     def __init__(self) -> None:
         self.writers: list[asyncio.StreamWriter] = []
@@ -242,7 +242,7 @@ def test_call_without_a_reply_is_unknown_only_if_it_may_have_written(
 
 
 def refused_port() -> int:
-    """A port on which nobody listens."""
+    """Return a port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

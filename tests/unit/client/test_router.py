@@ -1,4 +1,4 @@
-"""A client and the map of a cluster: two hosts in this process, of which each has two shards and half of the slots."""
+"""Tests a client with a routing table. Two hosts in this process have two shards and half of the slots each."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_client_with_one_seed_continues_with_another_host(monkeypatch: pytest.Mo
     async def main() -> None:
         async with two_hosts() as two, Client(two.urls[0], automatic_keys=False) as client:
             await client.dequeue({"t": 1})
-            await client.dequeue({"t": 1})  # the map is asked for
+            await client.dequeue({"t": 1})  # reads the routing table
             await client._router.wait_refreshed()
             assert client._router.routing_table is None  # it still calls the host that it was given
             await two.stacks[0].aclose()
@@ -223,7 +223,7 @@ def test_client_with_one_seed_follows_its_routing_table_after_not_owner(
 
 
 async def mislead(client: Client, two: TwoHosts) -> None:
-    """The client's map has each host's shards at the other."""
+    """Give the client a routing table with the owners of all shards swapped."""
     two.map.set_hosts(*zip(two.hosts, reversed(SHARDS), strict=True))
     await wait_for_routing(client)
     while client._router.routing_table is None or client._router.routing_table.owner("3-1") != two.owner_of(
@@ -234,7 +234,7 @@ async def mislead(client: Client, two: TwoHosts) -> None:
 
 
 def key_of(shard: int) -> str:
-    """A key whose slot is one of a shard's."""
+    """Return a key whose slot is assigned to a shard."""
     return next(key for key in map(str, itertools.count()) if key_slot_of(key) in slots(shard))
 
 
@@ -251,7 +251,7 @@ def test_old_routing_table_is_read_again() -> None:
 
 
 def test_routing_table_is_read_again_after_unavailable() -> None:
-    """As one does that stops: its shards are elsewhere by now, and it does not say so any more."""
+    """A stopping host replies UNAVAILABLE although its shards have moved."""
 
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
@@ -286,7 +286,7 @@ def test_routing_table_doubted_before_its_first_read_is_read_again() -> None:
 
 
 def test_closed_client_connects_to_no_host() -> None:
-    """As a call may ask for that was waiting for the map."""
+    """A call that waited for the routing table may ask for a host after `close`."""
 
     async def main() -> None:
         async with two_hosts() as two:

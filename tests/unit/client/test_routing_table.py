@@ -1,4 +1,4 @@
-"""How a call is spread over the hosts of a map."""
+"""Tests how a call is split by the hosts of a routing table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_call_fails_with_the_first_error_if_no_host_replies(kind: type[FoqsError
 
 
 def test_entries_that_may_be_written_do_not_get_the_error_of_others() -> None:
-    """16: the first host got nothing, and the second may have written its entries."""
+    """Nothing was sent to the first host, and the second may have written its entries."""
     gone, unknown = Unavailable("nothing was sent"), UnknownOutcome("it may be written")
     assert run(ask_where({"a": gone, "b": unknown}, "ab")) == [gone, unknown]
     assert run(ask_where({"a": unknown, "b": gone}, "ab")) == [unknown, gone]

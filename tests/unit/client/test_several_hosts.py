@@ -1,4 +1,4 @@
-"""A client and hosts that are busy, frozen, far away or gone; see `two_hosts`."""
+"""Tests a client with hosts that are busy, frozen, distant or lost; see `two_hosts`."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_dequeue_does_not_wait_for_a_frozen_host(monkeypatch: pytest.MonkeyPatch
 def test_dequeue_waits_for_the_first_reply_if_all_hosts_are_slow(
     frozen: int | None, wait_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A database that is slow for a moment is no reason for an error, nor is a wait that is over: the call has time."""
+    """A database that is slow for a moment causes no error while the call has time."""
     monkeypatch.setattr("foqs_client.long_polls.SLOW_HOST_S", 0.01)
 
     async def main() -> None:

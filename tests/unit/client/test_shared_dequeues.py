@@ -1,4 +1,4 @@
-"""Dequeues of one turn that the client sends as one: who gets what, who asks again, and what is released."""
+"""Tests coalesced dequeues: which caller gets an item, which sends again, and which items are released."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of a cluster of two hosts, of which one has a slow database or is frozen, under virtual time."""
+"""Tests a client of two hosts, one with a slow database or frozen, under virtual time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def two_hosts(world: RpcTierWorld) -> list[ClusterHost]:
 
 @asynccontextmanager
 async def mapped(world: RpcTierWorld) -> AsyncIterator[Client]:
-    """A client that knows both hosts."""
+    """Yield a client that knows both hosts."""
     async with Client(URL, connect=world.network.connector("client"), rng=Random(1)) as client:
         await client.dequeue({"else": 1})
         assert client._router.routing_table is not None
@@ -40,7 +40,7 @@ async def mapped(world: RpcTierWorld) -> AsyncIterator[Client]:
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, host: ClusterHost, flush_s: float) -> None:
-    """Every flush of this host's shards takes this much longer."""
+    """Make every flush of this host's shards slower."""
     flush, shards = MemoryStore.flush, set(host.engine.shards)
 
     async def slow(self: MemoryStore, *arguments: Any) -> None:
@@ -52,7 +52,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, host: ClusterHost, flush_s: float
 
 
 def freeze(monkeypatch: pytest.MonkeyPatch, client: Client, *frozen: int) -> None:
-    """These hosts answer no dequeue of this client; its calls to them end when their time is over."""
+    """Let these hosts reply to no dequeue of this client. Its calls to them end by their deadlines."""
     ask = client._dequeue_from
     addresses = [(f"{NAMES[place]}.example", 7411) for place in frozen]
 
@@ -162,7 +162,7 @@ def test_item_leased_late_for_an_ended_call_is_released_if_no_call_accepts_it(
                 lease_ms = 7_000 if "t" in wants else None
                 await client.dequeue(wants, wait_ms=12_000, lease_ms=lease_ms, timeout_ms=14_000)
             await world.pass_s(60)
-            # Its flush may wait for the one that is under way.
+            # Its flush may wait for the one before it.
             [delivery] = await client.dequeue({"t": 1}, wait_ms=30_000, timeout_ms=60_000)
             assert ids == {delivery.id}
             assert delivery.attempt == 1
@@ -234,7 +234,7 @@ def test_cancelled_dequeue_releases_its_items(monkeypatch: pytest.MonkeyPatch) -
 def test_host_that_replies_empty_at_once_is_not_polled_without_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As a host does that stops."""
+    """A stopping host replies like this."""
 
     async def story(world: RpcTierWorld) -> None:
         await two_hosts(world)

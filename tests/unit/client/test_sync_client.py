@@ -1,4 +1,4 @@
-"""The synchronous face: the same calls, from threads without an event loop, and how they end."""
+"""Tests the synchronous client: the same calls from threads without an event loop, and how they end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.rpc_server import ServedQueue, serve_queue
 
 @contextmanager
 def a_host(queue: FakeQueue | None = None) -> Iterator[ServedQueue]:
-    """A served queue in a loop of its own thread."""
+    """Yield a served queue in the event loop of another thread."""
     background = BackgroundLoop("host")
     ended = asyncio.Event()
     hosts: list[ServedQueue] = []
@@ -52,7 +52,7 @@ def a_host(queue: FakeQueue | None = None) -> Iterator[ServedQueue]:
 
 @contextmanager
 def stuck() -> Iterator[tuple[ServedQueue, FakeQueue]]:
-    """A host that takes every call and answers none."""
+    """Yield a host that reads every call and never replies."""
     queue = FakeQueue()
     queue.gate = asyncio.Event()
     with a_host(queue) as host:
@@ -165,7 +165,7 @@ def test_error_of_a_call_in_a_running_loop_names_the_async_client() -> None:
 
 
 def in_a_child(work: Callable[[], None]) -> int:
-    """The exit code of a forked process that does this and leaves."""
+    """Run `work` in a forked process and return its exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1

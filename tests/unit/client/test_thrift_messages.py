@@ -1,4 +1,4 @@
-"""The client's messages: written and read without structs of their own, and still by the contract."""
+"""Tests the client's messages: written and read without Thrift structs, but by the contract."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NACK = ThriftMethod("nack", is_write=True)
 
 
 def written(struct: Any) -> bytes:
-    """As the generated code writes it."""
+    """Return the bytes that the generated code writes."""
     buffer = TMemoryBuffer()
     struct.write(TBinaryProtocolAccelerated(buffer, fallback=False))
     data: bytes = buffer.getvalue()
@@ -28,7 +28,7 @@ def written(struct: Any) -> bytes:
 
 
 def read(kind: Any, data: bytes) -> Any:
-    """As the generated code reads it."""
+    """Return the struct that the generated code reads."""
     struct = kind()
     struct.read(TBinaryProtocolAccelerated(TMemoryBuffer(data), fallback=False))
     return struct

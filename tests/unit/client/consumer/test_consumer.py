@@ -1,4 +1,4 @@
-"""The consumer loop over a whole host in memory, under virtual time; plain functions in real threads."""
+"""Tests the consumer loop with a whole host in memory under virtual time; plain functions run in real threads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Story = Callable[[FakeHost, Client], Coroutine[Any, Any, None]]
 
 
 def play(story: Story, options: Mapping[str, object] = MappingProxyType({})) -> None:
-    """Runs a story on a fresh host under virtual time."""
+    """Run a story on a new host under virtual time."""
 
     async def main() -> None:
         async with FakeHost({"namespace.backoff_ms_min": 100, "namespace.backoff_ms_max": 200, **options}) as fake:
@@ -42,7 +42,7 @@ async def until(condition: Callable[[], bool], within_s: float = 300.0) -> None:
 async def worked(
     client: Client, handler: Any, topics: Sequence[str], over: Callable[[], bool], **options: Any
 ) -> Counts:
-    """What a consumer did until something held."""
+    """Run a consumer until a condition holds, stop it, and return its counts."""
     consumer = Consumer(client, handler, topics, rng=Random(1), **options)
     running = asyncio.ensure_future(consumer.run())
     await until(lambda: over() or running.done())
@@ -148,7 +148,7 @@ def test_waiting_consumer_gets_an_item_of_a_known_topic_at_once() -> None:
             await asyncio.sleep(moment - loop.time())
             await client.enqueue([Item("t")])
             await until(lambda: bool(seen))
-            assert seen.pop() - moment <= 0.05  # no turn of any timer lies between
+            assert seen.pop() - moment <= 0.05  # without waiting for a timer
         consumer.stop()
         assert (await running).done == 3
 
@@ -219,7 +219,7 @@ def test_extension_that_is_lost_during_a_renewal_loses_the_item_when_its_real_le
             begun.append(loop.time())
             try:
                 if job.attempt == 1:
-                    await asyncio.sleep(1.2)  # the first renewal is under way
+                    await asyncio.sleep(1.2)  # the first renewal is in flight
                     job.extend(120_000)
                     await asyncio.sleep(200)
             finally:
@@ -229,7 +229,7 @@ def test_extension_that_is_lost_during_a_renewal_loses_the_item_when_its_real_le
         counts = await worked(client, handle, ["t"], lambda: len(ended) == 2)
         (first, lost, after_s), (second, _, again_s) = ended
         assert (first, lost, second) == (1, True, 2)
-        assert after_s <= again_s  # the first handler knew before another began
+        assert after_s <= again_s  # the first handler ended before another started
         assert after_s < 4
         assert counts == Counts(done=1, lost=1)
         sent = [length for at, length in asked if at < after_s]
@@ -522,7 +522,7 @@ def test_calls_shrink_to_the_limit_of_the_host() -> None:
 
 @pytest.mark.parametrize("call", ["dequeue", "ack", "nack", "release", "extend"])
 def test_internal_error_ends_the_consumer(call: str) -> None:
-    """Every call to the hosts; an item of which they cannot be told would be in hand for ever."""
+    """Covers every call to the hosts. Otherwise an item that cannot be settled would stay in flight for ever."""
 
     async def story(fake: FakeHost, client: Client) -> None:
         async def broken(*args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Handlers as tasks of the loop and in threads: each is told of once, and knows nothing of the others."""
+"""Tests handlers in tasks and threads: each is reported once and affects no other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def jobs(count: int = COUNT) -> list[Job]:
 
 
 class Ends:
-    """What a runner has told: an error or None by job."""
+    """The reported ends of jobs: an error or None, by job."""
 
     def __init__(self, count: int) -> None:
         self.errors: dict[str, BaseException | None] = {}
@@ -40,7 +40,7 @@ class Ends:
 
 
 async def ended(runner: HandlerRunner, works: list[Job]) -> dict[str, BaseException | None]:
-    """Has all of them done."""
+    """Run all jobs and return their ends."""
     ends = Ends(len(works))
     await runner.start()
     for job in works:
@@ -121,7 +121,7 @@ def test_exception_of_a_handler_ends_only_its_own_job() -> None:
 
 
 def interrupted(handle: Callable[[Job], Coroutine[Any, Any, None]]) -> dict[str, BaseException | None]:
-    """The first of three jobs is interrupted while it waits, the second before its turn has come."""
+    """Run three jobs; interrupt the first while it waits and the second before it starts."""
 
     async def main() -> dict[str, BaseException | None]:
         runner = TaskRunner(handle)

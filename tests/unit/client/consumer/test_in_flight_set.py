@@ -1,4 +1,4 @@
-"""What a consumer has in hand: the bound, the fates, the leases."""
+"""Tests the items in flight of a consumer: the limit, the outcomes, the leases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def begun(hand: InFlightSet) -> InFlightItem:
 
 
 class HandMachine(RuleBasedStateMachine):
-    """Whatever comes: no more than the bound, no more handlers than wanted, one fate each."""
+    """Runs random events: the limits hold, and each item ends once."""
 
     @initialize(items=st.integers(1, 12), concurrency=st.integers(1, 12))
     def begin_hand(self, items: int, concurrency: int) -> None:

@@ -1,4 +1,4 @@
-"""What a consumer tells the hosts: in batches, to each host its own."""
+"""Tests the queues of settlements: in batches, one queue for each host."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Hosts:
         self.delivered: Counter[str] = Counter()
 
     def owner(self, id: str) -> None:
-        """All of them are one."""
+        """Return None: all hosts are one."""
 
     async def topics(self, prefix: str, *, limit: int, cursor: str | None) -> TopicPage:
         await asyncio.sleep(LATENCY_S)
@@ -76,7 +76,7 @@ class Hosts:
 
 
 def firsts(hosts: Hosts) -> None:
-    """Has a consumer work until every topic's first item was handled."""
+    """Run a consumer until the first item of every topic was handled."""
 
     async def main() -> None:
         seen: set[str] = set()

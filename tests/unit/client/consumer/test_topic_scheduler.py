@@ -1,4 +1,4 @@
-"""Which topics a consumer asks for, on hosts that are a dict of counts."""
+"""Tests which topics a consumer requests; the host is a dict of counts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def row(name: str, ready: int = 1, priority: int = 0, age_ms: int = 0, *, paused
 
 
 def serve(backlog: Counter[str], wants: Mapping[str, int], items_max: int, priority: int = 0) -> list[Delivery]:
-    """What a host does: the topics in their order, until the call is full."""
+    """Deliver as a host does: the topics in their order, until the call is full."""
     found: list[Delivery] = []
     for topic, count in wants.items():
         count = min(count, backlog[topic], items_max - len(found))
@@ -28,7 +28,7 @@ def serve(backlog: Counter[str], wants: Mapping[str, int], items_max: int, prior
 
 
 def rounds(turns: TopicScheduler, backlog: Counter[str], items: int, count: int) -> list[Counter[str]]:
-    """What so many calls bring, topic by topic."""
+    """Return the delivered items of `count` calls, by topic."""
     brought: list[Counter[str]] = []
     for _ in range(count):
         wants = turns.fetch_wants(items)

@@ -1,4 +1,4 @@
-"""Whether Spark's Python has what the sink needs, as `python -m pyspark_foqs` says it."""
+"""Tests the check of the Python of Spark's tasks, `python -m pyspark_foqs`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOURCES = os.pathsep.join(sys.path)
 
 
 def python(folder: Path, text: str) -> str:
-    """A program that says what a Python would."""
+    """Return a program that prints `text` like a Python."""
     program = folder / "python3"
     program.write_text(f"#!/bin/sh\n{text}\n")
     program.chmod(0o700)

@@ -1,4 +1,4 @@
-"""The Spark sink's options and columns: what is refused, in which words, before any task starts."""
+"""Tests the options and columns of the Spark sink, and their errors on the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark sink's rows: what item each becomes, and how items are put into calls."""
+"""Tests how the Spark sink makes items of rows, and calls of items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark sink's keys: a repeated task makes the same ones, in whatever order its rows come."""
+"""Tests the keys of the Spark sink: a repeated task makes the same ones in any row order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ rows = st.lists(
 
 
 def keyed(rows: list[Row], run: str = "run", partition: int = 0, lanes: int = 4) -> dict[Row, list[str]]:
-    """The keys of each content, sorted."""
+    """Return the sorted keys of each content."""
     keys = RowKeys(run, partition, lanes, 1_000)
     found: dict[Row, list[str]] = {}
     for row in rows:

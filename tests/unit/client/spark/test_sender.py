@@ -1,4 +1,4 @@
-"""The Spark sink's calls: several at once, tried until they are taken, and the first failure ends the task."""
+"""Tests the calls of the Spark sink: in parallel, retried until enqueued; the first failure ends the task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TIMEOUT_MS = 60_000
 
 
 class Queue:
-    """Answers calls by a script, then takes everything; each call takes a second."""
+    """Replies to calls by a script, then accepts everything. Each call takes a second."""
 
     def __init__(self, *script: FoqsError | list[Enqueued]) -> None:
         self.script = list(script)
