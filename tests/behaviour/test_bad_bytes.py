@@ -36,7 +36,7 @@ def wrong_types(method: str, names: Names) -> Iterator[tuple[str, bytes, Verdict
 
 
 @wire_story
-async def test_a_field_of_another_type_or_twice_is_named_and_changes_nothing(site: WireSite) -> None:
+async def test_field_of_another_type_or_twice_is_named_and_changes_nothing(site: WireSite) -> None:
     names = await site.four("t")
     wrong = []
     tried = 0
@@ -54,7 +54,7 @@ async def test_a_field_of_another_type_or_twice_is_named_and_changes_nothing(sit
 
 
 @wire_story
-async def test_nesting_without_end_is_refused_by_every_call_and_changes_nothing(site: WireSite) -> None:
+async def test_deep_nesting_is_refused_by_every_call_and_changes_nothing(site: WireSite) -> None:
     names = await site.four("t")
     before = await site.all()
     for method in METHODS:

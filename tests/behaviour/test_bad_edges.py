@@ -55,7 +55,7 @@ async def test_an_item_is_kept_exactly_at_every_edge(site: WireSite) -> None:
 
 
 @wire_story
-async def test_priorities_come_in_their_order_from_end_to_end(site: WireSite) -> None:
+async def test_items_are_delivered_in_order_over_the_whole_range_of_priorities(site: WireSite) -> None:
     priorities = [I32_MIN, I32_MIN + 1, -(1 << 16), -256, -1, 0, 1, 255, 1 << 16, I32_MAX - 1, I32_MAX]
     mixed = list(priorities)
     random.Random(1).shuffle(mixed)
@@ -64,7 +64,7 @@ async def test_priorities_come_in_their_order_from_end_to_end(site: WireSite) ->
 
 
 @wire_story
-async def test_times_in_the_past_mean_now_and_those_in_the_year_9999_mean_then(site: WireSite) -> None:
+async def test_past_time_means_now_and_a_time_in_9999_is_kept(site: WireSite) -> None:
     past = [I64_MIN, -1, 0, 1, 1_000_000_000_000]
     first = await site.put(ttypes.NewItem("past"))
     await site.pass_ms(50)  # two shards' clocks may differ by some milliseconds
@@ -90,7 +90,7 @@ async def test_times_in_the_past_mean_now_and_those_in_the_year_9999_mean_then(s
 
 
 @wire_story
-async def test_a_nack_and_an_update_may_put_an_item_as_far(site: WireSite) -> None:
+async def test_nack_and_update_accept_the_farthest_times(site: WireSite) -> None:
     await site.put(*(ttypes.NewItem("t", n) for n in range(4)))
     first, second, third, fourth = await site.take("t")
     nacks = [
@@ -118,7 +118,7 @@ async def test_a_nack_and_an_update_may_put_an_item_as_far(site: WireSite) -> No
 
 
 @wire_story
-async def test_leases_at_their_limit_last_as_long(site: WireSite) -> None:
+async def test_longest_lease_is_granted(site: WireSite) -> None:
     longest = await lease_ms_max(site)
     await site.put(ttypes.NewItem("t"))
     [delivery] = await site.take("t", lease_ms=longest)
@@ -137,7 +137,7 @@ def replace_field(struct: Any, name: str, value: Any) -> Any:
 
 
 @wire_story
-async def test_the_longest_calls_are_served(site: WireSite) -> None:
+async def test_longest_calls_are_served(site: WireSite) -> None:
     ids = await site.put(*(ttypes.NewItem("t") for _ in range(ITEMS_MAX)))
     topics = [ttypes.TopicCount(f"{n}", ITEMS_MAX) for n in range(TOPICS_MAX - 1)]
     request = ttypes.DequeueRequest(site.namespace, [*topics, ttypes.TopicCount("t", ITEMS_MAX)], wait_ms=5_000)
@@ -152,7 +152,7 @@ async def test_the_longest_calls_are_served(site: WireSite) -> None:
 
 
 @wire_story
-async def test_a_huge_time_is_cut_and_not_refused(site: WireSite) -> None:
+async def test_huge_time_is_clamped_and_not_refused(site: WireSite) -> None:
     names = await site.four("t")
     for method in METHODS:
         if method in LATER or method in {"importConfig", "deleteNamespace"}:

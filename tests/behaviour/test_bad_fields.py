@@ -164,7 +164,7 @@ async def assert_refused(site: WireSite, cases: Iterator[tuple[str, str, Any, Ve
 
 
 @wire_story
-async def test_a_bad_field_is_named_and_changes_nothing(site: WireSite) -> None:
+async def test_bad_field_is_named_and_changes_nothing(site: WireSite) -> None:
     names = await site.four("field")
     assert {"field", "config"} <= {key.removeprefix("topic '").removesuffix("'") for key in await site.all()}
 
@@ -177,7 +177,7 @@ async def test_a_bad_field_is_named_and_changes_nothing(site: WireSite) -> None:
 
 
 @wire_story
-async def test_fields_that_do_not_go_together_are_refused(site: WireSite) -> None:
+async def test_incompatible_fields_are_refused(site: WireSite) -> None:
     names = await site.four("pair")
 
     def new(field: str, **more: Any) -> tuple[str, str, Any, Verdict]:
@@ -236,7 +236,7 @@ async def test_fields_that_do_not_go_together_are_refused(site: WireSite) -> Non
 
 
 @wire_story
-async def test_settings_that_contradict_one_another_are_refused(site: WireSite) -> None:
+async def test_contradictory_settings_are_refused(site: WireSite) -> None:
     def settings(field: str, **more: int) -> Iterator[tuple[str, str, Any, Verdict]]:
         for method, name in (("createNamespace", "new"), ("updateNamespace", site.namespace)):
             request = ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(name, **more))
@@ -252,7 +252,7 @@ async def test_settings_that_contradict_one_another_are_refused(site: WireSite) 
 
 
 @wire_story
-async def test_a_namespace_that_is_not_there_is_named_by_every_call(site: WireSite) -> None:
+async def test_missing_namespace_is_named_by_every_call(site: WireSite) -> None:
     names = await site.four("there")
 
     def every() -> Iterator[tuple[str, str, Any, Verdict]]:
@@ -269,7 +269,7 @@ async def test_a_namespace_that_is_not_there_is_named_by_every_call(site: WireSi
 
 
 @wire_story
-async def test_a_text_that_is_no_configuration_is_refused(site: WireSite) -> None:
+async def test_malformed_configuration_is_refused(site: WireSite) -> None:
     await site.four("config")
     name = site.namespace
     texts: list[str | bytes] = [

@@ -41,7 +41,7 @@ async def held(site: WireSite, topic: str) -> dict[str, Names]:
 
 
 @wire_story
-async def test_an_id_of_another_namespace_is_found_by_no_call_and_its_item_untouched(site: WireSite) -> None:
+async def test_id_of_another_namespace_is_not_found_and_its_item_is_unchanged(site: WireSite) -> None:
     theirs = await held(site, "t")
     other = site.other(site.namespace + "-other")
     settings = ttypes.NamespaceSettings(other.namespace)
@@ -64,7 +64,7 @@ async def test_an_id_of_another_namespace_is_found_by_no_call_and_its_item_untou
 
 
 @wire_story
-async def test_an_id_that_nobody_was_given_is_not_found(site: WireSite) -> None:
+async def test_id_that_was_never_issued_is_not_found(site: WireSite) -> None:
     names = await site.four("t")
     shard, number = map(int, names.id.split("-"))
     sequence = number & (1 << 43) - 1
@@ -87,7 +87,7 @@ async def test_an_id_that_nobody_was_given_is_not_found(site: WireSite) -> None:
 
 
 @wire_story
-async def test_an_id_that_stands_twice_is_refused_the_second_time(site: WireSite) -> None:
+async def test_duplicate_id_is_refused_the_second_time(site: WireSite) -> None:
     lists = {"ack": "leases", "nack": "nacks", "extendLease": "extensions", "release": "leases"}
     for method in ("ack", "nack", "extendLease", "release", "cancel", "update", "redrive"):
         names = await site.four(f"twice-{method}")
@@ -101,7 +101,7 @@ async def test_an_id_that_stands_twice_is_refused_the_second_time(site: WireSite
 
 
 @wire_story
-async def test_a_bad_entry_harms_no_neighbour(site: WireSite) -> None:
+async def test_bad_entry_affects_no_other(site: WireSite) -> None:
     for method in BY_LEASE:
         one, other = await site.put(ttypes.NewItem(method), ttypes.NewItem(method))
         tokens = {delivery.id: delivery.token for delivery in await site.take(method)}
@@ -119,7 +119,7 @@ async def test_a_bad_entry_harms_no_neighbour(site: WireSite) -> None:
 
 
 @wire_story
-async def test_a_token_that_is_not_the_lease_s_changes_nothing(site: WireSite) -> None:
+async def test_wrong_token_changes_nothing(site: WireSite) -> None:
     names = await held(site, "t")
     token = names["leased"].token
 
@@ -133,7 +133,7 @@ async def test_a_token_that_is_not_the_lease_s_changes_nothing(site: WireSite) -
 
 
 @wire_story
-async def test_after_an_ack_there_is_nothing_left_to_do(site: WireSite) -> None:
+async def test_every_call_on_an_acked_item_changes_nothing(site: WireSite) -> None:
     names = await site.four("t")
     assert await site.verdicts("ack", good("ack", names)) == [OK]
 
@@ -146,7 +146,7 @@ async def test_after_an_ack_there_is_nothing_left_to_do(site: WireSite) -> None:
 
 
 @wire_story
-async def test_after_its_end_a_lease_can_only_be_acked_and_after_the_next_not_even_that(site: WireSite) -> None:
+async def test_ended_lease_can_only_be_acked_and_only_until_the_next_lease(site: WireSite) -> None:
     await site.put(*(ttypes.NewItem("t") for _ in range(2)))
     first, second = [Names(site.namespace, "t", each.id, each.token) for each in await site.take("t", lease_ms=50)]
     await site.pass_ms(50)
@@ -166,7 +166,7 @@ async def test_after_its_end_a_lease_can_only_be_acked_and_after_the_next_not_ev
 
 
 @wire_story
-async def test_what_was_given_back_is_over(site: WireSite) -> None:
+async def test_lease_of_a_returned_item_has_ended(site: WireSite) -> None:
     for method in ("nack", "release"):
         await site.put(ttypes.NewItem(method))
         [delivery] = await site.take(method)
@@ -183,7 +183,7 @@ async def test_what_was_given_back_is_over(site: WireSite) -> None:
 
 
 @wire_story
-async def test_a_key_with_another_item_is_a_conflict_whatever_differs(site: WireSite) -> None:
+async def test_key_with_an_item_that_differs_in_any_field_is_a_conflict(site: WireSite) -> None:
     plain = {"topic": "t", "payload": b"x", "idempotency_key": "key"}
     whole = {
         **plain, "idempotency_key": "other key", "priority": 1, "metadata": b"m", "delay_ms": 3_600_000,
@@ -212,7 +212,7 @@ async def test_a_key_with_another_item_is_a_conflict_whatever_differs(site: Wire
 
 
 @wire_story
-async def test_of_a_key_that_stands_twice_in_a_call_the_first_wins(site: WireSite) -> None:
+async def test_first_item_wins_if_a_key_is_twice_in_a_call(site: WireSite) -> None:
     def new(payload: bytes) -> Any:
         return ttypes.NewItem("t", payload=payload, idempotency_key="key")
 
@@ -221,7 +221,7 @@ async def test_of_a_key_that_stands_twice_in_a_call_the_first_wins(site: WireSit
     assert len(await site.take("t")) == 2
 
 
-def test_a_key_is_free_again_after_its_window() -> None:
+def test_key_can_be_used_again_after_its_window() -> None:
     async def story() -> None:
         async with fake_wire() as site:
             window_ms = 121_000
@@ -244,7 +244,7 @@ def test_a_key_is_free_again_after_its_window() -> None:
 
 
 @wire_story
-async def test_a_topic_that_stands_twice_in_a_dequeue_is_refused(site: WireSite) -> None:
+async def test_duplicate_topic_in_a_dequeue_is_refused(site: WireSite) -> None:
     await site.four("t")
     topics = [ttypes.TopicCount(topic, 1) for topic in ("t", "T", "t")]
     request = ttypes.DequeueRequest(site.namespace, topics)
@@ -263,7 +263,7 @@ GARBAGE: Final = [
 
 
 @wire_story
-async def test_a_cursor_that_is_garbage_or_another_call_s_is_refused(site: WireSite) -> None:
+async def test_malformed_or_foreign_cursor_is_refused(site: WireSite) -> None:
     await site.four("t")
 
     def asked(cursor: str) -> Sequence[tuple[str, Any]]:
@@ -288,7 +288,7 @@ async def test_a_cursor_that_is_garbage_or_another_call_s_is_refused(site: WireS
 
 
 @wire_story
-async def test_any_name_may_be_the_cursor_of_a_list_by_name(site: WireSite) -> None:
+async def test_any_name_can_be_the_cursor_of_a_list_by_name(site: WireSite) -> None:
     await site.four("m")
     for cursor, found in (
         ("", ["m"]),
@@ -305,7 +305,7 @@ async def test_any_name_may_be_the_cursor_of_a_list_by_name(site: WireSite) -> N
 
 
 @pytest.mark.parametrize("method", ["listDead", "bulk"])
-def test_a_place_on_a_shard_that_is_not_there_is_beyond_the_end(method: str) -> None:
+def test_cursor_on_a_missing_shard_is_beyond_the_end(method: str) -> None:
     async def story() -> None:
         async with fake_wire() as site:
             await site.four("t")

@@ -39,7 +39,7 @@ async def count(site: WireSite, topic: str) -> int:
 
 
 @wire_story
-async def test_topics_that_look_alike_are_told_apart_by_every_call_that_looks(site: WireSite) -> None:
+async def test_similar_topics_are_distinct_in_every_call_that_reads(site: WireSite) -> None:
     await named(site)
     for name in NAMES:
         assert (await ready(site, name), await count(site, name)) == ([name], 1)
@@ -62,7 +62,7 @@ async def test_topics_that_look_alike_are_told_apart_by_every_call_that_looks(si
 
 
 @wire_story
-async def test_topics_that_look_alike_are_delivered_and_paused_apart(site: WireSite) -> None:
+async def test_similar_topics_are_delivered_and_paused_separately(site: WireSite) -> None:
     ids = await named(site)
     paused = ("a", "\u00e9", "ss", "\N{GRINNING FACE}", "%")
     for name in paused:
@@ -82,7 +82,7 @@ async def test_topics_that_look_alike_are_delivered_and_paused_apart(site: WireS
 
 
 @wire_story
-async def test_topics_that_look_alike_are_emptied_apart(site: WireSite) -> None:
+async def test_similar_topics_are_emptied_separately(site: WireSite) -> None:
     ids = await named(site)
     gone = ("A", "a ", "e\u0301", "\u0131", "_", "\\")
     for name in gone[:3]:
@@ -101,7 +101,7 @@ async def test_topics_that_look_alike_are_emptied_apart(site: WireSite) -> None:
 
 
 @wire_story
-async def test_keys_that_look_alike_are_told_apart(site: WireSite) -> None:
+async def test_similar_keys_are_distinct(site: WireSite) -> None:
     items = [ttypes.NewItem("keys", payload=name.encode(), idempotency_key=name) for name in NAMES]
     ids = await site.put(*items)
     assert len(set(ids)) == len(NAMES)
@@ -111,7 +111,7 @@ async def test_keys_that_look_alike_are_told_apart(site: WireSite) -> None:
 
 
 @wire_story
-async def test_namespaces_and_principals_that_look_alike_are_told_apart(site: WireSite) -> None:
+async def test_similar_namespaces_and_principals_are_distinct(site: WireSite) -> None:
     namespaces = [site.namespace + end for end in ("-a", "-A", "-a ", "-\u00e9", "-e\u0301", "-\N{GRINNING FACE}")]
     for name in namespaces:
         assert await site.verdict("createNamespace", ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(name))) == OK

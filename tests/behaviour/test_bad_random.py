@@ -88,7 +88,7 @@ class Ledger:
 
 
 @wire_story
-async def test_calls_with_anything_wrong_are_answered_and_lose_no_item(site: WireSite) -> None:
+async def test_random_bad_calls_get_replies_and_lose_no_item(site: WireSite) -> None:
     rng = Random(SEED)
     ledger = Ledger()
     methods = [method for method in METHODS if method not in LEFT_OUT]

@@ -17,7 +17,7 @@ NEVER = f"0-{(1 << 62) + 1}"
 
 
 @story
-async def test_an_item_comes_out_as_it_went_in(site: Site) -> None:
+async def test_item_is_delivered_as_it_was_enqueued(site: Site) -> None:
     item = Item(site.topic, bytes(range(256)), -7, b"\x00\xff", lease_ms=9_000, attempts_max=4)
     [id_] = await site.put(item)
     delivery = await site.one()
@@ -30,7 +30,7 @@ async def test_an_item_comes_out_as_it_went_in(site: Site) -> None:
 
 
 @story
-async def test_the_best_priority_comes_first_and_the_oldest_within_one(site: Site) -> None:
+async def test_best_priority_is_first_and_within_it_the_oldest_item(site: Site) -> None:
     least, most = -(1 << 31), (1 << 31) - 1
     await site.put(*(Item(site.topic, str(n).encode(), n) for n in (5, most, 0, least, -5)))
     await site.pass_ms(50)  # two shards' clocks may differ by some milliseconds
@@ -40,7 +40,7 @@ async def test_the_best_priority_comes_first_and_the_oldest_within_one(site: Sit
 
 
 @story
-async def test_topics_are_told_apart_byte_by_byte(site: Site) -> None:
+async def test_topics_are_compared_byte_by_byte(site: Site) -> None:
     names = [f"{site.topic}-{end}" for end in ("a", "A", "a ", "\N{GRINNING FACE}", "ä")]
     await site.put(*(Item(name, name.encode()) for name in names))
     for name in names:
@@ -49,7 +49,7 @@ async def test_topics_are_told_apart_byte_by_byte(site: Site) -> None:
 
 
 @story
-async def test_a_dequeue_takes_at_most_what_it_asks_of_each_topic(site: Site) -> None:
+async def test_dequeue_returns_at_most_the_requested_items_of_each_topic(site: Site) -> None:
     one, other = f"{site.topic}-1", f"{site.topic}-2"
     await site.put(*(Item(topic) for topic in (one, one, one, other)))
     deliveries = await site.client.dequeue({one: 2, other: 2}, wait_ms=5_000)
@@ -58,7 +58,7 @@ async def test_a_dequeue_takes_at_most_what_it_asks_of_each_topic(site: Site) ->
 
 
 @story
-async def test_a_dequeue_takes_at_most_what_it_asks_of_all_topics_and_the_first_topics_come_first(site: Site) -> None:
+async def test_dequeue_returns_at_most_items_max_and_serves_the_first_topics_first(site: Site) -> None:
     one, other, third = (f"{site.topic}-{n}" for n in (1, 2, 3))
     await site.put(*(Item(topic) for topic in (one, other, other, other, third)))
     wants = {other: 2, one: 2, third: 2}
@@ -106,7 +106,7 @@ async def test_a_dequeue_waits_for_an_item_to_come_due(site: Site) -> None:
 
 
 @story
-async def test_a_dequeue_waits_no_longer_than_it_was_told(site: Site) -> None:
+async def test_dequeue_waits_no_longer_than_its_wait(site: Site) -> None:
     assert await site.client.dequeue({site.topic: 1}) == []
     waiting = asyncio.ensure_future(site.client.dequeue({site.topic: 1}, wait_ms=100))
     await site.pass_ms(100)
@@ -114,7 +114,7 @@ async def test_a_dequeue_waits_no_longer_than_it_was_told(site: Site) -> None:
 
 
 @story
-async def test_an_item_is_gone_when_its_ttl_is_over(site: Site) -> None:
+async def test_item_is_deleted_when_its_ttl_ends(site: Site) -> None:
     brief, lasting = await site.put(Item(site.topic, ttl_ms=150), Item(site.topic, b"lasts", ttl_ms=60_000))
     await site.pass_ms(150)
     assert [delivery.id for delivery in await site.take(ALL)] == [lasting]
@@ -130,7 +130,7 @@ async def test_an_item_is_gone_when_its_ttl_is_over(site: Site) -> None:
 
 
 @story
-async def test_a_key_names_one_item_also_when_that_is_gone(site: Site) -> None:
+async def test_key_names_one_item_even_after_that_is_gone(site: Site) -> None:
     item = Item(site.topic, b"once", idempotency_key=f"{site.topic} ключ")
     [first] = await site.client.enqueue([item])
     [second] = await site.client.enqueue([item])
@@ -144,7 +144,7 @@ async def test_a_key_names_one_item_also_when_that_is_gone(site: Site) -> None:
 
 
 @story
-async def test_a_key_with_another_item_is_a_conflict_and_harms_no_neighbour(site: Site) -> None:
+async def test_key_with_another_item_is_a_conflict_and_affects_no_other(site: Site) -> None:
     key = site.topic
     await site.put(Item(site.topic, b"one", idempotency_key=key))
     conflict, fine = await site.client.enqueue([Item(site.topic, b"other", idempotency_key=key), Item(site.topic)])
@@ -156,7 +156,7 @@ async def test_a_key_with_another_item_is_a_conflict_and_harms_no_neighbour(site
 
 
 @story
-async def test_one_bad_item_fails_alone_with_the_field_at_fault(site: Site) -> None:
+async def test_bad_item_fails_alone_and_its_field_is_named(site: Site) -> None:
     t = site.topic
     bad: list[tuple[Item, type[FoqsError], str]] = [
         (Item(""), InvalidArgument, "topic"),
@@ -183,7 +183,7 @@ async def test_one_bad_item_fails_alone_with_the_field_at_fault(site: Site) -> N
 
 
 @story
-async def test_a_bad_call_fails_as_a_whole_with_the_field_at_fault(site: Site) -> None:
+async def test_bad_call_fails_as_a_whole_and_its_field_is_named(site: Site) -> None:
     client, t = site.client, site.topic
     calls: list[tuple[Coroutine[Any, Any, object], type[FoqsError], str | None]] = [
         (client.enqueue([Item(t)] * 100_001), LimitExceeded, None),
@@ -205,7 +205,7 @@ async def test_a_bad_call_fails_as_a_whole_with_the_field_at_fault(site: Site) -
 
 
 @story
-async def test_a_namespace_sees_nothing_of_another_s(site: Site) -> None:
+async def test_namespace_does_not_see_items_of_another(site: Site) -> None:
     [id_] = await site.put(Item(site.topic))
     async with site.namespace("other") as other:
         assert await other.dequeue({site.topic: 1}) == []

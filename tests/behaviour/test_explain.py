@@ -9,7 +9,7 @@ from tests.behaviour.sites import Site, story
 
 
 @story
-async def test_an_item_says_why_it_is_not_delivered_and_what_would_change_it(site: Site) -> None:
+async def test_explain_names_the_reason_and_the_remedy(site: Site) -> None:
     best, next_, deferred = await site.put(
         Item(site.topic), Item(site.topic, b"payload", priority=1), Item(site.topic, delay_ms=3_600_000)
     )

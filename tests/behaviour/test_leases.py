@@ -42,7 +42,7 @@ async def test_an_acked_item_is_gone_and_acking_again_is_fine(site: Site) -> Non
 
 
 @story
-async def test_when_a_lease_ends_the_item_comes_again_and_the_old_token_is_stale(site: Site) -> None:
+async def test_item_is_delivered_again_after_its_lease_and_the_old_token_is_stale(site: Site) -> None:
     await site.put(Item(site.topic))
     first = await site.one(lease_ms=SPAN_MS)
     assert await site.client.dequeue({site.topic: 1}) == []
@@ -61,7 +61,7 @@ async def test_when_a_lease_ends_the_item_comes_again_and_the_old_token_is_stale
 
 
 @story
-async def test_a_token_may_ack_after_the_end_of_its_lease_until_the_item_is_leased_again(site: Site) -> None:
+async def test_ended_lease_can_be_acked_until_the_item_is_leased_again(site: Site) -> None:
     [id_] = await site.put(Item(site.topic))
     delivery = await site.one(lease_ms=100)
     await site.pass_ms(100)
@@ -76,7 +76,7 @@ async def test_a_token_may_ack_after_the_end_of_its_lease_until_the_item_is_leas
 
 
 @story
-async def test_a_nacked_item_backs_off_and_comes_again(site: Site) -> None:
+async def test_nacked_item_is_delivered_again_after_a_backoff(site: Site) -> None:
     [id_] = await site.put(Item(site.topic, b"x"))
     assert_done(*await site.client.nack([await site.one()]))
     assert await site.states([id_]) == ["deferred"]
@@ -86,7 +86,7 @@ async def test_a_nacked_item_backs_off_and_comes_again(site: Site) -> None:
 
 
 @story
-async def test_a_nack_may_say_when_and_with_what_the_item_comes_again(site: Site) -> None:
+async def test_nack_can_set_the_time_and_the_metadata_of_the_next_delivery(site: Site) -> None:
     now, soon, far, past = await site.put(*(Item(site.topic, priority=n, metadata=b"old") for n in range(4)))
     held = {delivery.id: delivery for delivery in await site.take(ALL)}
     assert_done(
@@ -139,7 +139,7 @@ async def test_an_item_whose_attempts_are_used_up_is_dead(site: Site) -> None:
 
 
 @story
-async def test_a_namespace_says_how_often_items_are_tried_and_how_long_dead_ones_are_kept(site: Site) -> None:
+async def test_namespace_sets_the_attempts_and_the_retention_of_dead_items(site: Site) -> None:
     async with site.namespace("brief") as brief:
         [result] = await brief.enqueue([Item(site.topic)])
         [delivery] = await brief.dequeue({site.topic: 1}, wait_ms=5_000)
@@ -186,7 +186,7 @@ async def test_an_extended_lease_lasts_longer(site: Site) -> None:
 
 
 @story
-async def test_a_lease_that_is_made_shorter_ends_sooner(site: Site) -> None:
+async def test_shortened_lease_ends_sooner(site: Site) -> None:
     await site.put(Item(site.topic))
     delivery = await site.one()
     assert_done(*await site.client.extend([delivery], lease_ms=100))
@@ -195,7 +195,7 @@ async def test_a_lease_that_is_made_shorter_ends_sooner(site: Site) -> None:
 
 
 @story
-async def test_a_released_item_comes_again_at_once_and_the_attempt_does_not_count(site: Site) -> None:
+async def test_released_item_is_delivered_again_at_once_and_the_attempt_does_not_count(site: Site) -> None:
     await site.put(Item(site.topic, attempts_max=1))
     first = await site.one()
     assert_done(*await site.client.release([first]))
@@ -240,7 +240,7 @@ async def test_every_entry_has_its_own_outcome(site: Site) -> None:
 
 
 @story
-async def test_nothing_to_do_is_done_without_a_call(site: Site) -> None:
+async def test_empty_list_needs_no_call(site: Site) -> None:
     client = site.client
     assert await client.enqueue([]) == []
     for call in (client.ack, client.nack, client.extend, client.release, client.cancel, client.redrive):

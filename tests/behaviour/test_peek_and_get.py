@@ -23,7 +23,7 @@ async def one_of_each(site: Site) -> dict[str, str]:
 
 
 @story
-async def test_a_topic_says_what_it_holds(site: Site) -> None:
+async def test_topic_shows_its_counts(site: Site) -> None:
     await one_of_each(site)
     [topic] = (await site.client.topics(site.topic)).topics
     assert topic.topic == site.topic
@@ -54,7 +54,7 @@ async def test_topics_are_found_by_name_and_state_page_by_page(site: Site) -> No
 
 
 @story
-async def test_a_topic_without_items_is_not_there(site: Site) -> None:
+async def test_topic_without_items_is_not_listed(site: Site) -> None:
     ids = await site.put(Item(site.topic))
     assert len((await site.client.topics(site.topic)).topics) == 1
     await site.client.cancel(ids)
@@ -89,7 +89,7 @@ async def test_peek_finds_every_state(site: Site) -> None:
 
 
 @story
-async def test_an_item_can_be_looked_at_in_every_state(site: Site) -> None:
+async def test_item_can_be_read_in_every_state(site: Site) -> None:
     ids = await one_of_each(site)
     for state, id_ in ids.items():
         view = await site.client.item(id_)

@@ -37,7 +37,7 @@ async def test_a_purge_ends_all_items_of_a_topic_in_every_state_and_no_others(si
 
 
 @story
-async def test_a_purged_lease_is_acked_as_gone_and_not_given_back(site: Site) -> None:
+async def test_lease_of_a_purged_item_is_acked_as_gone_and_cannot_be_returned(site: Site) -> None:
     await site.put(*(Item(site.topic) for _ in range(3)))
     held = await site.take(3)
     assert await site.client.purge_topic(site.topic) == 3
@@ -51,7 +51,7 @@ async def test_a_purged_lease_is_acked_as_gone_and_not_given_back(site: Site) ->
 
 
 @story
-async def test_what_comes_after_a_purge_lives_and_what_was_deferred_does_not(site: Site) -> None:
+async def test_purge_deletes_deferred_items_but_not_later_ones(site: Site) -> None:
     await site.put(*(Item(site.topic, b"old", delay_ms=100) for _ in range(20)))
     assert await site.client.purge_topic(site.topic) == 20
     await site.put(Item(site.topic, b"new", 5))
@@ -62,7 +62,7 @@ async def test_what_comes_after_a_purge_lives_and_what_was_deferred_does_not(sit
 
 
 @story
-async def test_a_topic_that_is_not_there_or_is_paused_can_be_purged(site: Site) -> None:
+async def test_missing_or_paused_topic_can_be_purged(site: Site) -> None:
     assert await site.client.purge_topic(site.topic) == 0
     await site.put(Item(site.topic))
     await site.client.pause_topic(site.topic)
@@ -72,7 +72,7 @@ async def test_a_topic_that_is_not_there_or_is_paused_can_be_purged(site: Site) 
 
 
 @story
-async def test_a_key_outlives_the_item_that_was_purged(site: Site) -> None:
+async def test_key_outlives_its_purged_item(site: Site) -> None:
     item = Item(site.topic, idempotency_key=site.topic)
     [first] = await site.put(item)
     await site.client.purge_topic(site.topic)
@@ -82,7 +82,7 @@ async def test_a_key_outlives_the_item_that_was_purged(site: Site) -> None:
 
 
 @story
-async def test_a_purge_concerns_its_own_namespace(site: Site) -> None:
+async def test_purge_affects_only_its_own_namespace(site: Site) -> None:
     await site.put(Item(site.topic))
     async with site.namespace("other") as other:
         assert await other.purge_topic(site.topic) == 0
