@@ -64,21 +64,21 @@ def test_options_and_columns_are_checked_before_any_call() -> None:
 
 def test_python_without_pyarrow_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foqs_client.spark.environment.find_spec", lambda name: None if name == "pyarrow" else 1)
-    said = refusal({"url": "foqs://one"})
-    assert "has no pyarrow" in said
-    assert "PYSPARK_PYTHON" in said
+    message = refusal({"url": "foqs://one"})
+    assert "has no pyarrow" in message
+    assert "PYSPARK_PYTHON" in message
 
 
 def test_unreachable_hosts_are_named() -> None:
-    said = refusal({"url": f"foqs://127.0.0.1:{free_port()}", "timeout_ms": "1000"})
-    assert said.startswith("no host can be reached: no connection to 127.0.0.1:")
-    assert "connection refused; is the host running there?" in said
+    message = refusal({"url": f"foqs://127.0.0.1:{free_port()}", "timeout_ms": "1000"})
+    assert message.startswith("no host can be reached: no connection to 127.0.0.1:")
+    assert "connection refused; is the host running there?" in message
 
 
 def test_missing_namespace_is_named(host: RestartableHost, token_file: str) -> None:
-    said = refusal({"url": host.address, "token_file": token_file, "namespace": "nope"})
-    assert said.startswith("the hosts refuse this write: NAMESPACE_NOT_FOUND")
-    assert "'nope'; create it with createNamespace (foqs namespace create)" in said
+    message = refusal({"url": host.address, "token_file": token_file, "namespace": "nope"})
+    assert message.startswith("the hosts refuse this write: NAMESPACE_NOT_FOUND")
+    assert "'nope'; create it with createNamespace (foqs namespace create)" in message
 
 
 def test_missing_or_wrong_token_or_missing_grant_is_refused(
@@ -98,7 +98,7 @@ def test_missing_or_wrong_token_or_missing_grant_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ("'t' AS topic, repeat('x', 10241) AS payload", "the column payload of a row was refused: LIMIT_EXCEEDED"),
         ("if(id < 0, 't', null) AS topic", "the column topic of a row is null"),
@@ -108,14 +108,14 @@ def test_missing_or_wrong_token_or_missing_grant_is_refused(
     ],
 )
 def test_bad_row_ends_the_job_with_partition_column_and_reason(
-    spark: SparkSession, host: RestartableHost, token_file: str, row: str, said: str
+    spark: SparkSession, host: RestartableHost, token_file: str, row: str, message: str
 ) -> None:
     frame = spark.sql(f"SELECT {row} FROM range(0, 1, 1, 1)")
     writer = frame.write.format("foqs").option("url", host.address).option("token_file", token_file)
     with pytest.raises(PythonException) as raised:
         writer.mode("append").save()
     shown = str(raised.value).strip()
-    assert f"SinkError: partition 0: {said}" in shown.splitlines()[-1]
+    assert f"SinkError: partition 0: {message}" in shown.splitlines()[-1]
     assert shown.count("  File ") <= 2, "more than the sentence is shown"
 
 

@@ -166,8 +166,8 @@ def test_error_quotes_a_host_that_cannot_read_a_call() -> None:
     async def program(link: HostConnection, wire: Wire) -> None:
         number, reply = link.send(ITEM, BODY, 9.0)
         plain = head("getItem", number)
-        said = b"\x0b\0\1\0\0\0\5what?\x08\0\2\0\0\0\1\0"
-        link.data_received(frame(plain[:3] + bytes([TMessageType.EXCEPTION]) + plain[4:] + said))
+        message = b"\x0b\0\1\0\0\0\5what?\x08\0\2\0\0\0\1\0"
+        link.data_received(frame(plain[:3] + bytes([TMessageType.EXCEPTION]) + plain[4:] + message))
         with pytest.raises(Refused, match=r"what\?") as caught:
             await reply
         assert caught.value.reason == TApplicationException.UNKNOWN_METHOD

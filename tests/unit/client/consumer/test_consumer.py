@@ -412,8 +412,8 @@ def test_failed_calls_are_retried_and_logged_once(caplog: pytest.LogCaptureFixtu
 
     with caplog.at_level(logging.INFO, "foqs.consumer"):
         play(story)
-    said = [record.getMessage() for record in caplog.records if record.name == "foqs.consumer"]
-    assert sorted(said) == [
+    messages = [record.getMessage() for record in caplog.records if record.name == "foqs.consumer"]
+    assert sorted(messages) == [
         "dequeue failed: UNREACHABLE: no host answers; it is retried until it works",
         "dequeue works again",
         "topic discovery failed: UNREACHABLE: no host answers; it is retried until it works",

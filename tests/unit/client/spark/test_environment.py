@@ -28,12 +28,12 @@ def test_this_python_has_all_packages() -> None:
 
 def test_problem_names_the_python_its_missing_packages_and_the_remedy(tmp_path: Path) -> None:
     other = python(tmp_path, "echo pyspark_foqs pyarrow")
-    said = environment.problem({"PYSPARK_PYTHON": other})
-    assert said is not None
-    assert said.startswith(
+    message = environment.problem({"PYSPARK_PYTHON": other})
+    assert message is not None
+    assert message.startswith(
         f"Spark's tasks run on {other}, which has no pyspark_foqs and no pyarrow: install foqs[spark]"
     )
-    assert "set PYSPARK_PYTHON" in said
+    assert "set PYSPARK_PYTHON" in message
 
 
 def test_default_is_the_first_python3_of_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +44,6 @@ def test_default_is_the_first_python3_of_the_path(tmp_path: Path, monkeypatch: p
 
 
 def test_problem_names_a_missing_python_and_one_that_exists(capsys: pytest.CaptureFixture[str]) -> None:
-    said = environment.problem({"PYSPARK_PYTHON": "/nowhere/python3"})
-    assert said is not None
-    assert said.startswith("/nowhere/python3 cannot be run: set PYSPARK_PYTHON to")
+    message = environment.problem({"PYSPARK_PYTHON": "/nowhere/python3"})
+    assert message is not None
+    assert message.startswith("/nowhere/python3 cannot be run: set PYSPARK_PYTHON to")

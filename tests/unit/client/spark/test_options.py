@@ -51,7 +51,7 @@ def test_option_with_the_name_of_a_column_is_parsed_like_its_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"url": None}, r'name the hosts: \.option\("url", "foqs://'),
         ({"url": "http://one"}, "the option url is not an address: 'http://one' must begin with foqs://"),
@@ -68,9 +68,9 @@ def test_option_with_the_name_of_a_column_is_parsed_like_its_values() -> None:
         ({"deliver_after": "soon"}, "deliver_after is 'soon'; it must be milliseconds"),
     ],
 )
-def test_bad_option_is_refused_with_its_name_and_a_remedy(given: dict[str, str | None], said: str) -> None:
+def test_bad_option_is_refused_with_its_name_and_a_remedy(given: dict[str, str | None], message: str) -> None:
     options = {name: value for name, value in {"url": URL, **given}.items() if value is not None}
-    with pytest.raises(SinkError, match=said):
+    with pytest.raises(SinkError, match=message):
         SinkOptions.parse(options)
 
 
@@ -88,7 +88,7 @@ def test_frame_of_known_columns_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "message"),
     [
         ([("topic", "string"), ("value", "string"), ("x", "long")], "does not know: value, x; .* topic, payload, prio"),
         ([("topic", "string"), ("Payload", "string")], "does not know: Payload"),
@@ -99,6 +99,6 @@ def test_frame_of_known_columns_passes() -> None:
         ([("payload", "string")], "add a column topic, or .option"),
     ],
 )
-def test_bad_frame_is_refused_with_the_column_and_a_remedy(schema: list[tuple[str, str]], said: str) -> None:
-    with pytest.raises(SinkError, match=said):
+def test_bad_frame_is_refused_with_the_column_and_a_remedy(schema: list[tuple[str, str]], message: str) -> None:
+    with pytest.raises(SinkError, match=message):
         check_schema(schema, False)

@@ -81,7 +81,7 @@ def test_namespaces_have_separate_groups() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         ({"topic": ["a", None]}, r'the column topic of a row is null; .*\.option\("topic"'),
         ({"topic": ["a"], "priority": [2**31]}, "priority of a row is 2147483648; it must be from -2147483648"),
@@ -92,8 +92,8 @@ def test_namespaces_have_separate_groups() -> None:
         ),
     ],
 )
-def test_value_that_cannot_be_sent_is_refused_with_its_column(columns: dict[str, list[Any]], said: str) -> None:
-    with pytest.raises(SinkError, match=said):
+def test_value_that_cannot_be_sent_is_refused_with_its_column(columns: dict[str, list[Any]], message: str) -> None:
+    with pytest.raises(SinkError, match=message):
         made(columns)
 
 

@@ -147,13 +147,13 @@ def test_items_that_are_not_enqueued_in_time_end_the_task_with_the_reason() -> N
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (InvalidArgument("it is empty", field="items[0].topic"), "the column topic of a row was refused: INVALID_ARG"),
         (KeyConflict("another item has it"), "a row was refused: KEY_CONFLICT: another item has it"),
     ],
 )
-def test_finally_refused_row_ends_the_task_and_drops_the_other_calls(error: FoqsError, said: str) -> None:
+def test_finally_refused_row_ends_the_task_and_drops_the_other_calls(error: FoqsError, message: str) -> None:
     async def story(sender: Sender) -> None:
         await sender.submit("default", items(1))
         await asyncio.sleep(0.5)
@@ -162,7 +162,7 @@ def test_finally_refused_row_ends_the_task_and_drops_the_other_calls(error: Foqs
         await sender.wait_all_enqueued()
 
     queue = Queue([Enqueued(error=error)])
-    with pytest.raises(SinkError, match=said):
+    with pytest.raises(SinkError, match=message):
         play(queue, story, calls=2)
     assert len(queue.sent) == 2
     assert queue.cancelled == 1
