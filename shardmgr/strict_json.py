@@ -1,8 +1,8 @@
-"""JSON read strictly: objects whose fields are taken out by name, and nothing else.
+"""Parses JSON strictly: objects whose fields are read by name.
 
-Always true: what is taken out has its type and lies in its range; a field that
-is unknown, missing or named twice is `Malformed`, and the error says where.
-Knows nothing of what the fields mean.
+Always true: a value has its type and is in its range; a field that is unknown,
+missing or duplicate raises `MalformedDocument`, which names the place. Knows nothing
+of the meaning of fields.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _SHOWN_CHARS_MAX: Final = 60
 
 
 class JsonObject:
-    """One object, and its path in the text.
+    """One object, and its path in the document.
 
     Args:
         known: the fields that it may have.
 
     Raises:
-        Malformed: it is no object, or has another field.
+        MalformedDocument: it is not an object, or has another field.
     """
 
     __slots__ = ("_path", "_raw")
@@ -36,11 +36,11 @@ class JsonObject:
         self._path = path
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
-        """A whole number from `low` to `high`."""
+        """Return an integer from `low` to `high`."""
         return integer_parser(low, high)(self._get(key, default), _join_path(self._path, key))
 
     def real(self, key: str, high: float, default: float) -> float:
-        """Any number from 0 to `high`."""
+        """Return a number from 0 to `high`."""
         value = self._get(key, default)
         if type(value) not in (int, float) or not 0 <= value <= high:
             raise_malformed(
@@ -49,14 +49,14 @@ class JsonObject:
         return float(value)
 
     def boolean(self, key: str) -> bool:
-        """True or false; false where it is left out."""
+        """Return true or false; false if the field is missing."""
         value = self._get(key, False)
         if type(value) is not bool:
             raise_malformed(_join_path(self._path, key), f"this must be true or false, not {abbreviate(value)}")
         return value
 
     def name(self, key: str, default: str | None = None, *, bytes_max: int = NAME_BYTES_MAX) -> str:
-        """See `name`; the default may be anything."""
+        """Return a name, as `parse_name`; the default may be any text."""
         value = self._get(key, default)
         return (
             value
@@ -65,19 +65,19 @@ class JsonObject:
         )
 
     def names(self, key: str) -> frozenset[str]:
-        """A list of names, none of them twice; empty where it is left out."""
+        """Return a list of different names; empty if the field is missing."""
         path = _join_path(self._path, key)
         value = parse_list(self._get(key, []), path)
-        found = frozenset(parse_name(each, f"{path}[{place}]") for place, each in enumerate(value))
+        found = frozenset(parse_name(name, f"{path}[{place}]") for place, name in enumerate(value))
         if len(found) < len(value):
-            raise_malformed(path, "a name stands in it twice; name it once")
+            raise_malformed(path, "a name appears in it twice; name it once")
         return found
 
     def by_number(self, key: str, high: int, read: Callable[[Any, str], T]) -> dict[int, T]:
-        """An object whose fields are named by whole numbers from 0 to `high`; empty where it is left out.
+        """Return an object whose fields are named by integers from 0 to `high`; empty if the field is missing.
 
         Args:
-            read: makes a value of its JSON; gets its path too.
+            read: parses a value from its JSON and its path.
         """
         path = _join_path(self._path, key)
         return {
@@ -95,7 +95,7 @@ class JsonObject:
 
 
 def parse_json(text: bytes) -> Any:
-    """The JSON of a text. Raises `Malformed`."""
+    """Parse JSON. Raises `MalformedDocument`."""
     try:
         return json.loads(text.decode(), object_pairs_hook=_object_of_pairs, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -107,16 +107,16 @@ def parse_json(text: bytes) -> Any:
 
 
 def parse_object(raw: Any, path: str) -> Mapping[str, Any]:
-    """An object, no field of which stands in it twice. Raises `Malformed`."""
+    """Return an object without duplicate fields. Raises `MalformedDocument`."""
     if isinstance(raw, _ObjectWithDuplicate):
-        raise_malformed(path, f"{abbreviate(raw.name)} stands in it twice; name it once")
+        raise_malformed(path, f"{abbreviate(raw.name)} appears in it twice; name it once")
     if not isinstance(raw, dict):
         raise_malformed(path, f"this must be an object, not {abbreviate(raw)}")
     return raw
 
 
 def parse_object_of(raw: Any, path: str, known: tuple[str, ...]) -> Mapping[str, Any]:
-    """An object that has none but these fields. Raises `Malformed`."""
+    """Return an object with known fields only. Raises `MalformedDocument`."""
     found = parse_object(raw, path)
     for key in found:
         if key not in known:
@@ -125,23 +125,21 @@ def parse_object_of(raw: Any, path: str, known: tuple[str, ...]) -> Mapping[str,
 
 
 def parse_list(raw: Any, path: str) -> list[Any]:
-    """A list. Raises `Malformed`."""
+    """Return a list. Raises `MalformedDocument`."""
     if not isinstance(raw, list):
         raise_malformed(path, f"this must be a list, not {abbreviate(raw)}")
     return raw
 
 
 def parse_name(raw: Any, path: str, bytes_max: int = NAME_BYTES_MAX) -> str:
-    """A name: printable, not empty, at most so many bytes long. Raises `Malformed`."""
+    """Return a printable name of 1 to `bytes_max` bytes. Raises `MalformedDocument`."""
     if not isinstance(raw, str) or not raw or not raw.isprintable() or len(raw.encode()) > bytes_max:
-        raise_malformed(
-            path, f"this must be a name of 1 to {bytes_max} bytes that can be printed, not {abbreviate(raw)}"
-        )
+        raise_malformed(path, f"this must be a printable name of 1 to {bytes_max} bytes, not {abbreviate(raw)}")
     return raw
 
 
 def integer_parser(low: int, high: int) -> Callable[[Any, str], int]:
-    """Reads a whole number from `low` to `high`; see `JsonObject.by_number`."""
+    """Return a parser of integers from `low` to `high`, for `JsonObject.by_number`."""
 
     def read(raw: Any, path: str) -> int:
         if type(raw) is not int or not low <= raw <= high:
@@ -152,12 +150,12 @@ def integer_parser(low: int, high: int) -> Callable[[Any, str], int]:
 
 
 def raise_malformed(path: str, problem: str) -> NoReturn:
-    """Raises `Malformed`."""
+    """Raise `MalformedDocument`."""
     raise MalformedDocument(path, problem)
 
 
 def parse_number_key(text: str, high: int, path: str) -> int:
-    """The number that names a field, from 0 to `high`: one number has one form. Raises `Malformed`."""
+    """Return the number that names a field, from 0 to `high`, in its only form. Raises `MalformedDocument`."""
     if text.isascii() and text.isdigit() and len(text) <= len(str(high)):
         number = int(text)
         if number <= high and str(number) == text:
@@ -166,12 +164,12 @@ def parse_number_key(text: str, high: int, path: str) -> int:
 
 
 def abbreviate(raw: Any) -> str:
-    """A value as an error shows it: cut."""
+    """Return a value as an error shows it: shortened."""
     return _truncate(json.dumps(raw))
 
 
 class _ObjectWithDuplicate(dict[str, Any]):
-    """An object in which a name stands twice."""
+    """An object with a duplicate name."""
 
     name: str
 

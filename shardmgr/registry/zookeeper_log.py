@@ -1,9 +1,8 @@
-"""What kazoo says while it connects, told once instead of with every attempt.
+"""Logs kazoo's messages while it connects once, and not with every attempt.
 
-Always true: `last_message` is its last complaint since the service was reached, and a
-complaint that is repeated is passed on once. Before the service was reached for
-the first time nothing is passed on: whoever waits for that is told `last_message`. Knows
-nothing of sessions.
+Always true: `last_message` is kazoo's last message since the service was reached; a
+repeated message is logged once. Before the first connection nothing is logged: the
+error of `open` shows `last_message`. Knows nothing of sessions.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class KazooLog(logging.Handler):
-    """Give kazoo its `logger`. Kazoo's threads may speak at any time."""
+    """The handler behind `logger`, which is kazoo's. Kazoo's threads may log at any time."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -24,13 +23,13 @@ class KazooLog(logging.Handler):
         self._was_connected = False
 
     def on_connected(self) -> None:
-        """The service has answered: what was said is settled."""
+        """The service has answered: earlier messages are obsolete."""
         self._was_connected = True
         self.last_message = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        said = record.getMessage()
-        if said != self.last_message:
-            self.last_message = said
+        message = record.getMessage()
+        if message != self.last_message:
+            self.last_message = message
             if self._was_connected:
-                log.log(record.levelno, "ZooKeeper: %s", said, exc_info=record.exc_info)
+                log.log(record.levelno, "ZooKeeper: %s", message, exc_info=record.exc_info)

@@ -1,10 +1,10 @@
 """The registry in ZooKeeper.
 
-Always true: `alive_until_ms` is reckoned from requests of which ZooKeeper's leader
-knows (see `lifetime`), so a server that is cut off from it and still answers reads
-prolongs nothing; a session that was called LOST is never called anything else again: where
-it turns out to live it is closed, and another begins; what was read is watched
-until it has changed once. Knows nothing of what the documents say.
+Always true: `alive_until_ms` counts from requests that ZooKeeper's leader knows (see
+`session_lifetime`), so a server that is cut off from the leader and still answers
+reads does not prolong it; a session that was LOST stays LOST: if it still lives, it
+is closed and another is started; what was read is watched until it changes. Knows
+nothing of the content of documents.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from shardmgr.registry.zookeeper_session import NodeChanged, NodeExists, NodeMis
 log = logging.getLogger(__name__)
 
 _ATTEMPTS_MAX: Final = 5
-"""How often a call looks again when others change what it is about to change."""
+"""The attempts of a call while others change the same node."""
 _OWN_SESSIONS_MAX: Final = 100
-"""How many of its earlier sessions a registry remembers."""
+"""The earlier sessions that a registry remembers."""
 _CONCURRENT_READS_MAX: Final = 64
-"""Entries that are asked for at a time: kazoo's thread is woken for each by a byte in a pipe that holds some 270."""
+"""Concurrent reads of entries: each wakes kazoo's thread with a byte in a pipe that holds some 270."""
 _PINGS_PER_TIMEOUT: Final = 12
-"""In each session timeout. The leader knows for certain of the last but one that is a tick old."""
+"""Pings per session timeout. The leader certainly knows the last but one that is a tick old."""
 _SUSPEND_AFTER_FRACTION: Final = 3
-"""This part of a session timeout without an answer, and the session is suspended."""
+"""A session is suspended after this part of its timeout without an answer."""
 
 
 class ZooKeeperRegistry:
-    """See `registry.Registry`.
+    """Implements `port.Registry`.
 
     Args:
         hosts: `host:port,host:port`.
-        root: the path under which everything is kept, `/foqs/v1` for example; created.
-        session_timeout_ms: as it is asked for; the server has bounds of its own, and what it grants counts.
+        root: the path of all nodes, for example `/foqs/v1`; it is created.
+        session_timeout_ms: the requested timeout; the server has its own bounds and grants one.
         boot_ms: the boot-time clock, integer milliseconds; called by other threads too.
-        credentials: user and password; what is created is then theirs alone. None leaves it open to everybody.
+        credentials: user and password, who alone may use the created nodes. None: everybody may.
         connect_timeout_ms: how long `open` waits.
         call_timeout_ms: how long any other call waits.
         tick_ms: tickTime of the servers, or more.
@@ -81,20 +81,20 @@ class ZooKeeperRegistry:
         self._zk: ZooKeeperSession | None = None
         self._own_session_ids: deque[int] = deque(maxlen=_OWN_SESSIONS_MAX)
         self._is_connected = False
-        """As kazoo sees it."""
+        """Whether kazoo is connected."""
         self._connection_state = ConnectionState.LOST
         self._session_number = 0
         self._lifetime = SessionLifetime(tick_ms, session_timeout_ms)
         self._last_answered_ms = 0
-        """When the last request was sent that was answered."""
+        """When the last answered request was sent."""
         self._session_started_ms = 0
-        """When this session was asked for."""
+        """When this session was requested."""
         self._ping: asyncio.Future[object] | None = None
         self._last_ping_ms = 0
         self._session_task: asyncio.Task[None] | None = None
         self._session_started = asyncio.Event()
         self._session_over = asyncio.Event()
-        """The session is to be ended, and another to begin."""
+        """Set if the session must be ended and another started."""
         self._closed = False
         self._listeners: list[Callable[[], None]] = []
         self._is_notify_scheduled = False
@@ -150,7 +150,7 @@ class ZooKeeperRegistry:
         path = f"{self._root}/{name}"
         async with self._bounded_call(False, f"read {name}") as zk:
             if not _is_cached(zk, path):
-                # Both leave in this turn, and requests of a session are answered in order: a server that is behind its
+                # Both are sent in this turn, and requests of a session are answered in order: a server that is behind its
                 # leader catches up before it reads.
                 _, found = await asyncio.gather(self._sync(zk), self._get(zk, path))
             else:
@@ -170,10 +170,10 @@ class ZooKeeperRegistry:
                 if version >= 0:  # -1 would mean any
                     return int((await zk.call(True, "set", path, data, version)).version)
             except NodeMissing:
-                raise RegistryConflict(f"{name} is not there, and so has no version {version}: read it again") from None
+                raise RegistryConflict(f"{name} does not exist and has no version {version}: read it again") from None
             except (NodeExists, NodeChanged):
                 pass
-            raise RegistryConflict(f"{name} is not what it was at version {version}: read it again")
+            raise RegistryConflict(f"{name} does not have version {version}: read it again")
 
     async def members(self, folder: str) -> Mapping[str, bytes]:
         check_name(folder)
@@ -238,7 +238,7 @@ class ZooKeeperRegistry:
 
     @asynccontextmanager
     async def _bounded_call(self, is_write: bool, action: str) -> AsyncIterator[ZooKeeperSession]:
-        """Bounds a call, which needs a session that is reached."""
+        """Bound the time of a call. Raises `RegistryUnreachable` without a connected session."""
         if self._zk is None or self._connection_state is not ConnectionState.CONNECTED:
             reason = (
                 "the registry is not open"
@@ -254,20 +254,20 @@ class ZooKeeperRegistry:
             raise (RegistryOutcomeUnknown if is_write else RegistryUnreachable)(text) from None
 
     async def _sync(self, zk: ZooKeeperSession) -> None:
-        """What is read from now on, or kept then, is no older than this call."""
+        """Make later reads, and cached values after it, no older than this call."""
         await zk.call(False, "sync", self._root)
 
     async def _get_cached(
         self, zk: ZooKeeperSession, path: str, *, ephemeral: bool = False
     ) -> tuple[bytes, int] | None:
-        """As `_get`, from what is kept where it is."""
+        """As `_get`, from the cache if it is there."""
         if zk.is_missing(path):
             return None
         found = zk.cached("get", path)
         return await self._get(zk, path, ephemeral=ephemeral) if found is None else _content_of_kind(found, ephemeral)
 
     async def _get(self, zk: ZooKeeperSession, path: str, *, ephemeral: bool = False) -> tuple[bytes, int] | None:
-        """A node's content and version, of the kind that is asked for; watched."""
+        """Return the content and version of a node of this kind, and watch it."""
         for _ in range(_ATTEMPTS_MAX):
             try:
                 found = await zk.call_watched("get", path)
@@ -312,7 +312,7 @@ class ZooKeeperRegistry:
             self._session_over.set()
 
     def on_watch_fired(self) -> None:
-        """Tells the listeners, once for whatever happens in the same turn of the loop."""
+        """Notify the listeners, once for all changes in the same turn of the loop."""
         if not self._is_notify_scheduled:
             self._is_notify_scheduled = True
             asyncio.get_running_loop().call_soon(self._notify_listeners)
@@ -332,7 +332,7 @@ class ZooKeeperRegistry:
         self._session_over.clear()
 
     async def _keep_session(self) -> None:
-        """Pings, judges by the clock, and begins another session where one is over."""
+        """Ping, check the clock, and start another session when one is over."""
         while True:
             self._update_connection_state()
             if self._connection_state is ConnectionState.LOST:
@@ -348,12 +348,12 @@ class ZooKeeperRegistry:
             assert self._zk is not None
             await self._zk.close(self._call_timeout_ms / 1000)
             if self._boot_ms() - self._session_started_ms < self._timeout_ms:
-                # One that ends as soon as it has begun would be begun again at full speed, by every host.
+                # Sessions that end at once would otherwise be started again at full speed, by every host.
                 await asyncio.sleep(pause_s)
             try:
                 self._start_session()
             except (OSError, RuntimeError) as error:  # no descriptors or threads left
-                log.warning("cannot begin a session with ZooKeeper, trying again: %s", error)
+                log.warning("cannot start a session with ZooKeeper, trying again: %s", error)
                 await asyncio.sleep(pause_s)
 
     def _send_ping(self) -> None:
@@ -365,7 +365,7 @@ class ZooKeeperRegistry:
             and now_ms - self._last_ping_ms >= self._timeout_ms // _PINGS_PER_TIMEOUT
         ):
             self._last_ping_ms = now_ms
-            # Unlike a read, a sync goes to the leader, after what this server had passed on before.
+            # Unlike a read, a sync goes to the leader, after the earlier reports of this server.
             self._ping = self._zk.submit("sync", self._root)
             self._ping.add_done_callback(lambda ping: self._on_ping_answered(ping, now_ms))
 
@@ -383,17 +383,17 @@ class ZooKeeperRegistry:
             self._update_connection_state()
 
     def _update_connection_state(self) -> None:
-        """What the clock says of the session."""
+        """Update the state from the clock."""
         if self._connection_state is ConnectionState.LOST:
             return
         now_ms = self._boot_ms()
         if now_ms >= self.alive_until_ms:
             self._mark_lost()
             return
-        silent = now_ms - self._last_answered_ms > self._timeout_ms // _SUSPEND_AFTER_FRACTION
-        link = ConnectionState.CONNECTED if self._is_connected and not silent else ConnectionState.SUSPENDED
-        if link is not self._connection_state:
-            self._connection_state = link
+        is_silent = now_ms - self._last_answered_ms > self._timeout_ms // _SUSPEND_AFTER_FRACTION
+        state = ConnectionState.CONNECTED if self._is_connected and not is_silent else ConnectionState.SUSPENDED
+        if state is not self._connection_state:
+            self._connection_state = state
             self.on_watch_fired()
 
     def _mark_lost(self) -> None:
@@ -402,10 +402,10 @@ class ZooKeeperRegistry:
             self.on_watch_fired()
 
     async def _stop(self) -> None:
-        keeper, self._session_task = self._session_task, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.wait([keeper])
+        task, self._session_task = self._session_task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
         zk, self._zk = self._zk, None
         self._is_connected = False
         self._connection_state = ConnectionState.LOST
@@ -418,7 +418,7 @@ def _is_cached(zk: ZooKeeperSession, path: str) -> bool:
 
 
 def _content_of_kind(found: tuple[bytes, Any], ephemeral: bool) -> tuple[bytes, int] | None:
-    """Content and version, where the node is of the kind that is asked for."""
+    """Return content and version if the node is of this kind."""
     data, stat = found
     return (data, stat.version) if bool(stat.ephemeralOwner) is ephemeral else None
 

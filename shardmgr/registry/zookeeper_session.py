@@ -1,11 +1,10 @@
 """One session with ZooKeeper: kazoo, behind the event loop.
 
-The only module that knows kazoo. Always true: kazoo's threads do nothing but
-post to the loop, in the order in which the server said it; an object is one
-session, and nothing is sent in its name once kazoo has said that it is over;
-every future is answered, at the latest by `end`; what is kept of a node is what
-the server last said of it, until it says that it has changed. Knows nothing of
-documents and members.
+This is the only module that knows kazoo. Always true: kazoo's threads only post to
+the loop, in the order of the server's messages; an object is one session, and nothing
+is sent in it after kazoo has reported its end; every future is resolved, at the latest
+by `close`; a cached value is the server's last answer until it reports a change.
+Knows nothing of documents and members.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ log = logging.getLogger(__name__)
 _RETRY_DELAY_S: Final = 0.05
 _RETRY_DELAY_S_MAX: Final = 0.5
 _CONNECT_TIMEOUT_FRACTION: Final = 4
-"""This part of a session timeout without a connection, or an answer to a reconnect, and another one is tried."""
+"""Another server is tried after this part of a session timeout without a connection or an answer to a reconnect."""
 
 _REFUSALS: Final = (
     kazoo_errors.BadArgumentsError,
@@ -44,20 +43,20 @@ _REFUSALS: Final = (
     kazoo_errors.ThrottledOpError,
     kazoo_errors.UnimplementedError,
 )
-"""Answers after which nothing was written."""
+"""Errors after which nothing was written."""
 
 
 _WatchedRead: TypeAlias = tuple[str, str]
-"""A request that looks at a node, and the node's path."""
+"""A read request and the path of its node."""
 _WATCHED_REQUESTS: Final = ("get", "exists", "get_children")
 _NOT_CACHED: Final = object()
 
 
 class _InlineQueue(queue.Queue[Any]):
-    """Kazoo's queue of callbacks, each of which is called where it is put: by the thread that reads from the server.
+    """Kazoo's queue of callbacks, which calls each at once, in the thread that reads from the server.
 
-    Kazoo has a thread for answers and another for watches. They would post in any order, and each costs a turn at the
-    interpreter's lock.
+    Kazoo's own threads for answers and for watches would post in any order, and each costs a turn at the interpreter's
+    lock.
     """
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
@@ -68,52 +67,52 @@ class _InlineQueue(queue.Queue[Any]):
 
 
 class _InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Kazoo's threads, of which those that call back have nothing to do."""
+    """Kazoo's threads; those for callbacks have nothing to do."""
 
     queue_impl = _InlineQueue
 
 
 class NodeMissing(Exception):
-    """There is no such node, or none to hold it."""
+    """There is no such node, or no parent for it."""
 
 
 class NodeExists(Exception):
-    """There is one already."""
+    """There is already such a node."""
 
 
 class NodeChanged(Exception):
-    """It has another version."""
+    """The node has another version."""
 
 
 class SessionListener(Protocol):
-    """Who has sessions. Calls come on the event loop."""
+    """The owner of a session. Calls come on the event loop."""
 
     def on_connected(self, session: ZooKeeperSession, timeout_ms: int, sent_ms: int) -> None:
-        """It is reached, for the first time or again. The server took up what was asked at `sent_ms`, for `timeout_ms`."""
+        """The session is connected, for the first time or again. The server granted `timeout_ms` to a request sent at `sent_ms`."""
         ...
 
     def on_suspended(self, session: ZooKeeperSession) -> None:
-        """Its connection is gone."""
+        """The connection was lost."""
         ...
 
     def on_session_over(self, session: ZooKeeperSession) -> None:
-        """It is over, or kazoo has given up; nothing more comes of it."""
+        """The session is over, or kazoo has given up. No call follows."""
         ...
 
     def on_watch_fired(self) -> None:
-        """Something that was watched may have changed."""
+        """A watched node may have changed."""
         ...
 
 
 class ZooKeeperSession:
-    """Begins when made.
+    """A session that starts with its construction.
 
     Args:
         hosts: `host:port,host:port`.
-        timeout_ms: of the session, as it is asked for; the server may shorten or lengthen it.
-        credentials: user and password; what is created is then theirs alone, else everybody's.
+        timeout_ms: the requested timeout; the server may grant another.
+        credentials: user and password, who alone may use the created nodes; None: everybody may.
         boot_ms: the boot-time clock; called by other threads too.
-        logger: what kazoo says goes there.
+        logger: kazoo's logger.
 
     Raises:
         RegistryFailed: `hosts` is not a list of addresses.
@@ -129,20 +128,20 @@ class ZooKeeperSession:
         logger: logging.Logger,
     ) -> None:
         self.session_id = 0
-        """ZooKeeper's own for the session; 0 before it has begun."""
+        """ZooKeeper's id of the session; 0 before it has started."""
         self._acl = OPEN_ACL_UNSAFE if credentials is None else CREATOR_ALL_ACL
         self._boot_ms = boot_ms
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._is_over = False
-        """Guarded by the lock: kazoo would go on with another session in the same object."""
+        """Guarded by the lock: kazoo would continue with another session in the same object."""
         self._futures: dict[asyncio.Future[Any], None] = {}
         self._cache: dict[_WatchedRead, Any] = {}
-        """Answers about nodes that are watched, and have not changed since: as many as paths are looked at."""
+        """Answers about watched nodes that have not changed since, one for each path that is read."""
         self._loop_thread = threading.get_ident()
         self._granted_timeout = (timeout_ms, 0)
-        """The timeout of the session, and when it was asked for."""
+        """The timeout of the session, and when it was requested."""
         self._closed: asyncio.Future[None] | None = None
         retry = KazooRetry(max_tries=-1, delay=_RETRY_DELAY_S, max_delay=_RETRY_DELAY_S_MAX)
         auth = None if credentials is None else [("digest", ":".join(credentials))]
@@ -164,12 +163,12 @@ class ZooKeeperSession:
     # ------------------------------------------------------------------- calls
 
     async def call(self, is_write: bool, request: str, path: str, *args: Any, **more: Any) -> Any:
-        """The answer to one of kazoo's requests, named without its `_async`.
+        """Return the answer to a request of kazoo, named without `_async`.
 
         Raises:
             NodeMissing, NodeExists, NodeChanged: nothing was written.
             RegistryFailed: nothing was written.
-            RegistryOutcomeUnknown: only where `is_write`; it was sent, perhaps, and not answered.
+            RegistryOutcomeUnknown: only with `is_write`; it may have been sent and was not answered.
         """
         try:
             return await self.submit(request, path, *args, **more)
@@ -192,23 +191,23 @@ class ZooKeeperSession:
             raise (RegistryOutcomeUnknown if is_write else RegistryUnreachable)(text) from error
 
     async def call_watched(self, request: str, path: str) -> Any:
-        """As `call`; the node is watched, and the answer kept until it may have changed. Without a node, only `exists` is."""
+        """As `call`, but watch the node and cache the answer until it may have changed. A missing node is watched by `exists` only."""
         return await self.call(False, request, path, watch=self._on_watch_event)
 
     def cached(self, request: str, path: str) -> Any:
-        """What `look` was answered, where that is still so as far as the server has said; None where nothing is kept.
+        """Return the cached answer of `call_watched`; None if there is none.
 
-        A server tells of a change before it lets anything be seen of it. So whatever is kept once a later request was
-        answered is no older than that answer.
+        A server reports a change before any later answer shows it. So a value that is still cached after the answer to
+        another request is no older than that answer.
         """
         return self._cache.get((request, path))
 
     def is_missing(self, path: str) -> bool:
-        """`look` has found that there is no such node, as `kept` says."""
+        """Return whether the cache knows that there is no such node."""
         return self._cache.get(("exists", path), _NOT_CACHED) is None
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        """Creates a node, and those above it. Raises as `call` does."""
+        """Create a node and its parents. Raises as `call`."""
         try:
             await self.call(True, "create", path, data, self._acl, ephemeral)
         except NodeMissing:
@@ -220,7 +219,7 @@ class ZooKeeperSession:
             await self.call(True, "create", path, data, self._acl, ephemeral)
 
     def submit(self, request: str, path: str, *args: Any, **more: Any) -> asyncio.Future[Any]:
-        """Sends a request. The future's exceptions are kazoo's, and `RegistryFailed` where nothing was sent."""
+        """Send a request. The future raises kazoo's errors, and `RegistryFailed` if nothing was sent."""
         future: asyncio.Future[Any] = self._loop.create_future()
         with self._lock:
             if self._is_over:
@@ -229,33 +228,33 @@ class ZooKeeperSession:
             self._futures[future] = None
             future.add_done_callback(self._discard_future)
             result = getattr(self._client, f"{request}_async")(path, *args, **more)
-        look = (request, path) if "watch" in more else None
+        watched_read = (request, path) if "watch" in more else None
 
-        def answered(done: Any) -> None:
-            # Called by this thread it was answered before anybody listened: what has happened since may be posted already.
-            kept = None if threading.get_ident() == self._loop_thread else look
-            self._post_to_loop(self._on_answer, future, kept, done.value, done.exception)
+        def on_answered(done: Any) -> None:
+            # In this thread the answer came before the link: later changes may be posted already, so it is not cached.
+            cache_key = None if threading.get_ident() == self._loop_thread else watched_read
+            self._post_to_loop(self._on_answer, future, cache_key, done.value, done.exception)
 
-        result.rawlink(answered)
+        result.rawlink(on_answered)
         return future
 
     def reset_last_zxid(self) -> None:
-        """For a session of which nothing is wanted but to hear how it ended.
+        """Let any server end the session, also one that has seen less than this client.
 
-        A server that knows less than a user has seen lets it wait for another one that knows more. Of a server that has
-        lost its data, or was given an older copy, there is no other.
+        Such a server normally makes a client wait for a newer server. If a server lost its data or got an older copy,
+        there is no newer one.
         """
         self._client.last_zxid = 0
 
     async def close(self, timeout_s: float) -> None:
-        """Closes the session at the server where it is reached; waits for that at most so long. Safe to repeat."""
+        """Close the session at the server if it is reached; wait at most `timeout_s` for that. Safe to repeat."""
         if self._closed is None:
             self._closed = self._loop.create_future()
             with self._lock:
                 self._is_over = True
             for future in list(self._futures):
                 _resolve_future(future, None, kazoo_errors.ConnectionClosedError())
-            # Kazoo joins its threads, for longer than anybody should wait; at exit nobody waits for a daemon.
+            # Kazoo joins its threads, which takes too long to wait for; a daemon thread does not delay the exit.
             threading.Thread(target=self._stop_kazoo, name="zookeeper-stop", daemon=True).start()
         await asyncio.wait([self._closed], timeout=timeout_s)
 
@@ -267,40 +266,40 @@ class ZooKeeperSession:
     # --------------------------------------------------------- kazoo's threads
 
     def _on_watch_event(self, event: Any) -> None:
-        """The watch of every look: something has happened to a node, or, without a path, the connection is gone.
+        """A watched node has changed or, without a path, the connection is lost.
 
-        Kazoo keeps it once for each path, and forgets it with the first event.
+        Kazoo stores this watch once per path and drops it with the first event.
         """
         self._post_to_loop(self._on_node_change, event.path)
 
     def _intercept_connects(self) -> None:
-        """Kazoo tells neither the timeout that the server grants nor when it asked for it; both pass here.
+        """Record the granted timeout and when it was requested, and shorten kazoo's waits for a server.
 
-        And of one server it waits for a connection, and for the answer to a reconnect, for as long as a session may
-        last: but a machine may be gone, and a server that is just starting may leave a connection open and never answer
-        it (ZOOKEEPER-5051). To ask again is harmless: the session is the same. The answer to a first connect is waited
-        for: each makes a session.
+        Kazoo reports neither. And it waits a whole session timeout for a connection or the answer to a reconnect, but a
+        machine may be gone, and a starting server may leave a connection open without an answer (ZOOKEEPER-5051).
+        Another reconnect is harmless, as the session is the same. The wait for the answer to a first connect stays:
+        each first connect makes a session.
         """
         connection, handler = self._client._connection, self._client.handler
         invoke, dial = connection._invoke, handler.create_connection
 
-        def patient(timeout_s: float) -> float:
+        def shortened(timeout_s: float) -> float:
             return min(timeout_s, self._granted_timeout[0] / _CONNECT_TIMEOUT_FRACTION / 1000)
 
-        def dialled(*args: Any, timeout: float, **more: Any) -> Any:
-            return dial(*args, timeout=patient(timeout), **more)
+        def create_connection(*args: Any, timeout: float, **more: Any) -> Any:
+            return dial(*args, timeout=shortened(timeout), **more)
 
-        def minded(timeout_s: float, request: Any, xid: int | None = None) -> Any:
+        def invoke_recording_timeout(timeout_s: float, request: Any, xid: int | None = None) -> Any:
             if not isinstance(request, Connect):
                 return invoke(timeout_s, request, xid)
             sent_ms = self._boot_ms()
-            answer = invoke(patient(timeout_s) if request.session_id else timeout_s, request, xid)
+            answer = invoke(shortened(timeout_s) if request.session_id else timeout_s, request, xid)
             if answer[0].time_out > 0:  # else the session is over, and so is this object
                 self._granted_timeout = (answer[0].time_out, sent_ms)
             return answer
 
-        handler.create_connection = dialled
-        connection._invoke = minded
+        handler.create_connection = create_connection
+        connection._invoke = invoke_recording_timeout
 
     def _on_kazoo_state(self, state: str) -> None:
         with self._lock:
@@ -324,13 +323,13 @@ class ZooKeeperSession:
         self._post_to_loop(self._on_kazoo_stopped)
 
     def _post_to_loop(self, call: Callable[..., None], *args: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to hear it
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(call, *args)
 
     # ---------------------------------------------------------------- the loop
 
     def _on_answer(self, future: asyncio.Future[Any], cache_key: _WatchedRead | None, value: Any, error: Any) -> None:
-        """Keeps the answer in the turn in which it comes: what is heard next may be that it has changed."""
+        """Cache the answer in the turn in which it comes, as the next message may report a change."""
         if cache_key is not None and error is None:
             self._cache[cache_key] = value
         _resolve_future(future, value, error)
@@ -344,7 +343,7 @@ class ZooKeeperSession:
         self._listener.on_watch_fired()
 
     def _on_connected(self, number: int, timeout_ms: int, sent_ms: int) -> None:
-        self._cache.clear()  # no server watches over this connection what was asked over another
+        self._cache.clear()  # watches of another connection do not work in this one
         self.session_id = number
         self._listener.on_connected(self, timeout_ms, sent_ms)
 

@@ -90,7 +90,7 @@ def test_making_it_again_is_harmless_when_it_is_the_same_and_refused_otherwise()
         ([], "shards", "at least one"),
         ([ONE, replace(ONE, database="other")], "shards", "same number"),
         ([replace(ONE, weight=0)], "shards.1.weight", "from 1 to"),
-        ([replace(ONE, database="")], "shards.1.database", "a name"),
+        ([replace(ONE, database="")], "shards.1.database", "a printable name"),
         ([replace(ONE, database="\ud800")], "byte 39", "UTF-8"),
         ([ShardSpec(-1, "db")], "shards.-1", "from 0 to"),
         ([ShardSpec(number, "db") for number in range(SHARDS_MAX + 1)], "shard", "at most 1,000"),
@@ -141,7 +141,7 @@ def test_a_shard_is_added_once() -> None:
         assert await version_of(registry) == 1
         assert await layout_of(registry) == Layout({1: ONE, 2: TWO})
         await refused(add_shard(registry, replace(TWO, weight=2)), "shard", "another shard 2")
-        await refused(add_shard(registry, ShardSpec(3, "")), "shards.3.database", "a name")
+        await refused(add_shard(registry, ShardSpec(3, "")), "shards.3.database", "a printable name")
 
     told(story, shards=(ONE,))
 
@@ -240,7 +240,7 @@ def test_a_host_that_is_not_there_is_drained_only_when_forced() -> None:
         assert (await layout_of(registry)).drained == {"away"}
         await undrain_host(registry, "away")
         await refused(undrain_host(registry, "away"), "host", "no host named away")
-        await refused(drain_host(registry, "", force=True), "drained[0]", "a name")
+        await refused(drain_host(registry, "", force=True), "drained[0]", "a printable name")
 
     told(story, shards=(ONE,))
 
