@@ -1,7 +1,7 @@
 """`python -m foqs.demo`: its options and exit codes.
 
-Always true: 0 means that every item was accounted for; 1 that one was not, or
-that something failed, which one sentence says; 2 wrong use; 130 interrupted.
+Always true: the exit code is 0 if every item was accounted for; 1 if one was not, or
+if the run failed, with one sentence; 2 for wrong usage; 130 if it was interrupted.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ INTERRUPTED = 130
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Run the demo and return the exit code."""
     options = parse(sys.argv[1:])
     try:
+        from foqs.demo.demo_host import DemoFailed
         from foqs.demo.display import Display
-        from foqs.demo.run_failed import DemoFailed
         from foqs.demo.story import DemoRun
 
         show = Display()
@@ -32,25 +32,31 @@ def main() -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The options; exits with 2 when they are wrong."""
+    """Parse the options; exit with 2 if they are wrong."""
     parser = argparse.ArgumentParser(
         prog="python -m foqs.demo",
         description="Start a queue, drive real work through it, and prove that nothing was lost.",
-        epilog="Exit codes: 0 every item is accounted for, 1 not, or something failed, 2 wrong use, 130 interrupted.",
+        epilog="Exit codes: 0 every item is accounted for, 1 not, or the run failed, 2 wrong usage, 130 interrupted.",
     )
-    parser.add_argument("--dir", type=Path, help="one item for each file below it (default: Python's standard library)")
+    parser.add_argument(
+        "--dir", type=Path, help="the folder of files, one item for each (default: Python's standard library)"
+    )
     parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N files")
-    parser.add_argument("--workers", type=_positive, metavar="N", help="worker processes (default: one a processor)")
-    parser.add_argument("--serve", action="store_true", help="keep serving afterwards, until Ctrl-C")
+    parser.add_argument("--workers", type=_positive, metavar="N", help="worker processes (default: one per processor)")
+    parser.add_argument("--serve", action="store_true", help="keep serving afterwards until Ctrl-C")
     parser.add_argument(
         "--data",
         type=Path,
         metavar="FOLDER",
-        help="keeps the items (default: ./foqs-data with --serve, else a folder that is removed)",
+        help="the folder of the items (default: ./foqs-data with --serve, else a temporary folder)",
     )
-    parser.add_argument("--port", type=_port, help="for calls (default: 7411 with --serve, else any free one)")
     parser.add_argument(
-        "--http-port", type=_port, help="for HTTP (default: 7412 with --serve and no --port, else any free one)"
+        "--port", type=_port, help="the port for calls (default: 7411 with --serve, else any free port)"
+    )
+    parser.add_argument(
+        "--http-port",
+        type=_port,
+        help="the port for HTTP (default: 7412 with --serve and no --port, else any free port)",
     )
     return parser.parse_args(arguments)
 

@@ -1,8 +1,8 @@
-"""The consumer: finds topics with work, takes items, has the work done in worker processes, and acks or nacks.
+"""The consumer: finds topics with items, dequeues, works in worker processes, and acks or nacks.
 
-Always true: an item in hand keeps its lease while a worker is busy with it; it
-is acked after the work is done and never before. Knows the topics only by
-their prefix, as a real consumer would.
+Always true: the lease of an item is extended while a worker is busy with it; the item
+is acked only after the work is done. Knows the topics only by their prefix, as a real
+consumer does.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ REASON_LENGTH_MAX: Final = 150
 
 
 class DemoConsumer:
-    """Works off the topics that begin with `prefix`.
+    """Processes the items of the topics with this prefix.
 
     Args:
-        pool: where files are processed, by `workers` processes.
-        idle_timeout_s: with everything enqueued and nothing in hand, how long to
-            wait for an item before the rest counts as lost.
+        pool: the pool of `workers` processes that process files.
+        idle_timeout_s: when everything is enqueued and nothing is in flight, the wait for an
+            item before the rest counts as lost.
     """
 
     def __init__(
@@ -55,12 +55,12 @@ class DemoConsumer:
         self._lease_ms = lease_ms
         self._idle_timeout_s = idle_timeout_s
         self._in_flight: dict[tuple[str, int], float] = {}
-        """The leases, with the moment each began."""
+        """The leases, with the moment at which each began."""
         self._foreign_items: list[Delivery] = []
         self._has_room = asyncio.Event()
 
     async def run(self) -> None:
-        """Returns when every file is settled, or when patience is at its end.
+        """Run until every file is settled, or the idle timeout is over.
 
         Raises:
             FoqsError: a call failed.
@@ -81,7 +81,7 @@ class DemoConsumer:
             renewing.cancel()
 
     async def _dequeue(self) -> list[Delivery]:
-        """Items of the active topics, an equal share of each, once there is room for them."""
+        """Wait for room, and return items of the active topics, the same number of each."""
         while len(self._in_flight) > self._in_flight_max // 2:
             self._has_room.clear()
             await self._has_room.wait()
@@ -93,7 +93,7 @@ class DemoConsumer:
         return await self._client.dequeue(dict.fromkeys(topics, share), wait_ms=WAIT_MS, lease_ms=self._lease_ms)
 
     def _with_tasks(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[Delivery, FileTask]]:
-        """The deliveries with what their payloads say; all are in hand from now on."""
+        """Yield the deliveries with their tasks; they are in flight from now on."""
         now = asyncio.get_running_loop().time()
         for delivery in deliveries:
             task = _parse_task(delivery.payload)
@@ -105,12 +105,12 @@ class DemoConsumer:
             yield delivery, task
 
     async def _refuse_foreign_items(self) -> None:
-        """Gives up what somebody else put into our topics: nobody here can do it."""
-        strangers, self._foreign_items = self._foreign_items, []
-        if strangers:
-            metadata = _nack_metadata("not an item of this run", strangers[0].attempt)
-            await self._client.nack([Nack(one.id, one.token, dead=True, metadata=metadata) for one in strangers])
-            self._ledger.foreign_items += len(strangers)
+        """Nack items that others enqueued into these topics as dead: they are no tasks of this run."""
+        foreign_items, self._foreign_items = self._foreign_items, []
+        if foreign_items:
+            metadata = _nack_metadata("not an item of this run", foreign_items[0].attempt)
+            await self._client.nack([Nack(item.id, item.token, dead=True, metadata=metadata) for item in foreign_items])
+            self._ledger.foreign_items += len(foreign_items)
 
     async def _work_on(self, chunk: Sequence[tuple[Delivery, FileTask]]) -> None:
         tasks = [task for _, task in chunk]
@@ -144,7 +144,7 @@ class DemoConsumer:
                 self._ledger.stale_leases += 1
 
     async def _nack(self, failed: Sequence[tuple[Delivery, FileTask, str]]) -> None:
-        """Gives items back for another attempt; the reason travels in the metadata."""
+        """Nack items for another attempt, with the reason in the metadata."""
         if not failed:
             return
         nacks = [
@@ -162,7 +162,7 @@ class DemoConsumer:
                 self._ledger.stale_leases += 1
 
     async def _renew(self) -> None:
-        """Extends the leases that have less than two thirds of their time left, twice in a third of it."""
+        """Extend leases with less than two thirds of their time left, twice per third."""
         third_s = self._lease_ms / 3_000
         while True:
             await asyncio.sleep(third_s / 2)

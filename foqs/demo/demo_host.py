@@ -1,8 +1,7 @@
-"""The host of a run: `foqs dev` as a process of its own.
+"""The host of a run: `foqs dev` in its own process.
 
-Always true: the process is gone when `running` ends, however it ends. Its
-interrupts are ours to give: it does not share our terminal. Knows nothing of
-items.
+Always true: the process is gone when `running_host` ends. It does not share this
+process's terminal, so it gets no Ctrl-C from there. Knows nothing of items.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from foqs.demo.run_failed import DemoFailed
 from foqs_client import Client, FoqsError
 
 ADDRESS: Final = "127.0.0.1"
@@ -26,6 +24,10 @@ START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 10.0
 PROBE_TIMEOUT_MS: Final = 1_000
 LOG_NAME: Final = "host.log"
+
+
+class DemoFailed(Exception):
+    """The run cannot continue: one sentence for a person, which says what failed and what to do."""
 
 
 class DemoHost:
@@ -42,10 +44,10 @@ class DemoHost:
         return int(self.url.rpartition(":")[2])
 
     async def wait_until_ready(self) -> None:
-        """Reads where it listens, which it says once every shard is served.
+        """Read the host's addresses, which it prints when every shard is served.
 
         Raises:
-            Failed: it ended, or took too long.
+            DemoFailed: it ended, or took too long.
         """
         assert self._process.stdout is not None
         try:
@@ -63,14 +65,14 @@ class DemoHost:
             raise DemoFailed(f"The host was not ready within {START_TIMEOUT_S:.0f} s; {self.last_log_line()}") from None
 
     async def fail_on_exit(self) -> None:
-        """Waits for the end of the process, and raises Failed with how it ended."""
+        """Wait for the end of the process, and raise DemoFailed with how it ended."""
         code = await self._process.wait()
         how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
         when = "" if self.http_url else " before it was ready"
         raise DemoFailed(f"The host {how}{when}; {self.last_log_line()}")
 
     def last_log_line(self) -> str:
-        """The last line of its log, for a person."""
+        """Return a sentence with the last line of the host's log."""
         try:
             lines = self._log.read_text(errors="replace").split("\n")
         except OSError:
@@ -80,10 +82,10 @@ class DemoHost:
             last = json.loads(last)["message"]
         except (ValueError, KeyError, TypeError):
             last = last.removeprefix("Error: ")
-        return f"its last words were {last!r}." if last else "it left no words."
+        return f"its last log line is {last!r}." if last else "its log is empty."
 
     async def stop(self) -> None:
-        """Asks the process to leave in order, and kills it when it does not."""
+        """Stop the process, and kill it if it does not end in time."""
         if self._process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -98,10 +100,10 @@ class DemoHost:
 
 @contextlib.asynccontextmanager
 async def running_host(data: Path, port: int, http_port: int) -> AsyncIterator[DemoHost]:
-    """A host that is ready, with its items and its log in the folder `data`. Port 0 is any free one.
+    """Run a host with its items and log in the folder `data`; it is ready in the block. Port 0 is any free port.
 
     Raises:
-        Failed: it cannot be had; the text says why and what to do.
+        DemoFailed: it cannot be started; the text says why and what to do.
     """
     for number, option in ((port, "--port"), (http_port, "--http-port")):
         await _refuse_taken_port(number, option)
@@ -137,7 +139,7 @@ async def _refuse_taken_port(port: int, option: str) -> None:
         except PermissionError:
             why = "needs rights that you lack."
         except OSError:
-            why = f"is taken, by {await _port_owner(port)}."
+            why = f"is in use by {await _port_owner(port)}."
     raise DemoFailed(f"Port {port} {why} Or choose other ports: make run ARGS='--port 7511 --http-port 7512'")
 
 
@@ -146,5 +148,5 @@ async def _port_owner(port: int) -> str:
         async with Client(f"foqs://{ADDRESS}:{port}", timeout_ms=PROBE_TIMEOUT_MS) as client:
             await client.routing()
     except FoqsError:
-        return f"some program that `ss -ltnp 'sport = :{port}'` may name; stop it"
+        return f"another program (see `ss -ltnp 'sport = :{port}'`); stop it"
     return "a FOQS host: perhaps `make run` or `foqs dev` in another terminal; stop it there with Ctrl-C"

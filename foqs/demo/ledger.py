@@ -1,8 +1,8 @@
-"""What happened in a run, as the driving process saw it: the one book that the proof is made of.
+"""The record of a run in the driving process, from which the proof is made.
 
-Always true: all moments are of one monotonic clock, in seconds, given by the
-caller; a file is settled when it was acked, or nacked for the last time. Knows
-nothing of queues and does no I/O.
+Always true: all moments are seconds of one monotonic clock and come from the caller;
+a file is settled when it was acked, or nacked for the last time. Knows nothing of
+queues and does no I/O.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from foqs.demo.run_files import FileEntry
 
 
 class RunLedger:
-    """The book of one run, keyed by path."""
+    """The record of one run, by path."""
 
     def __init__(self) -> None:
         self.entries: dict[str, FileEntry] = {}
         self.skipped: dict[str, str] = {}
-        """Files that the producer could not read, with the reason: no item was made of them."""
+        """Files that the producer could not read and that have no item, with the reasons."""
         self.complete_at: float | None = None
         """When the producer had enqueued everything."""
         self.ids: dict[str, str] = {}
@@ -42,10 +42,10 @@ class RunLedger:
         self.compressed_bytes = 0
         self.work_s = 0.0
 
-    # ------------------------------------------------------------- as it happens
+    # -------------------------------------------------------------------- events
 
     def enqueue_started(self, entries: Sequence[FileEntry], now: float) -> None:
-        """The enqueue call begins: latencies count from here."""
+        """The enqueue call begins. Latencies count from here."""
         for entry in entries:
             self.entries[entry.path] = entry
             self.sent_at[entry.path] = now
@@ -70,18 +70,18 @@ class RunLedger:
         self.settled_at = now
 
     def nacked(self, path: str, reason: str, is_last: bool, now: float) -> None:
-        """`is_last`: no attempt is left, so the item is dead."""
+        """Record a nack; with `is_last` no attempt is left, so the item is dead."""
         if is_last:
             self.given_up[path] = reason
             self.settled_at = now
         else:
             self.retries += 1
 
-    # ------------------------------------------------------------- afterwards
+    # ------------------------------------------------------------------- results
 
     @property
     def settled_count(self) -> int:
-        """How many files are acked or given up."""
+        """The number of files that are acked or dead."""
         return len(self.acks) + len(self.given_up)
 
     @property
@@ -90,23 +90,23 @@ class RunLedger:
 
     @property
     def started_at(self) -> float:
-        """When the first enqueue call began."""
+        """The moment at which the first enqueue call began."""
         return min(self.sent_at.values(), default=self.settled_at)
 
     @property
     def elapsed_s(self) -> float:
-        """From the first enqueue call to the last ack or nack; never 0."""
+        """The time from the first enqueue call to the last ack or nack; never 0."""
         return max(1e-9, self.settled_at - self.started_at)
 
     def latencies(self, until: dict[str, float]) -> list[float]:
-        """Seconds from the enqueue of each file to its moment in `until`, sorted."""
+        """Return the seconds from the enqueue of each file to its moment in `until`, sorted."""
         return sorted(moment - self.sent_at[path] for path, moment in until.items())
 
     def work_latencies(self) -> list[float]:
-        """Seconds from the delivery of each acked file to its ack, sorted."""
+        """Return the seconds from the delivery of each acked file to its ack, sorted."""
         return sorted(moment - self.delivered_at[path] for path, moment in self.acked_at.items())
 
 
 def percentile_of(ordered: Sequence[float], fraction: float) -> float:
-    """The smallest value that at least `fraction` (0 to 1) of the sorted values do not exceed; 0 when there are none."""
+    """Return the smallest value that `fraction` (0 to 1) of the sorted values do not exceed; 0 if there are none."""
     return ordered[max(0, -int(-fraction * len(ordered) // 1) - 1)] if ordered else 0.0

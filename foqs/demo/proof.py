@@ -1,8 +1,7 @@
-"""The proof: the ledger of the driving process against what the host says is left.
+"""The proof: compares the ledger of the driving process with the contents of the host.
 
-Always true: whether an item is dead is the host's word, whether it was acked
-the ledger's; a check that cannot be made fails. Knows nothing of how it is
-shown.
+Always true: the host says whether an item is dead, the ledger whether it was acked; a
+check that cannot be made fails. Knows nothing of how it is shown.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ PAGE: Final = 500
 
 @dataclass(slots=True, frozen=True)
 class HostContents:
-    """What the host holds of a run."""
+    """The items of a run that the host holds."""
 
     topics: list[Topic]
     dead: dict[str, ItemView]
-    """By id."""
+    """Dead items by id."""
 
 
 @dataclass(slots=True, frozen=True)
 class Check:
-    """One thing that must hold."""
+    """The result of one check."""
 
     ok: bool
     sentence: str
 
 
 async def topics_in(client: Client, prefix: str = "") -> list[Topic]:
-    """Every topic that begins with `prefix`, whatever the state of its items. Raises FoqsError."""
+    """Return all topics with this prefix, with items in any state. Raises FoqsError."""
     page = await client.topics(prefix=prefix, states=ALL_STATES, limit=PAGE)
     found = page.topics
     while page.next_cursor is not None:
@@ -49,7 +48,7 @@ async def topics_in(client: Client, prefix: str = "") -> list[Topic]:
 
 
 async def read_contents(client: Client, prefix: str) -> HostContents:
-    """Asks the host. Raises FoqsError."""
+    """Read the host's contents of a run. Raises FoqsError."""
     topics = await topics_in(client, prefix)
     dead: dict[str, ItemView] = {}
     for topic in topics:
@@ -64,7 +63,7 @@ async def read_contents(client: Client, prefix: str) -> HostContents:
 
 
 def check_run(ledger: RunLedger, left: HostContents) -> list[Check]:
-    """Every check; the run is proven when all are ok."""
+    """Run all checks; the run is proven if all are ok."""
     entries, ids = ledger.entries, ledger.ids
     dead = {path for path, id in ids.items() if id in left.dead}
     acked = set(ledger.acks)
@@ -75,11 +74,11 @@ def check_run(ledger: RunLedger, left: HostContents) -> list[Check]:
     planted = {path for path, entry in entries.items() if entry.is_planted}
     escaped = {path for path in planted if path not in dead or left.dead[ids[path]].attempt != ATTEMPTS_MAX}
     waiting = {state: sum(getattr(topic, state) for topic in left.topics) for state in ALL_STATES[:3]}
-    strangers = len(left.dead) - len(dead)
+    foreign_items = len(left.dead) - len(dead)
     return [
         Check(
             len(set(ids.values())) == len(entries) and not misnamed,
-            f"{_format_items(len(ids))} enqueued, each with an id of its own, and delivered under it"
+            f"{_format_items(len(ids))} enqueued, each with its own id, and delivered under it"
             + _exceptions(misnamed, "delivered under another id"),
         ),
         Check(
@@ -99,16 +98,16 @@ def check_run(ledger: RunLedger, left: HostContents) -> list[Check]:
             + _exceptions(escaped, "not so"),
         ),
         Check(
-            not any(waiting.values()) and strangers == ledger.foreign_items,
+            not any(waiting.values()) and foreign_items == ledger.foreign_items,
             "the host holds nothing else of this run: "
             + ", ".join(f"{count:,} {state}" for state, count in waiting.items())
-            + (f" ({strangers:,} dead that others put there)" if strangers else ""),
+            + (f" ({foreign_items:,} dead that others enqueued)" if foreign_items else ""),
         ),
     ]
 
 
 def dead_reason(item: ItemView) -> str:
-    """The reason that the last nack left in the item's metadata."""
+    """Return the reason from the metadata of the last nack."""
     try:
         return str(json.loads(item.metadata or b"")["reason"])
     except (ValueError, KeyError, TypeError):
@@ -116,7 +115,7 @@ def dead_reason(item: ItemView) -> str:
 
 
 def counts_by_topic(ledger: RunLedger) -> dict[str, Counter[str]]:
-    """For each topic: items, bytes and acked."""
+    """Return items, bytes and acked by topic."""
     counts: dict[str, Counter[str]] = {}
     for path, entry in ledger.entries.items():
         count = counts.setdefault(entry.topic, Counter())

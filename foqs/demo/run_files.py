@@ -1,7 +1,7 @@
-"""The files of a run: found, sorted into topics, read once for the manifest; and the planted ones that must fail.
+"""The files of a run, their topics and manifest entries, and the planted files that must fail.
 
-Always true: an entry's checksum and size come from one reading of the file, by
-the producer, before its item is enqueued. Knows nothing of queues.
+Always true: an entry's checksum and size come from one read of the file by the
+producer, before its item is enqueued. Knows nothing of queues.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TYPE_LENGTH_MAX: Final = 12
 
 @dataclass(slots=True, frozen=True)
 class FileEntry:
-    """A file as the producer saw it, which is what its item says."""
+    """A file as the producer read it, and as its item describes it."""
 
     path: str
     topic: str
@@ -40,17 +40,17 @@ class FileEntry:
 
     @property
     def priority(self) -> int:
-        """The size in bytes: small files come first."""
+        """The size in bytes, so that small files come first."""
         return min(self.size, PRIORITY_MAX)
 
 
 def standard_library() -> Path:
-    """The folder of Python's own modules."""
+    """Return the folder of Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def find_files(folder: Path, limit: int | None, avoid: Path | None = None) -> list[str]:
-    """The regular files below `folder` in the order of their paths; no links, nothing in SKIPPED_FOLDERS or `avoid`."""
+    """Return the regular files below `folder`, sorted by path; no links, and nothing in SKIPPED_FOLDERS or `avoid`."""
     return list(itertools.islice(_walk(folder.absolute(), avoid and avoid.absolute()), limit))
 
 
@@ -63,7 +63,7 @@ def _walk(folder: Path, avoid: Path | None) -> Iterator[str]:
 
 
 def topics_by_path(paths: Sequence[str], run: str) -> dict[str, str]:
-    """The topic of each path, by the type of the file; rare types share one."""
+    """Return the topic of each path by the type of its file; rare types share one topic."""
     types = {path: _file_type(path) for path in paths}
     common = {name for name, _ in Counter(types.values()).most_common(TOPICS_MAX - 1)}
     return {path: f"{run}/{name if name in common else 'other'}" for path, name in types.items()}
@@ -75,7 +75,7 @@ def _file_type(path: str) -> str:
 
 
 def read_file(path: str, topic: str, planted: bool = False) -> FileEntry:
-    """Reads a file for the manifest. Raises OSError."""
+    """Read a file for the manifest. Raises OSError."""
     digest = hashlib.sha256()
     size = 0
     with Path(path).open("rb") as file:
@@ -95,7 +95,7 @@ LINKED_TO_ITSELF: Final = "linked-to-itself.txt"
 
 
 class PlantedFiles:
-    """Good files in a folder of their own, to be spoiled once the producer has read them."""
+    """Valid files in their own folder, which are spoiled after the producer has read them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -105,7 +105,7 @@ class PlantedFiles:
         self.paths = [os.fspath(folder / name) for name in names]
 
     def spoil(self) -> None:
-        """Does to each file what its name says, so that no worker can process it."""
+        """Spoil each file as its name says, so that no worker can process it."""
         folder = self._folder
         (folder / ALTERED).write_text((folder / ALTERED).read_text().upper())
         (folder / TRUNCATED).write_text("This is")

@@ -1,7 +1,7 @@
 """A whole run, from the start of the host to the proof.
 
-Always true: the host, the workers and the temporary folders are gone when it
-ends, however it ends. How the queue is used stands in `produce` and `consume`.
+Always true: the host, the workers and the temporary folders are gone at its end.
+`demo_producer` and `demo_consumer` show how the queue is used.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from typing import Final
 
 from foqs.demo import demo_host, file_work, proof, run_files
 from foqs.demo.demo_consumer import DemoConsumer
-from foqs.demo.demo_host import DemoHost
+from foqs.demo.demo_host import DemoFailed, DemoHost
 from foqs.demo.demo_producer import DemoProducer
 from foqs.demo.display import Display, format_bytes
 from foqs.demo.ledger import RunLedger
-from foqs.demo.run_failed import DemoFailed
 from foqs_client import Client, FoqsError
 
 INTERRUPTED: Final = 130
@@ -38,7 +37,7 @@ EXIT_WAIT_S: Final = 1.0
 
 
 class DemoRun:
-    """One run, as the options of `__main__.parse` say."""
+    """One run with the options of `__main__.parse`."""
 
     def __init__(self, options: argparse.Namespace, show: Display) -> None:
         self._options = options
@@ -51,26 +50,26 @@ class DemoRun:
         self._ledger = RunLedger()
 
     def run(self) -> int:
-        """The whole of it; returns the exit code. Raises Failed."""
+        """Run it and return the exit code. Raises DemoFailed."""
         with contextlib.ExitStack() as stack, asyncio.Runner() as runner:
             data = self._options.data or (DATA if self._serve else _temporary_folder(stack, "foqs-demo-data-"))
             data = data.absolute()
-            nursery = run_files.PlantedFiles(_temporary_folder(stack, "foqs-demo-planted-"))
+            planted_files = run_files.PlantedFiles(_temporary_folder(stack, "foqs-demo-planted-"))
             try:
-                return runner.run(self._run_async(data, nursery))
+                return runner.run(self._run_async(data, planted_files))
             except asyncio.CancelledError:
                 self._show.line("Interrupted; the host and the workers are stopped.")
                 return INTERRUPTED
 
-    async def _run_async(self, data: Path, nursery: run_files.PlantedFiles) -> int:
+    async def _run_async(self, data: Path, planted_files: run_files.PlantedFiles) -> int:
         _handle_signals()
         self._paths = await asyncio.to_thread(run_files.find_files, self._folder, self._options.limit, data)
         if not self._paths:
             raise DemoFailed(f"There is no file below {self._folder}; name another folder.")
         async with demo_host.running_host(data, *self._ports()) as server, Client(server.url) as client:
             try:
-                await self._show_introduction(client, server, data, len(nursery.paths))
-                await self._run_clients(client, server, nursery)
+                await self._show_introduction(client, server, data, len(planted_files.paths))
+                await self._run_clients(client, server, planted_files)
                 left = await proof.read_contents(client, f"{self._run_name}/")
             except (FoqsError, ExceptionGroup) as error:
                 raise await self._explain_failure(error, server) from None
@@ -80,14 +79,14 @@ class DemoRun:
         return 0 if proven else 1
 
     def _ports(self) -> tuple[int, int]:
-        """The ports for calls and for HTTP; 0 is any free one."""
+        """Return the ports for calls and for HTTP; 0 is any free port."""
         port, http_port = self._options.port, self._options.http_port
         usual = (PORT, HTTP_PORT) if self._serve and port is None else (0, 0)
         return usual[0] if port is None else port, usual[1] if http_port is None else http_port
 
     async def _show_introduction(self, client: Client, server: DemoHost, data: Path, planted: int) -> None:
         kept = self._serve or self._options.data
-        fate = "kept; delete it to start afresh" if kept else "removed at the end"
+        fate = "kept; delete it to start empty" if kept else "removed at the end"
         facts = [
             ("host", f"{server.url}  and  {server.http_url}/ (livez, readyz, metrics)"),
             ("data", f"{data}: four SQLite shards, {fate}"),
@@ -109,9 +108,9 @@ class DemoRun:
         self._show.named_values(facts)
         self._show.line()
 
-    async def _run_clients(self, client: Client, server: DemoHost, nursery: run_files.PlantedFiles) -> None:
-        """Producer and consumer at once, until every item is settled. Raises an ExceptionGroup."""
-        topics = run_files.topics_by_path([*nursery.paths, *self._paths], self._run_name)
+    async def _run_clients(self, client: Client, server: DemoHost, planted_files: run_files.PlantedFiles) -> None:
+        """Run producer and consumer until every item is settled. Raises an ExceptionGroup."""
+        topics = run_files.topics_by_path([*planted_files.paths, *self._paths], self._run_name)
         producer = DemoProducer(client, self._ledger, topics)
         with file_work.worker_pool(self._workers) as pool:
             consumer = DemoConsumer(client, self._ledger, f"{self._run_name}/", pool, self._workers)
@@ -120,13 +119,13 @@ class DemoRun:
                 showing = group.create_task(
                     self._show.show_progress(self._ledger, lambda: len(topics) - len(self._ledger.skipped))
                 )
-                group.create_task(producer.run(nursery))
+                group.create_task(producer.run(planted_files))
                 await consumer.run()
                 watching.cancel()
                 showing.cancel()
 
     async def _explain_failure(self, error: Exception, server: DemoHost) -> Exception:
-        """What to raise for a run that failed: the death of the host explains every failed call."""
+        """Return the error of a failed run: if the host died, that explains every failed call."""
         leaves = list(_leaf_errors(error))
         if any(isinstance(leaf, FoqsError) for leaf in leaves):
             try:
@@ -142,15 +141,15 @@ class DemoRun:
                 case DemoFailed():
                     return DemoFailed(f"{leaf}{done}")
                 case FoqsError():
-                    return DemoFailed(f"A call failed, and the run cannot go on: {leaf}.{done}")
+                    return DemoFailed(f"A call failed and the run cannot continue: {leaf}.{done}")
                 case BrokenProcessPool():
-                    return DemoFailed(f"A worker process ended by itself, perhaps for want of memory.{done}")
+                    return DemoFailed(f"A worker process ended unexpectedly, perhaps out of memory.{done}")
         return error
 
-    # -------------------------------------------------------------- afterwards
+    # ------------------------------------------------------------------ report
 
     def _report(self, left: proof.HostContents) -> bool:
-        """Shows what was done and whether it is proven, which it returns."""
+        """Show the results, and return whether the run is proven."""
         ledger, show = self._ledger, self._show
         settled = [entry for path, entry in ledger.entries.items() if path in ledger.acks]
         size = sum(entry.size for entry in settled)
@@ -168,15 +167,14 @@ class DemoRun:
             f"  {format_bytes(size)} compressed to {format_bytes(ledger.compressed_bytes)}; workers busy {busy:.0%} of the time"
         )
         show.line(
-            f"  enqueued within {enqueued_s:.1f} s, worked off after {ledger.elapsed_s:.1f} s; "
-            f"latency includes the waiting"
+            f"  enqueued within {enqueued_s:.1f} s, worked off after {ledger.elapsed_s:.1f} s; latency includes waiting"
         )
         show.line(
             f"  deliveries {ledger.deliveries:,}, retries {ledger.retries:,}, dead {len(left.dead):,}, "
             f"leases extended {ledger.extensions:,}, leases lost {ledger.stale_leases:,}"
         )
         if left.dead:
-            show.title("Dead: nacked with a reason, tried again, given up")
+            show.title("Dead: nacked with a reason until no attempt was left")
             show.dead(ledger, left)
         if ledger.skipped:
             path, reason = next(iter(ledger.skipped.items()))
@@ -190,7 +188,7 @@ class DemoRun:
         return proven
 
     async def _keep_serving(self, server: DemoHost, left: proof.HostContents) -> None:
-        """Serves until it is interrupted. Raises Failed when the host ends by itself."""
+        """Serve until interrupted. Raises DemoFailed if the host ends by itself."""
         foqs = _program_path()
         address = "" if server.port == PORT else f" --address {server.url}"
         commands = [
@@ -222,7 +220,7 @@ def _leaf_errors(error: BaseException) -> Iterator[BaseException]:
 
 
 def _handle_signals() -> None:
-    """The first signal to end cancels this task; later ones change nothing, as the end is under way and bounded."""
+    """Cancel this task at the first signal. Later signals have no effect, as the end is bounded."""
     task = asyncio.current_task()
     assert task is not None
     waiting = [task]
@@ -240,7 +238,7 @@ def _temporary_folder(stack: contextlib.ExitStack, prefix: str) -> Path:
 
 
 def _program_path() -> str:
-    """How `foqs` is called from this folder's shell."""
+    """Return the shell command of `foqs` in this folder."""
     program = Path(sys.executable).with_name("foqs")
     if shutil.which("foqs") == str(program):
         return "foqs"

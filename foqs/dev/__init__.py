@@ -1,1 +1,1 @@
-"""Servers of this machine, started from installed packages: for trying out, for tests and for measuring. Not for production."""
+"""Servers on this machine, started from installed packages, for trials, tests and benchmarks. Not for production."""

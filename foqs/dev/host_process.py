@@ -1,7 +1,7 @@
-"""A host process of this machine.
+"""A host process on this machine.
 
-Always true: it runs this interpreter's program with a configuration of its own,
-and nothing of our environment's options. Knows nothing of what a host does.
+Always true: it runs this interpreter's program with its own configuration, and without
+the FOQS_ variables of this environment. Knows nothing of what a host does.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class HostProcess(ServerProcess):
     """A `foqs host`.
 
     Args:
-        options: of its configuration, by dotted name; they are written into its folder. Ports that are missing are free ones.
-        command: what is run in place of the installed program, followed by `host --config FILE`.
-        ready_path: the HTTP path that answers 200 when `start` shall return.
+        options: the options of its configuration file, by dotted name. Missing ports are free ones.
+        command: replaces the installed program; `host --config FILE` follows.
+        ready_path: `start` returns when this HTTP path answers 200.
     """
 
     name = "foqs"
@@ -61,7 +61,7 @@ class HostProcess(ServerProcess):
         self.start()
 
     def start(self) -> None:
-        """Starts the host on its data."""
+        """Start the host with its data."""
         kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("FOQS_")}
         self.launch(
             [*self._command, "host", "--config", str(self.config)],
@@ -71,7 +71,7 @@ class HostProcess(ServerProcess):
         )
 
     def get(self, path: str) -> str:
-        """The body of an HTTP path. Raises OSError."""
+        """Return the body of an HTTP path. Raises OSError."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=_PROBE_S) as reply:
             return str(reply.read().decode())
 
@@ -79,7 +79,7 @@ class HostProcess(ServerProcess):
         return self.is_ok(self._ready_path)
 
     def is_ok(self, path: str) -> bool:
-        """Whether an HTTP path is answered with 200."""
+        """Return whether an HTTP path answers 200."""
         try:
             self.get(path)
         except OSError:  # an HTTPError is one
@@ -88,7 +88,7 @@ class HostProcess(ServerProcess):
 
 
 def to_toml(options: Mapping[str, Any]) -> str:
-    """Options by dotted name as a configuration file."""
+    """Return options by dotted name as a configuration file."""
     sections: dict[str, list[str]] = {}
     for name, value in options.items():
         section, option = name.rsplit(".", 1)

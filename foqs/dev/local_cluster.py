@@ -1,9 +1,8 @@
-"""A cluster of this machine: ZooKeeper, MariaDB servers and hosts, from installed packages.
+"""A cluster on this machine: ZooKeeper, MariaDB servers and hosts, from installed packages.
 
-Always true: hosts start after what they need, and end before it; whatever
-happens, every process is ended by its id when `close` returns. With a folder
-that is given the data stays, and the next cluster in it goes on with it; only
-one at a time may. Knows nothing of what hosts do.
+Always true: hosts start after the servers that they need and end before them; `close`
+ends every process by its id. With a given folder the data stays for the next cluster
+in it; one cluster at a time uses a folder. Knows nothing of what hosts do.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ _CALL_MS: Final = 2_000
 
 
 class LocalCluster:
-    """A cluster in the making, running, or stopping; a context manager.
+    """A cluster, as a context manager.
 
     Args:
-        folder: keeps the data; None: a temporary one, which goes with the cluster.
-        hosts, databases, shards: how many.
-        port: gives each host its two ports, for calls and for HTTP.
-        zookeeper, database: make the servers, each for a folder.
-        options: of every host's configuration, by dotted name.
-        command: what is run as `foqs`.
+        folder: the folder of the data; None: a temporary one, which is removed at the end.
+        hosts, databases, shards: the numbers of each.
+        port: returns a port; it is called twice for each host, for calls and for HTTP.
+        zookeeper, database: create the servers, each with its folder.
+        options: options of every host's configuration, by dotted name.
+        command: the program to run as `foqs`.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class LocalCluster:
         return "foqs://" + ",".join(f"127.0.0.1:{host.port}" for host in self.hosts)
 
     def set_up(self) -> None:
-        """Starts everything; returns when every shard is served.
+        """Start everything; return when every shard is served.
 
         Raises:
             ServerNotAvailable: something cannot be had; the text says why and what to do.
@@ -106,7 +105,7 @@ class LocalCluster:
         self._wait_until_served()
 
     def close(self) -> None:
-        """Stops hosts, then what they need, and removes a temporary folder. Interrupted, it kills what is left."""
+        """Stop the hosts, then their servers, and remove a temporary folder. An interrupt kills the rest."""
         servers: list[ServerProcess] = [*self.hosts, *self.databases, self.zookeeper]
         try:
             for group in (self.hosts, [*self.databases, self.zookeeper]):
@@ -142,13 +141,11 @@ class LocalCluster:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.close()
-            raise ServerNotAvailable(
-                f"{self.folder} is used by another cluster that runs; name another folder"
-            ) from None
+            raise ServerNotAvailable(f"{self.folder} is in use by a running cluster; name another folder") from None
         self._lock = lock
 
     def _init_once(self) -> None:
-        """Once for a folder: what administrators change later is theirs."""
+        """Create the cluster once for a folder, so that later changes of administrators stay."""
         done = self.folder / "initialised"
         if not done.exists():
             config = ["--config", str(self.hosts[0].config)]
@@ -156,7 +153,7 @@ class LocalCluster:
             done.touch()
 
     def _wait_until_served(self) -> None:
-        """Returns when every shard is served, as one of the hosts sees it."""
+        """Wait until every shard is served, as one of the hosts sees it."""
         deadline = time.monotonic() + _SERVED_TIMEOUT_S
         while not asyncio.run(self._is_served()):
             for host in self.hosts:
@@ -176,11 +173,11 @@ class LocalCluster:
 
 
 def is_served(routing: Routing, hosts: int) -> bool:
-    """Whether so many hosts are there, and every shard is served by one of them."""
+    """Return whether this number of hosts runs and every shard is served by one of them."""
     return len(routing.hosts) == hosts and bool(routing.shards) and all(s.state == "owned" for s in routing.shards)
 
 
 def _set_up_all(pool: ThreadPoolExecutor, servers: Sequence[ServerProcess]) -> None:
-    """Starts servers at the same time."""
+    """Start servers concurrently."""
     for started in [pool.submit(server.set_up) for server in servers]:
         started.result()

@@ -31,7 +31,7 @@ from foqs.dev.server_process import (
 _USER: Final = "mysql"
 _PACKAGE: Final = "mariadb-server"
 _SOCKET_BYTES_MAX: Final = 100
-"""Of the path of a socket; the system takes few more."""
+"""The longest path of a socket that the system accepts, with a margin."""
 PROBE_S: Final = 5.0
 _GREETING_BYTES: Final = 5
 _PROTOCOL_BYTE: Final = b"\x0a"
@@ -42,8 +42,8 @@ class MariaDb(ServerProcess):
     """MariaDB.
 
     Args:
-        port: 0: any that is free.
-        options: more of the server's, as on its command line; the last of equal ones counts.
+        port: the port; 0 is any free port.
+        options: further options of the server's command line; the last of equal ones wins.
     """
 
     name = "mariadb"
@@ -63,7 +63,7 @@ class MariaDb(ServerProcess):
         self.start()
 
     def create_data(self) -> None:
-        """Gives the server its first data, where it has none."""
+        """Create the server's initial data if it has none."""
         data, fresh = self.folder / "data", self.folder / "data.new"
         if data.exists():
             return
@@ -75,7 +75,7 @@ class MariaDb(ServerProcess):
         fresh.rename(data)
 
     def start(self, *options: str) -> None:
-        """Starts the server on its data. `options` hold until it is stopped."""
+        """Start the server with its data. `options` hold until it is stopped."""
         user = unprivileged_user(_USER)
         self.launch(
             [
@@ -84,14 +84,14 @@ class MariaDb(ServerProcess):
                 f"--socket={self.socket}",
                 f"--port={self.port}",
                 f"--pid-file={self.folder / 'pid'}",
-                # A server that starts deletes temporary tables where it keeps its own: others' too, in a shared folder.
+                # A starting server deletes temporary tables in its folder, in a shared folder also those of others.
                 f"--tmpdir={self.folder}",
                 "--bind-address=127.0.0.1",
                 "--skip-log-bin",
                 "--skip-name-resolve",
                 "--innodb-flush-log-at-trx-commit=1",
                 "--innodb-buffer-pool-size=128M",
-                # A server that starts begins cold, and does not warm itself beside what is measured.
+                # The server starts with a cold cache and does not load it during a measurement.
                 "--innodb-buffer-pool-load-at-startup=OFF",
                 "--max-connections=1000",
                 *self._options,
@@ -102,15 +102,15 @@ class MariaDb(ServerProcess):
         )
 
     def command(self) -> list[str]:
-        """The server's program and the options that only this kind of server knows."""
+        """Return the server's program and the options of this kind of server."""
         return [find_program("mariadbd", _PACKAGE), "--no-defaults", "--innodb-log-file-size=96M"]
 
     def template(self, user: str | None) -> Path:
-        """A folder with a new server's first data, made for this user."""
+        """Return a folder with a new server's initial data for this user."""
         return _data_template(user)
 
     def query(self, text: str, *values: object) -> list[tuple[Any, ...]]:
-        """Runs one statement as root and returns its rows."""
+        """Run one statement as root and return its rows."""
         connection = pymysql.connect(user="root", autocommit=True, **self.connect_arguments)
         try:
             with connection.cursor() as cursor:
@@ -121,11 +121,11 @@ class MariaDb(ServerProcess):
 
     @property
     def connect_arguments(self) -> dict[str, Any]:
-        """How root reaches it: arguments of pymysql's `connect`."""
+        """Return the arguments of pymysql's `connect` for root."""
         return {"unix_socket": str(self.socket)}
 
     def open_socket(self) -> socket.socket:
-        """A connection to it, on which nothing was said yet. Raises OSError."""
+        """Return a new connection to the server. Raises OSError."""
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.settimeout(PROBE_S)
@@ -136,11 +136,11 @@ class MariaDb(ServerProcess):
         return connection
 
     def url(self, database: str) -> str:
-        """A database as a store URL."""
+        """Return the store URL of a database."""
         return f"mysql://root@127.0.0.1:{self.port}/{database}"
 
     def is_ready(self) -> bool:
-        """It greets whoever comes; an error in place of the greeting begins otherwise."""
+        """Return whether the server sends its greeting; an error begins with another byte."""
         try:
             with self.open_socket() as connection:
                 return connection.recv(_GREETING_BYTES, socket.MSG_WAITALL)[-1:] == _PROTOCOL_BYTE
@@ -149,7 +149,7 @@ class MariaDb(ServerProcess):
 
 
 def _data_template(user: str | None) -> Path:
-    """MariaDB's first data, for one version and user; made by whoever comes first, while the others wait."""
+    """Return MariaDB's initial data for one version and user. The first caller creates it, others wait."""
     install, server = find_program("mariadb-install-db", _PACKAGE), find_program("mariadbd", _PACKAGE)
     mark = hashlib.sha256(run_program([server, "--version"]).encode()).hexdigest()[:12]
     base = Path(tempfile.gettempdir()) / f"foqs-mariadb-template-{getpass.getuser()}-{mark}"

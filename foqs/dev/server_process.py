@@ -1,8 +1,8 @@
-"""One server process of this machine: started in a folder, asked whether it answers, ended by its process id.
+"""One server process on this machine: started in a folder, probed, and ended by its process id.
 
-Always true: what was started here is ended here; a folder that was not given is
-temporary and goes with the server; a server that cannot be had ends as
-`ServerNotAvailable`, whose text says what to do. Knows nothing of what is served.
+Always true: every process that starts here is ended here; a folder that was not given
+is temporary and removed with the server; a server that cannot start raises
+`ServerNotAvailable`, whose text says what to do. Knows nothing of the service.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ _POLL_S: Final = 0.02
 _TAIL_BYTES: Final = 4_000
 _SEARCH_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 _recent_ports: Final[deque[int]] = deque(maxlen=1_000)
-"""The ports that `free_port` gave last."""
+"""The ports that `free_port` returned last."""
 
 
 class ServerNotAvailable(Exception):
-    """A server cannot be had; the text says why and what to do."""
+    """A server cannot be started; the text says why and what to do."""
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """SIGTERM and the end of the terminal are as Ctrl-C, so that what was started is ended; what is ignored stays so."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C, so that started processes are ended. Ignored signals stay ignored."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    heeded = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
-    for number in heeded:
+    handled = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in handled:
         signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        for number, handler in heeded.items():
+        for number, handler in handled.items():
             signal.signal(number, handler)
 
 
 class ServerProcess(ABC):
-    """One process, and its folder; as a context manager it is there from the beginning to the end of the block.
+    """One process and its folder; as a context manager it runs during the block.
 
     Args:
-        folder: keeps its data and its log; created. None: a temporary one.
+        folder: the folder of its data and log, which is created; None: a temporary one.
     """
 
     name: str
     stop_timeout_s = 60.0
-    """A server that has not ended by then is killed."""
+    """The time after which a stopping server is killed."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._is_temporary = folder is None
@@ -73,11 +73,11 @@ class ServerProcess(ABC):
 
     @property
     def exit_code(self) -> int | None:
-        """How the process ended, a signal as its negative number; None while it runs, and before it was started."""
+        """The exit code, or the negative number of a signal; None while it runs, and before its start."""
         return None if self._process is None else self._process.poll()
 
     def launch(self, command: Sequence[str], is_ready: Callable[[], bool], **how: Any) -> None:
-        """Starts the process; returns when it answers. Interrupts of our terminal do not reach it.
+        """Start the process; return when it answers. Interrupts of this terminal do not reach it.
 
         Raises:
             ServerNotAvailable: it ended, or did not answer in time.
@@ -90,7 +90,7 @@ class ServerProcess(ABC):
         self.wait_until_ready(is_ready)
 
     def wait_until_ready(self, is_ready: Callable[[], bool]) -> None:
-        """Returns when the process answers. Raises ServerNotAvailable when it ends, or not in time."""
+        """Wait until the process answers. Raises ServerNotAvailable if it ends, or is not in time."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not is_ready():
             if self.exit_code is not None:
@@ -102,16 +102,16 @@ class ServerProcess(ABC):
             time.sleep(_POLL_S)
 
     def log_tail(self) -> str:
-        """The end of what the server said."""
+        """Return the end of the server's log."""
         return (self.folder / "log").read_text(errors="replace")[-_TAIL_BYTES:]
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Sends a signal to the process, where it runs."""
+        """Send a signal to the process if it runs."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ends the process and waits for its end; the data stays. Safe to repeat."""
+        """Stop the process and wait for its end; the data stays. Safe to repeat."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
             try:
@@ -122,10 +122,10 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def set_up(self) -> None:
-        """Prepares the folder where that is new, and starts the process."""
+        """Prepare a new folder, and start the process."""
 
     def close(self) -> None:
-        """Ends the process, and a temporary folder with it. Safe to repeat. Interrupted, it kills the process."""
+        """Stop the process and remove a temporary folder. Safe to repeat. An interrupt kills the process."""
         try:
             self.stop()
         except BaseException:
@@ -150,12 +150,12 @@ class ServerProcess(ABC):
 
 
 def temporary_folder(name: str) -> Path:
-    """A new folder, in the system's place for what is temporary."""
+    """Create a folder in the system's temporary folder."""
     return Path(tempfile.mkdtemp(prefix=f"foqs-{name}-"))
 
 
 def run_program(command: Sequence[str], **how: Any) -> str:
-    """Runs a program to its end and returns what it wrote. Raises ServerNotAvailable with that when it fails."""
+    """Run a program to its end and return its output. Raises ServerNotAvailable with the output if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, **how)
     if done.returncode:
         raise ServerNotAvailable(f"{Path(command[0]).name} failed:\n{done.stdout}{done.stderr}")
@@ -163,7 +163,7 @@ def run_program(command: Sequence[str], **how: Any) -> str:
 
 
 def find_program(name: str, package: str) -> str:
-    """Where an installed program is. Raises ServerNotAvailable naming the Debian package."""
+    """Return the path of an installed program. Raises ServerNotAvailable, which names the Debian package."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SEARCH_PATH}")
     if found is None:
         raise ServerNotAvailable(f"{name} is not installed: apt-get install {package}")
@@ -186,7 +186,7 @@ def free_port() -> int:
 
 
 def unprivileged_user(name: str) -> str | None:
-    """Whom a server runs as when this runs as root; None when it does not."""
+    """Return the user of a server if this process runs as root; None otherwise."""
     if os.geteuid() != 0:
         return None
     for user in (name, "nobody"):
@@ -198,7 +198,7 @@ def unprivileged_user(name: str) -> str | None:
 
 
 def give_to_user(path: Path, user: str | None) -> None:
-    """Makes a file or folder a user's; a folder can be entered by all."""
+    """Give a file or folder to a user; every user may enter a folder."""
     if path.is_dir():
         path.chmod(0o755)
     if user:

@@ -1,4 +1,4 @@
-"""A ZooKeeper server of this machine, alone or one of an ensemble.
+"""A ZooKeeper server on this machine, alone or in an ensemble.
 
 Always true: it listens on loopback only; its data outlives it where its folder
 does. Knows nothing of what is kept in it.
@@ -17,7 +17,7 @@ from foqs.dev.server_process import ServerNotAvailable, ServerProcess, find_prog
 _JARS: Final = Path("/usr/share/java")
 _REQUIRED_JARS: Final = ("zookeeper.jar", "slf4j-log4j12.jar", "log4j-1.2.jar")
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-"""It runs a server alone where the configuration names no others."""
+"""It runs a single server if the configuration names no others."""
 _PROBE_S: Final = 2.0
 
 
@@ -25,11 +25,11 @@ class ZooKeeper(ServerProcess):
     """ZooKeeper.
 
     Args:
-        port: 0: any that is free.
+        port: the port; 0 is any free port.
         tick_ms: sessions end within one tick of their timeout.
         session_ms: the least and the greatest timeout of a session.
-        quorum: of an ensemble, each server's two ports of its own, by the server's number; empty for one alone.
-        number: this server's own.
+        quorum: the two ports of each server of an ensemble, by the server's number; empty for a single server.
+        number: the number of this server.
     """
 
     name = "zookeeper"
@@ -58,12 +58,12 @@ class ZooKeeper(ServerProcess):
         self.start()
 
     def start(self) -> None:
-        """Starts the server on its data; returns when it serves sessions."""
+        """Start the server with its data; return when it serves sessions."""
         self.start_process()
         self.wait_until_ready(self.is_ready)
 
     def start_process(self) -> None:
-        """As `start`, without waiting: one of an ensemble serves when most of the others run."""
+        """Start without waiting: a server of an ensemble serves when most of the others run."""
         java = find_program("java", "default-jre-headless")
         missing = [name for name in _REQUIRED_JARS if not (_JARS / name).exists()]
         if missing:
@@ -106,11 +106,11 @@ class ZooKeeper(ServerProcess):
         self.launch([*command, str(self.folder / "zoo.cfg")], lambda: True)
 
     def is_ready(self) -> bool:
-        """It serves sessions: `srvr` is refused while it starts."""
+        """Return whether it serves sessions: it refuses `srvr` while it starts."""
         return "Mode: " in self._status()
 
     def is_leader(self) -> bool:
-        """It is the leader of an ensemble."""
+        """Return whether it is the leader of an ensemble."""
         return "Mode: leader" in self._status()
 
     def _status(self) -> str:

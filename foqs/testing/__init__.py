@@ -1,4 +1,4 @@
-"""For tests of programs that use a queue: a host without a process, a port or a file."""
+"""A host without a process, port or file, for tests of programs that use a queue."""
 
 from foqs.testing.fake_host import FakeHost, SyncFakeHost
 

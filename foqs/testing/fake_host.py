@@ -1,4 +1,4 @@
-"""A whole host in the test's own process.
+"""A complete host in the test's process.
 
 async with FakeHost() as fake:
     client = fake.client()
@@ -6,9 +6,9 @@ async with FakeHost() as fake:
     await fake.advance(60_000)
     assert await client.dequeue({"mail": 1})
 
-Holds `FakeHost` and its synchronous face. Always true: it is the host that
-`foqs host` runs, on the store in memory, so that what a host does it does too;
-nothing waits, and nothing outlives it. It needs what a host needs: `foqs[server]`.
+Holds `FakeHost` and `SyncFakeHost`. Always true: it is the host of `foqs host` with
+the store in memory, so it behaves like one; nothing waits in real time, and nothing
+outlives it. It needs the packages of a host: `foqs[server]`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 ADDRESS: Final = "127.0.0.1"
 PORT: Final = 7411
-"""Of the host's own network: whatever listens on the machine's is not reached."""
+"""The port in the host's own network. It has no connection to the machine's network."""
 
 _OPTIONS: Final = {
     "server.host": ADDRESS,
@@ -43,7 +43,7 @@ _OPTIONS: Final = {
     "shard.clock_sample_interval_ms": HOUR_MS,
     "shard.timer_tick_ms_min": 1,
 }
-"""One shard: the order is exact. Few sweeps: years pass quickly, and timers in memory are not missed. What is due is so at once."""
+"""One shard, so that the order is exact; few sweeps, so that years pass quickly; due items are processed at once."""
 _PAGE_ITEMS: Final = 1_000
 _STATES: Final = ("ready", "deferred", "leased", "dead")
 _START_S_MAX: Final = 60.0
@@ -52,13 +52,13 @@ _START_S_MAX: Final = 60.0
 class FakeHost:
     """A host in memory, in the running event loop: `async with FakeHost() as fake`.
 
-    Its time is the loop's, moved on by `advance`. Jitter of backoffs is as random
-    as a host's.
+    Its time is the loop's time plus what `advance` adds. The jitter of backoffs is
+    random, as on a host.
 
     Args:
-        options: of the host's configuration by dotted name, as in `configs/foqs.toml`:
-            `{"namespace.lease_ms_default": 5_000}`. There is the namespace `default`;
-            others are made with `Client.create_namespace`.
+        options: options of the configuration by dotted name, as in `configs/foqs.toml`:
+            `{"namespace.lease_ms_default": 5_000}`. The namespace `default` exists;
+            create others with `Client.create_namespace`.
 
     Raises:
         ConfigError: there is no such option, or its value cannot be used.
@@ -86,7 +86,7 @@ class FakeHost:
     def client(
         self, *, namespace: str = "default", timeout_ms: int = TIMEOUT_MS_DEFAULT, automatic_keys: bool = True
     ) -> Client:
-        """A client of this host, closed with it; see `Client`. Its own timeouts are of real time."""
+        """Return a client of this host, which is closed with it. The client's own timeouts are real time."""
         client = Client(
             f"foqs://{ADDRESS}:{PORT}",
             namespace=namespace,
@@ -98,7 +98,7 @@ class FakeHost:
         return client
 
     async def advance(self, ms: int) -> None:
-        """Moves the host's time on: leases end, delays come due, long polls run out, in their order.
+        """Advance the host's time: leases and delays end, long polls time out, in their order.
 
         Returns when all that follows from it has happened, and the tasks that wait
         for this host have had their turn.
@@ -106,7 +106,7 @@ class FakeHost:
         await self._loop.advance(ms / 1_000)
 
     async def items(self, topic: str, *, namespace: str = "default") -> list[ItemView]:
-        """Every item of a topic, payloads too: ready ones first, then deferred, leased and dead; best first."""
+        """Return all items of a topic with payloads: ready, then deferred, leased and dead ones; best first."""
         found: list[ItemView] = []
         async with self.client(namespace=namespace) as client:
             for state in _STATES:
@@ -130,7 +130,7 @@ class FakeHost:
 def _synchronous(
     method: Callable[Concatenate[FakeHost, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[SyncFakeHost, P], T]:
-    """A method of the fake that waits for its result."""
+    """Return a synchronous version of a method of `FakeHost`."""
 
     @wraps(method)
     def call(self: SyncFakeHost, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -140,7 +140,7 @@ def _synchronous(
 
 
 class SyncFakeHost:
-    """The same for code without an event loop: `with SyncFakeHost() as fake`. It has one thread, its own."""
+    """A `FakeHost` for code without an event loop: `with SyncFakeHost() as fake`. It has its own thread."""
 
     def __init__(self, options: Mapping[str, object] = MappingProxyType({})) -> None:
         self._fake = FakeHost(options)
@@ -158,7 +158,7 @@ class SyncFakeHost:
     def client(
         self, *, namespace: str = "default", timeout_ms: int = TIMEOUT_MS_DEFAULT, automatic_keys: bool = True
     ) -> SyncClient:
-        """A client of this host, closed with it; see `FakeHost.client`."""
+        """Return a client of this host; see `FakeHost.client`."""
         client = self._fake.client(namespace=namespace, timeout_ms=timeout_ms, automatic_keys=automatic_keys)
         return SyncClient.wrap(client, self._background)
 

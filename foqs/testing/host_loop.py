@@ -1,9 +1,8 @@
-"""A host's event loop inside the test's own: time that can be moved on, and a network in memory.
+"""A host's event loop inside the test's loop, with a time that can be advanced and a network in memory.
 
-Holds `HostLoop` and `HostClock`. Always true: nothing of it waits, no thread and
-no socket is touched; its callbacks run in turns of the outer loop; its time is
-the outer loop's plus what was advanced, and goes through every timer on its way.
-Knows nothing of queues.
+Holds `HostLoop` and `HostClock`. Always true: it never blocks and uses no thread or
+socket; its callbacks run in turns of the outer loop; its time is the outer loop's time
+plus what was advanced, and stops at every timer on its way. Knows nothing of queues.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from foqs.testing.memory_network import MemoryListener, ProtocolFactory, connect
 T = TypeVar("T")
 
 SINGLE_STEPS_MAX: Final = 10_000
-"""An advance goes through so many timers one by one; then, in as many strides, those that lie close fire together."""
+"""An advance runs this number of timers one by one; afterwards it takes as many strides, each of which may fire several."""
 IDLE_TURNS: Final = 20
-"""Turns of the outer loop in which nothing happens inside, until nothing more is expected of what was begun outside."""
+"""Idle turns of the outer loop after which nothing more is expected from outside."""
 
 _RESOLUTION_S: Final = 1e-6
-"""Timers this close together fire together; still seen by a float after centuries."""
+"""Timers this close together fire together; a float still resolves it after centuries."""
 
 
 class _NoSelector:
-    """Stands where a loop waits for I/O: there is none."""
+    """Replaces the wait for I/O, as there is none."""
 
     def select(self, timeout: float | None) -> list[object]:
         return []
 
 
 class HostLoop(BaseEventLoop):
-    """An event loop that turns within a running one.
+    """An event loop that runs within another one.
 
-    asyncio's own `_run_once` is kept, so that callbacks run in the order of a
-    real loop; only its selector and its clock are ours (private names, the same
-    from 3.11 to 3.14).
+    asyncio's own `_run_once` is used, so that callbacks run in the order of a real
+    loop; only the selector and the clock are replaced (private names, the same from
+    3.11 to 3.14).
     """
 
     _ready: deque[asyncio.Handle]
@@ -57,7 +56,7 @@ class HostLoop(BaseEventLoop):
         self._wake_timer: asyncio.TimerHandle | None = None
         self._turns = 0
         self._has_called_outer = False
-        """Something went out since those outside were last given their turns."""
+        """Whether the outer loop was called since its last turns."""
         self._listeners: dict[tuple[str, int], MemoryListener] = {}
 
     def time(self) -> float:
@@ -66,7 +65,7 @@ class HostLoop(BaseEventLoop):
     # ------------------------------------------------------------ from outside
 
     async def run_to_completion(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine inside, to its end; time is moved on to whatever it waits for."""
+        """Run a coroutine inside to its end; advance time to whatever it waits for."""
         task = self.create_task(coro)
         while not task.done():
             await self.run_until_idle()
@@ -75,7 +74,7 @@ class HostLoop(BaseEventLoop):
         return task.result()
 
     async def advance(self, seconds: float) -> None:
-        """Moves time on, through everything that is due on the way."""
+        """Advance time, and run everything that is due on the way."""
         await self.run_until_idle()
         until = self.time() + seconds
         moments, stride_s = 0, 0.0
@@ -92,7 +91,7 @@ class HostLoop(BaseEventLoop):
         await self.run_until_idle()
 
     async def run_until_idle(self) -> None:
-        """Returns when nothing more happens by itself, inside or between inside and outside."""
+        """Wait until nothing more happens inside, or between inside and outside."""
         idle, self._has_called_outer = 0, False
         while idle < IDLE_TURNS:
             turns = self._turns
@@ -100,7 +99,7 @@ class HostLoop(BaseEventLoop):
             idle = 0 if self._turns != turns or self._is_turn_scheduled else idle + 1
 
     async def finish(self) -> None:
-        """Ends what is left, and the loop."""
+        """Cancel the remaining tasks and close the loop."""
         left = asyncio.all_tasks(self)
         for task in left:
             task.cancel()
@@ -112,10 +111,10 @@ class HostLoop(BaseEventLoop):
     async def connect(
         self, factory: ProtocolFactory, host: str, port: int
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
-        """As `create_connection` of the outer loop, to whoever listens on this port inside."""
+        """Connect to the listener on this port inside, as the outer loop's `create_connection`."""
         listener = self._listeners.get((host, port))
         if listener is None:
-            raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
+            raise ConnectionRefusedError(f"nothing listens on {host}:{port}")
         return connect(self._call_outer, factory, self.call_soon, listener)
 
     def _call_outer(self, callback: Callable[[], object]) -> None:
@@ -174,11 +173,11 @@ class HostLoop(BaseEventLoop):
     async def create_server(  # type: ignore[override]
         self, protocol_factory: ProtocolFactory, host: str, port: int, *, start_serving: bool = True, **options: Any
     ) -> MemoryListener:
-        """Accepts connections from outside; no port of the machine is touched."""
+        """Accept connections from outside, without a port of the machine."""
         if options.get("ssl") is not None:
-            raise ValueError("a fake host has no network that TLS could protect; leave it out of its options")
+            raise ValueError("a fake host has no network that TLS could protect; omit it from the options")
         if (host, port) in self._listeners:
-            raise OSError(f"{host}:{port} is taken")
+            raise OSError(f"{host}:{port} is in use")
         listener = MemoryListener(protocol_factory, host, port, lambda: self._listeners.pop((host, port), None))
         self._listeners[host, port] = listener
         return listener
@@ -191,9 +190,9 @@ class HostLoop(BaseEventLoop):
 
 
 class HostClock:
-    """A host's clocks on its loop's time; the wall clock shows the machine's time plus what was advanced.
+    """A host's clocks with its loop's time; the wall clock is the machine's time plus what was advanced.
 
-    Both pass to the next millisecond together, so that a shard has no difference to work off.
+    Both change to the next millisecond together, so that a shard clock has no difference to slew.
     """
 
     def __init__(self, loop: HostLoop) -> None:

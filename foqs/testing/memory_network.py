@@ -1,8 +1,8 @@
 """A connection in memory between protocols of two event loops in one thread.
 
-Always true: what one end writes arrives at the other, whole and in order, in a
-later callback of that end's loop; then the end of file, then the loss. Nothing
-is lost or late. Knows nothing of what the bytes mean.
+Always true: bytes that one end writes arrive at the other complete and in order, in
+a later callback of that end's loop; then the end of file, then the connection's loss.
+Nothing is lost or late. Knows nothing of the meaning of the bytes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TypeAlias
 
 ProtocolFactory: TypeAlias = Callable[[], asyncio.BaseProtocol]
 CallSoon: TypeAlias = Callable[[Callable[[], object]], object]
-"""An event loop, as far as one is needed."""
+"""The part of an event loop that is needed."""
 
 
 class MemoryListener:
-    """What `create_server` returns, in the manner of `asyncio.Server`, and its own only socket."""
+    """The result of `create_server`, like `asyncio.Server`, and its only socket."""
 
     def __init__(self, factory: ProtocolFactory, host: str, port: int, on_close: Callable[[], object]) -> None:
         self.factory = factory
@@ -37,20 +37,20 @@ class MemoryListener:
         return self._is_serving
 
     async def start_serving(self) -> None:
-        """It does from the first moment."""
+        """Do nothing: it serves from its construction."""
 
     def close(self) -> None:
-        """Stops accepting; connections stay."""
+        """Stop accepting; connections stay."""
         if self._is_serving:
             self._is_serving = False
             self._on_close()
 
     async def wait_closed(self) -> None:
-        """There is nothing to wait for."""
+        """Return at once, as there is nothing to wait for."""
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end of a connection: a transport in the manner of asyncio's socket transports."""
+    """One end of a connection, like asyncio's socket transports."""
 
     peer: MemoryTransport
 
@@ -59,7 +59,7 @@ class MemoryTransport(asyncio.Transport):
         self._call_soon = call_soon
         self._protocol = asyncio.BaseProtocol()
         self._received: deque[bytes | None] = deque()
-        """What the protocol has not been given yet; None is the end of file."""
+        """Data that the protocol has not received yet; None is the end of file."""
         self._is_reading = True
         self._is_closing = False
         self._is_lost = False
@@ -96,7 +96,7 @@ class MemoryTransport(asyncio.Transport):
         self._call_soon(self._deliver)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nobody is told to pause: both ends are in this process."""
+        """Do nothing: both ends are in this process, so no writer is paused."""
 
     def get_write_buffer_size(self) -> int:
         return sum(len(data) for data in self.peer._received if data)
@@ -114,7 +114,7 @@ class MemoryTransport(asyncio.Transport):
         self._protocol.connection_made(self)
 
     def receive(self, data: bytes | None) -> None:
-        """The other end wrote this, or (None) will write no more."""
+        """The other end wrote data, or (None) will write no more."""
         self._received.append(data)
         self._call_soon(self._deliver)
 
@@ -138,7 +138,7 @@ class MemoryTransport(asyncio.Transport):
 def connect(
     call_soon: CallSoon, factory: ProtocolFactory, listener_call_soon: CallSoon, listener: MemoryListener
 ) -> tuple[MemoryTransport, asyncio.BaseProtocol]:
-    """Connects a new protocol of the loop `call_soon` with a new one of the listener's loop, `listener_call_soon`."""
+    """Connect a new protocol of the loop `call_soon` with a new one of the listener's loop, `listener_call_soon`."""
     protocol = factory()
     client, server = MemoryTransport(call_soon), MemoryTransport(listener_call_soon)
     client.peer, server.peer = server, client

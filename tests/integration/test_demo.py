@@ -212,7 +212,7 @@ def test_a_taken_port_is_reported_in_one_sentence_with_the_remedy(tmp_path: Path
         started.append(demo)
         code, _, err = demo.end()
     assert code == 1
-    assert err.startswith(f"Error: Port {port} is taken")
+    assert err.startswith(f"Error: Port {port} is in use")
     assert "--port" in err
     assert len(err.splitlines()) == 1
 

@@ -135,7 +135,7 @@ def test_every_host_has_a_valid_configuration_of_its_own(tmp_path: Path) -> None
 def test_a_folder_serves_one_cluster_at_a_time(tmp_path: Path) -> None:
     first, second = LocalCluster(tmp_path), LocalCluster(tmp_path)
     first._lock_folder()
-    with pytest.raises(ServerNotAvailable, match="used by another cluster"):
+    with pytest.raises(ServerNotAvailable, match="in use by a running cluster"):
         second._lock_folder()
     first.close()
     second._lock_folder()
