@@ -1,4 +1,4 @@
-# What can be done here; `make` lists it.
+# The tasks of development; `make` lists them.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -8,8 +8,8 @@ MAKEFLAGS += --no-builtin-rules
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-# The stamps stand for what is installed: all that development needs, or only what running needs, or
-# also what benchmarks compare with.
+# The stamps record what is installed: everything for development, only what a run needs, or also the systems
+# with which benchmarks compare.
 DEV := $(VENV)/.installed-dev
 RUN := $(VENV)/.installed-run
 BENCH := $(VENV)/.installed-bench
@@ -22,13 +22,13 @@ JOBS ?= 2
 FOLDER = $(if $(DIR),--dir '$(DIR)')
 
 .PHONY: help
-help: ## this list
+help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # ------------------------------------------------------------- environment
 
 $(BIN)/python:
-	@python=$$(tools/python.sh); echo "making $(VENV) with $$python ..."; "$$python" -m venv $(VENV)
+	@python=$$(tools/python.sh); echo "creating $(VENV) with $$python ..."; "$$python" -m venv $(VENV)
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing foqs and its tools into $(VENV) ..."
@@ -36,7 +36,7 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@touch $(DEV) $(RUN)
 
 $(BENCH): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "installing foqs and what it is compared with into $(VENV) ..."
+	@echo "installing foqs and the systems of the benchmarks into $(VENV) ..."
 	@$(PIP) install -e '.[server,bench]' -c constraints.txt
 	@touch $(BENCH) $(RUN)
 
@@ -46,7 +46,7 @@ $(RUN): pyproject.toml constraints.txt | $(BIN)/python
 	@touch $(RUN)
 
 .PHONY: install
-install: $(DEV) ## fill .venv with all that development needs
+install: $(DEV) ## fill .venv with everything for development
 
 .PHONY: system-packages
 system-packages: ## install the system packages that the tests need
@@ -66,13 +66,13 @@ run: $(RUN) ## start a queue, drive real work through it, keep serving (DIR=fold
 	@$(BIN)/python -m foqs.demo --serve $(FOLDER) $(ARGS)
 
 .PHONY: demo
-demo: $(RUN) ## the same, and exit 0 when every item is accounted for
+demo: $(RUN) ## the same, then stop; exit 0 if every item is accounted for
 	@$(BIN)/python -m foqs.demo $(FOLDER) $(ARGS)
 
 # -------------------------------------------------------- check, test, measure
 
 .PHONY: check
-check: $(DEV) ## lint, format, types, walls between packages, generated files, documentation
+check: $(DEV) ## lint, format, types, imports between packages, generated files, documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -92,11 +92,11 @@ test: system-packages ## everything but the long tests
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not long' $(ARGS)
 
 .PHONY: test-unit
-test-unit: $(DEV) ## the tests that start nothing
+test-unit: $(DEV) ## the tests that start no server
 	@$(BIN)/python -m pytest tests/unit tests/support $(ARGS)
 
 .PHONY: test-long
-test-long: system-packages $(DEV) $(BENCH) ## the long tests, with what the benchmarks compare with
+test-long: system-packages $(DEV) $(BENCH) ## the long tests, with the systems of the benchmarks
 	@tools/system_packages.sh bench
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
@@ -115,7 +115,7 @@ bench-all: $(BENCH) ## measure: every question in perf/
 	@for question in limit end_to_end profile bench; do echo "== perf.$$question"; $(BIN)/python -m perf.$$question; done
 
 .PHONY: idl
-idl: system-packages $(DEV) ## generate the Python of thrift/foqs.thrift anew
+idl: system-packages $(DEV) ## generate the Python code of thrift/foqs.thrift
 	@$(BIN)/python tools/idl.py
 
 .PHONY: clean

@@ -29,12 +29,12 @@ from foqs.core.items.life import LEASED_AGAIN, TABLE, EventKind  # noqa: E402
 BEGIN: Final = "<!-- life:begin -->"
 END: Final = "<!-- life:end -->"
 _CHANGES: Final = ((EventKind.EXTEND, ""), (EventKind.DUE, LEASED_AGAIN))
-"""Ways that end in the state where they began, and yet change what the picture is about."""
+"""Transitions that end in the state where they began, but belong into the picture."""
 
 WIDTH: Final = 1150
 HEIGHT: Final = 650
 _BOXES: Final = {"DEFERRED": (510, 70), "READY": (230, 320), "LEASED": (790, 320), "DEAD": (510, 590)}
-"""The middle of each state's box."""
+"""The centre of each state's box."""
 _HALF: Final = (60, 20)
 _LINE_HEIGHT: Final = 16
 _LABEL_CHARACTERS: Final = 32
@@ -61,12 +61,12 @@ ARROWS: Final[Mapping[tuple[str, str], tuple[str, int, int, str]]] = {
 
 
 class Failed(Exception):
-    """What is wrong and what to do, in one sentence."""
+    """One sentence that says what is wrong and what to do."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Draws the life of an item from foqs/core/items/life.py.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is out of date")
     parser.add_argument("--file", type=Path, default=ROOT / "ARCHITECTURE.md", help="the file with the markers")
     parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "diagrams" / "life.svg", help="the picture")
     options = parser.parse_args(arguments)
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _inserted(path: Path, shown: Path) -> str:
-    """The text of a file with picture and table between its markers. Raises Failed."""
+    """Return the text of a file with picture and table between its markers. Raises Failed."""
     if not path.exists():
         raise Failed(f"there is no {path.name}; write it with the lines {BEGIN} and {END} where the diagram belongs")
     text = path.read_text()
@@ -95,7 +95,7 @@ def _inserted(path: Path, shown: Path) -> str:
 
 
 def draw(path: Path, shown: Path) -> str:
-    """The picture and the table, as Markdown of the file `path`."""
+    """Return the picture and the table as Markdown for the file `path`."""
     link = Path(os.path.relpath(shown, path.parent)).as_posix()
     return f"![The states of an item and what leads from one to another; the table says the same]({link})\n\n{table()}"
 
@@ -104,7 +104,7 @@ def draw(path: Path, shown: Path) -> str:
 
 
 def picture() -> str:
-    """The states and the ways between them, as SVG, without the ways that change nothing. Raises Failed."""
+    """Return the states and transitions as SVG, without transitions that change nothing. Raises Failed."""
     arrows = _arrows()
     if arrows.keys() != ARROWS.keys() or set(_BOXES) != {state.name for state in State}:
         [start, stop], *_ = sorted(arrows.keys() ^ ARROWS.keys()) or [("a state", "another")]
@@ -131,7 +131,7 @@ def picture() -> str:
 
 
 def _arrows() -> dict[tuple[str, str], list[str]]:
-    """Every pair of states with a way between them, and the labels of the ways."""
+    """Return the labels of the transitions by pair of states."""
     arrows = {(_START, "READY"): ["enqueue"], (_START, "DEFERRED"): ["enqueue with delay"]}
     for (state, kind), rule in TABLE.items():
         for condition, following in rule.outcomes:
@@ -150,7 +150,7 @@ def _arrow(ends: tuple[str, str], labels: list[str]) -> Iterator[str]:
         x_start, y_start = path[1:].split()[0].split(",")
         yield f'<circle cx="{x_start}" cy="{y_start}" r="6" fill="#37474f"/>'
     if ends[1] == _GONE:
-        # The way ends at a dot in a ring, to the right of the box or below it.
+        # The arrow ends at a dot in a ring, to the right of the box or below it.
         start, _, rest = path[1:].partition(" ")
         x_gone, y_gone = start.split(",")
         x_gone, y_gone = (str(int(rest[1:]) + 8), y_gone) if rest[0] == "H" else (x_gone, str(int(rest[1:]) + 8))
@@ -168,7 +168,7 @@ def _arrow(ends: tuple[str, str], labels: list[str]) -> Iterator[str]:
 
 
 def table() -> str:
-    """What every event does in every state."""
+    """Return a table of what each event does in each state."""
     lines = [f"| | {' | '.join(state.name for state in State)} |", "|---" * (len(State) + 1) + "|"]
     for kind in EventKind:
         cells = [_cell(state, kind) for state in State]

@@ -30,24 +30,24 @@ CONSUMER: Final = "foqs_client.consumer"
 
 
 def calls() -> str:
-    """Returns the page of the Thrift calls."""
+    """Return the page of the Thrift calls."""
     source = CONTRACT.relative_to(ROOT).as_posix()
     contract = docs_thrift.read(CONTRACT.read_text())
     return f"# Thrift calls\n\nThis is [{source}](../../{source}).\n\n{docs_thrift.markdown(contract)}"
 
 
 def client() -> str:
-    """Returns the page of the Python client's public names."""
+    """Return the page of the Python client's public names."""
     return _python("Python client", CLIENT)
 
 
 def consumer() -> str:
-    """Returns the page of the consumer loop's public names."""
+    """Return the page of the consumer loop's public names."""
     return _python("Python consumer", CONSUMER)
 
 
 def cli() -> str:
-    """Returns the page of the command line: the help of every command."""
+    """Return the page of the command line: the help of every command."""
     lines = ["# Command line", "", "Each part is what `--help` prints.", ""]
     for path, text in commands():
         lines += [f"## {path}", "", "```text", text, "```", ""]
@@ -55,7 +55,7 @@ def cli() -> str:
 
 
 def options() -> str:
-    """Returns the page of the host's options."""
+    """Return the page of the host's options."""
     lines = [
         "# Options",
         "",
@@ -80,11 +80,11 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "command-line.md": cli,
     "options.md": options,
 }
-"""Each page's name and what makes it."""
+"""The generators of pages by the name of the page."""
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """Yields each command with its full name and its help."""
+    """Yield each command's full name and help."""
     yield from _commands("foqs", root, None)
 
 
@@ -99,7 +99,7 @@ def _commands(path: str, command: click.Command, parent: click.Context | None) -
 
 
 def sections() -> Iterator[tuple[str, str, dict[str, FieldInfo]]]:
-    """Yields each section of the configuration: its name, what it is about, and its options."""
+    """Yield each section of the configuration: its name, its description and its options."""
     for name, info in Config.model_fields.items():
         yield from _sections(name, info)
 
@@ -115,7 +115,7 @@ def _sections(name: str, info: FieldInfo) -> Iterator[tuple[str, str, dict[str, 
 
 
 def _python(title: str, module: str) -> str:
-    """The page of a module: its docstring, then each of its public names by mkdocstrings, errors last."""
+    """Return the page of a module: its docstring, then its public names by mkdocstrings, errors last."""
     found = import_module(module)
     first, _, example = (found.__doc__ or "").partition("\n\n")
     lines = [f"# {title}", "", first, "", *(["```python", example.strip(), "```", ""] if example else [])]
@@ -135,14 +135,14 @@ def _is_error(module: object, name: str) -> bool:
 
 
 def _inherited(value: object) -> list[str]:
-    """The methods of a class that has some from others, its own first; else nothing."""
+    """Return the methods of a class with inherited ones, its own first; empty for other classes."""
     bases = value.__mro__[:-1] if isinstance(value, type) else ()
     names = [name for base in bases for name, method in vars(base).items() if callable(method) and name[0] != "_"]
     return list(dict.fromkeys(names)) if len(bases) > 1 else []
 
 
 def _range(info: FieldInfo) -> str:
-    """The unit of an option and the bounds of its value."""
+    """Return the unit of an option and the bounds of its value."""
     extra = info.json_schema_extra
     unit = str(extra.get("unit", "")) if isinstance(extra, dict) else ""
     low, high = (

@@ -34,19 +34,19 @@ _SHOWN: Final = (".md", ".svg", ".png", ".html")
 
 
 def on_startup(command: str, dirty: bool) -> None:
-    """Prints only warnings. The option --quiet would drop those too, and nothing would fail."""
+    """Print warnings only. The option --quiet would drop those too, and nothing would fail."""
     if command == "build":
         logging.getLogger("mkdocs").setLevel(logging.WARNING)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leaves out the page for unknown addresses: only a server shows it, and its links are a server's."""
+    """Remove the page for unknown addresses: only a server shows it, and its links need a server."""
     config.theme.static_templates.discard("404.html")
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Returns the files of the site under their paths in the repository."""
+    """Return the files of the site under their paths in the repository."""
     of_theme = [file for file in files if file.src_dir != config.docs_dir]
     paths = [f"docs/{file.src_uri}" for file in files if file.src_dir == config.docs_dir]
     paths += [path.name for path in sorted(ROOT.glob("*.md"))]
@@ -70,7 +70,7 @@ def _file(path: str, config: MkDocsConfig) -> File:
 
 
 def _linked(path: str, file: File) -> Iterator[str]:
-    """Yields the files of the repository that a page links to, by path."""
+    """Yield the paths of repository files to which a page links."""
     if not path.endswith(".md"):
         return
     for found in _LINK.finditer(file.content_string):
@@ -81,7 +81,7 @@ def _linked(path: str, file: File) -> Iterator[str]:
 
 
 def _menu(entries: list[Any], paths: list[str]) -> list[Any]:
-    """Returns the menu with every pattern replaced by the pages that match it."""
+    """Return the menu with each pattern replaced by its matching pages."""
     menu: list[Any] = []
     for entry in entries:
         if isinstance(entry, str):

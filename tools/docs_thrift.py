@@ -22,7 +22,7 @@ _NAMESPACE: Final = re.compile(r"namespace \w+ [\w.]+")
 
 
 class Unreadable(Exception):
-    """The contract holds a line that this reader does not know."""
+    """The contract has a line that this reader does not understand."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Member:
     comment: str
     number: str = ""
     type: str = ""
-    """Of a field; of a call, the type of its reply."""
+    """The type of a field, or of a call's reply."""
     request: str = ""
     error: str = ""
 
@@ -46,7 +46,7 @@ class Block:
     name: str
     comment: str
     title: str
-    """The heading under which it stands in the contract."""
+    """The heading above it in the contract."""
     members: list[Member] = field(default_factory=list)
 
 
@@ -57,7 +57,7 @@ class Contract:
 
 
 def read(text: str) -> Contract:
-    """Returns what the contract declares, in its order. Raises Unreadable."""
+    """Return the declarations of the contract in its order. Raises Unreadable."""
     opening, comment, title = "", "", ""
     blocks: list[Block] = []
     block: Block | None = None
@@ -87,7 +87,7 @@ def read(text: str) -> Contract:
 
 
 def markdown(contract: Contract) -> str:
-    """Returns the calls first, then the types as the contract groups them."""
+    """Return the page: the calls first, then the types as the contract groups them."""
     known = {block.name for block in contract.blocks}
     lines = _paragraph(contract.comment)
     for block in contract.blocks:
@@ -112,7 +112,7 @@ def markdown(contract: Contract) -> str:
 
 
 def _parts(text: str) -> Iterator[tuple[int, str]]:
-    """Yields each comment, and each line outside comments, with the number of its first line."""
+    """Yield each comment, and each line outside comments, with the number of its first line."""
     place = 0
     while place < len(text):
         if found := re.compile(r"\s+").match(text, place):
@@ -137,7 +137,7 @@ def _member(kind: str, part: str, comment: str) -> Member | None:
 
 
 def _plain(comment: str) -> str:
-    """The text of a comment: without the stars at its lines, and with an empty line before a list."""
+    """Return the text of a comment without the stars, and with an empty line before a list."""
     lines = [re.sub(r"^\s*\* ?", "", line).rstrip() for line in comment.strip().splitlines()]
     text: list[str] = []
     for line in lines:
@@ -148,7 +148,7 @@ def _plain(comment: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """A comment as Markdown: nothing in it is HTML."""
+    """Return a comment as Markdown without HTML."""
     return "`".join(
         part if place % 2 else part.replace("&", "&amp;").replace("<", "&lt;")
         for place, part in enumerate(text.split("`"))
@@ -180,7 +180,7 @@ def _cell(comment: str) -> str:
 
 
 def _type(name: str, known: set[str]) -> str:
-    """A type, each declared name in it a link."""
+    """Return a type in which each declared name is a link."""
     return re.sub(
         r"\w+", lambda word: f"[{word[0]}](#{word[0]})" if word[0] in known else word[0], name.replace("<", "&lt;")
     )

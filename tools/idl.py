@@ -1,11 +1,10 @@
-"""The Python code generated from thrift/foqs.thrift: made anew, or compared with what is committed.
+"""Generates the Python code of thrift/foqs.thrift, or compares it with the committed code.
 
     python tools/idl.py           writes client/foqs_client/idl
-    python tools/idl.py --check   exits 1 with a sentence when it is not what the compiler makes
+    python tools/idl.py --check   exits 1 with a sentence if the committed code is out of date
 
-Always true: the committed folder is replaced only after the compiler
-succeeded. Knows one version of the compiler, so that the same input gives the
-same bytes.
+Always true: the committed folder is replaced only after the compiler succeeded. One
+version of the compiler is accepted, so that the same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ NAMES = ("Foqs.py", "__init__.py", "constants.py", "ttypes.py")
 
 
 class Failed(Exception):
-    """What is wrong and what to do, in one sentence."""
+    """One sentence that says what is wrong and what to do."""
 
 
 def generate(contract: Path, folder: Path) -> Path:
-    """Generates the package into `folder` and returns where it is. Raises Failed."""
+    """Generate the package below `folder` and return its path. Raises Failed."""
     compiler = shutil.which("thrift")
     if compiler is None:
         raise Failed("the Thrift compiler is missing; install the package thrift-compiler")
     found = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     if not found.endswith(VERSION):
         raise Failed(
-            f"this needs the Thrift compiler {VERSION}, and here is {found or 'another'}; install that version"
+            f"the Thrift compiler must be {VERSION}, but is {found or 'another'}; install that version"
         )
     made = subprocess.run(
         [compiler, "--gen", "py:slots,enum", "-out", str(folder), str(contract)],
@@ -50,7 +49,7 @@ def generate(contract: Path, folder: Path) -> Path:
 
 
 def differences(made: Path, committed: Path) -> list[str]:
-    """The files that are missing, left over or different, by name."""
+    """Return the names of files that are missing, obsolete or different."""
     there = {path.name for path in committed.iterdir() if path.is_file()} if committed.is_dir() else set()
     different = there ^ set(NAMES)
     different |= {name for name in there & set(NAMES) if (made / name).read_bytes() != (committed / name).read_bytes()}
@@ -58,7 +57,7 @@ def differences(made: Path, committed: Path) -> list[str]:
 
 
 def check(contract: Path, committed: Path) -> None:
-    """Raises Failed when `committed` is not what the compiler makes of `contract`."""
+    """Raise Failed if `committed` differs from the code generated from `contract`."""
     with tempfile.TemporaryDirectory() as folder:
         different = differences(generate(contract, Path(folder)), committed)
     if different:
@@ -68,7 +67,7 @@ def check(contract: Path, committed: Path) -> None:
 
 
 def write(contract: Path, target: Path) -> None:
-    """Replaces `target`'s files by what the compiler makes. Raises Failed."""
+    """Replace the files of `target` with generated ones. Raises Failed."""
     with tempfile.TemporaryDirectory() as folder:
         made = generate(contract, Path(folder))
         target.mkdir(parents=True, exist_ok=True)

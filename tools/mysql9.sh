@@ -1,8 +1,8 @@
 #!/bin/bash
 # Prints a program that runs a MySQL 9 server, `mysqld`, which the tests use beside MariaDB.
 #
-#   tools/mysql9.sh          fetches the server when it is missing
-#   tools/mysql9.sh cached   never fetches; fails when it is missing
+#   tools/mysql9.sh          fetches the server if it is missing
+#   tools/mysql9.sh cached   never fetches; fails if it is missing
 #
 # Stable Debian packages no MySQL. So apt downloads mysql-server-core of Debian's unstable suite, with all libraries
 # that it needs, from the mirror that this machine uses already. The packages are unpacked into a folder of their own

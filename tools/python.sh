@@ -1,8 +1,7 @@
 #!/bin/sh
-# Prints the name of a Python that can make the environment: 3.11 or later, with venv. Of all that
-# are on PATH one that was built with profile-guided optimisation comes first, as distributions
-# build theirs and pyenv does only when asked: a host takes a tenth less time with it.
-# Says what to install when there is none.
+# Prints the name of a Python for the environment: 3.11 or later, with venv. A Python on PATH that was built
+# with profile-guided optimisation comes first, since a host takes a tenth less time with it; distributions
+# build theirs so, pyenv only on request. Without a Python it says what to install.
 set -eu
 
 wanted='import sys; sys.exit(sys.version_info < (3, 11))'

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Installs the system packages that the tests need and that are missing, found by their programs or files;
-# `system_packages.sh bench` those that the benchmarks need. For the tests it also fetches a MySQL 9, which is not
-# installed: see mysql9.sh. Where that fails, the tests on it are skipped, and say so; in CI they fail.
-# As root or in CI without asking; else asks on a terminal; else says what to install and fails.
+# Installs the missing system packages of the tests, found by their programs or files;
+# `system_packages.sh bench` those of the benchmarks. For the tests it also fetches a MySQL 9, which is not
+# installed: see mysql9.sh. If that fails, its tests are skipped with a message; in CI they fail.
+# As root or in CI it does not ask; otherwise it asks on a terminal, or says what to install and fails.
 set -euo pipefail
 
 purpose=tests
