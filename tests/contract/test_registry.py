@@ -1,4 +1,4 @@
-"""What every registry keeps to: versions, sessions, entries that vanish with them, and changes that are told."""
+"""Tests of every registry: versions, sessions, entries that vanish with them, and notifications of changes."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def _has(registry: Registry, name: str, data: bytes) -> bool:
     return entry is not None and entry.data == data
 
 
-def test_a_document_is_only_replaced_by_who_has_seen_it(bench: RegistryBench) -> None:
+def test_document_is_replaced_only_by_a_writer_that_has_seen_it(bench: RegistryBench) -> None:
     async def story() -> None:
         registry = await bench.open_registry()
         with pytest.raises(RegistryConflict):
@@ -105,7 +105,7 @@ def test_a_document_is_only_replaced_by_who_has_seen_it(bench: RegistryBench) ->
     bench.run(story())
 
 
-def test_one_of_many_who_replace_at_once_succeeds(bench: RegistryBench) -> None:
+def test_one_of_many_concurrent_writers_succeeds(bench: RegistryBench) -> None:
     async def story() -> None:
         registries = [await bench.open_registry() for _ in range(3)]
         for version in (None, 0, 1):
@@ -143,7 +143,7 @@ def test_a_large_document_is_kept_and_a_larger_one_refused(bench: RegistryBench)
 
 
 @pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", ".", "a/../b", "a b", "ä", "a\0", "a\n", "x" * 201])
-def test_a_name_that_is_none_is_refused(bench: RegistryBench, name: str) -> None:
+def test_invalid_name_is_refused(bench: RegistryBench, name: str) -> None:
     async def story() -> None:
         registry = bench.registry()
         for call in (
@@ -244,7 +244,7 @@ def test_calls_before_open_and_after_close_fail(bench: RegistryBench) -> None:
 # --------------------------------------------------------------------- changes
 
 
-def test_every_kind_of_change_to_what_was_read_is_told(bench: RegistryBench) -> None:
+def test_every_change_to_a_read_value_is_notified(bench: RegistryBench) -> None:
     async def story() -> None:
         reader, writer = await bench.open_registry(), await bench.open_registry()
 
@@ -327,7 +327,7 @@ async def announced(registry: Registry, data: bytes) -> None:
 # -------------------------------------------------------------------- sessions
 
 
-def test_a_session_that_ends_takes_its_members_and_another_begins(bench: RegistryBench) -> None:
+def test_members_vanish_with_their_session_and_another_session_starts(bench: RegistryBench) -> None:
     async def story() -> None:
         registry, other = await bench.open_registry(), await bench.open_registry()
         assert (registry.session_number, registry.connection_state) == (1, ConnectionState.CONNECTED)
@@ -347,7 +347,7 @@ def test_a_session_that_ends_takes_its_members_and_another_begins(bench: Registr
     bench.run(story())
 
 
-def test_a_user_that_is_cut_off_is_suspended_and_goes_on_in_its_session_when_healed(bench: RegistryBench) -> None:
+def test_disconnected_user_is_suspended_and_continues_its_session_after_a_reconnect(bench: RegistryBench) -> None:
     async def story() -> None:
         registry, other = await bench.open_registry(), await bench.open_registry()
         await registry.announce("members", "a", b"1")
@@ -371,7 +371,7 @@ def test_a_user_that_is_cut_off_is_suspended_and_goes_on_in_its_session_when_hea
     bench.run(story())
 
 
-def test_a_change_that_came_while_a_user_was_cut_off_is_told_when_it_is_healed(bench: RegistryBench) -> None:
+def test_change_during_a_disconnect_is_notified_after_the_reconnect(bench: RegistryBench) -> None:
     async def story() -> None:
         registry, other = await bench.open_registry(), await bench.open_registry()
         await registry.read("plan")
@@ -384,7 +384,7 @@ def test_a_change_that_came_while_a_user_was_cut_off_is_told_when_it_is_healed(b
     bench.run(story())
 
 
-def test_a_user_that_is_cut_off_for_too_long_knows_before_others_can(bench: RegistryBench) -> None:
+def test_user_that_is_disconnected_too_long_knows_it_before_others(bench: RegistryBench) -> None:
     async def story() -> None:
         registry, other = await bench.open_registry(SHORT_MS), await bench.open_registry()
         await wait_for_condition(registry, lambda: _announced(registry, "a"))
@@ -427,7 +427,7 @@ def test_the_moment_until_which_a_session_lives_moves_on_while_it_is_answered(be
     bench.run(story())
 
 
-def test_whoever_is_cancelled_in_a_call_leaves_the_registry_as_it_was(bench: RegistryBench) -> None:
+def test_cancelled_call_leaves_the_registry_unchanged(bench: RegistryBench) -> None:
     async def story() -> None:
         registry = await bench.open_registry(LONG_MS)
         for number in range(20):

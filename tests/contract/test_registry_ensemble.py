@@ -1,4 +1,4 @@
-"""When an ensemble of three servers ends the session of a client whose server stands still."""
+"""Tests of when an ensemble of three servers ends the session of a client whose server is frozen."""
 
 from __future__ import annotations
 

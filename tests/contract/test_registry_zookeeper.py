@@ -1,4 +1,4 @@
-"""What only a server can do to a registry: stop, start anew, freeze, refuse, grant less than was asked for."""
+"""Tests of a registry whose server stops, restarts, freezes, refuses, or grants a shorter timeout."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def links_of(registry: Registry) -> list[tuple[ConnectionState, int]]:
     return seen
 
 
-def test_what_has_not_changed_is_asked_for_once(bench: ZooKeeperBench) -> None:
+def test_unchanged_value_is_read_once(bench: ZooKeeperBench) -> None:
     async def story() -> None:
         reader, writer = await bench.open_registry(), await bench.open_registry()
         await writer.announce("members", "a", b"1")
@@ -331,7 +331,7 @@ def test_an_answer_that_comes_before_it_is_waited_for_is_not_kept(bench: ZooKeep
     bench.run(story())
 
 
-def test_what_is_never_kept_is_read_all_the_same(bench: ZooKeeperBench) -> None:
+def test_value_that_is_never_cached_is_still_read(bench: ZooKeeperBench) -> None:
     """On a busy machine every answer may come before it is waited for."""
 
     async def story() -> None:
@@ -533,7 +533,7 @@ def test_a_server_that_is_not_there_is_named_and_may_come_later() -> None:
     asyncio.run(story())
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+def test_invalid_address_is_refused() -> None:
     async def story() -> None:
         with pytest.raises(RegistryFailed, match="host:port"):
             await ZooKeeperRegistry("127.0.0.1:port", "/foqs", LONG_MS, boot_ms).open()
@@ -544,7 +544,7 @@ def test_an_address_that_is_none_is_refused() -> None:
 # ------------------------------------------------------------------ credentials
 
 
-def test_what_is_created_with_credentials_is_nobody_elses(server: ZooKeeper) -> None:
+def test_node_created_with_credentials_belongs_to_this_user_only(server: ZooKeeper) -> None:
     root = f"/foqs-{next(_fresh)}/v1"
 
     def user(credentials: tuple[str, str] | None) -> ZooKeeperRegistry:
@@ -579,7 +579,7 @@ def test_what_is_created_with_credentials_is_nobody_elses(server: ZooKeeper) -> 
     asyncio.run(story())
 
 
-def test_what_is_created_without_credentials_is_everybodys(bench: ZooKeeperBench, server: ZooKeeper) -> None:
+def test_node_created_without_credentials_is_open_to_everybody(bench: ZooKeeperBench, server: ZooKeeper) -> None:
     async def story() -> None:
         registry = await bench.open_registry()
         await registry.replace("plan", b"1", None)

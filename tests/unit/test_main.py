@@ -1,4 +1,4 @@
-"""The program's entry where the server's packages are missing."""
+"""Tests of the program's entry when the server's packages are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables on a terminal: what is copied out of them stays in one piece, however narrow it is."""
+"""Tests of tables on a terminal: values that are copied stay in one piece at any width."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_long_text_is_broken_between_words_and_nothing_is_cut(drawn: Callable[[R
     assert words(lines) == str(ROW["payload"]).split()
 
 
-def test_an_id_is_whole_on_a_terminal_too_narrow_for_the_table(drawn: Callable[[Row, int], list[str]]) -> None:
+def test_id_is_not_broken_on_a_narrow_terminal(drawn: Callable[[Row, int], list[str]]) -> None:
     lines = drawn(ROW, 20)
     assert any(line.startswith("1-8796093022814  8796093022316  dear") for line in lines)
     assert "letter" in words(lines)

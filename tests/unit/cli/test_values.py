@@ -1,4 +1,4 @@
-"""What people type: durations, topics with counts, leases."""
+"""Tests of the parsers of durations, topics with counts, and leases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_duration_has_a_number_and_a_unit(text: str, ms: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "5", "s", "-5s", "5 s", "5S", "1h30m", "1e3s", "٣s", "5s\n", "9" * 13 + "d", ".5s"]
 )
-def test_anything_else_is_no_duration(text: str) -> None:
+def test_other_text_is_not_a_duration(text: str) -> None:
     with pytest.raises(ValueError, match="250ms, 5s, 2m, 1h or 3d"):
         parse_duration(text)
 

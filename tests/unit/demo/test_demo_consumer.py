@@ -1,4 +1,4 @@
-"""The demo's producer and consumer against a queue in memory: what they ask of it, and when."""
+"""Tests of the demo's producer and consumer with a queue in memory."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_the_consumer_gives_up_on_an_item_that_never_comes(made: Run, pool: Exec
 
 
 @pytest.mark.parametrize("payload", [b"hello", b"[]", b"{}", b'{"path": "/x", "size": 1, "sha256": ""}'])
-def test_a_strangers_item_is_given_up_and_disturbs_nothing(made: Run, pool: Executor, payload: bytes) -> None:
+def test_foreign_item_is_nacked_as_dead_and_has_no_effect(made: Run, pool: Executor, payload: bytes) -> None:
     run(made.produce())
     run(made.queue.enqueue([Item("run/py", payload)]))
     run(made.consume(pool))

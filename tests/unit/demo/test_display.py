@@ -1,4 +1,4 @@
-"""What the demo shows, and its options."""
+"""Tests of the demo's output and options."""
 
 from __future__ import annotations
 

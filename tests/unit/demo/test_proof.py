@@ -1,4 +1,4 @@
-"""The demo's ledger and proof: a run in order is proven, and no kind of loss or doubling passes."""
+"""Tests of the demo's ledger and proof: a correct run is proven, and every kind of loss or duplicate is found."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_lost_item_is_found() -> None:
     assert "1 lost, such as '/good'" in check_run(book, left())[1].sentence
 
 
-def test_an_item_acked_twice_is_found() -> None:
+def test_item_that_was_acked_twice_is_found() -> None:
     book = ledger()
     book.acked("/good", result("aa"), 9.0)
     assert failed(book, left()) == [1]

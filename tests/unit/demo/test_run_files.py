@@ -1,4 +1,4 @@
-"""Finding the demo's files, naming their topics, and what workers make of good and of planted files."""
+"""Tests of the demo's files: the search, the topics, and the results of valid and planted files."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def result_of(path: Path) -> FileResult:
     return process(FileTask(entry.path, entry.size, entry.sha256))
 
 
-def test_a_good_file_is_compressed_and_its_checksum_computed_anew(tmp_path: Path) -> None:
+def test_valid_file_is_compressed_and_its_checksum_computed_again(tmp_path: Path) -> None:
     path = tmp_path / "zeros"
     path.write_bytes(bytes(3_000_000))
     done = result_of(path)

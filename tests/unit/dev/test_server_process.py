@@ -1,4 +1,4 @@
-"""What SIGTERM and the end of the terminal are to a command that has started servers."""
+"""Tests of SIGTERM and SIGHUP in a command that has started servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from foqs.dev.server_process import stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_they_are_as_ctrl_c_until_the_end_of_the_block(number: signal.Signals) -> None:
+def test_signals_act_as_ctrl_c_until_the_end_of_the_block(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt), stop_on_signals():
         os.kill(os.getpid(), number)
@@ -19,7 +19,7 @@ def test_they_are_as_ctrl_c_until_the_end_of_the_block(number: signal.Signals) -
     assert signal.getsignal(number) is before
 
 
-def test_what_is_ignored_stays_ignored() -> None:
+def test_ignored_signals_stay_ignored() -> None:
     """So `nohup` does what it says."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

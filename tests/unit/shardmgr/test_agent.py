@@ -1,4 +1,4 @@
-"""The agent, with plans written by hand: what it tells its host, what it announces, and when it stops serving."""
+"""Tests of the agent with plans written by hand: its calls to the host, its announcements, and when it stops serving."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_shards_are_assigned_released_and_dropped_as_the_plan_says() -> None:
     told(story)
 
 
-def test_what_is_leaving_when_it_is_first_read_is_reported_free() -> None:
+def test_shard_that_is_leaving_at_the_first_read_is_reported_free() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(3, leaving=True)})
         assert site.holder.news() == ["resumed"]
@@ -193,7 +193,7 @@ def test_what_is_leaving_when_it_is_first_read_is_reported_free() -> None:
     told(story)
 
 
-def test_a_shard_that_the_layout_does_not_know_yet_is_taken_when_it_does() -> None:
+def test_assigned_shard_is_acquired_once_it_is_in_the_layout() -> None:
     async def story(site: Site) -> None:
         await site.layout(Layout())
         await site.plan({1: mine(1)})
@@ -206,7 +206,7 @@ def test_a_shard_that_the_layout_does_not_know_yet_is_taken_when_it_does() -> No
     told(story)
 
 
-def test_its_host_is_told_before_it_follows_another_layout_or_plan_and_only_then() -> None:
+def test_view_change_is_reported_before_a_new_layout_or_plan_is_followed() -> None:
     async def story(site: Site) -> None:
         holder = site.holder
         views, _ = holder.views, holder.news()
@@ -221,7 +221,7 @@ def test_its_host_is_told_before_it_follows_another_layout_or_plan_and_only_then
     told(story)
 
 
-def test_a_layout_that_is_gone_changes_nothing_until_it_is_back() -> None:
+def test_missing_layout_changes_nothing_until_it_is_restored() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
         view, views, _ = site.agent.view, site.holder.views, site.holder.news()
@@ -239,7 +239,7 @@ def test_a_layout_that_is_gone_changes_nothing_until_it_is_back() -> None:
     told(story)
 
 
-def test_a_shard_that_has_another_database_now_is_taken_only_from_that_one() -> None:
+def test_shard_with_a_new_database_is_acquired_only_from_that_database() -> None:
     """Its number was removed and added again: what the plan said for the former database holds for no other."""
 
     async def story(site: Site) -> None:
@@ -256,7 +256,7 @@ def test_a_shard_that_has_another_database_now_is_taken_only_from_that_one() -> 
     told(story)
 
 
-def test_a_keeper_that_waits_for_an_epoch_gets_none_that_was_issued_for_another_database() -> None:
+def test_waiting_supervisor_gets_no_epoch_of_another_database() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
         asking = asyncio.ensure_future(site.agent.issue_epoch(1, 5))
@@ -270,7 +270,7 @@ def test_a_keeper_that_waits_for_an_epoch_gets_none_that_was_issued_for_another_
     told(story)
 
 
-def test_an_epoch_that_was_used_up_is_wanted_and_answered_by_the_next_assignment() -> None:
+def test_used_epoch_is_replaced_by_the_next_assignment() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
         assert await site.agent.issue_epoch(1, 0) == 1
@@ -293,7 +293,7 @@ def test_an_epoch_that_was_used_up_is_wanted_and_answered_by_the_next_assignment
     told(story)
 
 
-def test_a_keeper_that_stops_asking_wants_nothing_any_more() -> None:
+def test_cancelled_request_for_an_epoch_is_withdrawn() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
         asking = asyncio.ensure_future(site.agent.issue_epoch(1, 5))
@@ -309,7 +309,7 @@ def test_a_keeper_that_stops_asking_wants_nothing_any_more() -> None:
     told(story)
 
 
-def test_a_shard_that_was_away_between_two_reads_gets_a_new_keeper() -> None:
+def test_shard_that_was_reassigned_between_two_reads_gets_a_new_supervisor() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
         site.agent.report_state(1, 1, "owned")
@@ -321,7 +321,7 @@ def test_a_shard_that_was_away_between_two_reads_gets_a_new_keeper() -> None:
     told(story)
 
 
-def test_a_plan_that_began_anew_gives_no_epoch_twice() -> None:
+def test_restarted_plan_issues_no_epoch_twice() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(7)})
         assert await site.agent.issue_epoch(1, 0) == 7
@@ -338,7 +338,7 @@ def test_a_plan_that_began_anew_gives_no_epoch_twice() -> None:
     told(story)
 
 
-def test_whoever_asks_for_a_shard_that_is_not_assigned_is_told_so() -> None:
+def test_epoch_of_an_unassigned_shard_is_refused() -> None:
     async def story(site: Site) -> None:
         with pytest.raises(CoordinatorFailed, match="not assigned"):
             await site.agent.issue_epoch(1, 0)
@@ -346,7 +346,7 @@ def test_whoever_asks_for_a_shard_that_is_not_assigned_is_told_so() -> None:
     told(story)
 
 
-def test_a_spoiled_plan_changes_nothing_and_is_said() -> None:
+def test_malformed_plan_changes_nothing_and_is_reported() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
         site.holder.news()
@@ -363,7 +363,7 @@ def test_a_spoiled_plan_changes_nothing_and_is_said() -> None:
     told(story)
 
 
-def test_owners_are_known_by_what_was_read_last() -> None:
+def test_owner_comes_from_the_last_view() -> None:
     async def story(site: Site) -> None:
         two = Member("two", "nonce-two", "10.0.0.2:7411")
         await site.user.announce(MEMBERS, two.nonce, b"nonsense")
@@ -383,7 +383,7 @@ def test_owners_are_known_by_what_was_read_last() -> None:
 # ---------------------------------------------------------------------- session
 
 
-def test_a_host_that_is_not_answered_hands_nothing_out_until_it_has_read_the_plan_again() -> None:
+def test_host_without_replies_delivers_nothing_until_it_has_read_the_plan_again() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1), 2: mine(1)})
         site.holder.news()
@@ -402,7 +402,7 @@ def test_a_host_that_is_not_answered_hands_nothing_out_until_it_has_read_the_pla
     told(story)
 
 
-def test_a_host_serves_nothing_any_more_a_margin_before_its_session_can_be_over() -> None:
+def test_host_stops_serving_a_margin_before_its_session_can_end() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1), 2: mine(1)})
         site.ensemble.disconnect(site.registry)
@@ -419,7 +419,7 @@ def test_a_host_serves_nothing_any_more_a_margin_before_its_session_can_be_over(
     told(story)
 
 
-def test_an_agent_that_cannot_look_at_the_clock_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agent_ends_when_its_clock_check_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
 
@@ -509,7 +509,7 @@ def test_a_session_that_ends_while_the_plan_is_read_is_not_followed(monkeypatch:
     told(story)
 
 
-def test_an_entry_whose_writing_ended_unknown_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_with_an_unknown_outcome_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
         announce = site.registry.announce
@@ -528,7 +528,7 @@ def test_an_entry_whose_writing_ended_unknown_is_written_again(monkeypatch: pyte
     told(story)
 
 
-def test_an_entry_that_may_have_been_written_does_not_stand_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_that_may_have_been_written_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
         announce = site.registry.announce
@@ -548,7 +548,7 @@ def test_an_entry_that_may_have_been_written_does_not_stand_for_ever(monkeypatch
     told(story)
 
 
-def test_an_entry_that_somebody_deleted_is_written_again() -> None:
+def test_deleted_entry_is_written_again() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
         site.agent.report_state(1, 1, "owned")
@@ -561,7 +561,7 @@ def test_an_entry_that_somebody_deleted_is_written_again() -> None:
     told(story)
 
 
-def test_a_session_that_was_replaced_unheard_drops_everything() -> None:
+def test_session_that_was_replaced_without_notice_drops_all_shards() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
         site.holder.news()
@@ -577,7 +577,7 @@ def test_a_session_that_was_replaced_unheard_drops_everything() -> None:
     told(story)
 
 
-def test_one_write_of_the_entry_is_under_way_at_a_time_and_the_last_state_counts(
+def test_one_write_of_the_entry_is_in_flight_and_the_last_state_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(site: Site) -> None:
@@ -604,7 +604,7 @@ def test_one_write_of_the_entry_is_under_way_at_a_time_and_the_last_state_counts
     told(story)
 
 
-def test_load_is_told_now_and_then_and_costs_no_endless_talk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_is_reported_at_each_tick_only(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(site: Site) -> None:
         await site.pass_s(6)
         entry = await site.entry()
@@ -628,7 +628,7 @@ def test_load_is_told_now_and_then_and_costs_no_endless_talk(monkeypatch: pytest
 # ------------------------------------------------------------------------- end
 
 
-def test_a_host_leaves_when_all_is_given_back() -> None:
+def test_host_leaves_when_all_shards_are_handed_over() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1), 2: mine(1)})
         leaving = asyncio.ensure_future(site.agent.leave(site.loop.time() + 30))
@@ -647,7 +647,7 @@ def test_a_host_leaves_when_all_is_given_back() -> None:
     told(story)
 
 
-def test_a_host_whose_shards_nobody_takes_leaves_at_its_deadline() -> None:
+def test_host_leaves_at_its_deadline_when_no_host_takes_its_shards() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
         at = site.loop.time()
@@ -657,7 +657,7 @@ def test_a_host_whose_shards_nobody_takes_leaves_at_its_deadline() -> None:
     told(story)
 
 
-def test_a_host_that_is_cut_off_has_left() -> None:
+def test_leave_of_a_cut_off_host_returns_at_once() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
         site.ensemble.disconnect(site.registry)
@@ -670,7 +670,7 @@ def test_a_host_that_is_cut_off_has_left() -> None:
     told(story)
 
 
-def test_a_host_that_has_nothing_is_not_gone_before_others_know_that_it_leaves() -> None:
+def test_host_without_shards_announces_its_leaving_before_it_ends() -> None:
     async def story(site: Site) -> None:
         await site.agent.leave(site.loop.time() + 30)
         entry = await site.entry()

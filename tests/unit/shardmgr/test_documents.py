@@ -1,4 +1,4 @@
-"""The layout, the plan and members as texts: read back as they were, or refused with the place."""
+"""Tests of the layout, the plan and members as JSON: they survive a round trip, and errors name the place."""
 
 from __future__ import annotations
 
@@ -77,17 +77,17 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 @given(layouts())
-def test_a_layout_is_read_as_it_was_written(layout: Layout) -> None:
+def test_layout_survives_rendering_and_parsing(layout: Layout) -> None:
     assert parse_layout(render_layout(layout)) == layout
 
 
 @given(plans())
-def test_a_plan_is_read_as_it_was_written(plan: Plan) -> None:
+def test_plan_survives_rendering_and_parsing(plan: Plan) -> None:
     assert parse_plan(render_plan(plan)) == plan
 
 
 @given(members)
-def test_a_member_is_read_as_it_was_written(member: Member) -> None:
+def test_member_survives_rendering_and_parsing(member: Member) -> None:
     assert parse_member(member.nonce, render_member(member)) == member
 
 
@@ -150,7 +150,7 @@ def read(whole: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("whole", [LAYOUT, PLAN, MEMBER])
-def test_the_texts_from_which_bad_ones_are_made_are_good(whole: dict[str, Any]) -> None:
+def test_base_texts_of_the_malformed_ones_are_valid(whole: dict[str, Any]) -> None:
     read(whole)
 
 
@@ -200,7 +200,7 @@ def test_the_texts_from_which_bad_ones_are_made_are_good(whole: dict[str, Any]) 
         (MEMBER, "wants.1", EPOCH_MAX + 1, "wants.1"),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_place(whole: dict[str, Any], place: str, value: Any, where: str) -> None:
+def test_malformed_field_is_refused_with_its_place(whole: dict[str, Any], place: str, value: Any, where: str) -> None:
     changed = json.loads(json.dumps(whole))
     *path, last = place.split(".")
     part = changed
@@ -226,7 +226,7 @@ def test_what_is_wrong_is_refused_with_its_place(whole: dict[str, Any], place: s
         (b'{"format":' + b"9" * 5_000 + b"}", ""),
     ],
 )
-def test_what_is_no_document_is_refused(text: bytes, where: str) -> None:
+def test_text_that_is_not_a_document_is_refused(text: bytes, where: str) -> None:
     with pytest.raises(MalformedDocument) as refused:
         parse_layout(text)
     assert refused.value.path == where

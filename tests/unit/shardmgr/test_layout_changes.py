@@ -1,4 +1,4 @@
-"""What administrators do to the layout: each change, what is refused, and others who change it meanwhile."""
+"""Tests of the changes to the layout: effects, refusals and concurrent changes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def refused(doing: Coroutine[Any, Any, object], field: str, words: str) ->
     assert found.value.field == field
 
 
-def test_a_new_cluster_has_the_shards_it_was_made_with() -> None:
+def test_new_cluster_has_its_initial_shards() -> None:
     async def story(registry: LocalRegistry) -> None:
         assert await create_layout(registry, [TWO, ONE])
         assert await layout_of(registry) == Layout({1: ONE, 2: TWO})
@@ -75,7 +75,7 @@ def test_a_new_cluster_has_the_shards_it_was_made_with() -> None:
     told(story)
 
 
-def test_making_it_again_is_harmless_when_it_is_the_same_and_refused_otherwise() -> None:
+def test_equal_layout_can_be_created_again_and_a_different_one_is_refused() -> None:
     async def story(registry: LocalRegistry) -> None:
         assert not await create_layout(registry, [ONE, TWO])
         await refused(create_layout(registry, [ONE]), "cluster", "there is already a different layout")
@@ -96,7 +96,7 @@ def test_making_it_again_is_harmless_when_it_is_the_same_and_refused_otherwise()
         ([ShardSpec(number, "db") for number in range(SHARDS_MAX + 1)], "shard", "at most 1,000"),
     ],
 )
-def test_a_cluster_is_not_made_of_what_no_layout_may_say(shards: list[ShardSpec], field: str, words: str) -> None:
+def test_invalid_layout_is_refused(shards: list[ShardSpec], field: str, words: str) -> None:
     async def story(registry: LocalRegistry) -> None:
         await refused(create_layout(registry, shards), field, words)
         assert await registry.read(LAYOUT) is None
@@ -104,7 +104,7 @@ def test_a_cluster_is_not_made_of_what_no_layout_may_say(shards: list[ShardSpec]
     told(story)
 
 
-def test_nothing_can_be_done_before_there_is_a_layout() -> None:
+def test_every_change_without_a_layout_is_refused() -> None:
     async def story(registry: LocalRegistry) -> None:
         for doing in (
             read_cluster_view(registry),
@@ -117,7 +117,7 @@ def test_nothing_can_be_done_before_there_is_a_layout() -> None:
     told(story)
 
 
-def test_a_look_shows_layout_plan_and_members() -> None:
+def test_view_holds_layout_plan_and_members() -> None:
     async def story(registry: LocalRegistry) -> None:
         await joins(registry, make_member("b"))
         await joins(registry, make_member("a"))
@@ -146,7 +146,7 @@ def test_a_shard_is_added_once() -> None:
     told(story, shards=(ONE,))
 
 
-def test_a_shard_that_takes_new_items_is_not_removed_unless_forced() -> None:
+def test_shard_that_accepts_new_items_is_removed_only_with_force() -> None:
     async def story(registry: LocalRegistry) -> None:
         await joins(registry, make_member("a"))
         await move_shard(registry, 2, "a")
@@ -170,7 +170,7 @@ def test_a_shard_is_drained_and_undrained() -> None:
     told(story, shards=(ONE, TWO))
 
 
-def test_a_shard_that_is_not_there_is_named() -> None:
+def test_missing_shard_is_named() -> None:
     async def story(registry: LocalRegistry) -> None:
         for doing in (remove_shard(registry, 7), drain_shard(registry, 7), move_shard(registry, 7, None)):
             await refused(doing, "shard", "there is no shard 7")
@@ -178,7 +178,7 @@ def test_a_shard_that_is_not_there_is_named() -> None:
     told(story, shards=(ONE,))
 
 
-def test_a_shard_is_pinned_to_a_host_that_may_have_it() -> None:
+def test_shard_is_pinned_only_to_a_host_that_may_own_it() -> None:
     async def story(registry: LocalRegistry) -> None:
         await joins(registry, make_member("a"))
         await joins(registry, make_member("big", tier="big"))
@@ -233,7 +233,7 @@ def test_the_last_host_of_a_tier_is_drained_only_when_forced() -> None:
     told(story, shards=(ONE, TWO))
 
 
-def test_a_host_that_is_not_there_is_drained_only_when_forced() -> None:
+def test_missing_host_is_drained_only_with_force() -> None:
     async def story(registry: LocalRegistry) -> None:
         await refused(drain_host(registry, "away"), "host", "running are: none")
         await drain_host(registry, "away", force=True)
@@ -260,7 +260,7 @@ class Busy(LocalRegistry):
 
 
 @pytest.mark.parametrize("others", [1, 9, 10])
-def test_a_change_is_made_again_on_what_another_has_made(others: int) -> None:
+def test_change_is_repeated_after_a_concurrent_change(others: int) -> None:
     async def play() -> None:
         clock = VirtualClock(asyncio.get_running_loop())
         registry = Busy(LocalEnsemble(None, clock.monotonic_ms), 6_000, clock.monotonic_ms)
@@ -278,7 +278,7 @@ def test_a_change_is_made_again_on_what_another_has_made(others: int) -> None:
     run_virtual(play)
 
 
-def test_a_layout_that_cannot_be_understood_is_left_as_it_is() -> None:
+def test_malformed_layout_stays_as_it_is() -> None:
     async def story(registry: LocalRegistry) -> None:
         await registry.replace(LAYOUT, b"{}", None)
         for doing in (create_layout(registry, [ONE]), add_shard(registry, ONE), drain_host(registry, "a", force=True)):
@@ -289,7 +289,7 @@ def test_a_layout_that_cannot_be_understood_is_left_as_it_is() -> None:
     told(story)
 
 
-def test_an_epoch_above_those_that_were_told_is_issued_next_and_owners_stay() -> None:
+def test_raised_epoch_is_issued_next_and_owners_stay() -> None:
     async def story(registry: LocalRegistry) -> None:
         one = make_member("one")
         await joins(registry, one)

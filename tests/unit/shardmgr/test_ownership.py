@@ -1,4 +1,4 @@
-"""The ownership table and the local coordinator."""
+"""Tests of the ownership table and the local coordinator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_an_ownership_can_always_come_back_to_serving() -> None:
         assert OwnershipState.FREE in reached
 
 
-def test_what_the_table_does_not_name_is_refused() -> None:
+def test_transition_that_is_not_in_the_table_is_refused() -> None:
     with pytest.raises(ValueError, match="free cannot be fenced"):
         next_ownership_state(OwnershipState.FREE, OwnershipEvent.FENCED)
 
@@ -40,7 +40,7 @@ def test_epochs_only_go_up_over_restarts(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["coordinator.json"]
 
 
-def test_a_spoiled_coordinator_file_is_named_with_its_remedy(tmp_path: Path) -> None:
+def test_malformed_coordinator_file_is_named_with_its_remedy(tmp_path: Path) -> None:
     path = tmp_path / "coordinator.json"
     path.write_text("[]")
     with pytest.raises(CoordinatorFailed, match="move it away"):

@@ -1,4 +1,4 @@
-"""The planner's rules, one by one."""
+"""Tests of the rules of planning, one by one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def step(
 # --------------------------------------------------------------------- assigning
 
 
-def test_a_shard_that_nobody_owns_is_assigned_with_epoch_one() -> None:
+def test_unassigned_shard_is_assigned_with_epoch_one() -> None:
     assert step(make_layout(1), Plan(), A) == plan_of(s1=assigned(A, 1))
 
 
@@ -60,42 +60,42 @@ def test_the_order_of_members_does_not_matter() -> None:
     assert step(make_layout(7), Plan(), C, A, B) == step(make_layout(7), Plan(), A, B, C)
 
 
-def test_without_a_fitting_host_nobody_owns_a_shard() -> None:
+def test_shard_without_a_fitting_host_is_unassigned() -> None:
     assert step(make_layout(1), Plan()) == Plan()
     assert step(make_layout(1), Plan(), make_member("x", tier="other")) == Plan()
     assert step(make_layout(1), Plan(), make_member("x", leaving=True)) == Plan()
     assert step(replace(make_layout(1), drained=frozenset("a")), Plan(), A) == Plan()
 
 
-def test_shards_of_a_host_that_is_gone_are_assigned_at_once_with_higher_epochs() -> None:
+def test_shards_of_a_lost_host_are_assigned_at_once_with_higher_epochs() -> None:
     before = plan_of(s1=assigned(A, 4), s2=assigned(B, 9))
     after = step(make_layout(2), before, B)
     assert after == plan_of(s1=assigned(B, 5), s2=assigned(B, 9))
 
 
-def test_a_shard_leaving_a_host_that_is_gone_is_assigned_at_once() -> None:
+def test_shard_that_leaves_a_lost_host_is_assigned_at_once() -> None:
     assert step(make_layout(1), plan_of(s1=assigned(A, 4, leaving=True)), B) == plan_of(s1=assigned(B, 5))
 
 
-def test_the_next_incarnation_of_a_host_is_another_member() -> None:
+def test_restarted_host_is_another_member() -> None:
     again = replace(A, nonce="second")
     assert step(make_layout(1), plan_of(s1=assigned(A, 4)), again) == plan_of(s1=assigned(again, 5))
 
 
-def test_the_epoch_of_a_shard_that_nobody_owns_is_kept() -> None:
+def test_epoch_of_an_unassigned_shard_is_kept() -> None:
     nobody = step(make_layout(1), plan_of(s1=assigned(A, 4)))
     assert nobody == Plan({}, {1: 4})
     assert step(make_layout(1), nobody, A) == plan_of(s1=assigned(A, 5))
 
 
-def test_an_epoch_below_that_of_the_assignment_is_not_believed() -> None:
+def test_recorded_epoch_below_that_of_the_assignment_is_ignored() -> None:
     assert step(make_layout(1), Plan({1: assigned(A, 7)}, {1: 2}), B).assignments == {1: assigned(B, 8)}
 
 
 # ------------------------------------------------------------------- higher epochs
 
 
-def test_a_member_that_found_its_epoch_taken_gets_one_above() -> None:
+def test_member_that_found_its_epoch_in_use_gets_a_higher_one() -> None:
     assert step(make_layout(1), plan_of(s1=assigned(A, 1)), wanting(A, 1, 57)) == plan_of(s1=assigned(A, 58))
 
 
@@ -103,22 +103,22 @@ def test_a_member_that_lost_its_shard_while_it_served_gets_the_next_epoch() -> N
     assert step(make_layout(1), plan_of(s1=assigned(A, 4)), wanting(A, 1, 4)) == plan_of(s1=assigned(A, 5))
 
 
-def test_a_want_that_was_answered_is_not_answered_again() -> None:
+def test_answered_request_for_an_epoch_is_not_answered_again() -> None:
     before = plan_of(s1=assigned(A, 58))
     assert step(make_layout(1), before, wanting(A, 1, 57)) == before
 
 
-def test_a_want_of_somebody_else_does_not_change_who_owns_what() -> None:
+def test_request_for_an_epoch_by_another_member_changes_no_owner() -> None:
     before = plan_of(s1=assigned(A, 4), s2=assigned(B, 4))
     assert step(make_layout(2), before, A, wanting(B, 1, 57)) == before
 
 
-def test_the_next_assignment_is_above_what_anybody_found() -> None:
+def test_next_epoch_is_above_every_epoch_that_a_member_found() -> None:
     assert step(make_layout(1), plan_of(s1=assigned(A, 4)), wanting(B, 1, 57)) == plan_of(s1=assigned(B, 58))
 
 
 @pytest.mark.parametrize("found", [EPOCH_MAX, EPOCH_MAX - 1])
-def test_a_shard_without_another_epoch_is_nobody_s_for_good(found: int) -> None:
+def test_shard_without_another_epoch_stays_unassigned(found: int) -> None:
     after = step(make_layout(1), plan_of(s1=assigned(A, 1)), wanting(A, 1, found))
     if found < EPOCH_MAX:
         assert after == plan_of(s1=assigned(A, EPOCH_MAX))
@@ -135,13 +135,13 @@ def test_a_shard_with_its_last_epoch_is_not_moved_for_balance() -> None:
 # ------------------------------------------------------------------- handing over
 
 
-def test_a_drained_host_is_asked_to_give_all_back_at_once() -> None:
+def test_drained_host_hands_over_all_shards_at_once() -> None:
     before = plan_of(s1=assigned(A), s2=assigned(A), s3=assigned(B))
     after = step(replace(make_layout(3), drained=frozenset("a")), before, A, B)
     assert after == plan_of(s1=assigned(A, leaving=True), s2=assigned(A, leaving=True), s3=assigned(B))
 
 
-def test_a_shard_that_has_another_database_now_is_given_back_before_anybody_takes_that() -> None:
+def test_shard_with_a_new_database_is_handed_over_before_it_is_assigned_again() -> None:
     """Its number was removed and added again: whoever serves the former database must not go on."""
     before = plan_of(s1=assigned(A), s2=assigned(B))
     wanted = make_layout(2)
@@ -152,7 +152,7 @@ def test_a_shard_that_has_another_database_now_is_given_back_before_anybody_take
     assert given == plan_of(s1=replace(assigned(A, 2), database="new"), s2=assigned(B))
 
 
-def test_a_host_that_leaves_gives_back_even_when_nobody_else_is_there() -> None:
+def test_last_host_hands_its_shards_over_when_it_leaves() -> None:
     before, going = plan_of(s1=assigned(A)), replace(A, leaving=True)
     asked = step(make_layout(1), before, going)
     assert asked == plan_of(s1=assigned(A, leaving=True))
@@ -160,30 +160,30 @@ def test_a_host_that_leaves_gives_back_even_when_nobody_else_is_there() -> None:
 
 
 @pytest.mark.parametrize("state", ["acquiring", "recovering", "owned", "draining", "lost"])
-def test_a_shard_that_is_not_given_back_yet_waits(state: str) -> None:
+def test_shard_that_is_not_handed_over_yet_waits(state: str) -> None:
     before = plan_of(s1=assigned(A, 3, leaving=True))
     assert step(make_layout(1), before, holding(A, 1, 3, state), B) == before
 
 
-def test_a_shard_that_was_given_back_at_an_earlier_epoch_waits() -> None:
+def test_shard_that_was_handed_over_at_an_earlier_epoch_waits() -> None:
     before = plan_of(s1=assigned(A, 3, leaving=True))
     assert step(make_layout(1), before, holding(A, 1, 2, "free"), B) == before
     assert step(make_layout(1), before, A, B) == before
 
 
-def test_a_shard_that_is_given_back_goes_to_the_next_with_a_higher_epoch() -> None:
+def test_shard_that_is_handed_over_is_assigned_with_a_higher_epoch() -> None:
     wanted = replace(make_layout(1), drained=frozenset("a"))
     before = plan_of(s1=assigned(A, 3, leaving=True))
     assert step(wanted, before, holding(A, 1, 3, "free"), B) == plan_of(s1=assigned(B, 4))
 
 
-def test_a_leaving_owner_that_found_its_epoch_taken_has_nothing_to_give_back() -> None:
+def test_leaving_owner_that_found_its_epoch_in_use_is_not_waited_for() -> None:
     wanted = replace(make_layout(1), drained=frozenset("a"))
     before = plan_of(s1=assigned(A, 3, leaving=True))
     assert step(wanted, before, wanting(A, 1, 3), B) == plan_of(s1=assigned(B, 4))
 
 
-def test_a_drain_that_is_overdue_is_not_waited_for() -> None:
+def test_overdue_handover_is_not_waited_for() -> None:
     wanted = replace(make_layout(2), drained=frozenset("a"))
     before = plan_of(s1=assigned(A, 3, leaving=True), s2=assigned(A, 3, leaving=True))
     after = step(wanted, before, A, B, overdue=frozenset({1}))
@@ -195,7 +195,7 @@ def test_only_what_is_leaving_can_be_overdue() -> None:
     assert step(make_layout(2), before, A, B, overdue=frozenset({1})) == before
 
 
-def test_a_hand_over_that_has_begun_is_finished_though_the_host_is_undrained() -> None:
+def test_started_handover_is_finished_although_the_host_is_undrained() -> None:
     before = plan_of(s1=assigned(A, 3, leaving=True))
     assert step(make_layout(1), before, holding(A, 1, 3, "draining")) == before
     assert step(make_layout(1), before, holding(A, 1, 3, "free")) == plan_of(s1=assigned(A, 4))
@@ -246,7 +246,7 @@ def test_moves_for_balance_are_bounded() -> None:
         assert step(make_layout(12), asked, A, B, moves_max=moves_max) == asked
 
 
-def test_what_is_on_its_way_counts_where_it_goes() -> None:
+def test_leaving_shard_counts_at_its_next_owner() -> None:
     before = plan_of(s1=assigned(A), s2=assigned(A), s3=assigned(A), s4=assigned(A))
     for first in (1, 2, 10):
         asked = step(make_layout(4), before, A, B, moves_max=first)
@@ -308,7 +308,7 @@ def test_the_region_of_the_primary_comes_first_even_when_it_is_less_even() -> No
     assert shard_counts(step(draining, Plan(), eu, us), "eu", "us") == [0, 6]
 
 
-def test_shards_come_home_when_a_host_of_their_region_joins_a_few_at_a_time() -> None:
+def test_shards_move_to_a_host_of_their_region_a_few_at_a_time() -> None:
     wanted = Layout({number: ShardSpec(number, "db", region="eu") for number in range(6)})
     eu, us = make_member("eu", region="eu"), make_member("us", region="us")
     plans = plans_until_stable(wanted, step(wanted, Plan(), us), [eu, us], moves_max=2)
@@ -316,7 +316,7 @@ def test_shards_come_home_when_a_host_of_their_region_joins_a_few_at_a_time() ->
     assert max(sum(each.leaving for each in plan.assignments.values()) for plan in plans) == 2
 
 
-def test_coming_home_is_more_urgent_than_balance() -> None:
+def test_move_to_the_region_comes_before_balance() -> None:
     wanted = Layout({**make_layout(4).shards, 9: ShardSpec(9, "db", region="eu")})
     eu, us, new = make_member("eu", region="eu"), make_member("us", region="us"), make_member("new", region="us")
     before = plan_of(s1=assigned(us), s2=assigned(us), s3=assigned(us), s4=assigned(us), s9=assigned(new))
@@ -340,7 +340,7 @@ def test_a_pinned_shard_goes_to_its_host_and_stays_there() -> None:
 
 
 @pytest.mark.parametrize("gone", ["absent", "drained", "leaving", "of another tier"])
-def test_a_pin_to_a_host_that_does_not_fit_is_as_none(gone: str) -> None:
+def test_pin_to_a_host_that_does_not_fit_has_no_effect(gone: str) -> None:
     pinned = replace(make_layout(2), pins={1: "b"}, drained=frozenset("b") if gone == "drained" else NOBODY_DRAINED)
     other = replace(B, leaving=gone == "leaving", tier="other" if gone == "of another tier" else "default")
     members = [A] if gone == "absent" else [A, other]

@@ -1,4 +1,4 @@
-"""What holds of the planner whatever happens: random clusters, random changes, members that lie."""
+"""Tests of the properties of every plan: random clusters, random changes, members that lie."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_epochs_only_go_up_and_serve_one_member_whatever_is_announced(
 
 @settings(max_examples=50, deadline=None)
 @given(layouts(), clusters, st.lists(st.tuples(layouts(), clusters), max_size=2), st.integers(1, 4))
-def test_members_that_obey_bring_it_to_rest_where_everything_is_as_it_should_be(
+def test_members_that_follow_the_plan_bring_it_to_a_valid_rest(
     wanted: Layout, members: list[Member], earlier: list[tuple[Layout, list[Member]]], moves_max: int
 ) -> None:
     plan = Plan()
@@ -146,7 +146,7 @@ def test_when_a_host_dies_no_shard_of_another_moves(count: int, names: set[str],
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 24), st.sets(NAMES, min_size=2), st.integers(1, 5), st.data())
-def test_when_a_host_joins_only_what_it_gets_moves(
+def test_joining_host_moves_only_the_shards_that_it_gets(
     count: int, names: set[str], moves_max: int, data: st.DataObject
 ) -> None:
     joins = data.draw(st.sampled_from(sorted(names)))

@@ -1,4 +1,4 @@
-"""The planner as a service: elections, drains that hang, and a registry that fails, under virtual time."""
+"""Tests of the planner as a service: elections, hanging handovers and a failing registry, in virtual time."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_layout_changes_are_followed() -> None:
     told(story)
 
 
-def test_nothing_is_written_when_nothing_is_to_be_done() -> None:
+def test_unchanged_plan_is_not_written() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         await site.planner("p")
         await site.obedient(make_member("a"))
@@ -203,7 +203,7 @@ def test_one_plans_and_the_next_takes_over_when_its_session_ends() -> None:
     told(story)
 
 
-def test_a_planner_announces_itself_anew_in_its_next_session() -> None:
+def test_planner_announces_itself_again_in_its_next_session() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         planner, its = await site.planner("p")
         await passes(100)
@@ -216,7 +216,7 @@ def test_a_planner_announces_itself_anew_in_its_next_session() -> None:
     told(story)
 
 
-def test_an_entry_that_an_earlier_session_left_is_replaced_not_relied_on() -> None:
+def test_entry_of_an_earlier_session_is_replaced() -> None:
     class Lingering(LocalRegistry):
         """For a while it still sees the entry of its former session."""
 
@@ -242,7 +242,7 @@ def test_an_entry_that_an_earlier_session_left_is_replaced_not_relied_on() -> No
     told(story)
 
 
-def test_two_that_both_believe_to_be_elected_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+def test_two_planners_that_both_believe_to_be_elected_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     class Deaf(LocalRegistry):
         """It sees no other planner, and is told that it is elected; and it sees the plan late."""
 
@@ -279,7 +279,7 @@ def test_two_that_both_believe_to_be_elected_do_no_harm(caplog: pytest.LogCaptur
 # --------------------------------------------------------------------------- drains
 
 
-def test_a_drain_that_hangs_is_waited_for_until_it_is_overdue() -> None:
+def test_handover_that_hangs_is_waited_for_until_it_is_overdue() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         await site.planner("p")
         a = make_member("a")
@@ -299,7 +299,7 @@ def test_a_drain_that_hangs_is_waited_for_until_it_is_overdue() -> None:
     told(story)
 
 
-def test_each_drain_has_its_own_time() -> None:
+def test_each_handover_has_its_own_timeout() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         await site.planner("p")
         await site.host(make_member("a"))
@@ -317,7 +317,7 @@ def test_each_drain_has_its_own_time() -> None:
     told(story)
 
 
-def test_the_next_planner_gives_a_drain_its_full_time_anew() -> None:
+def test_next_planner_gives_a_handover_its_full_timeout_again() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         _, its = await site.planner("p1")
         await site.host(make_member("a"))
@@ -333,7 +333,7 @@ def test_the_next_planner_gives_a_drain_its_full_time_anew() -> None:
     told(story)
 
 
-def test_one_that_plans_no_more_does_not_wait_for_drains() -> None:
+def test_planner_that_is_not_elected_any_more_waits_for_no_handover() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         its = Counting(site.ensemble, TIMEOUT_MS, site.clock.monotonic_ms)
         await its.open()
@@ -360,7 +360,7 @@ def test_one_that_plans_no_more_does_not_wait_for_drains() -> None:
 
 
 @pytest.mark.parametrize("document", [LAYOUT, PLAN])
-def test_a_document_that_cannot_be_understood_stops_planning_and_is_not_overwritten(
+def test_malformed_document_stops_planning_and_is_not_overwritten(
     document: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
@@ -386,7 +386,7 @@ def test_a_document_that_cannot_be_understood_stops_planning_and_is_not_overwrit
     assert len(errors) == 1
 
 
-def test_a_layout_that_is_gone_is_said_and_the_plan_stands() -> None:
+def test_missing_layout_is_reported_and_the_plan_stays() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         planner, _ = await site.planner("p")
         await site.host(make_member("a"))
@@ -401,7 +401,7 @@ def test_a_layout_that_is_gone_is_said_and_the_plan_stands() -> None:
     told(story)
 
 
-def test_an_entry_that_is_no_member_is_said_once_and_gets_no_shards(caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_member_is_logged_once_and_gets_no_shards(caplog: pytest.LogCaptureFixture) -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         await site.planner("p")
         await registry.announce(MEMBERS, "bad", b"{}")
@@ -416,7 +416,7 @@ def test_an_entry_that_is_no_member_is_said_once_and_gets_no_shards(caplog: pyte
     assert said == ["another", "bad"]
 
 
-def test_a_registry_that_fails_is_asked_again_with_growing_pauses() -> None:
+def test_failed_registry_is_called_again_with_growing_pauses() -> None:
     class Failing(LocalRegistry):
         asked: list[int]
         fails = False
@@ -448,7 +448,7 @@ def test_a_registry_that_fails_is_asked_again_with_growing_pauses() -> None:
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_a_plan_whose_fate_is_unknown_is_read_again(written: bool) -> None:
+def test_plan_with_an_unknown_outcome_is_read_again(written: bool) -> None:
     class Unsure(LocalRegistry):
         answers = False
 
@@ -474,7 +474,7 @@ def test_a_plan_whose_fate_is_unknown_is_read_again(written: bool) -> None:
     told(story)
 
 
-def test_what_changes_at_the_same_time_is_planned_at_once() -> None:
+def test_simultaneous_changes_are_planned_together() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         await site.planner("p")
         await passes(100)
@@ -487,7 +487,7 @@ def test_what_changes_at_the_same_time_is_planned_at_once() -> None:
     told(story)
 
 
-def test_a_flood_of_changes_is_a_few_looks() -> None:
+def test_many_changes_cause_few_reads() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         its = Counting(site.ensemble, TIMEOUT_MS, site.clock.monotonic_ms)
         await its.open()

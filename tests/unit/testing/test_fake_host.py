@@ -1,4 +1,4 @@
-"""The fake host: its own time and network; what a queue does is in tests/behaviour."""
+"""Tests of the fake host's time and network. Tests of the queue are in tests/behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/cluster.md: the commands that it names exist, with the options that they are given."""
+"""Tests of docs/cluster.md: its commands and their options exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference page of the Thrift calls, from small contracts."""
+"""Tests of the reference page of the Thrift calls, with small contracts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The generated code is what the compiler makes of the contract, and nothing stands in the library's way."""
+"""Tests of the generated code: it matches the contract, and nothing shadows the library."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_writing_makes_what_the_check_expects(idl: ModuleType, tmp_path: Path) -
     idl.check(idl.CONTRACT, tmp_path / "idl")
 
 
-def test_a_contract_that_does_not_compile_is_said_in_words(idl: ModuleType, tmp_path: Path) -> None:
+def test_contract_that_does_not_compile_is_reported_in_a_sentence(idl: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "bad.thrift").write_text("struct {")
     with pytest.raises(idl.Failed, match="does not compile"):
         idl.generate(tmp_path / "bad.thrift", tmp_path)
 
 
-def test_a_missing_compiler_is_said_in_words(
+def test_missing_compiler_is_reported_in_a_sentence(
     idl: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "")

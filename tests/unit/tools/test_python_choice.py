@@ -1,4 +1,4 @@
-"""Which Python the environment is made with: the one that is asked for, or the best built of those that would do."""
+"""Tests of the choice of a Python for the environment."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_one_that_is_asked_for_goes_before_all(tools: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_what_is_missing_is_said(tools: Path, tmp_path: Path, *, there: bool) -> None:
+def test_missing_python_is_reported(tools: Path, tmp_path: Path, *, there: bool) -> None:
     if there:
         python(tmp_path / "bare", venv=False)
 

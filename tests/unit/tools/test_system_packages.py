@@ -1,4 +1,4 @@
-"""What the tests need of the system and does not have is found out, and said where there is no apt-get."""
+"""Tests of the search for missing system packages, and of the message without apt-get."""
 
 from __future__ import annotations
 

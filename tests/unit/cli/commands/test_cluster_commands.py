@@ -1,4 +1,4 @@
-"""The commands about hosts and shards, with a client that records what it is asked."""
+"""Tests of the commands for hosts and shards, with a client that records its calls."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_shard_is_moved_to_a_host_or_anywhere_and_not_both(run: Run, client: F
         assert run("shard", "move", *wrong).exit_code == 2
 
 
-def test_a_shard_is_removed_only_when_that_was_agreed_to(run: Run, client: FakeClient) -> None:
+def test_shard_is_removed_only_after_confirmation(run: Run, client: FakeClient) -> None:
     client.answers["remove_shard"] = None
     assert run("shard", "remove", "3", stdin="n\n").exit_code == 1
     assert client.calls == []
@@ -71,7 +71,7 @@ def test_a_shard_is_removed_only_when_that_was_agreed_to(run: Run, client: FakeC
     assert client.calls == [("remove_shard", (3,), {"force": True})]
 
 
-def test_a_new_shard_says_all_of_itself(run: Run, client: FakeClient) -> None:
+def test_shard_add_passes_all_options(run: Run, client: FakeClient) -> None:
     client.answers["add_shard"] = None
     assert run("shard", "add", "8", "--database", "db1", "--weight", "3", "--region", "eu").exit_code == 0
     assert client.calls == [("add_shard", (8, "db1"), {"tier": None, "weight": 3, "region": "eu"})]
@@ -85,7 +85,7 @@ def test_a_host_is_not_started_without_its_configuration(run: Run, arguments: tu
     assert "--config" in result.stderr
 
 
-def test_looking_at_hosts_starts_none(run: Run, client: FakeClient) -> None:
+def test_host_list_starts_no_host(run: Run, client: FakeClient) -> None:
     client.answers["list_hosts"] = [HOST]
     result = run("host", "list", FOQS_CONFIG="/does/not/exist")
     assert result.exit_code == 0

@@ -1,4 +1,4 @@
-"""foqs cluster init, and foqs schema apply in a cluster, on a coordination service inside the process and SQLite files."""
+"""Tests of foqs cluster init, and of foqs schema apply in a cluster, with a registry in the process and SQLite files."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_tables_can_be_left_to_others(run: Run, place: Place) -> None:
     assert place.tables() == set()
 
 
-def test_epochs_are_issued_above_those_that_nobody_knows_of_any_more(run: Run, place: Place) -> None:
+def test_epochs_above_raises_the_next_epochs(run: Run, place: Place) -> None:
     async def epochs() -> dict[int, int]:
         registry = place.ensemble.registry(6_000)
         await registry.open()
@@ -160,9 +160,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert place.layout() is None
 
 
-def test_a_service_that_is_away_is_said_with_its_own_exit_code(
-    run: Run, place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_zookeeper_has_its_own_exit_code(run: Run, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(self: object) -> None:
         raise RegistryFailed("ZooKeeper at zk:1 gave no session")
 
@@ -185,7 +183,7 @@ def test_schema_apply_makes_the_tables_of_the_shards_that_are_listed(run: Run, p
     assert (unknown.exit_code, "add [databases.db2]" in unknown.stderr) == (2, True)
 
 
-def test_what_a_configuration_says_of_a_cluster_is_shown(run: Run, place: Place) -> None:
+def test_config_check_shows_the_cluster(run: Run, place: Place) -> None:
     shown = run("config", "check", str(place.file)).stdout
     assert "from the plan at /foqs in ZooKeeper (zk:1), databases db1, db2" in shown
 

@@ -1,4 +1,4 @@
-"""foqs dev --cluster: what it says, what it refuses; and servers that are started and ended. No database is started."""
+"""Tests of foqs dev --cluster and of server processes. No database is started."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_folder_that_was_given_stays(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "log").exists()
 
 
-def test_a_server_that_ends_by_itself_is_told_with_its_last_words() -> None:
+def test_server_that_ends_by_itself_is_reported_with_its_log() -> None:
     server = Sleeper(code="raise SystemExit('no room')")
     with pytest.raises(ServerNotAvailable, match=r"sleeper ended with 1:\n.*no room"), server:
         pass
@@ -157,7 +157,7 @@ def test_an_initialisation_that_failed_is_tried_again(tmp_path: Path) -> None:
             LocalCluster(tmp_path, command=[sys.executable, "-c", "raise SystemExit('no such luck')"])._init_once()
 
 
-def test_nothing_is_left_when_a_part_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_when_a_part_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
 
     def stub(self: ServerProcess) -> None:
@@ -245,7 +245,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sequence[Started]]:
     assert all(cluster.closed == 1 for cluster in ALL)
 
 
-def test_it_says_where_everything_is_and_what_to_try(started: Sequence[Started], tmp_path: Path) -> None:
+def test_banner_shows_addresses_and_commands_to_try(started: Sequence[Started], tmp_path: Path) -> None:
     result = run("dev", "--cluster", "2", "--port", "0", "--data", str(tmp_path), "--shards", "6")
     assert result.exit_code == 0, result.output
     [cluster] = started
@@ -257,7 +257,7 @@ def test_it_says_where_everything_is_and_what_to_try(started: Sequence[Started],
     assert "kill -9 1001" in result.stdout
 
 
-def test_a_process_that_died_is_said_once(started: Sequence[Started]) -> None:
+def test_dead_process_is_reported_once(started: Sequence[Started]) -> None:
     result = run("dev", "--cluster", "3", "--port", "0")
     assert result.stderr.count("host1 (pid 1001) was killed (SIGKILL)") == 1
     assert "Stopped." in result.stderr
@@ -285,7 +285,7 @@ def test_options_of_a_single_host_are_refused(started: Sequence[Started], option
     assert not started
 
 
-def test_a_taken_port_is_one_sentence_before_anything_is_started(started: Sequence[Started]) -> None:
+def test_port_in_use_is_one_sentence_before_anything_is_started(started: Sequence[Started]) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         result = run("dev", "--cluster", "1", "--port", str(port))
@@ -295,7 +295,7 @@ def test_a_taken_port_is_one_sentence_before_anything_is_started(started: Sequen
     assert not started
 
 
-def test_what_cannot_be_had_is_said_and_all_else_is_stopped(
+def test_failed_start_is_reported_and_everything_else_is_stopped(
     started: Sequence[Started], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(self: Started) -> None:

@@ -1,4 +1,4 @@
-"""The commands that look: why, topic show, and looking again with --watch."""
+"""Tests of the commands that show something: explain, topic show, and --watch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNKNOWN = Explanation(None, ("Its shard cannot be asked.",), (), None, False, Fa
 # ----------------------------------------------------------------------- why
 
 
-def test_why_answers_in_words_that_cannot_move_the_cursor(run: Run, client: FakeClient) -> None:
+def test_explain_shows_sentences_that_cannot_move_the_cursor(run: Run, client: FakeClient) -> None:
     client.answers["explain"] = WHY
     result = run("explain", "0-7")
     assert result.exit_code == 0
@@ -44,7 +44,7 @@ def test_why_answers_in_words_that_cannot_move_the_cursor(run: Run, client: Fake
     assert client.calls == [("explain", ("0-7",), {})]
 
 
-def test_why_answers_programs_with_every_field(run: Run, client: FakeClient) -> None:
+def test_explain_writes_every_field_as_json(run: Run, client: FakeClient) -> None:
     client.answers["explain"] = WHY
     [row] = json.loads(run("explain", "0-7", "-o", "json").stdout)
     assert (row["id"], row["item"]["state"], row["better_items"], row["better_items_more"]) == (
@@ -58,7 +58,7 @@ def test_why_answers_programs_with_every_field(run: Run, client: FakeClient) -> 
 
 
 @pytest.mark.parametrize(("found", "code", "word"), [(GONE, 4, "no such item"), (UNKNOWN, 5, "unknown")])
-def test_why_says_of_what_it_cannot_show_whether_it_is_there(
+def test_explain_says_whether_an_item_that_it_cannot_show_exists(
     run: Run, client: FakeClient, found: Explanation, code: int, word: str
 ) -> None:
     client.answers["explain"] = found
@@ -71,7 +71,7 @@ def test_why_says_of_what_it_cannot_show_whether_it_is_there(
 # ---------------------------------------------------------------- topic show
 
 
-def test_one_topic_is_shown_and_not_one_that_begins_so(run: Run, client: FakeClient) -> None:
+def test_topic_show_ignores_topics_with_the_same_prefix(run: Run, client: FakeClient) -> None:
     client.answers["topics"] = TopicPage([replace(TOPIC, topic="mail")], None)
     result = run("topic", "show", "mail")
     assert result.exit_code == 0
@@ -121,7 +121,7 @@ def interrupted(looks: int, answer: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(("command", "method", "answer"), WATCHED)
-def test_watching_looks_again_until_ctrl_c_which_is_its_ordinary_end(
+def test_watch_repeats_until_ctrl_c_with_exit_code_0(
     run: Run, client: FakeClient, command: str, method: str, answer: Any
 ) -> None:
     client.answers[method] = answer
@@ -146,7 +146,7 @@ def test_watched_tables_follow_each_other_where_there_is_no_terminal(
     assert (result.exit_code, result.stdout) == (0, once * 2)
 
 
-def test_a_terminal_is_cleared_for_each_look(run: Run, client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_clears_a_terminal_for_each_result(run: Run, client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(click, "clear", lambda: click.echo("--"))
     client.answers["usage"] = Usage(1, 2, 3, None)
     once = run("namespace", "usage", "orders").stdout
@@ -154,7 +154,7 @@ def test_a_terminal_is_cleared_for_each_look(run: Run, client: FakeClient, monke
     assert run("namespace", "usage", "orders", "--watch", "1ms").stdout == f"--\n{once}" * 2
 
 
-def test_watching_ends_with_the_code_of_a_look_that_fails(run: Run, client: FakeClient) -> None:
+def test_watch_ends_with_the_code_of_a_failed_call(run: Run, client: FakeClient) -> None:
     looks: list[TopicPage | FoqsError] = [TopicPage([TOPIC], None), Unreachable("no connection")]
     client.answers["topics"] = lambda **options: looks.pop(0)
     result = run("topic", "list", "--watch", "1ms", "-o", "json")
@@ -163,7 +163,7 @@ def test_watching_ends_with_the_code_of_a_look_that_fails(run: Run, client: Fake
     assert "no connection" in result.stderr
 
 
-def test_watch_may_stand_without_a_time(run: Run, client: FakeClient) -> None:
+def test_watch_needs_no_time(run: Run, client: FakeClient) -> None:
     for more in ("--watch", "--watch --all"):
         client.answers["topics"] = interrupted(1, TopicPage([], None))
         assert run("topic", "list", *more.split()).exit_code == 0
@@ -180,7 +180,7 @@ def test_an_interrupted_command_that_does_not_watch_has_failed(run: Run, client:
     assert run("topic", "list", "--watch").exit_code == 0
 
 
-def test_a_look_that_finds_nothing_is_a_line_too(run: Run, client: FakeClient) -> None:
+def test_watch_writes_a_line_for_an_empty_result(run: Run, client: FakeClient) -> None:
     client.answers["dead"] = interrupted(2, ItemPage([], None))
     assert run("dead", "list", "--watch", "1ms", "-o", "json").stdout == "[]\n[]\n"
     client.answers["dead"] = NotFound("x")

@@ -1,4 +1,4 @@
-"""The commands about hosts: dev, host, config, doctor, without a running host."""
+"""Tests of the commands dev, host, config and doctor, without a running host."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
 # ------------------------------------------------------------------ dev, host
 
 
-def test_dev_starts_what_its_options_say(started: list[Config]) -> None:
+def test_dev_starts_a_host_with_its_options(started: list[Config]) -> None:
     result = run("dev", "--data", "/tmp/q", "--port", "0", "--http-port", "0", "--shards", "2", FOQS_LOG__LEVEL="error")
     assert result.exit_code == 0, result.output
     [config] = started
@@ -57,7 +57,7 @@ def test_dev_starts_what_its_options_say(started: list[Config]) -> None:
     assert (config.store.shards, config.server.port, config.log.level) == (2, 0, "error")
 
 
-def test_dev_says_where_what_and_what_next(started: list[Config]) -> None:
+def test_dev_banner_shows_addresses_data_and_commands(started: list[Config]) -> None:
     result = run("dev", "--port", "0", "--http-port", "0")
     assert "Thrift   foqs://127.0.0.1:" in result.stdout
     assert str(Path("foqs-data").resolve()) in result.stdout
@@ -72,7 +72,7 @@ def test_the_next_command_names_a_port_that_is_not_the_usual() -> None:
     assert "--address" not in "\n".join(dev_banner(Config()))
 
 
-def test_a_taken_port_is_one_sentence_that_names_port_and_option(started: list[Config], taken: int) -> None:
+def test_port_in_use_is_one_sentence_with_port_and_option(started: list[Config], taken: int) -> None:
     for option, flag in (("port", "--port"), ("http_port", "--http-port")):
         other = "--http-port" if flag == "--port" else "--port"
         result = run("dev", flag, str(taken), other, "0")
@@ -200,7 +200,7 @@ def healthy(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_doctor_finds_a_healthy_place_healthy_and_leaves_no_trace(healthy: dict[str, str], tmp_path: Path) -> None:
+def test_doctor_finds_no_problem_and_leaves_no_trace(healthy: dict[str, str], tmp_path: Path) -> None:
     code, found = examine(**healthy)
     assert code == 0
     assert set(found) == {
@@ -246,7 +246,7 @@ def test_doctor_warns_of_memory_and_of_accepted_weak_durability(healthy: dict[st
     assert examine(**healthy | {"FOQS_STORE__UNSAFE_DURABILITY": "true"})[1]["Store"]["state"] == "warning"
 
 
-def test_doctor_finds_a_database_that_is_away(healthy: dict[str, str], taken: int) -> None:
+def test_doctor_finds_a_database_that_is_down(healthy: dict[str, str], taken: int) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"mysql://foqs@127.0.0.1:{closed.getsockname()[1]}/queue"

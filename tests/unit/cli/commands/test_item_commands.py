@@ -1,4 +1,4 @@
-"""The commands, with a client that records what it is asked: arguments, output, exit codes."""
+"""Tests of the item commands, with a client that records its calls: arguments, output, exit codes."""
 
 from __future__ import annotations
 
@@ -220,9 +220,7 @@ def test_one_bad_item_of_a_batch_is_shown_among_the_good(run: Callable[..., Resu
     assert "(1 of 2 failed)" in result.stderr
 
 
-def test_many_items_that_are_refused_alike_are_a_line_for_people(
-    run: Callable[..., Result], client: FakeClient
-) -> None:
+def test_equal_refusals_are_one_row_of_the_table(run: Callable[..., Result], client: FakeClient) -> None:
     refused = [Enqueued(None, NotFound("gone"), False)] * 1_000
     client.answers["enqueue"] = [*refused, Enqueued("0-1", None, False), *refused[:1]]
     result = run("enqueue", "t", "x", "--count", "3")
@@ -256,7 +254,7 @@ def test_dequeue_shows_what_it_got(run: Callable[..., Result], client: FakeClien
     ]
 
 
-def test_dequeue_acks_when_told_and_only_then(run: Callable[..., Result], client: FakeClient) -> None:
+def test_dequeue_acks_only_with_the_option(run: Callable[..., Result], client: FakeClient) -> None:
     client.answers |= {"dequeue": [DELIVERY], "ack": [Outcome(None, False)]}
     assert run("dequeue", "mail").exit_code == 0
     assert [call[0] for call in client.calls] == ["dequeue"]
@@ -287,7 +285,7 @@ def test_ack_shows_each_outcome_and_fails_with_the_first_error(run: Callable[...
     assert client.calls == [("ack", ([("0-1", 1), ("0-2", 2), ("0-3", 3)],), {})]
 
 
-def test_nack_passes_what_it_was_told(run: Callable[..., Result], client: FakeClient) -> None:
+def test_nack_passes_its_options(run: Callable[..., Result], client: FakeClient) -> None:
     client.answers["nack"] = [Outcome(None, False)]
     assert run("nack", "0-1", "5", "--delay", "5s", "--metadata", "m").exit_code == 0
     assert run("nack", "0-1:5", "--dead").exit_code == 0
@@ -425,7 +423,7 @@ def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tup
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=" ".join(path)) for path, _ in commands(root)])
-def test_every_help_says_what_it_does(run: Callable[..., Result], path: tuple[str, ...]) -> None:
+def test_every_help_has_a_description(run: Callable[..., Result], path: tuple[str, ...]) -> None:
     result = run(*path, "--help")
     assert result.exit_code == 0
     command = dict(commands(root))[path]

@@ -1,4 +1,4 @@
-"""Commands on many items: by id or by filter, counted and agreed to, tried again, and honest about what is left."""
+"""Tests of commands on many items, by id or by filter: count, confirmation, retries, and the rest."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def names(client: FakeClient) -> list[str]:
     return [name for name, _, _ in client.calls]
 
 
-def test_ids_are_worked_on_without_a_question(run: Run, client: FakeClient) -> None:
+def test_ids_are_changed_without_a_question(run: Run, client: FakeClient) -> None:
     client.answers["cancel"] = [Outcome(), Outcome(already_gone=True)]
     result = run("item", "cancel", "0-7", "0-8", "-o", "json")
     assert result.exit_code == 0
@@ -99,7 +99,7 @@ def test_pages_are_called_for_until_the_last(run: Run, client: FakeClient) -> No
     ]
 
 
-def test_what_matches_afterwards_is_said(run: Run, client: FakeClient) -> None:
+def test_items_that_match_afterwards_are_reported(run: Run, client: FakeClient) -> None:
     client.answers["count"] = counts(2, 1)
     client.answers["redrive_matching"] = BulkPage(2, 0, None, None)
     result = run("dead", "redrive", "--all", "--yes")
@@ -127,7 +127,9 @@ def test_a_page_of_unknown_outcome_is_called_for_again(run: Run, client: FakeCli
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), InvalidArgument("no"), *[UnknownOutcome("?")] * 1])
-def test_what_was_done_before_it_ended_is_said(run: Run, client: FakeClient, failure: BaseException) -> None:
+def test_finished_part_of_an_interrupted_change_is_reported(
+    run: Run, client: FakeClient, failure: BaseException
+) -> None:
     given = [BulkPage(3, 0, None, "x")]
 
     def page(*args: Any, **options: Any) -> BulkPage:
@@ -166,7 +168,7 @@ def test_items_that_were_refused_fail_the_command_with_the_reason(run: Run, clie
         "dead redrive --topic t --all",
     ],
 )
-def test_what_is_meant_must_be_said_one_way(run: Run, client: FakeClient, line: str) -> None:
+def test_items_are_selected_in_one_way_only(run: Run, client: FakeClient, line: str) -> None:
     assert run(*line.split()).exit_code == 2
     assert client.calls == []
 

@@ -1,4 +1,4 @@
-"""The commands that configure, with a client that records what it is asked."""
+"""Tests of the commands that configure, with a client that records its calls."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_topics_are_paused_and_resumed(run: Run, client: FakeClient) -> None:
     assert client.opened[0][1] == "orders"
 
 
-def test_topics_are_purged_when_their_counts_are_agreed_to(run: Run, client: FakeClient) -> None:
+def test_topics_are_purged_after_confirmation(run: Run, client: FakeClient) -> None:
     client.answers |= {"count": ItemCount(3, None), "purge_topic": 3}
     result = run("topic", "purge", "a", "b", stdin="n\n")
     assert (result.exit_code, result.stdout) == (1, "")
@@ -140,7 +140,7 @@ def test_topics_are_purged_when_their_counts_are_agreed_to(run: Run, client: Fak
     assert client.calls == [("purge_topic", ("a",), {})]
 
 
-def test_a_purge_that_fails_half_way_says_how_far_it_came(run: Run, client: FakeClient) -> None:
+def test_interrupted_purge_reports_its_progress(run: Run, client: FakeClient) -> None:
     outcomes = iter((4, UnknownOutcome("it may be purged")))
 
     def purge(topic: str) -> int:
@@ -190,9 +190,7 @@ def test_an_import_shows_what_will_change_and_asks(run: Run, client: FakeClient,
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"{}", b"[", b"[1]"])
-def test_a_file_that_is_no_export_is_the_hosts_to_refuse(
-    run: Run, client: FakeClient, tmp_path: Path, content: bytes
-) -> None:
+def test_malformed_import_is_refused_by_the_host(run: Run, client: FakeClient, tmp_path: Path, content: bytes) -> None:
     client.answers |= {"export_config": EXPORTED, "import_config": InvalidArgument("line 1: no")}
     file = tmp_path / "saved.json"
     file.write_bytes(content)

@@ -1,4 +1,4 @@
-"""`foqs worker` before it takes anything: what cannot be run is told in a sentence."""
+"""Tests of `foqs worker` before its first dequeue: an app that cannot run is reported in a sentence."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("shop_jobs:worker --drain-timeout 5s", 2, "The option --drain-timeout is now called --stop-timeout."),
     ],
 )
-def test_what_cannot_be_run_is_told(
+def test_invalid_app_is_reported(
     run: Callable[..., Result], client: FakeClient, args: str, code: int, said: str
 ) -> None:
     client.answers["topics"] = TopicPage([], None)
@@ -73,7 +73,7 @@ def test_what_cannot_be_run_is_told(
 
 
 @pytest.mark.parametrize(("error", "code"), [(Unreachable("no host"), 3), (NamespaceNotFound("no namespace"), 4)])
-def test_a_host_or_namespace_that_is_not_there_is_told(
+def test_missing_host_or_namespace_is_reported(
     run: Callable[..., Result], client: FakeClient, error: Exception, code: int
 ) -> None:
     client.answers["topics"] = error

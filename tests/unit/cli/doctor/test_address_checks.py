@@ -1,4 +1,4 @@
-"""What doctor says of the cluster that an address names, with a client that records what it is asked."""
+"""Tests of doctor's checks of the cluster at an address, with a client that records its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What doctor says of a host in a cluster, by what it finds in ZooKeeper."""
+"""Tests of doctor's checks of a host in a cluster."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
     return look
 
 
-def test_a_cluster_that_is_well_is_found_well_with_each_database(examine: Examine) -> None:
+def test_healthy_cluster_is_ok_with_each_database(examine: Examine) -> None:
     found = examine()
     assert {each.state for each in found.values()} == {"ok"}
     assert set(found) == {
@@ -86,7 +86,7 @@ def test_a_cluster_that_is_well_is_found_well_with_each_database(examine: Examin
         ),
     ],
 )
-def test_what_stands_in_the_way_is_bad_and_has_a_remedy(
+def test_problem_is_bad_and_has_a_remedy(
     examine: Examine, reading: ClusterReading | Exception, what: str, detail: str, remedy: str
 ) -> None:
     found = examine(reading)
@@ -96,14 +96,14 @@ def test_what_stands_in_the_way_is_bad_and_has_a_remedy(
     assert found["Store one"].state == "ok"  # looked at all the same
 
 
-def test_a_second_host_of_the_same_name_is_told(examine: Examine) -> None:
+def test_second_host_with_the_same_name_is_reported(examine: Examine) -> None:
     found = examine(replace(WELL, members=[HERE, replace(HERE, nonce="n2", address="10.0.0.2:7411")]))
     assert found["Hosts"].state == "warning"
     assert "10.0.0.2:7411, 127.0.0.1:7411" in found["Hosts"].detail
     assert "server.name" in found["Hosts"].remedy
 
 
-def test_a_second_host_of_the_same_address_is_told(examine: Examine) -> None:
+def test_second_host_with_the_same_address_is_reported(examine: Examine) -> None:
     found = examine(replace(WELL, members=[replace(HERE, name="host7")]), server__advertise="127.0.0.1:7411")
     assert found["Hosts"].state == "warning"
     assert "127.0.0.1:7411: host1, host7" in found["Hosts"].detail
@@ -111,9 +111,7 @@ def test_a_second_host_of_the_same_address_is_told(examine: Examine) -> None:
     assert examine(server__advertise="127.0.0.1:7411")["Hosts"].state == "ok"
 
 
-def test_a_zookeeper_that_is_open_to_all_is_told_where_callers_are_asked_who_they_are(
-    examine: Examine, tmp_path: Path
-) -> None:
+def test_open_zookeeper_is_reported_when_authentication_is_on(examine: Examine, tmp_path: Path) -> None:
     token = secret_file(tmp_path / "token", b"0123456789abcdef0123456789abcdef\n")
     asked = {
         "auth__enabled": True,
@@ -126,11 +124,11 @@ def test_a_zookeeper_that_is_open_to_all_is_told_where_callers_are_asked_who_the
     assert examine(**asked, cluster__credentials_file=str(credentials))["ZooKeeper"].state == "ok"
 
 
-def test_a_tier_without_shards_is_told(examine: Examine) -> None:
+def test_tier_without_shards_is_reported(examine: Examine) -> None:
     assert examine(server__tier="silver")["Layout"].state == "warning"
 
 
-def test_an_address_that_others_cannot_call_is_told(examine: Examine) -> None:
+def test_address_that_others_cannot_call_is_reported(examine: Examine) -> None:
     there = {"cluster__zookeeper": "zk1.example:2181"}
     assert examine()["Address"].state == "ok"
     assert examine(**there)["Address"].state == "warning"

@@ -59,12 +59,12 @@ def gate() -> Authenticator:
     )
 
 
-def test_hosts_that_answer_are_well(tmp_path: Path) -> None:
+def test_hosts_that_answer_are_ok(tmp_path: Path) -> None:
     found = look(config(tmp_path), lambda host: [there(host)])
     assert (found.state, found.detail) == ("ok", "1 other hosts answer and accept this one")
 
 
-def test_a_host_that_is_not_reached_is_told(tmp_path: Path) -> None:
+def test_unreachable_host_is_reported(tmp_path: Path) -> None:
     nobody = Member("host3", "n3", f"127.0.0.1:{free_port()}")
     found = look(config(tmp_path), lambda host: [there(host), nobody])
     assert found.state == "warning"
@@ -78,7 +78,7 @@ def test_hosts_of_another_tier_are_not_asked(tmp_path: Path) -> None:
     assert found.state == "ok"
 
 
-def test_a_host_that_does_not_know_this_one_is_told(tmp_path: Path) -> None:
+def test_host_that_rejects_this_one_is_reported(tmp_path: Path) -> None:
     for token in ("not a token of anybody", principals.token(principals.PRODUCER)):
         found = look(config(tmp_path, token), lambda host: [there(host)], gate())
         assert found.state == "warning", token

@@ -1,4 +1,4 @@
-"""Until when a session lives, against a leader that learns of its requests when it pings."""
+"""Tests of a session's lifetime with a leader that learns of requests when it pings."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_an_answered_sync_does_not_prolong_the_session_by_itself() -> None:
     assert session.alive_until_ms == TIMEOUT_MS
 
 
-def test_a_sync_counts_when_one_that_was_sent_a_tick_after_its_answer_is_answered() -> None:
+def test_sync_counts_once_a_sync_a_tick_later_is_answered() -> None:
     session = lifetime()
     session.on_sync_answered(1_000, 1_010)
     session.on_sync_answered(3_010, 3_020)
     assert session.alive_until_ms == 1_000 + TIMEOUT_MS
 
 
-def test_a_reconnect_forgets_what_the_server_before_may_not_have_passed_on() -> None:
+def test_reconnect_forgets_requests_that_the_former_server_may_not_have_reported() -> None:
     session = lifetime()
     session.on_sync_answered(1_000, 1_010)
     session.on_connected(900, TIMEOUT_MS)
@@ -56,7 +56,7 @@ def test_a_tick_is_at_most_half_of_a_timeout() -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [4_000, 6_000, 40_000])
-def test_no_leader_ends_a_session_before_the_moment_that_is_reckoned(timeout_ms: int) -> None:
+def test_leader_ends_no_session_before_the_computed_moment(timeout_ms: int) -> None:
     for seed in range(300):
         rng = Random(seed)
         session, every_ms = lifetime(timeout_ms=timeout_ms), timeout_ms / 12

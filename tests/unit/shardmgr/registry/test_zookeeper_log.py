@@ -1,4 +1,4 @@
-"""What is passed on of what kazoo says."""
+"""Tests of the log of kazoo's messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from shardmgr.registry.zookeeper_log import KazooLog
 
 
-def test_a_complaint_that_is_repeated_is_passed_on_once_until_the_service_was_reached(
+def test_repeated_message_is_logged_once_until_the_service_is_reached(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     words = KazooLog()
@@ -26,7 +26,7 @@ def test_a_complaint_that_is_repeated_is_passed_on_once_until_the_service_was_re
     ]
 
 
-def test_nothing_is_passed_on_before_the_service_was_reached(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_logged_before_the_service_was_reached(caplog: pytest.LogCaptureFixture) -> None:
     words = KazooLog()
     words.logger.warning("Connection dropped: %s", "refused")
     assert words.last_message == "Connection dropped: refused"
