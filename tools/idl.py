@@ -34,9 +34,7 @@ def generate(contract: Path, folder: Path) -> Path:
         raise Failed("the Thrift compiler is missing; install the package thrift-compiler")
     found = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout.strip()
     if not found.endswith(VERSION):
-        raise Failed(
-            f"the Thrift compiler must be {VERSION}, but is {found or 'another'}; install that version"
-        )
+        raise Failed(f"the Thrift compiler must be {VERSION}, but is {found or 'another'}; install that version")
     made = subprocess.run(
         [compiler, "--gen", "py:slots,enum", "-out", str(folder), str(contract)],
         capture_output=True,

@@ -314,7 +314,7 @@ class Administration:
         check_consistent(settings)
         if settings["payload_bytes_max"] + settings["metadata_bytes_max"] > self._item_bytes_max:
             raise InvalidArgument(
-                f"the host's frames carry items of at most {self._item_bytes_max} bytes; raise wire.frame_bytes_max",
+                f"the host's frames carry items of at most {self._item_bytes_max} bytes; raise rpc.frame_bytes_max",
                 field="settings.payload_bytes_max",
             )
         if namespace.settings.get("key_window_ms", self._limits.timeout_ms_max + 1) <= self._limits.timeout_ms_max:
