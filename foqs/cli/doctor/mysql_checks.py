@@ -135,7 +135,7 @@ def _remedy_for(error: ServerError | MysqlLinkLost, settings: MysqlSettings, key
     if isinstance(cause, socket.gaierror):
         return f"correct the host in {key}.url: no address is known for that name"
     if isinstance(cause, TimeoutError):
-        return "check that this machine reaches it, and that the server is not overloaded"
+        return "check that the network lets this machine reach it, and that the server is not overloaded"
     if isinstance(cause, OSError) and cause.errno in (errno.ECONNREFUSED, errno.ENOENT):
         return f"start the server, or correct host, port or socket in {key}.url: nothing listens there"
     return "check that a MySQL server listens there, and that this machine reaches it"
