@@ -175,12 +175,16 @@ class DequeueForwarder:
         for topic in topics:
             if topic in best and own_address is not None:
                 ready = self._availability.ready_count(topic)
-                heads.append(ttypes.TopicAvailability(topic[1], ttypes.HostAddress(*own_address), best[topic], ready, 0))
+                heads.append(
+                    ttypes.TopicAvailability(topic[1], ttypes.HostAddress(*own_address), best[topic], ready, 0)
+                )
             if with_peers:
                 for available in self._peer_view.best_peers(topic):
                     address = ttypes.HostAddress(*available.peer.address)
                     age_ms = max(0, int((now - available.as_of_s) * 1_000))
-                    heads.append(ttypes.TopicAvailability(topic[1], address, available.best_priority, available.ready, age_ms))
+                    heads.append(
+                        ttypes.TopicAvailability(topic[1], address, available.best_priority, available.ready, age_ms)
+                    )
         return heads
 
     # ------------------------------------------------------------- calls to peers

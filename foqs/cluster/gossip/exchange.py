@@ -91,7 +91,9 @@ class Exchange:
     def handle(self, request: Any, deadline: float, caller: Caller) -> None:
         """Serve `exchange`; see `MethodHandler`."""
         options = self._options
-        has_unrefreshed = self._local_topics.refresh(options.gossip_page_topics_max, include_new=not request.continuation)
+        has_unrefreshed = self._local_topics.refresh(
+            options.gossip_page_topics_max, include_new=not request.continuation
+        )
         changes = self._local_topics.changes_since(request.version, request.full_since, options.gossip_page_topics_max)
         reply = ttypes.GossipReply(
             version=changes.version,
