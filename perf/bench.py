@@ -1,9 +1,9 @@
-"""How does FOQS stand against what was asked of it?
+"""Does FOQS reach its targets, compared with other systems?
 
-Runs the standard set of cells, every system's in turn within each round so that
-a machine that drifts drifts for all of them, and prints the table of ratios
-with what must be reached and what is aimed at. A row that could not be measured
-says why, and stops none of the others.
+Runs the standard cells and prints the table of ratios with the required and the
+desired value. In each round the systems alternate, so that drift of the machine
+affects all of them. A row that could not be measured gives the reason and does
+not stop the others.
 """
 
 from __future__ import annotations

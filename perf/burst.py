@@ -1,10 +1,9 @@
-"""What do others suffer while very many delayed items come due in the same second? `python -m perf.burst`
+"""How much does other work suffer while very many delayed items come due in one second? `python -m perf.burst`
 
-The items are laid into the tables by the database itself, DEFERRED, all with
-one due time. Beside them two quiet callers, a neighbour in the same namespace
-and a stranger in another, put an item into a topic of their own some times a
-second, take it and ack it: before that time, and from then on until the last of
-them was delivered to the consumers of their topic and acked.
+The database itself writes the items into the tables: DEFERRED, all with one due
+time. Two quiet callers, one in the same namespace and one in another, enqueue an
+item into their own topic several times per second, dequeue it and ack it: before
+the due time, and then until the last delayed item was delivered and acked.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""What does the consumer loop cost, against the bare client? `python -m perf.consumer`
+"""What does the consumer loop cost, compared with the plain client? `python -m perf.consumer`
 
 Both empty the same queue on the same host, one after the other in every round: the
-bare client with callers that dequeue and ack in turn, the consumer with as many
-items in hand and a handler that does nothing. Nothing else is under way. Beside the
-ratio of their rates is that of the CPU of an item in client, host and database, which
-others on the machine change less. And with
-`--topics`: one topic holds nine tenths of the items; when was the first item of
-each other one handled?
+plain client with callers that dequeue and ack alternately, the consumer with as
+many items in flight and a handler that does nothing. Nothing else runs. Besides the
+ratio of rates the program prints the ratio of CPU per item in client, host and
+database, which other load changes less. With `--topics` one topic holds nine tenths
+of the items, and the program prints when each other topic was first handled.
 """
 
 from __future__ import annotations

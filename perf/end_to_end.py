@@ -1,10 +1,10 @@
-"""How fast is the whole: client, host and database together on this machine?
+"""How fast are client, host and database together on this machine?
 
-Real host processes and client processes, next to queues written by hand on
-Postgres and MariaDB in the same harness. Without options that choose cells, a
-standard list: a plain cell and cells that differ from it in one thing. With
-such options, every combination of the values given. Every item is counted: a
-run that lost or doubled one is an error.
+Runs real host and client processes, next to hand-written queues on Postgres and
+MariaDB in the same harness. Without options that choose cells it runs a standard
+list: a plain cell, and cells that differ from it in one parameter. With such
+options it runs every combination of the values. Every item is counted: a run that
+lost or duplicated one is an error.
 """
 
 from __future__ import annotations

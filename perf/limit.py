@@ -1,10 +1,10 @@
-"""What can the database alone do with the statements that a flush is made of?
+"""How fast can the database alone run the statements of a flush?
 
-Prebuilt statements on the product's own tables, one process and one
-connection for each shard, COMMIT after every result was read. Nothing else
-runs: no host, no client. Items per second count whole lives where the shape
-has them; CPU is told apart for the database and its drivers. SQLite has no
-server: its process is both.
+Sends prebuilt statements to the product's own tables, with one process and one
+connection per shard, and COMMIT after every result was read. No host and no client
+runs. Items per second count complete lives of items if the shape has them. CPU is
+shown separately for the database and its drivers; SQLite has no server, so its
+process is both.
 """
 
 from __future__ import annotations

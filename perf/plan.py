@@ -1,9 +1,9 @@
-"""How long does the planner take over a large cluster? `python -m perf.plan`
+"""How long does the planner take for a large cluster? `python -m perf.plan`
 
-One call of `shardmgr.plan.next_plan`, in the moments of a cluster's life: nothing
-is planned yet, nothing is to be done, a host has died, a tenth of the hosts has
-joined, a host is drained; with equal shards, and with shards of a hundred
-different weights. And the plan's way through JSON, which every host goes.
+Measures one call of `shardmgr.plan.next_plan` in each phase of a cluster: nothing is
+planned yet, nothing is to be done, a host has died, a tenth of the hosts has joined,
+a host is drained; with equal shards, and with shards of a hundred weights. Also
+measures the plan's way to JSON and back, which every host does.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Where does each microsecond of an item go, by process and by function of the host?
+"""Which processes, and which functions of the host, use the CPU time of an item?
 
-Each cell runs twice: as it is, which tells the CPU of an item in clients, host
-and database; and with the host under the profiler, which tells how the host's
-share is divided. The profiler makes everything slower, so a function's figure is
-its share of the profiled time times the host's cost when it was not profiled;
-what the host spends on starting and stopping is taken off. C code counts for
-the Python function that calls it; the event loop's own is what is left.
+Each cell runs twice: as it is, for the CPU per item in clients, host and database;
+and with the host under the profiler, for the shares of its functions. The profiler
+slows everything down, so a function's figure is its share of the profiled time
+times the host's cost without the profiler. The cost of starting and stopping is
+subtracted. C code counts for the Python function that calls it; the rest is the
+event loop's.
 """
 
 from __future__ import annotations
@@ -157,16 +157,16 @@ def _parser() -> argparse.ArgumentParser:
     systems = [PLAIN, COORDINATED, "foqs-sqlite"]
     parser.add_argument("--system", nargs="+", choices=systems, default=[PLAIN, "foqs-sqlite"])
     parser.add_argument("--mode", choices=("both", "produce", "consume"), default="both")
-    parser.add_argument("--batch", nargs="+", type=int, default=[100, 1], help="items of a call")
+    parser.add_argument("--batch", nargs="+", type=int, default=[100, 1], help="items per call")
     parser.add_argument("--topics", nargs="+", type=int, default=[1])
     parser.add_argument(
-        "--behind", action="store_true", help="few callers, half of whom produce: every item lies in the queue first"
+        "--behind", action="store_true", help="few callers, half of them producers: every item waits in the queue first"
     )
     parser.add_argument("--seconds", type=float, default=4.0, help="measured in each run")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds before that")
     parser.add_argument("--keyed", action="store_true", help="every item gets an automatic idempotency key")
     parser.add_argument(
-        "--apart", action="store_true", help="every call is sent as it is made: the client gathers none"
+        "--apart", action="store_true", help="send every call on its own: the client does not coalesce"
     )
     parser.add_argument("--top", type=int, default=40, help="functions to show")
     parser.add_argument("--no-plots", action="store_true")

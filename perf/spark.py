@@ -1,9 +1,9 @@
 """How fast is the Spark sink? `python -m perf.spark`
 
-The same items into the same host, in turn: by two processes with the bare client,
-by two processes with the sink's own code and no Spark, its keys in one slot and
-in more, and by a Spark with two task slots. A figure is the median of the rounds;
-the ratio is to the bare client of the same run. Every item is counted.
+Writes the same items into the same host in alternating ways: two processes with the
+plain client, two processes with the sink's code without Spark, with keys of one slot
+and of more, and Spark with two task slots. A figure is the median of the rounds; the
+ratio is to the plain client of the same run. Every item is counted.
 """
 
 from __future__ import annotations

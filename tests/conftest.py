@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Settings for all tests."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ settings.load_profile("foqs")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says how much was not tested on MySQL 9, where it is missing."""
-    told = not_run(terminalreporter.getreports("skipped"))
-    if told is not None:
-        terminalreporter.write_line(told, yellow=True)
+    """Report how many tests did not run because MySQL 9 is missing."""
+    line = not_run(terminalreporter.getreports("skipped"))
+    if line is not None:
+        terminalreporter.write_line(line, yellow=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Has tests and what they start get default signals, where `&` or nohup had them ignored.
+    """Give tests and their children default signal handlers if `&` or nohup had signals ignored.
 
     A handler, unlike SIG_IGN, is not inherited by a program that is started.
     """
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
-        return  # this process starts the workers, which inherit what is ignored, and runs no test
+        return  # this process starts the workers, which inherit ignored signals, and runs no test
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -35,4 +35,4 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _go_on(*_: object) -> None:
-    """The end of the terminal ends no test under nohup."""
+    """Ignore the end of the terminal under nohup."""

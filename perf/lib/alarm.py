@@ -1,4 +1,4 @@
-"""An alarm clock: it rings at the microsecond, as an event loop's own timers do not.
+"""An alarm clock with the precision of a microsecond, which an event loop's timers lack.
 
 Holds `Alarm`. Knows nothing of what is timed.
 """

@@ -1,11 +1,10 @@
-"""A deep backlog, laid into the tables of a FOQS host by the database itself.
+"""A deep backlog, written into the tables of a FOQS host by the database itself.
 
-Always true: a row of it is a copy of one that was enqueued, with an id, a number
-and a moment of its own: all shards hold the same span of time, as those of a backlog
-that came in calls do, and are drained side by side. The topics table, where there
-is one, names its topic. While MariaDB is filled it need not survive a power failure;
-then it is stopped in order and started as in production, cold, before anything is
-measured. Knows nothing of load.
+Always true: a row is a copy of an enqueued one with its own id, number and time. All
+shards hold the same span of time, as after enqueues by calls, and are drained in
+parallel. The topics table, if there is one, names the topic. While MariaDB is filled
+it need not survive a power failure; then it is stopped cleanly and started as in
+production, with cold caches, before the measurement. Knows nothing of load.
 """
 
 from __future__ import annotations

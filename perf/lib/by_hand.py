@@ -1,11 +1,10 @@
-"""The queues written by hand that FOQS is compared with: Postgres and MariaDB with `SKIP LOCKED`.
+"""The hand-written queues that FOQS is compared with: Postgres and MariaDB with `SKIP LOCKED`.
 
-Always true: each is as fast as we could make it, and does less: no lease
-index, no attempts, no tokens, no timers. Items that Postgres gives by the hundred
-are not even leased: the transaction that locks them lasts until they are done.
-With one item a call that was slower, and on MariaDB the deletion of locked rows
-deadlocks, so that items are delivered twice. Knows nothing of how load is offered
-or timed.
+Always true: each is as fast as we could make it, and does less: it has no lease
+index, attempts, tokens or timers. With calls of a hundred items Postgres does not
+even lease: the transaction that locks the items lasts until they are done. With
+calls of one item that was slower, and on MariaDB deleting locked rows deadlocks, so
+items would be delivered twice. Knows nothing of how load is offered or timed.
 """
 
 from __future__ import annotations

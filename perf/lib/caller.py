@@ -1,9 +1,10 @@
-"""What every system that is compared is to a load: a few calls, and what goes in and out of them.
+"""The interface between a load and a compared system: a few calls with their arguments and results.
 
-Always true: `put` returns when the items are durable, `take` when they are
-this caller's, leased durably or locked, `done` when they are gone durably; each call
-is one request or one transaction, or `take` and `done` are one together. Items travel as columns, so that the load costs
-little and every system makes of them what it needs itself. Knows no system.
+Always true: `put` returns when the items are durable, `take` when they are leased
+durably or locked for this caller, `done` when they are deleted durably. Each call is
+one request or one transaction, or `take` and `done` together are one. Items are
+passed as columns, so the load costs little and each system builds what it needs.
+Knows no system.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The cells that the table's rows are made of, and how each is measured.
+"""The cells of the table's rows, and how each is measured.
 
-Always true: a cell is measured once by each call, on fresh servers, but for the
-deep backlog, which is laid once and drained a little by each call; a cell that
-needs a figure of another takes it from that one's first run. Knows nothing of
-what the figures are compared with.
+Always true: each call measures a cell once, on fresh servers, except for the deep
+backlog, which is written once and drained in parts. A cell that needs a figure of
+another cell uses the one of its first run. Knows nothing of comparisons.
 """
 
 from __future__ import annotations

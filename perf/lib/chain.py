@@ -1,9 +1,9 @@
-"""The least that can stand between a producer, a database and a consumer in Python, each a process of its own.
+"""The minimum between a producer, a database and a consumer in Python, each in its own process.
 
-Holds `once`. A producer writes a message to a server, which runs a prebuilt flush
-(a fence and one row) and COMMIT, and then writes the message on to a consumer: no
-calls, no topics, no batches, no queue. So much of a queue's delivery on a machine
-at rest is the machine's, the database's and the interpreter's. Judges nothing.
+Holds `once`. A producer sends a message to a server, which runs a prebuilt flush (a
+fence and one row) and COMMIT, and then sends the message to a consumer. There are no
+calls, topics, batches or queue: this part of a delivery's time is due to the
+machine, the database and the interpreter. Does not judge.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A FOQS host that owns its shards through ZooKeeper, as the only host of a cluster.
 
-Always true: it answers when every shard is served; its ZooKeeper is its own, starts
-before it and ends after it. Knows nothing of load.
+Always true: it is ready when every shard is served. Its own ZooKeeper starts before
+it and ends after it. Knows nothing of load.
 """
 
 from __future__ import annotations

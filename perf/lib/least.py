@@ -1,8 +1,8 @@
-"""The least queue's frames and its callers, one item a call; its server is in `least_server`.
+"""The frames and the callers of the minimal queue, with one item per call; `least_server` is its server.
 
-A frame is a length, a kind and items, ids or a number. Always true: calls of one
-turn leave as one frame of each kind, and are answered in order; an item that comes
-for a caller who has given up goes to the next. Knows nothing of databases.
+A frame is a length, a kind, and items, ids or a number. Always true: calls of one
+turn of the loop are sent as one frame of each kind, and are answered in order. An
+item for a caller that has left goes to the next caller. Knows nothing of databases.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The least queue that can stand between callers and MariaDB in Python: its server, a process.
+"""The server process of the minimal queue between callers and MariaDB in Python.
 
-Always true: it writes, on the product's own tables, what a flush must write (a
-fence, deletes, leases, inserts, and COMMIT after their results), answers after the
-commit, gathers while it commits, and inserts already leased what somebody waits
-for. It has one shard, one topic and one client of each role, and forgets everything
-that makes a queue: priorities, lease ends, limits, checks of what comes, answers
-that fail. So much of what one item costs is the machine's, the database's and the
-interpreter's. Judges nothing.
+Always true: on the product's own tables it writes what a flush must write (a fence,
+deletes, leases, inserts, and COMMIT after their results). It replies after the
+commit, batches calls during a commit, and inserts items already leased if a caller
+waits for them. It has one shard, one topic and one client of each role, and leaves
+out the rest of a queue: priorities, lease ends, limits, checks of requests, errors.
+This part of an item's cost is due to the machine, the database and the interpreter.
+Does not judge.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The machine and the program that were measured, and what processes cost.
+"""The machine and the program that are measured, and the cost of processes.
 
-Always true: a figure that cannot be read is None, never a guess. Reads /proc;
-knows nothing of what is measured.
+Always true: a figure that cannot be read is None, never a guess. Reads /proc; knows
+nothing of what is measured.
 """
 
 from __future__ import annotations

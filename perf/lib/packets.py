@@ -1,8 +1,8 @@
-"""A MySQL client of prebuilt packets: the least that a driver in Python can cost.
+"""A MySQL client of prebuilt packets: the minimal cost of a driver in Python.
 
-Always true: a query's packet is made before it is timed; every result of a
-query is read and checked before the next is sent. Speaks to a local server over
-its socket, as a user without a password. Knows nothing of queues.
+Always true: the packet of a query is built before it is timed, and every result is
+read and checked before the next query is sent. Connects to a local server over its
+socket, as a user without a password. Knows nothing of queues.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pictures of a report's lines, as PNG beside them.
+"""Plots of the lines of a report, as PNG files beside it.
 
-Always true: a picture says what machine and commit it is of, and its axes have
-units. Knows nothing of how the figures came about.
+Always true: a plot names its machine and commit, and its axes have units. Knows
+nothing of how the figures were measured.
 """
 
 from __future__ import annotations

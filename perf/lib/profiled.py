@@ -1,10 +1,9 @@
 """Runs the `foqs` program under the profiler: `python -m perf.lib.profiled FILE host --config ...`.
 
-Always true: every thread is profiled, by its own CPU time and not by the wall
-clock, so that waiting costs nothing; what is written in C counts for the Python
-function that called it; the figures of all are in FILE when the program ends, and
-beside it, in FILE.total, the seconds of CPU of the whole process. Knows nothing of
-what runs.
+Always true: every thread is profiled by its own CPU time, so waiting costs nothing.
+C code counts for the Python function that called it. When the program ends, the
+figures are in FILE, and the CPU seconds of the whole process in FILE.total. Knows
+nothing of what runs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Loads run against a stage: a measured window, then everything counted.
+"""Runs a load against a stage: a measured window, then a count of all items.
 
-Always true: a figure is returned only when every item that was acknowledged was
-received and acked exactly once, or is known to be left where the load did not
-mean to empty the queue; anything else raises `Broken`. Rates and CPU are of the
-window alone. Knows nothing of which questions are asked.
+Always true: a figure is returned only if every acknowledged item was received and
+acked exactly once, or is known to remain because the load does not empty the queue;
+otherwise `Broken` is raised. Rates and CPU are of the window only. Knows nothing of
+the questions that are asked.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What a measuring program says: a JSON line for each measurement, and a table for people.
+"""The output of a measuring program: a JSON line for each measurement, and a table for people.
 
-Always true: a line holds the program, all parameters, the figures, the machine
-and the load when it was written; every line is kept in perf/results, and goes
-to standard output too where that is no terminal. Tables and progress go to
-standard error. Knows nothing of what the figures mean.
+Always true: a line holds the program, all parameters, the figures, the machine, and
+its load at the time of writing. Every line is kept in perf/results, and is printed
+to standard output too unless that is a terminal. Tables and progress go to standard
+error. Knows nothing of what the figures mean.
 """
 
 from __future__ import annotations

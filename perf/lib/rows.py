@@ -1,9 +1,8 @@
 """The flushes that the limit program runs, as prebuilt steps.
 
-Always true: the tables are the product's own, the statements are the shortest
-that do what a flush must do, every flush but a bare one is fenced, and every item
-that a run writes is finished by it where the shape says so. Knows nothing of
-connections.
+Always true: the tables are the product's own, and the statements are the shortest
+that do the work of a flush. Every flush but a bare one is fenced. A run finishes
+every item that it writes if the shape says so. Knows nothing of connections.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Servers to measure: MariaDB, Postgres and a FOQS host, each in a temporary folder.
 
-Always true: each commits durably, as in production; it listens on a free port
-or a socket of its own, does not run as root where it can run as another user, and
-is ended by its process id. Knows nothing of load.
+Always true: each commits durably, as in production, and listens on a free port or
+its own socket. It does not run as root if it can run as another user, and is ended
+by its process id. Knows nothing of load.
 """
 
 from __future__ import annotations

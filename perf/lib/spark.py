@@ -1,7 +1,7 @@
-"""A real Spark on this machine, to measure and to test: two task slots, each task tried four times.
+"""A real Spark on this machine, for measurements and tests: two task slots, each task tried four times.
 
-Always true: its tasks run this interpreter on this tree; it listens on loopback
-only, and what it writes goes into a folder that is given. Knows nothing of queues.
+Always true: its tasks run this interpreter on this source tree. It listens on
+loopback only, and writes into a given folder. Knows nothing of queues.
 """
 
 from __future__ import annotations

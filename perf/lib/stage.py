@@ -1,6 +1,6 @@
-"""A system set up to be measured: its servers running, empty, and who uses their CPU.
+"""A system that is ready to be measured: its servers run and are empty, and their CPU use is known.
 
-Always true: what a stage started it ends. Knows nothing of load.
+Always true: a stage ends everything that it started. Knows nothing of load.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The systems that are compared, by name; and FOQS as one of them.
+"""The compared systems by name, and FOQS as one of them.
 
-Always true: a FOQS caller uses the public client alone. Knows nothing of how
-load is offered or timed.
+Always true: a FOQS caller uses only the public client. Knows nothing of how load is
+offered or timed.
 """
 
 from __future__ import annotations

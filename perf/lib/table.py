@@ -1,7 +1,7 @@
-"""What is asked of the whole, row by row, and how what was measured stands against it.
+"""The table of requirements: each row, and how the measured figures compare with it.
 
-Always true: a row is judged by the medians of its cells, or says why it has no
-figure; a table is drawn from the lines of a report alone, so that it can be drawn
+Always true: a row is judged by the medians of its cells, or gives the reason why it
+has no figure. A table is made from the lines of a report only, so it can be made
 again. Knows nothing of how a cell is measured.
 """
 

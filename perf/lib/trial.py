@@ -1,8 +1,8 @@
-"""One cell of the matrix: its parameters, and how it is run once or several times.
+"""One cell of the matrix: its parameters, and how it runs once or several times.
 
-Always true: each run has fresh servers; the figures of several runs are the
-medians of each; a comparator that stays below nine tenths of what it is known to
-reach on two cores says so in `valid`. Knows nothing of options or of tables.
+Always true: each run has fresh servers; the figures of several runs are medians. A
+compared system that stays below nine tenths of its known rate on two cores is marked
+in `valid`. Knows nothing of options or of tables.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""A process of load: callers that produce or consume, and what they saw.
+"""A load process: callers that produce or consume, and their records.
 
-Always true: every item carries its number in its payload; a producer notes the
-fate of each number it put, a consumer counts each number it received and acked,
-and both count in memory that the parent reads while they run. Latencies are
-taken from the moment at which a call was meant to begin. Knows nothing of
-servers.
+Always true: every item has its number in its payload. A producer records the outcome
+of each number, a consumer counts each number that it received and acked; both count
+in memory that the parent reads meanwhile. A latency starts at the moment at which
+the call was meant to begin. Knows nothing of servers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real hosts that want to know who calls: tokens, certificates, changed secrets, and the command line."""
+"""Real hosts with authentication: tokens, certificates, changed secrets, and the command line."""
 
 from __future__ import annotations
 

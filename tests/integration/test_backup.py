@@ -1,4 +1,4 @@
-"""Backups made under load with the runbook's commands, restored in another place, and served from there."""
+"""Backups made under load with the runbook's commands, restored elsewhere, and served from there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is configured by calls, on real hosts: it outlives kill -9, others see it, and a damaged file is said."""
+"""Configuration by calls on real hosts: it survives kill -9, other hosts see it, and a damaged file is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts that ask who calls, with TLS: they know each other, and nobody else may say that a call was passed on."""
+"""Hosts with authentication and TLS: they authenticate each other, and only a host may mark a call as forwarded."""
 
 from __future__ import annotations
 

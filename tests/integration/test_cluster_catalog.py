@@ -1,4 +1,4 @@
-"""What is configured by calls, over real hosts: seen by all of them, and brought back after ZooKeeper has lost everything."""
+"""Configuration by calls on a real cluster: all hosts see it, and it is restored after ZooKeeper has lost everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real hosts that share shards: one is killed, frozen or told to stop, and the others serve what it had."""
+"""Real hosts that share shards: one is killed, frozen or stopped, and the others serve its shards."""
 
 from __future__ import annotations
 

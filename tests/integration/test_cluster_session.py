@@ -1,4 +1,4 @@
-"""A real host that ZooKeeper does not reach, and one that does not reach its database when its shards are wanted elsewhere."""
+"""A real host that ZooKeeper does not reach, and one that does not reach its database while its shards are moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that knows one host only is served by all: what lies at the others reaches it, and what it says reaches them."""
+"""A client that knows only one host is served by all: items of the other hosts reach it, and its acks reach them."""
 
 from __future__ import annotations
 

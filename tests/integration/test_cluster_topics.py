@@ -1,4 +1,4 @@
-"""Three real hosts: topics that are enqueued anywhere are listed by any of them, also after one was killed."""
+"""Three real hosts: each lists the topics of all, also after one was killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three real hosts: whichever is asked about a topic or a namespace tells of all."""
+"""Three real hosts: a call about a topic or a namespace to any host covers all hosts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole cluster of this machine: the command that starts one, and the commands that look at it and change it."""
+"""A whole cluster on this machine: the command that starts it, and the commands that show and change it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""README.md and docs/client.md: every Python example runs as it stands, and prints what the page says."""
+"""README.md and docs/client.md: every Python example runs as written, and prints what the page says."""
 
 from __future__ import annotations
 

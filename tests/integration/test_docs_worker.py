@@ -1,4 +1,4 @@
-"""docs/worker.md: what it shows works as it stands."""
+"""docs/worker.md: the examples work as written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What doctor says of real servers, ports and files that are not as they should be."""
+"""The findings of doctor for real servers, ports and files with problems."""
 
 from __future__ import annotations
 

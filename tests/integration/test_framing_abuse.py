@@ -1,4 +1,4 @@
-"""Every kind of abuse of the wire, over real sockets: a typed error or a clean end, one line, others untouched."""
+"""Every kind of malformed traffic on real sockets: a typed error or a clean end, one log line, and no effect on other clients."""
 
 from __future__ import annotations
 

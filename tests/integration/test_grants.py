@@ -1,4 +1,4 @@
-"""A host whose database user has the rights that the runbook names, and no other."""
+"""A host whose database user has only the rights that the runbook names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host process from outside: how it starts, stops, waits, gives way, and bears a full disk."""
+"""A host process from outside: how it starts, stops, waits, gives way to another host, and handles a full disk."""
 
 from __future__ import annotations
 

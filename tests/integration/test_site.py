@@ -1,4 +1,4 @@
-"""The documentation site: it works from disk, its links lead somewhere, and its reference pages are complete."""
+"""The documentation site: it works from disk, its links are valid, and its reference pages are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A host whose SQLite files become read-only under it: it says so, serves again by itself, and loses nothing."""
+"""A host whose SQLite files become read-only: it says so, recovers on its own, and loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/tour.md on one host: every command and program on the page does what the text says."""
+"""docs/tour.md on one host: every command and program on the page works as described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`foqs worker` over a real host: stopped in the middle, and killed in its parts."""
+"""`foqs worker` on a real host: stopped under load, and with killed processes."""
 
 from __future__ import annotations
 

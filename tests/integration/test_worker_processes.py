@@ -1,4 +1,4 @@
-"""Worker processes that stand still, and what they send that cannot be read: the event loop goes on, and every item ends."""
+"""Worker processes that stand still or send unreadable results: the event loop continues, and every item ends."""
 
 from __future__ import annotations
 
