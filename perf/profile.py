@@ -165,9 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=4.0, help="measured in each run")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds before that")
     parser.add_argument("--keyed", action="store_true", help="every item gets an automatic idempotency key")
-    parser.add_argument(
-        "--apart", action="store_true", help="send every call on its own: the client does not coalesce"
-    )
+    parser.add_argument("--apart", action="store_true", help="send every call on its own: the client does not coalesce")
     parser.add_argument("--top", type=int, default=40, help="functions to show")
     parser.add_argument("--no-plots", action="store_true")
     return parser
