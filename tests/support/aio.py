@@ -1,4 +1,4 @@
-"""Runs one coroutine to its end in a fresh event loop, within a bound.
+"""Runs one coroutine to its end in a new event loop, with a time limit.
 
 Always true: a test that hangs fails with `TimeoutError` instead of stopping the
 suite. Knows nothing of what it runs.

@@ -1,8 +1,8 @@
-"""What the databases of a cluster saw committed, by whom and in which order: written down by triggers of their own.
+"""The committed writes of the databases of a cluster, recorded by triggers.
 
-Always true: a line is there if and only if the write that it tells of was
-committed, because it is part of the same transaction; each line of an owner row
-holds what stood there before. Knows the schema's names, the fence, and no host.
+Always true: a line exists if and only if its write was committed, as both are in
+one transaction. Each line of an owner row holds the values before. Knows the names
+of the schema, the fence, and no host.
 """
 
 from __future__ import annotations

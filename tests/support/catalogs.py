@@ -1,4 +1,4 @@
-"""A catalog of namespaces that a test can hold up, or have fail."""
+"""A catalog of namespaces that a test can delay or let fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates for tests: a CA of their own, and what it signs.
+"""Certificates for tests: a CA and the certificates that it signs.
 
 Always true: keys are files that only their owner may read.
 """

@@ -1,8 +1,8 @@
 """The clock of a database server that runs too fast or too slow, and is stepped.
 
-Always true: nobody who takes a shard over can tell a clock that was stepped from
-time that has passed; so what its last owner has not saved of the steps is undone
-by then, but for the skew that two servers may have. Knows nothing of servers.
+Always true: a new owner cannot distinguish a step of the clock from time that has
+passed. So at a takeover the steps that the last owner has not saved are undone,
+except for the skew that two servers may have. Knows nothing of servers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The cluster of a test: the one that `foqs dev --cluster` starts, quick to retry, on ports that stay its own.
+"""The cluster of a test, as `foqs dev --cluster` starts it, with short retries and fixed ports.
 
-Its ZooKeeper and databases come from installed packages; where a Docker engine
-answers and testcontainers is installed, from containers (see `containers`, whose
-branch was tried against a stub only).
+Its ZooKeeper and databases come from installed packages, or from containers if a
+Docker engine answers and testcontainers is installed (see `containers`, which was
+tested only with a stub).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Several hosts of one cluster under virtual time: engines, agents and planners over one registry and one database.
+"""Several hosts of one cluster under virtual time: engines, agents and planners with one registry and one database.
 
-What happens to ownership is watched all the time: who serves a shard, and with which epoch.
+It checks all the time which host serves a shard, and with which epoch.
 """
 
 from __future__ import annotations

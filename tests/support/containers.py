@@ -1,8 +1,8 @@
-"""ZooKeeper and MariaDB in containers, by testcontainers, where there is a Docker engine and no packages are wanted.
+"""ZooKeeper and MariaDB in containers, by testcontainers, if there is a Docker engine.
 
-Always true: such a server has the face of the one from packages, on a port that
-stays over restarts. Where this was written there was no engine: it was tried
-against a stub only, tests/support/tests/test_containers.py.
+Always true: such a server has the interface of one from packages, and keeps its
+port over restarts. It was tested only with a stub, in
+tests/support/tests/test_containers.py.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A coordination service with a network before it: calls take time, and their answers may be lost.
+"""A registry behind a network: calls take time, and their replies may be lost.
 
-Holds `DelayedRegistry`, one user of a `LocalEnsemble`. Always true: what was asked
-takes effect at one moment on the way, in the session in which it was asked, or
-never; an error says of it what `registry.Registry` promises. A user is connected
-to a server that follows the leader: the leader knows of its heartbeats late, and
-ends its session by what it knows; the user reckons its session as the ZooKeeper
-registry does, with `Lifetime`. Knows nothing of what the documents say.
+Holds `DelayedRegistry`, one user of a `LocalEnsemble`. Always true: a call takes
+effect once, on its way and in the session in which it was made, or never; an error
+means what `registry.port.Registry` says. A user is connected to a server that
+follows the leader. The leader learns of its heartbeats late, and ends its session
+accordingly; the user computes the session with `SessionLifetime`, as the ZooKeeper
+registry does. Knows nothing of the contents of documents.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A consumer that takes all there is."""
+"""A consumer that dequeues all items."""
 
 from __future__ import annotations
 

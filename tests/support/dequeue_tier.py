@@ -1,7 +1,7 @@
-"""Whole hosts of one tier under virtual time: engines in a cluster, their wires, and a network between them.
+"""Whole hosts of one tier under virtual time: engines in a cluster, their servers, and a network.
 
-Holds `TierWorld`, a `ClusterWorld` whose hosts serve each other and clients, and
-`Gossip`, what a host knows of the others: nothing before a test has it ask.
+Holds a `ClusterWorld` whose hosts serve each other and clients, and the gossip of
+each host, which is empty until a test lets the hosts exchange it.
 """
 
 from __future__ import annotations

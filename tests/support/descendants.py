@@ -1,6 +1,6 @@
-"""The processes that a process has started, and those that they have.
+"""The processes that a process has started, and their descendants.
 
-Of a Linux machine: it is read from /proc.
+Reads /proc, so it needs Linux.
 """
 
 from __future__ import annotations

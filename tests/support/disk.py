@@ -1,4 +1,4 @@
-"""A small disk to fill: a file system of its own, which only root may mount."""
+"""A small disk to fill: a separate file system, which only root can mount."""
 
 from __future__ import annotations
 

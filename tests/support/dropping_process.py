@@ -1,7 +1,7 @@
-"""A dropping proxy in a process of its own, for tests that have no turn to spare for it.
+"""A dropping proxy in its own process, for tests whose event loop must not be disturbed.
 
 Always true: it ends with its `with` block, and with the process that started it.
-Knows nothing of what passes.
+Knows nothing of the data.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A TCP proxy that can be told to swallow what passes, as a network that drops packets does.
+"""A TCP proxy that drops data on request, as a network that loses packets does.
 
-Always true: while it drops, connections stay open and new ones are taken, and
-nothing gets through either way, not even later; one that is left hanging stays
-so until it is reset. It runs on threads of its own, so that a test's loop may be
-blocked. Knows nothing of what passes.
+Always true: while it drops, connections stay open and new ones are accepted, and
+data in either direction is lost, not delayed. A connection that hangs stays so
+until it is reset. It uses its own threads, so a test may block its loop. Knows
+nothing of the data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Hosts of one tier under virtual time, each a fake queue behind a real wire, which pass calls on to each other.
+"""Hosts of one tier under virtual time, each a fake queue behind a real server, which forward calls to each other.
 
-Holds `Tier` and its `EnqueueTierHost`s. Always true: every host knows all others by the
-same map, which a test changes as it likes; what a host is refused, or made to
-wait, is the test's. Knows nothing of shards.
+Always true: every host knows all others by one routing table, which a test may
+change. The test decides which calls a host refuses or delays. Knows nothing of
+shards.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A queue for tests of the wire: remembers what it was asked, answers what it was told.
+"""A queue for tests of the RPC server: it records calls and returns prepared results.
 
-Holds items in a list without any of the real rules but the order of calls.
-`gate` makes calls wait; `failure` makes them fail; a `stubborn` one goes on with
-calls that were abandoned, which the real one never does.
+Holds items in a list, with the order of calls as its only rule. `gate` delays
+calls; `failure` lets them fail; a `stubborn` queue continues with abandoned calls,
+which the real one never does.
 """
 
 from __future__ import annotations

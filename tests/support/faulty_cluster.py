@@ -1,11 +1,10 @@
-"""A cluster that gets into trouble under load, and the proof that nothing came of it.
+"""A real cluster with faults under load, and the proof that nothing was lost.
 
-Holds `Troubled`: real hosts, ZooKeeper and databases, each host with a proxy of
-its own before ZooKeeper, and triggers that write down what is committed; and
-`Trouble`, one story on it. The servers are installed ones, since they are stopped
-and come back on their ports. Always true: a story begins with every shard served
-and all tables empty, and ends so; its history is judged as a whole. Knows
-nothing of what goes wrong in between.
+Holds real hosts, ZooKeeper and databases, a proxy between each host and ZooKeeper,
+and triggers that record commits. The servers are installed ones, as they are stopped
+and started again on their ports. Always true: a test begins and ends with every
+shard served and all tables empty, and its whole history is checked. Knows nothing
+of the faults.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A process that stands still, and goes on later.
+"""Freezes and thaws a process.
 
-Always true: when `freeze` returns no thread of the process runs. Knows nothing of what it does.
+Always true: when `freeze` returns no thread of the process runs. Knows nothing of
+the process.
 """
 
 from __future__ import annotations

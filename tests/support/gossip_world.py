@@ -1,7 +1,7 @@
-"""Hosts of one tier under virtual time that tell each other what they have, without a wire between them.
+"""Hosts of one tier under virtual time that exchange gossip without a network.
 
-Always true: a call takes a moment each way; one to a host that is dead, or that
-`TierWorld.parted` names, is not answered. Everything else is as in `cluster_world`.
+Always true: a call takes a moment each way. A call to a host that is dead, or that
+the test has partitioned, gets no reply. The rest is as in `cluster_world`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The account of a run: where every item went, and invariant 1 as a sum.
+"""The account of a run: the end of every item, and invariant 1 as a sum.
 
-Holds `Account`. Always true: an item whose every call has a known answer, and
-which the server may not drop by itself, is counted exactly; any other item may
-count on either side. Judges only the sum; single items are the checker's.
+Always true: an item is counted exactly if the outcome of all its calls is known and
+the server may not drop it; any other item may count on either side. Checks only the
+sum; the checker checks single items.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The end of a run with real processes: heal, drain, read the tables, judge.
+"""The end of a run with real processes: heal, drain, read the tables, check.
 
-Holds what every such run ends with, and the bounds that its histories are
-checked against. Knows nothing of what went wrong in between.
+Holds also the bounds for the histories. Knows nothing of the faults.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much is done in one turn of the event loop."""
+"""Counts the work in one turn of the event loop."""
 
 from __future__ import annotations
 

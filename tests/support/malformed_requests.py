@@ -1,7 +1,7 @@
-"""Messages that the generated code would never write: fields of another type, fields twice, nesting without end.
+"""Messages that the generated code would never write: fields of another type, duplicate fields, endless nesting.
 
-Always true: all but the one fault is as the generated code writes it, in either
-protocol. Knows nothing of what a host answers.
+Always true: except for the one fault a message is as the generated code writes it,
+in either protocol. Knows nothing of replies.
 """
 
 from __future__ import annotations

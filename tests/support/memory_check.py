@@ -1,6 +1,6 @@
-"""Compares what a shard remembers with what its tables hold (invariants 10 and 13).
+"""Compares the memory of a shard with its tables (invariants 10 and 13).
 
-To be asked only at rest. Knows the shard's insides, so that no test needs to.
+Call it only at rest. Knows the internals of a shard, so that tests need not.
 """
 
 from __future__ import annotations

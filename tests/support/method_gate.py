@@ -1,4 +1,4 @@
-"""What tests of races share: gates that hold a step of a database, and the end of a story."""
+"""Helpers for tests of races: gates that hold a step of a database, and the end of a test."""
 
 from __future__ import annotations
 

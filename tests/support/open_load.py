@@ -1,10 +1,9 @@
-"""A load on a cluster that does not wait for it: calls begin at their times, whatever became of those before.
+"""A load on a cluster that does not wait for replies: calls begin at fixed times.
 
-Holds `OpenLoad`, outside of the hosts, through clients that follow the map.
-Always true: every call and its end is in the history; every payload is unique;
-nothing is tried again but by the client itself. Half of the calls name the shard
-they go to, all shards in turn, so that each shard's own latency is known; the
-others leave the choice to the client. Knows nothing of who is in trouble.
+Holds `OpenLoad`, which uses clients with the routing table. Always true: every call
+and its end is in the history; every payload is unique; only the client retries. Half
+of the calls name their shard, all shards in rotation, so the latency of each shard
+is known; the client chooses for the others. Knows nothing of the faults.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Hosts that do at once what a plan says, and how many plans it takes until nothing is left to do.
+"""Hosts that follow a plan at once, and the number of plans until nothing is left to do.
 
-Always true: a shard is served by whoever the plan says, at the epoch it says; what
-is leaving is given back. Knows nothing of registries or time.
+Always true: a shard is served by the host and with the epoch of the plan; a shard
+that is leaving is released. Knows nothing of registries or time.
 """
 
 from __future__ import annotations

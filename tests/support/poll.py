@@ -1,8 +1,8 @@
-"""Waits for conditions that give no signal, of other processes or of this one.
+"""Waits for conditions without a signal, of other processes or of this one.
 
-Always true: `until` and `eventually` end, with success or an error that says what was
-awaited; `soon` is ended by the bound of the test that awaits it. `pass_ms` is for other
-processes' clocks, which nobody here can advance.
+Always true: `until` and `eventually` end, with success or an error that names the
+condition; `soon` ends with the time limit of its test. `pass_ms` is for the clocks of
+other processes, which a test cannot advance.
 """
 
 from __future__ import annotations

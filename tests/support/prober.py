@@ -1,8 +1,8 @@
-"""Finds out when shards take items again, by putting items into them.
+"""Finds out when shards accept items again, by enqueueing items.
 
-Always true: a shard counts as served when an enqueue into it was acknowledged
-that began after the question; each try is in the history. Knows nothing of why
-a shard is not served.
+Always true: a shard counts as served when an enqueue that began after the question
+was acknowledged; each attempt is in the history. Does not know why a shard is not
+served.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Real host processes: started, stopped, frozen, killed, started again on the same port.
+"""Real host processes: started, stopped, frozen, killed, and started again on the same port.
 
-Always true: a host runs the installed program with a configuration of its own
-in a folder of its own; whatever happens, it is ended by its process id when its
-`with` block ends; an error that leaves the block carries the end of its log.
-Knows nothing of what a host does.
+Always true: a host runs the installed program with its own configuration in its own
+folder. It is ended by its process id when its `with` block ends, and an error that
+leaves the block contains the end of its log. Knows nothing of what a host does.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Hosts of a tier that share limits, without anything else: quotas, their shares, and an exchange that delays and loses.
+"""Hosts of a tier that share limits: quotas, their allocations, and an exchange that delays and loses messages.
 
-Holds `Tier`. Always true: time passes only in `run`, in steps of `STEP_S`; who
-asks whom when, and how long it takes, follows from the seed; a peer is the
-host's number. Nothing is written anywhere: what a host holds is what it took,
-less what `consume` took from it.
+Always true: time passes only in `run`, in steps of `STEP_S`. The seed decides which
+host asks which, when, and how long it takes. Nothing is stored: a host holds what it
+accepted, less what `consume` took.
 """
 
 from __future__ import annotations

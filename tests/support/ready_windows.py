@@ -1,4 +1,4 @@
-"""Short ways to make keys, and ready indexes in a known state."""
+"""Functions that make order keys, and ready indexes in a known state."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Real host processes that share shards through a real ZooKeeper, over one MariaDB.
+"""Real host processes that share shards through a real ZooKeeper, on one MariaDB.
 
-Always true: the layout is made before the first host starts; every process is
-ended by its id. Knows nothing of items.
+Always true: the layout exists before the first host starts; every process is ended
+by its id. Knows nothing of items.
 """
 
 from __future__ import annotations

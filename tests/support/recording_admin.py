@@ -1,9 +1,8 @@
-"""A client that writes down what an administrator does: pages of changes by filter, pauses, limits, grants, namespaces.
+"""A client that records an administrator's calls: pages of changes by filter, pauses, limits, grants, namespaces.
 
-Always true: as `recording` promises. A page's line has its filter, limit and
-change as `args`, and as its only result how many items it says that it changed.
-Exports and imports are known by a hash of what they hold, versions apart.
-Knows nothing of what is right.
+Always true: as in `recording_client`. The record of a page has its filter, limit and
+change as `args`, and the number of changed items as its only result. Exports and
+imports are recorded as a hash of their contents without the version. Does not judge.
 """
 
 from __future__ import annotations

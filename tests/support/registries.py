@@ -1,7 +1,7 @@
-"""Both kinds of registry behind one bench, whose users can be cut off, healed, and robbed of their session.
+"""Both kinds of registry behind one interface, with users that can be cut off, reconnected, or lose their session.
 
-Always true: a bench starts empty; every registry that it gave out is closed in
-the loop that used it. Knows nothing of what is tested.
+Always true: a bench starts empty, and closes every registry in the loop that used it.
+Knows nothing of the tests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Why items came more than once, and when a shard changed its owner, as a history says.
+"""The causes of repeated deliveries, and the changes of a shard's owner, from a history.
 
-Always true: a repeat has one cause, the first that fits; an owner is known by the
-epoch in the ids that it gave. Judges nothing: that is the checker's.
+Always true: a repeated delivery has one cause, the first that fits. An owner is known
+by the epoch in its ids. Does not judge; the checker does.
 """
 
 from __future__ import annotations

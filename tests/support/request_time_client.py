@@ -1,9 +1,8 @@
-"""A client that knows when it asked for what came.
+"""A client that knows when it requested a delivery.
 
-Holds `RequestTimeClient`. A client of several hosts takes polls over that an earlier
-call has left, so what a call brings may have been asked for, and leased, before
-that call was made; but nothing that came longer before than such a client keeps
-it. Judges nothing.
+Holds `RequestTimeClient`. A client of several hosts takes over polls that an earlier
+call has left, so a delivery may have been requested and leased before the call
+began; the client keeps such a delivery only for a short time. Does not judge.
 """
 
 from __future__ import annotations

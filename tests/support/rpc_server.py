@@ -1,4 +1,4 @@
-"""A served wire on a loopback port or over a transport in memory, and a client that speaks it byte by byte."""
+"""An RPC server on a loopback port or an in-memory transport, and a client that writes single bytes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A cluster whose hosts have wires and ask each other, under virtual time.
+"""A cluster under virtual time whose hosts have RPC servers and call each other.
 
-Holds `RpcTierWorld`. Always true: a call goes to the host that is named and to no
-other, so what the others had to do with it is the hosts' own doing.
+Always true: a call goes only to the host that is named, so the other hosts take part
+only if that host calls them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The commands that the runbook shows, for tests that run them.
+"""The commands of the runbook, for tests that run them.
 
-Always true: what is returned stands word for word in docs/runbook.md.
+Always true: each command is word for word in docs/runbook.md.
 """
 
 from __future__ import annotations

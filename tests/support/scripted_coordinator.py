@@ -1,4 +1,4 @@
-"""A coordinator whose plan is what a test says, for engines that are assigned their shards."""
+"""A coordinator whose plan a test sets, for engines that are assigned their shards."""
 
 from __future__ import annotations
 

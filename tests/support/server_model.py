@@ -1,9 +1,9 @@
-"""A queue of one screen that is right, or wrong in one chosen way, for trying the checker on.
+"""A small model of a queue that is correct, or wrong in one chosen way, to test the checker.
 
-Holds `Model`, its `FLAWS`, and `play`, which lets random clients use it and
-returns their history. Calls overlap, fail, and end unknown with or without an
-effect, at once or late. Without a flaw every history is one that a correct
-server may give: rows live by `foqs.core.items.life`. No I/O, no asyncio.
+Holds `ServerModel`, its `FLAWS`, and `run_model`, which lets random clients use it and
+returns their history. Calls overlap, fail, and have unknown outcomes with or without
+an effect, at once or late. Without a flaw every history is one of a correct server:
+rows change by `foqs.core.items.life`. No I/O, no asyncio.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A client as others generate it from the contract: calls of one host, one after the other, and nothing besides.
+"""A client as generated from the contract: it calls one host, one call after the other.
 
-Always true: it is Thrift's own blocking client over one connection; it follows
-no map, tries nothing again and spreads nothing. Knows one host.
+Always true: it is Thrift's blocking client on one connection. It has no routing
+table and retries nothing. Knows one host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Short ways to work a store in tests: a row, an ownership that counts its flushes, everything a shard holds."""
+"""Helpers to use a store in tests: a row, an ownership that counts its flushes, all contents of a shard."""
 
 from __future__ import annotations
 

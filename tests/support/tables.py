@@ -1,7 +1,7 @@
-"""What the tables of every shard hold, read past the host, straight from the database.
+"""The contents of the tables of every shard, read directly from the database.
 
-Always true: nothing is written. Knows the schema's column names and nothing of
-their meaning but which state a number stands for.
+Always true: nothing is written. Knows the column names of the schema, and the numbers
+of the states.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A terminal with a shell in it, as a person has one who follows a page.
+"""A terminal with a shell, as of a person who follows a page.
 
-Always true: lines are typed one after the other, into a real pseudo-terminal, so
-that programs draw for people, Ctrl-C reaches what runs in front, and what an
-earlier line set holds for a later one. What is still there when it closes gets
-the signal of a terminal that is closed. Knows nothing of what is typed.
+Always true: lines are typed one after the other into a real pseudo-terminal. So
+programs format for people, Ctrl-C reaches the foreground program, and variables stay
+set. When it closes, programs that still run get the signal of a closed terminal.
+Knows nothing of the commands.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads docs/tour.md: its parts, their blocks, the commands, and the output that the page shows.
 
-Always true: nothing is left out but comments; numbers that are shown are those
-of one run, so any will do in their place. Knows nothing of what commands do.
+Always true: only comments are left out. Any number may stand for a number in the
+output. Knows nothing of the commands.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""System calls of real processes, in the order in which the kernel let them happen.
+"""System calls of real processes, in the order of the kernel.
 
-Holds `Trace`, which runs strace on processes, and what its lines show. Always
-true: a step that ends before another begins in the output did so in the kernel,
-for a traced thread goes on only after the tracer has written its line. Knows
-nothing of who is traced.
+Holds `Trace`, which runs strace on processes, and the steps that its lines show.
+Always true: if a step ends before another begins in the output, it did so in the
+kernel, as a traced thread continues only after the tracer has written its line.
+Knows nothing of the traced program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two hosts in this process, of which each has two shards and half of the slots, and the map that both tell."""
+"""Two hosts in this process, each with two shards and half of the key slots, and their common routing table."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A host on SQLite that does not wait for the disk: what the durability tests must catch.
+"""A host on SQLite that does not wait for the disk, which the durability tests must find.
 
-Run as a program, with `--config FILE` like `foqs host`. Always true: it is the
-ordinary host in everything but `synchronous=OFF`.
+Run it as a program, with `--config FILE` like `foqs host`. Always true: it is the
+ordinary host except for `synchronous=OFF`.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A load on a real host: producers and consumers that do all that a client can do, and write it down.
+"""A load on a real host: producers and consumers that make all client calls and record them.
 
-Always true: every payload is unique; every call is recorded; nothing that
-failed or ended unknown is tried again; what a worker chooses comes from its own
-seeded randomness. Knows nothing of what is right, nor of who is killed meanwhile.
+Always true: every payload is unique; every call is recorded; failed calls and calls of
+unknown outcome are not retried; a worker draws from its own seeded generator. Does
+not judge, and knows nothing of kills.
 
-What is asked for: items of several topics and priorities, some delayed, with a
-TTL, at most once, or with few attempts, under short leases; consumers that ack,
-nack with and without delay, extend, release, give up, ack too late, and forget.
-A few items are for much later: they must still be there at the end.
+The items are of several topics and priorities; some are delayed, have a TTL, are
+at-most-once, or have few attempts, with short leases. Consumers ack, nack with and
+without delay, extend, release, cancel, ack too late, and forget. A few items are due
+much later: they must still exist at the end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Real ZooKeeper servers for tests: started, stopped, frozen, started again on the same data.
+"""Real ZooKeeper servers for tests: started, stopped, frozen, and started again on the same data.
 
-Always true: it runs in a temporary folder, on a port of its own that stays over
-restarts; when `start` returns it grants sessions; it is ended by its process id.
-How it is had is the business of `foqs.dev`. Knows nothing of registries.
+Always true: a server runs in a temporary folder, on a port that it keeps over
+restarts. When `start` returns it grants sessions. It is ended by its process id.
+`foqs.dev` finds the program. Knows nothing of registries.
 """
 
 from __future__ import annotations
