@@ -1,4 +1,4 @@
-"""How a host ends when its engine breaks: in order, and with an exit code instead of a traceback."""
+"""A host whose engine fails stops in order, with an exit code instead of a traceback."""
 
 from __future__ import annotations
 

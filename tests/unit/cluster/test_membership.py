@@ -1,4 +1,4 @@
-"""A host's place in its cluster: the load that it announces, seldom another than before, and which shards it closes."""
+"""A host's membership in its cluster: the load that it announces, and which shards it closes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_similar_loads_are_announced_alike() -> None:
 def test_draining_and_obsolete_shards_are_closed(
     spec: ShardSpec | None, drained: Collection[int], gone: Collection[int]
 ) -> None:
-    """Until the owner of one that is gone has given it back they would go into tables that nobody reads any more."""
+    """New items in an obsolete shard would be stored in tables that no host reads any more."""
     clock = SystemClock()
     registry = LocalEnsemble(None, clock.monotonic_ms).registry(6_000)
     config = Config.model_validate(

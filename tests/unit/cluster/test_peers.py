@@ -1,4 +1,4 @@
-"""The other hosts of a tier: who they are, who is asked first, and over which connection."""
+"""The peers of a host: which they are, in which order they are asked, and over which connection."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_newly_announced_load_replaces_the_reported_one() -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta", load=4_096.0)
         [peer] = alpha.peers.by_nonce.values()
         assert peer.load == 4_096
-        peer.load = 3_000.0  # as it told by itself
+        peer.load = 3_000.0  # as reported by gossip
         tier.change(beta, drained=True)
         assert (alpha.peers.by_nonce["nonce-beta"].load, peer.view.drained) == (3_000, True)
         tier.change(beta, load=0.0)

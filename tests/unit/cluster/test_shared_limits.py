@@ -1,4 +1,4 @@
-"""What a namespace may enqueue on all hosts of a tier together."""
+"""The limits of a namespace over all hosts of a tier."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_three_hosts_share_the_shards_evenly_and_their_slots() -> None:
     run_in_cluster(story)
 
 
-def test_a_drained_shard_takes_no_new_items_but_those_of_its_keys_and_delivers_what_it_holds() -> None:
+def test_draining_shard_accepts_only_its_keyed_items_and_delivers_its_items() -> None:
     async def story(world: ClusterWorld) -> None:
         one, _, _ = await three(world)
         drained, *others = sorted(one.is_serving())
@@ -82,7 +82,7 @@ def test_a_drained_shard_takes_no_new_items_but_those_of_its_keys_and_delivers_w
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["removed", "added again, of another database"])
-def test_a_shard_that_was_removed_takes_no_new_items_though_its_owner_has_not_given_it_back(back: bool) -> None:
+def test_removed_shard_accepts_no_new_items_while_it_is_still_owned(back: bool) -> None:
     async def story(world: ClusterWorld) -> None:
         one = await world.host("one")
         await world.wait_until_settled(one)
@@ -159,7 +159,7 @@ def test_a_host_shows_its_cluster_and_what_moved() -> None:
     run_in_cluster(story)
 
 
-def test_the_shards_of_a_host_that_dies_are_served_by_others_and_nothing_is_lost() -> None:
+def test_shards_of_a_dead_host_are_served_by_others_without_loss() -> None:
     async def story(world: ClusterWorld) -> None:
         one, two, three_ = await three(world)
         ids = await two.caller.put(count=10)
@@ -173,7 +173,7 @@ def test_the_shards_of_a_host_that_dies_are_served_by_others_and_nothing_is_lost
     run_in_cluster(story)
 
 
-def test_a_host_that_is_cut_off_stops_before_others_take_over_and_comes_back() -> None:
+def test_partitioned_host_stops_before_others_take_over_and_returns() -> None:
     async def story(world: ClusterWorld) -> None:
         hosts = await three(world)
         one, two, three_ = hosts
@@ -196,7 +196,7 @@ def test_a_host_that_is_cut_off_stops_before_others_take_over_and_comes_back() -
     run_in_cluster(story)
 
 
-def test_a_short_cut_moves_nothing() -> None:
+def test_short_partition_moves_no_shard() -> None:
     async def story(world: ClusterWorld) -> None:
         hosts = await three(world)
         before = {host.nonce: host.is_serving() for host in hosts}
@@ -212,7 +212,7 @@ def test_a_short_cut_moves_nothing() -> None:
     run_in_cluster(story)
 
 
-def test_a_session_that_ends_gives_every_shard_a_new_epoch_whoever_gets_it() -> None:
+def test_lost_session_gives_every_shard_a_new_epoch() -> None:
     async def story(world: ClusterWorld) -> None:
         hosts = await three(world)
         for host in (hosts[1], hosts[1], hosts[0]):
@@ -263,7 +263,7 @@ def test_the_last_host_can_stop_and_the_next_one_finds_everything() -> None:
     run_in_cluster(story)
 
 
-def test_a_drain_that_hangs_is_fenced_all_the_same() -> None:
+def test_hanging_drain_is_fenced() -> None:
     async def story(world: ClusterWorld) -> None:
         one = await world.host("one")
         await world.wait_until_settled(one)
@@ -276,7 +276,7 @@ def test_a_drain_that_hangs_is_fenced_all_the_same() -> None:
     run_in_cluster(story)
 
 
-def test_a_move_takes_a_shard_to_the_host_that_was_named() -> None:
+def test_move_brings_a_shard_to_the_named_host() -> None:
     async def story(world: ClusterWorld) -> None:
         one, _, three_ = await three(world)
         number = min(one.is_serving())
@@ -293,7 +293,7 @@ def test_a_move_takes_a_shard_to_the_host_that_was_named() -> None:
     run_in_cluster(story)
 
 
-def test_a_host_that_is_drained_gives_everything_back_and_serves_again_when_undrained() -> None:
+def test_drained_host_hands_its_shards_over_and_serves_again_when_undrained() -> None:
     async def story(world: ClusterWorld) -> None:
         one, two, three_ = hosts = await three(world)
         await layout_changes.drain_host(world.administrator, "two")
@@ -305,7 +305,7 @@ def test_a_host_that_is_drained_gives_everything_back_and_serves_again_when_undr
     run_in_cluster(story)
 
 
-def test_a_registry_that_was_wiped_gives_no_epoch_twice_and_loses_no_item() -> None:
+def test_wiped_registry_repeats_no_epoch_and_loses_no_item() -> None:
     async def story(world: ClusterWorld) -> None:
         hosts = await three(world)
         ids = [item for host in hosts for item in await host.caller.put(count=2)]

@@ -1,4 +1,4 @@
-"""Principals over real connections: who is nobody may do nothing, who is somebody what is granted, now."""
+"""Authentication over real connections: unauthenticated peers may call nothing, principals what is granted now."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def with_gate(
     run(whole())
 
 
-# ------------------------------------------------------------------ who is nobody
+# ---------------------------------------------------------- without a principal
 
 
 @pytest.mark.parametrize("compact", [False, True])

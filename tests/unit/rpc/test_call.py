@@ -1,4 +1,4 @@
-"""One call: answered once, or given back; ended by its deadline, its loss or the host's stop. The clock is virtual."""
+"""One call: one reply, ended by its deadline, a lost connection or the host's stop. The clock is virtual."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GRACE_S = 0.5
 
 
 class FakeLine:
-    """A connection that keeps what is sent."""
+    """A connection that records the sent replies."""
 
     session: AuthSession | None = None
 
@@ -59,7 +59,7 @@ class FakeLine:
         return 0 if self.backstop.next_sweep_at == inf else len(self.calls)
 
     def codes(self) -> list[ErrorCode | None]:
-        """What was sent: a code for each failure, None for each success."""
+        """Return the sent replies: a code for each failure, None for each success."""
         return [result.failed and ErrorCode(result.failed.error.code) for result in self.results]
 
 
@@ -81,7 +81,7 @@ def method(serve: MethodHandler, *, writes: bool = False) -> ServerMethod:
 
 
 def begin(line: FakeLine, serve: MethodHandler, *, writes: bool = False) -> RpcCall:
-    """A call with a second to live."""
+    """Start a call with a deadline in one second."""
     head, seqid = read_head(call_frame("getItem", ttypes.GetItemRequest("default"))[4:])
     call = RpcCall(line, head, seqid, method(serve, writes=writes), 0, 0.0)
     line.calls[call] = None

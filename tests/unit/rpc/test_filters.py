@@ -1,4 +1,4 @@
-"""Changes, filters and bulk calls: what passes, exactly, and what is refused with which field."""
+"""Changes, filters and bulk calls: which values pass, and which are refused with which field."""
 
 from __future__ import annotations
 

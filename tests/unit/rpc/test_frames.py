@@ -1,4 +1,4 @@
-"""Frames: whole messages out of any splitting, and memory that follows what was received."""
+"""Frames: complete messages for any split of the bytes, and memory that grows with received bytes."""
 
 from __future__ import annotations
 

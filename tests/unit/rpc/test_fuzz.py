@@ -1,4 +1,4 @@
-"""Invariant: whatever bytes come, the server neither fails nor keeps a call, a byte or a connection.
+"""Invariant: for any bytes, the server does not fail and leaks no call, byte or connection.
 
 Frames are random or mutated from good ones; the server is driven in memory.
 """

@@ -1,4 +1,4 @@
-"""What the calls make of their arguments: what passes, exactly, and what is refused with which field."""
+"""The arguments of calls: which values pass, and which are refused with which field."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ID = "3-8796093022209"
 
 
 class Asked:
-    """A `Caller` that keeps what it is told."""
+    """A `Caller` that records the reply."""
 
     session = None
 
@@ -46,7 +46,7 @@ class Asked:
 
 
 def ask(method: ServerMethod, request: Any) -> Any:
-    """The reply struct for a decoded request."""
+    """Return the reply struct for a decoded request."""
 
     async def main() -> Any:
         asked = Asked()
@@ -57,7 +57,7 @@ def ask(method: ServerMethod, request: Any) -> Any:
 
 
 def serve(queue: FakeQueue, name: str, request: Any) -> Any:
-    """The reply struct, through the bytes that a client would send."""
+    """Return the reply struct for a request, encoded as a client sends it."""
     message = call(name, request)[4:]
     head, _ = read_head(message)
     arguments = Decoder(DecodeLimits(1 << 24, 200_000)).decode(message, head, bytes_spec(getattr(Foqs, f"{name}_args")))

@@ -1,4 +1,4 @@
-"""Replies of one turn of the loop: written together, or given back."""
+"""Replies of one turn of the loop: written together, or undone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dequeues(seqids: range) -> bytes:
 async def stocked(
     items: int, limits: RpcOptions | None = None, payload: bytes = b"x"
 ) -> tuple[FakeQueue, Connection, RecordingTransport]:
-    """A connection to a queue that holds so many items; nothing of it is written yet."""
+    """Return a connection to a queue with this many items; no reply is written yet."""
     queue = FakeQueue()
     connection, transport = await connect_in_memory(queue, limits or RpcOptions())
     connection.data_received(call("enqueue", enqueue(*["t"] * items, payload=payload)))

@@ -1,4 +1,4 @@
-"""The server over real sockets: pipelining, limits, losses and the stop."""
+"""The server over real sockets: pipelining, limits, lost connections and the stop."""
 
 from __future__ import annotations
 
@@ -417,7 +417,7 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
 
 
 def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcOptions) -> RecordingTransport:
-    """What becomes of a connection that sends a chunk, waits, sends the next one, and so on."""
+    """Return the transport of a connection that sends a chunk, waits, sends the next one, and so on."""
     loop = FakeTimeLoop()
 
     async def main() -> RecordingTransport:

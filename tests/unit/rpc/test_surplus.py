@@ -1,4 +1,4 @@
-"""Connections beyond the limit: their calls are told so, for a moment, and nothing of them is kept."""
+"""Connections beyond the limit: their calls are refused for a moment, and they hold no memory."""
 
 from __future__ import annotations
 

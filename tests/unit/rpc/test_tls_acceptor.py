@@ -1,4 +1,4 @@
-"""TLS in front of the wire, with the public client: who trusts whom, and what either side is told when not."""
+"""TLS with the public client: which certificates are trusted, and the errors on both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deadlines: when they expire, and what keeps them from it. The clock is virtual."""
+"""When deadlines expire, and when they do not. The clock is virtual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call leaves behind is freed at once, and Python's collector does not stop the host for long."""
+"""Calls leave no garbage cycles, and Python's collector does not pause the host for long."""
 
 from __future__ import annotations
 

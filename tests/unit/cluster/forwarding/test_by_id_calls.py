@@ -1,4 +1,4 @@
-"""Calls by id, asked of a host that does not own the item's shard."""
+"""Calls by id at a host that does not own the item's shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enqueues that a host passes on: every rule and race of "Several hosts serve as one", under virtual time."""
+"""Forwarded enqueues: every rule and race of "Several hosts serve as one", under virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of several hosts as one: in order, whole up to their end, and bounded."""
+"""Merged pages of several hosts: in order, complete up to their end, and limited."""
 
 from __future__ import annotations
 

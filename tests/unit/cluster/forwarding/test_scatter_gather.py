@@ -1,4 +1,4 @@
-"""Calls about whole topics and namespaces, asked of one host of three: what is told is of all shards, or nothing is."""
+"""Calls about whole topics and namespaces at one of three hosts: a reply covers all shards, or the call fails."""
 
 from __future__ import annotations
 

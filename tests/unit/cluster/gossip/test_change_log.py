@@ -1,4 +1,4 @@
-"""What a host tells the others of its topics: whatever happens, who was told everything knows what there is."""
+"""The change log and the gossip view: a reader of all changes always knows the existing topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hosts of a tier tell each other of their topics, and list of them, under virtual time."""
+"""Gossip about topics, and lists of the tier's topics, under virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cluster as one of its hosts tells it, and changes through it: on a coordination service inside the process."""
+"""The routing table of a cluster and its administration, on a registry inside the process."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_state_of_a_shard_is_what_its_owner_reports_for_the_issued_epoch() -> No
     assert (shards[2].state, shards[2].queued_items, shards[2].reason) == ("owned", None, None)
 
 
-def test_a_shard_whose_host_is_gone_has_no_address() -> None:
+def test_shard_of_a_lost_host_has_no_address() -> None:
     gone = by_number(cluster(VIEW).routing())[3]
     assert (gone.owner, gone.owner_name, gone.epoch, gone.state) == (None, "host3", 4, "lost")
     assert "host3 is gone" in (gone.reason or "")
@@ -120,11 +120,11 @@ def test_hosts_with_the_same_reading_report_the_same_version() -> None:
         replace(VIEW, members=[replace(MINE, held_shards={0: HeldShard(5, "draining")}), OTHER]),
     ],
 )
-def test_another_map_has_another_version(other: ClusterView) -> None:
+def test_different_routing_table_has_another_version(other: ClusterView) -> None:
     assert cluster(other).routing().version != cluster(VIEW).routing().version
 
 
-def test_a_host_that_has_read_nothing_yet_says_so() -> None:
+def test_host_without_a_reading_is_unavailable() -> None:
     with pytest.raises(Unavailable) as caught:
         cluster(None).routing()
     assert caught.value.retry_after_ms
@@ -171,7 +171,7 @@ def test_every_change_is_recorded_in_the_layout() -> None:
     assert layout.drained == frozenset({"host1"})
 
 
-def test_every_change_can_be_taken_back() -> None:
+def test_every_change_can_be_undone() -> None:
     async def story(cluster: RegistryCluster, registry: LocalRegistry) -> None:
         await cluster.move_shard(0, ("::1", 7413), soon())
         await cluster.move_shard(0, None, soon())
@@ -200,7 +200,7 @@ def test_every_change_can_be_taken_back() -> None:
         (lambda c: c.drain_host(("h", 1), soon(), drained=False), "host"),
     ],
 )
-def test_what_cannot_be_is_refused_by_the_field_of_the_request(
+def test_impossible_change_is_refused_with_its_field(
     change: Callable[[RegistryCluster], Coroutine[Any, Any, None]], field: str
 ) -> None:
     async def story(cluster: RegistryCluster, registry: LocalRegistry) -> None:
@@ -236,7 +236,7 @@ def test_only_an_unknown_outcome_may_hide_a_change(
     told(story)
 
 
-def test_a_change_that_is_not_answered_ends_unknown_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unanswered_change_has_an_unknown_outcome_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(cluster: RegistryCluster, registry: LocalRegistry) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(registry, "replace", lambda *arguments: asyncio.Event().wait())

@@ -1,4 +1,4 @@
-"""The map of a cluster from version to version: what a host remembers, what travels, and what a client makes of it."""
+"""Changes of the routing table: the log, the replies, and the table that a client builds from them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_newest_version_has_not_changed() -> None:
     assert not (change.hosts or change.shards or change.removed_hosts or change.removed_shards)
 
 
-def test_only_what_changed_is_told() -> None:
+def test_only_changes_are_reported() -> None:
     log = log_of(drawn(1, {"a": 1, "b": 1}, {1: 1, 2: 1}), drawn(2, {"a": 1, "b": 2}, {1: 1, 2: 5}))
     change = log.changes_since(1)
     assert change is not None
@@ -59,14 +59,14 @@ def test_only_what_changed_is_told() -> None:
     assert [(shard.shard, shard.epoch) for shard in change.shards] == [(2, 5)]
 
 
-def test_what_went_is_named() -> None:
+def test_removed_hosts_and_shards_are_named() -> None:
     change = log_of(drawn(1, {"a": 1, "b": 1}, {1: 1, 2: 1}), drawn(2, {"b": 1}, {2: 1, 3: 1})).changes_since(1)
     assert change is not None
     assert (change.removed_hosts, change.removed_shards) == (["a"], [1])
     assert [shard.shard for shard in change.shards] == [3]
 
 
-def test_what_went_and_came_back_is_told_as_it_is_now() -> None:
+def test_removed_and_added_again_is_reported_as_it_is_now() -> None:
     log = log_of(drawn(1, {"a": 1}, {1: 1}), drawn(2, {}, {}), drawn(3, {"a": 2}, {1: 9}))
     change = log.changes_since(1)
     assert change is not None
@@ -82,22 +82,22 @@ def test_a_version_that_came_again_counts_from_its_last_time() -> None:
 
 
 @pytest.mark.parametrize("log", [RoutingLog(), log_of(drawn(1, {}, {}))])
-def test_a_version_that_nobody_remembers_has_no_change(log: RoutingLog) -> None:
+def test_forgotten_version_has_no_change(log: RoutingLog) -> None:
     assert log.changes_since(99) is None
 
 
-def test_so_many_maps_are_remembered_and_no_more() -> None:
+def test_number_of_remembered_tables_is_limited() -> None:
     log = log_of(*(drawn(version, {}, {1: version}) for version in range(STEPS_MAX + 2)))
     assert log.changes_since(0) is None
     assert log.changes_since(1) is not None
 
 
-def test_a_map_that_is_drawn_again_takes_nobody_s_place() -> None:
+def test_unchanged_table_uses_no_place_in_the_log() -> None:
     one, two = drawn(1, {}, {1: 1}), drawn(2, {}, {1: 2})
     assert log_of(one, two, *[two] * STEPS_MAX).changes_since(1) is not None
 
 
-def test_loads_are_no_part_of_a_map() -> None:
+def test_loads_are_not_part_of_the_routing_table() -> None:
     quiet, busy = [RoutingTable(n, [replace(HOST, load=load)], []) for n, load in ((1, 0.0), (2, 900.0))]
     change = log_of(quiet, busy).changes_since(1)
     assert change is not None
@@ -194,7 +194,7 @@ def size(reply: Any) -> int:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_client_that_follows_changes_has_the_map_that_others_read_whole(seed: int) -> None:
+def test_client_that_follows_changes_has_the_complete_table(seed: int) -> None:
     """It asks one of two hosts, and misses some maps; each host has its own memory."""
     rng = Random(seed)
     cluster = Cluster(rng, 4, 9)
@@ -214,7 +214,7 @@ def test_a_client_that_follows_changes_has_the_map_that_others_read_whole(seed: 
     assert known is not None
 
 
-def test_a_change_to_another_map_is_not_taken() -> None:
+def test_change_from_another_table_is_not_applied() -> None:
     cluster = Cluster(Random(1), 3, 4)
     first = apply_routing_change(None, ask(cluster.service, None))
     assert first is not None
@@ -224,7 +224,7 @@ def test_a_change_to_another_map_is_not_taken() -> None:
     assert apply_routing_change(None, reply) is None
 
 
-def test_a_host_that_knows_no_changes_is_understood() -> None:
+def test_reply_without_changes_is_understood() -> None:
     cluster = Cluster(Random(1), 3, 4)
     first = apply_routing_change(None, ask(cluster.service, None))
     assert apply_routing_change(first, ttypes.GetRoutingReply(version=1)) is first
@@ -244,7 +244,7 @@ def test_loads_come_with_every_reply() -> None:
     assert [host.load for host in conversion.routing(ask(cluster.service, None)).hosts] == [2.0, 77.0, 0.0]
 
 
-def test_the_move_of_one_of_a_thousand_shards_is_small_to_tell() -> None:
+def test_move_of_one_of_a_thousand_shards_is_a_small_reply() -> None:
     cluster = Cluster(Random(1), 50, 1_000)
     known = apply_routing_change(None, ask(cluster.service, None))
     whole = size(ask(cluster.service, None))
