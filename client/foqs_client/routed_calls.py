@@ -25,7 +25,8 @@ from foqs_client.host_connection import NoReply, NotSent, TlsRequired
 from foqs_client.idl import ttypes
 from foqs_client.retried_calls import RetriedCallById
 from foqs_client.router import CONNECT_S_MAX, Router
-from foqs_client.routing_table import Address, apply_routing_change, call_by_host
+from foqs_client.routing_change import apply_routing_change
+from foqs_client.routing_table import Address, call_by_host
 from foqs_client.thrift_messages import Refused, ThriftMethod, Unencodable, Unreadable, all_done_count
 from foqs_client.types import DONE, Enqueued, Item, Nack, Outcome, Routing
 

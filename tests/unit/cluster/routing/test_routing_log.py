@@ -18,7 +18,7 @@ from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs_client import conversion
 from foqs_client.idl import ttypes
-from foqs_client.routing_table import apply_routing_change
+from foqs_client.routing_change import apply_routing_change
 from foqs_client.types import Routing as Told
 from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, Member, Plan, ShardSpec
 from tests.support.aio import run
