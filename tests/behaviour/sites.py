@@ -1,11 +1,11 @@
-"""Where a story of the behavioural suite is played: a host of some kind, a client of it, and a way to let time pass.
+"""The sites of the behavioural suite: a host of some kind, a client of it, and a way to let time pass.
 
-Always true: a story sees the public asynchronous client and nothing else; every
-kind of host has the same options. The suite is the word on what a queue does:
-what passes on the fake, and on a real host over each database, is the same.
+Always true: a story uses only the public asynchronous client. Every kind of host has
+the same options. The suite defines what a queue does: the fake, and a real host over
+each database, pass the same stories.
 
-A new call gets its stories in a file of its own or beside its kin; they are
-written once, `async def test_...(site)` with `@story`, and run everywhere.
+A story is written once, as `async def test_...(site)` with `@story`, and runs on every
+kind of host.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ OPTIONS: Final = {
     "namespace.payload_bytes_max": PAYLOAD_BYTES_MAX,
     "calls.delivery_wait_ms_max": 30_000,
 }
-"""A nacked item is deferred for half of its backoff at least, which is SPAN_MS. What a slow machine commits late is waited
-for: no new item is refused because of it, and no dequeue leaves it out and brings less than a story has put, or nothing."""
+"""The backoff is at least twice SPAN_MS, because a nacked item is deferred for at least half of it. The other options
+make hosts wait for late commits of a slow machine, so that no enqueue is refused and no dequeue returns too little."""
 NAMESPACES: Final = (
     Namespace("other", weight=2),
     Namespace("brief", dead_retention_ms=DEAD_RETENTION_MS, attempts_max_default=2),

@@ -1,4 +1,4 @@
-"""Messages that no generated client writes, of every call and field: a typed refusal that names the field, no more."""
+"""Tests messages that no generated client writes, for every call and field: a typed error names the field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values at the edge of what is allowed: accepted, kept exactly, and of the effect that they say."""
+"""Tests values at the limits: they are accepted, kept exactly, and take effect."""
 
 from __future__ import annotations
 

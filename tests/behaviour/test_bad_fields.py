@@ -1,6 +1,6 @@
-"""Every field of every request with values that it must not have: what comes back, and that nothing was changed.
+"""Tests bad values of every field of every request: the error, and that nothing was changed.
 
-The fields are those of the contract; what is bad of each is said by its name.
+The fields are those of the contract; the name of a field decides its bad values.
 """
 
 from __future__ import annotations

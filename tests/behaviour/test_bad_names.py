@@ -1,4 +1,4 @@
-"""Names that look alike, or that some database or language might take for others: each is kept exactly."""
+"""Tests names that look alike, or that a database or language might treat as equal: each is kept exactly."""
 
 from __future__ import annotations
 

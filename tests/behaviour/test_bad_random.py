@@ -1,7 +1,6 @@
-"""Thousands of calls with something wrong in them: each is answered by its kind, and no item is lost or left behind.
+"""Tests thousands of bad calls: each gets a reply of its kind, and no item is lost or left over.
 
-What is wrong is drawn at random: values of fields, or bytes. One seed for all
-hosts, so that what fails on one is tried on the others.
+Values of fields, or bytes, are changed at random, with the same seed for all hosts.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def varied(rng: Random, request: Any) -> Any:
 
 
 class Ledger:
-    """What the answers told: the items that were given, and the latest leases."""
+    """The items and the latest leases that replies named."""
 
     def __init__(self) -> None:
         self.given: set[str] = set()

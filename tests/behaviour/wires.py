@@ -1,8 +1,8 @@
-"""Where bad input is played: a host of some kind, and a client that sends whatever it is told.
+"""The sites of bad input: a host of some kind, and a client that sends any request.
 
-Always true: a story has a namespace of its own, so that all that changes in it
-is the story's doing; every kind of host has the same options; the connection is
-one, and is still there when the story ends. Knows nothing of what is bad.
+Always true: a story has its own namespace, so that only the story changes it. Every
+kind of host has the same options. There is one connection, and it is still open when
+the story ends. Knows nothing of what is bad.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class Line(asyncio.Protocol):
 
 
 class WireSite:
-    """A host as bad input sees it.
+    """A host and a connection for bad input.
 
     Attributes:
-        namespace: this story's, made for it.
-        client: of that namespace, for what goes right.
+        namespace: the namespace of this story.
+        client: a client of that namespace, for good calls.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A million rows from Spark into a cluster, while a task fails and a host dies: every row is one item.
+"""Writes a million rows from Spark to a cluster while a task fails and a host dies: every row is one item.
 
 Three host processes, two MariaDB servers, eight shards, ZooKeeper. The short form
 is the same story with fewer rows.

@@ -17,10 +17,10 @@ from tests.support.virtual_time import run_virtual
 
 
 class Shop:
-    """A host with a stock of items: each is handed out once at a time, and fails now and then.
+    """A host with a stock of items. It delivers each to one caller at a time, and sometimes fails.
 
     Attributes:
-        lost: handed out with an answer that nobody got.
+        lost: items that were delivered in a dropped reply.
     """
 
     def __init__(self, rng: Random) -> None:

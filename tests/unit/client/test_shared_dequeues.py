@@ -15,7 +15,7 @@ from tests.support.virtual_time import run_virtual
 
 
 class Host:
-    """Answers dequeues by a script, and then with nothing.
+    """Replies to dequeues by a script, then with an empty list.
 
     Attributes:
         asked: (wants, wait_ms, timeout_ms) of each call.

@@ -1,6 +1,6 @@
-"""A consumer of many topics, one of which holds nine tenths of the items: in how many calls each has its first.
+"""Tests after how many calls a consumer has an item of each of many topics, if one has nine tenths of the items.
 
-The hosts are counts of items behind a client's calls, which take a moment of virtual time each.
+The hosts are counts of items. Each call takes a moment of virtual time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LATENCY_S: Final = 0.01
 
 
 class Hosts:
-    """A client of hosts that hold so many items of each topic.
+    """A client of hosts with the given number of items of each topic.
 
     Attributes:
-        calls: what each dequeue asked for, in their order.
-        at_once_max: so many dequeues were under way at a time.
-        held_max: so many items were delivered and not acked, or asked for, at a time.
+        calls: the wants of each dequeue, in order.
+        at_once_max: the most dequeues in flight at a time.
+        held_max: the most items at a time that were requested, or delivered and not acked.
     """
 
     timeout_ms = 10_000
