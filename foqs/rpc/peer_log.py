@@ -13,7 +13,7 @@ from typing import Final
 
 LINES_PER_SECOND_MAX: Final = 10
 
-log = logging.getLogger("foqs.wire")
+log = logging.getLogger("foqs.rpc")
 
 
 def peer_name(peer: object) -> str:

@@ -291,7 +291,7 @@ def test_client_that_never_reads_is_closed_and_uses_limited_memory(caplog: pytes
             await setup.close()
 
     run(main())
-    lines = [record.getMessage() for record in caplog.records if record.name == "foqs.wire"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "foqs.rpc"]
     assert len(lines) == 1
     assert "does not read" in lines[0]
 
