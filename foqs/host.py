@@ -373,7 +373,7 @@ class Host:
 
 
 def engine_settings(config: Config) -> EngineSettings:
-    """What the engine is told, from the configuration."""
+    """Return the engine settings of a configuration."""
     return EngineSettings(
         standalone_shards=None if config.cluster.zookeeper else range(config.store.shards),
         namespace=config.namespace,

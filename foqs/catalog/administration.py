@@ -77,7 +77,7 @@ class EnqueueCounts(Protocol):
         ...
 
     def forget(self, namespaces: Iterable[str]) -> None:
-        """These were deleted; one of the same name begins anew."""
+        """These were deleted; a namespace of the same name starts afresh."""
         ...
 
 

@@ -47,7 +47,7 @@ _RESTART_S: Final = 1.0
 
 @dataclass(slots=True, frozen=True)
 class EngineSettings:
-    """What an engine is told once, at its start."""
+    """The settings of an engine; they do not change while it runs."""
 
     standalone_shards: Sequence[int] | None
     """Those of a host alone. None: what it is assigned, in a cluster."""

@@ -516,7 +516,7 @@ class Shard:
         self._purge_worker.on_purge_marked()
 
     def on_hand_out_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
-        """The database refused a hand-out: its keys stay reserved for a while, so that nobody tries it at full speed."""
+        """The database refused a delivery: its keys stay reserved for a while, so that it is not repeated at full speed."""
         pause_s = self._settings.retry_ms_max / 1000
         asyncio.get_running_loop().call_later(pause_s, self.release_reservation, spans)
 

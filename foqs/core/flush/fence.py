@@ -2,7 +2,7 @@
 
 The owner row of each shard holds (epoch, nonce, flush). A flush commits only if the
 row shows this ownership and the previous flush, and then it increments the flush
-number. So the number tells whether a flush was committed, and an owner that was
+number. So the number says whether a flush was committed, and an owner that was
 replaced cannot change anything. Pure; the stores read the row.
 """
 
