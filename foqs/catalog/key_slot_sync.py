@@ -154,7 +154,7 @@ class KeySlotSync:
                 with_slots(recorded, number, shard.assigned_key_slots)
                 shard.dispute_key_slots(frozenset(), None)
             except SlotConflict as error:
-                disputes[number] = f"{error}; its keys there are not served (docs/runbook.md, Slots of keys)"
+                disputes[number] = f"{error}; its keys there are not served (docs/runbook.md, Key slots)"
                 others = frozenset().union(*(slots for other, slots in recorded.items() if other != number))
                 shard.dispute_key_slots(others, disputes[number])
         for number, reason in disputes.items():

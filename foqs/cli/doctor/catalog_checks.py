@@ -55,7 +55,7 @@ def _describe_document(path: Path, document: Document) -> Finding:
     for tier, held in document.slots.items():
         missing = KEY_SLOT_COUNT - sum(map(len, held.values()))
         if 0 < missing < KEY_SLOT_COUNT:
-            remedy = "serve the shard that holds them, or import an export that has it (docs/runbook.md, Slots of keys)"
+            remedy = "serve the shard that holds them, or import an export that has it (docs/runbook.md, Key slots)"
             return Finding(
                 _SUBJECT, "warning", f"{detail}; {missing} key slots of tier {tier!r} are in no shard", remedy
             )
