@@ -532,7 +532,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
 
 
 _RETRYABLE_ELSEWHERE: Final = (errors.Unavailable, errors.Overloaded, errors.UnknownOutcome)
-"""The errors of one host after which a dequeue may still succeed at another; items leased by it come back."""
+"""The errors of one host after which a dequeue may still succeed at another; items leased by it come back. `NotOwner` ends a dequeue."""
 _DEQUEUE: Final = ThriftMethod("dequeue", is_write=True, element_class=Delivery)
 _ACK: Final = ThriftMethod("ack", is_write=True)
 _NACK: Final = ThriftMethod("nack", is_write=True)

@@ -28,6 +28,7 @@ from foqs_client.types import (
     Shard,
     Topic,
 )
+from foqs_contract.errors import ERROR_BY_CODE
 
 STATE_NAMES: Final = {1: "deferred", 2: "ready", 3: "leased", 4: "dead"}
 _STATE_NUMBERS: Final = {name: number for number, name in STATE_NAMES.items()}
@@ -47,7 +48,7 @@ def error(failed: Any) -> errors.FoqsError:
     """Return the error of an `Error` struct. An unknown code is an `UnknownOutcome`."""
     if failed is None:
         return errors.UnknownOutcome("the host's error is empty; the call may have taken effect")
-    kind = errors.BY_NUMBER.get(failed.code or 0, errors.UnknownOutcome)
+    kind = ERROR_BY_CODE.get(failed.code or 0, errors.UnknownOutcome)
     owner = failed.owner
     return kind(
         failed.message or "the host gave no reason",

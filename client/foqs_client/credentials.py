@@ -130,7 +130,7 @@ async def authenticate(connection: HostConnection, token: str | None, deadline: 
         connection.forget(seqid)
     if failed is not None:
         refusal = conversion.error(failed.error)
-        if isinstance(refusal, errors.Unavailable | errors.Overloaded | errors.DeadlineExceeded):
+        if refusal.retryable:
             raise OSError(str(refusal))
         raise refusal
 

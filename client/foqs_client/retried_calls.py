@@ -16,10 +16,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 from foqs_client.errors import (
     FoqsError,
     NotFound,
-    NotOwner,
-    Overloaded,
     StaleLease,
-    Unavailable,
     UnknownOutcome,
     Unreachable,
 )
@@ -31,9 +28,6 @@ BACKOFF_S_MIN: Final = 0.02
 BACKOFF_S_MAX: Final = 1.0
 JITTER_MAX: Final = 0.25
 """A pause is longer by up to this part of it, so that clients do not retry together."""
-
-_RETRYABLE: Final = (Unavailable, Overloaded, NotOwner)
-"""Nothing was written, and a retry may succeed, perhaps at another host."""
 
 
 class _Result(Protocol):
@@ -133,7 +127,7 @@ class RetriedCall(Generic[E, R]):
                 self._unknown_outcomes.pop(place, None)
             known = self._unknown_outcomes.get(place, error)
             self.results[place] = result if known is error else self.failure_result(known)
-            if isinstance(error, (*_RETRYABLE, UnknownOutcome)) and self.is_repeatable(entry):
+            if (error.retryable_elsewhere or error.hides_write) and self.is_repeatable(entry):
                 to_retry.append((place, entry))
                 self._retry_after_ms = max(self._retry_after_ms, error.retry_after_ms or 0)
         self._indexes = [place for place, _ in to_retry]

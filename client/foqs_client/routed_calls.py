@@ -163,7 +163,9 @@ class RoutedCalls:
         for host in self._router.enqueue_hosts() if slot_owner is None else (slot_owner,):
             try:
                 return await self._send_items_to(host, items, timeout_ms)
-            except (errors.Unavailable, errors.Overloaded, errors.NotOwner) as error:
+            except errors.FoqsError as error:
+                if not error.retryable_elsewhere:
+                    raise
                 failure = failure or error
         assert failure is not None
         raise failure

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from foqs.core.errors import PermissionDenied
+from foqs_contract.errors import PermissionDenied
 
 
 class Permission(enum.IntEnum):

@@ -31,7 +31,12 @@ from foqs.catalog.port import (
     CatalogUnknownOutcome,
     CatalogUnreachable,
 )
-from foqs.core.errors import (
+from foqs.core.items.idempotency_keys import INCARNATION_MAX
+from foqs.core.items.item import TopicName
+from foqs.options.rpc_options import CallOptions
+from foqs.shard.host_shards import HostShards
+from foqs.shard.shard import Shard
+from foqs_contract.errors import (
     HANDOVER_RETRY_MS,
     DeadlineExceeded,
     FoqsError,
@@ -40,11 +45,6 @@ from foqs.core.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from foqs.core.items.idempotency_keys import INCARNATION_MAX
-from foqs.core.items.item import TopicName
-from foqs.options.rpc_options import CallOptions
-from foqs.shard.host_shards import HostShards
-from foqs.shard.shard import Shard
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Any
 from foqs.catalog.document import Document, Namespace, Permission
 from foqs.catalog.key_slot_assignment import SlotConflict, conflicting_slots, with_even_division, with_slots
 from foqs.catalog.namespace_settings import SETTING_RANGES
-from foqs.core.errors import InvalidArgument, NamespaceNotFound, Unavailable
 from foqs.core.items import validation
+from foqs_contract.errors import InvalidArgument, NamespaceNotFound, Unavailable
 
 
 def create(

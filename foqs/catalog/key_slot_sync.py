@@ -20,8 +20,8 @@ from foqs.catalog.administration import Administration
 from foqs.catalog.document import Document
 from foqs.catalog.key_slot_assignment import SlotAssignment, SlotConflict, shard_by_slot, with_slots
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.errors import FoqsError
 from foqs.shard.shard import Shard
+from foqs_contract.errors import FoqsError
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from typing import Final, Protocol
 from foqs.catalog import changes
 from foqs.catalog.document import Document
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.errors import DeadlineExceeded, FoqsError, InvalidArgument, NotOwner, Unavailable, UnknownOutcome
 from foqs.shard.shard import Shard
+from foqs_contract.errors import DeadlineExceeded, FoqsError, InvalidArgument, NotOwner, Unavailable, UnknownOutcome
 
 log = logging.getLogger(__name__)
 

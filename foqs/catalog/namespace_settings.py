@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from foqs.core.errors import InvalidArgument
 from foqs.options.options import NAMESPACE_ORDERED_PAIRS, NamespaceOptions
+from foqs_contract.errors import InvalidArgument
 
 
 class NamespaceSettings(NamespaceOptions):

@@ -11,12 +11,12 @@ from __future__ import annotations
 from foqs.catalog.changes import namespace_not_found
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, Permission
 from foqs.catalog.namespace_settings import NamespaceSettings
-from foqs.core.errors import FoqsError, InvalidArgument, Unavailable
 from foqs.core.items.idempotency_keys import incarnation_prefix
 from foqs.core.items.item import TopicName
 from foqs.core.items.life import RetryPolicy
 from foqs.core.memory.reservations import LongestPayloads
 from foqs.options.options import NamespaceOptions
+from foqs_contract.errors import FoqsError, InvalidArgument, Unavailable
 
 _NO_PERMISSIONS: frozenset[Permission] = frozenset()
 

@@ -16,10 +16,10 @@ from typing import Final
 from foqs.catalog.key_slot_assignment import SlotAssignment
 from foqs.cluster.routing.port import Address
 from foqs.cluster.routing.registry_cluster import RegistryCluster, address_of
-from foqs.core.errors import Unavailable
 from foqs.options.config import Config
 from foqs.runtime.clock import Clock
 from foqs.shard.status import ShardStatus
+from foqs_contract.errors import Unavailable
 from shardmgr.agent import Agent, AgentPace
 from shardmgr.cluster_reader import read_layout
 from shardmgr.model import MalformedDocument, Member

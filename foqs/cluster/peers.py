@@ -16,19 +16,17 @@ from typing import Any, Final
 from zlib import crc32
 
 from foqs.cluster.routing.port import Address, HostView
-from foqs.core.errors import (
+from foqs_client.connection_pool import ConnectionPool
+from foqs_client.host_connection import HostConnection, NoReply, NotSent, TlsRequired
+from foqs_client.thrift_messages import Refused, ThriftMethod, Unencodable, Unreadable
+from foqs_contract.errors import (
     ERROR_BY_CODE,
-    ErrorCode,
     FoqsError,
     PermissionDenied,
     Unauthenticated,
     Unavailable,
     UnknownOutcome,
 )
-from foqs_client.connection_pool import ConnectionPool
-from foqs_client.errors import FoqsError as ClientError
-from foqs_client.host_connection import NoReply, NotSent, TlsRequired
-from foqs_client.thrift_messages import Refused, ThriftMethod, Unencodable, Unreadable
 
 log = logging.getLogger(__name__)
 
@@ -162,8 +160,8 @@ class Peers:
             pool = self._pools[peer.address] = self._open_pool(peer.address)
         try:
             while True:
-                link = pool.ready_connection or await pool.wait_for_connection(
-                    min(deadline, loop.time() + CONNECT_TIMEOUT_S)
+                link = pool.ready_connection or await _wait_for_connection(
+                    pool, min(deadline, loop.time() + CONNECT_TIMEOUT_S)
                 )
                 left_s = deadline - loop.time() - REPLY_MARGIN_S
                 if left_s <= 0:
@@ -179,7 +177,7 @@ class Peers:
                     link.forget(seqid)
                     raise
             result = method.decode(body)
-        except (NotSent, TlsRequired, ClientError) as error:
+        except (NotSent, TlsRequired) as error:
             raise _unreachable(peer, str(error)) from None
         except (NoReply, Unreadable, Refused) as error:
             raise _no_reply_error(method, f"{peer.view.name} did not answer: {error}") from None
@@ -221,12 +219,20 @@ class Peers:
             closing.add_done_callback(self._closing_tasks.discard)
 
 
+async def _wait_for_connection(pool: ConnectionPool, deadline: float) -> HostConnection:
+    """Return a connection of the pool. Raises NotSent, also if the peer refuses this host."""
+    try:
+        return await pool.wait_for_connection(deadline)
+    except FoqsError as error:
+        raise NotSent(str(error)) from None
+
+
 def core_error(failed: Any) -> FoqsError:
     """Convert a peer's error struct to the exception."""
     if failed is None or failed.code not in ERROR_BY_CODE:
         return UnknownOutcome("a peer's error has an unknown code; the call may have taken effect")
     owner = failed.owner
-    return ERROR_BY_CODE[ErrorCode(failed.code)](
+    return ERROR_BY_CODE[failed.code](
         failed.message or "the peer gave no reason",
         field=failed.field,
         retry_after_ms=failed.retry_after_ms,

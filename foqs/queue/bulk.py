@@ -16,7 +16,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from foqs.core.errors import DeadlineExceeded, InvalidArgument, NotFound, UnknownOutcome
 from foqs.core.items.item import TIME_MS_MAX, Row, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
@@ -24,6 +23,7 @@ from foqs.queue.filter_walk import Walk, WalkCursor, parse_walk_cursor
 from foqs.queue.payload_pages import count_fitting, load_payloads
 from foqs.queue.port import BulkPage, ItemCount, ItemView, Outcome, PendingCall
 from foqs.shard.shard import Shard
+from foqs_contract.errors import DeadlineExceeded, InvalidArgument, NotFound, UnknownOutcome
 
 READS_MAX: Final = 20
 """A page ends after this many reads, because they may find few matches."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.errors import NotOwner, Unavailable
 from foqs.core.items.explanation import ItemSnapshot, explain
 from foqs.core.items.item import Row, State, format_id
 from foqs.core.memory.demand import Demand
@@ -21,6 +20,7 @@ from foqs.queue.quota import Quota
 from foqs.queue.waiters import Waiters
 from foqs.shard.host_shards import HostShards
 from foqs.shard.shard import Shard
+from foqs_contract.errors import NotOwner, Unavailable
 
 _READ_TIME_FRACTION: Final = 0.5
 """The part of a call's time for its reads. The rest is for the reply if they do not end."""

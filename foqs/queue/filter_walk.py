@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from foqs.core.errors import InvalidArgument
 from foqs.core.items.item import (
     NUMBER_MAX,
     PRIORITY_MAX,
@@ -30,6 +29,7 @@ from foqs.core.items.item_filter import ItemFilter
 from foqs.core.memory.sorted_names import merge_names
 from foqs.queue.port import ItemView
 from foqs.shard.shard import Shard
+from foqs_contract.errors import InvalidArgument
 
 
 @dataclass(slots=True, frozen=True)

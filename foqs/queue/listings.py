@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from foqs.core.errors import InvalidArgument
 from foqs.core.items.item import (
     NUMBER_MAX,
     PRIORITY_MAX,
@@ -23,6 +22,7 @@ from foqs.core.items.item import (
 )
 from foqs.queue.port import TopicStats
 from foqs.shard.shard import Shard
+from foqs_contract.errors import InvalidArgument
 
 ACTIVE_STATES: Final = (State.READY, State.LEASED)
 """A topic is active if it has items in one of these states."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from foqs.core.errors import FoqsError, KeyConflict
 from foqs.core.flush.decision import entry_result
 from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.flush.work import Inserts, Work
@@ -18,6 +17,7 @@ from foqs.core.items.life import Transition
 from foqs.core.limits.in_flight import InFlight
 from foqs.queue.port import EnqueueOutcome, Outcome, Repeated
 from foqs.runtime.deadlines import Deadlines
+from foqs_contract.errors import FoqsError, KeyConflict
 
 
 class FanOutCall:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from foqs.core.errors import HANDOVER_RETRY_MS, FoqsError, InvalidArgument, NotOwner, Overloaded, Unavailable
 from foqs.core.items import validation
 from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT, key_slot, key_slots
 from foqs.core.items.item import AbsoluteTimeItem, KeyedAbsoluteTimeItem, KeyedItem, NewItem
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
+from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, InvalidArgument, NotOwner, Overloaded, Unavailable
 
 _T = TypeVar("_T")
 

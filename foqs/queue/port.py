@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from foqs.catalog.namespace_settings import NamespaceSettings
-from foqs.core.errors import FoqsError
 from foqs.core.flush.work import ALREADY_GONE as ALREADY_GONE
 from foqs.core.flush.work import AlreadyGone as AlreadyGone
 from foqs.core.items.item import NewItem, Row, State
@@ -25,6 +24,7 @@ from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event
 from foqs.options.rpc_options import CallOptions
 from foqs.shard.status import ShardStatus
+from foqs_contract.errors import FoqsError
 
 
 @dataclass(slots=True)

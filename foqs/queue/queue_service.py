@@ -15,13 +15,6 @@ from typing import Final, TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.errors import (
-    HANDOVER_RETRY_MS,
-    DeadlineExceeded,
-    FoqsError,
-    NotFound,
-    Unavailable,
-)
 from foqs.core.flush.work import HandOut as HandOutWork
 from foqs.core.flush.work import Work
 from foqs.core.items.item import (
@@ -66,6 +59,13 @@ from foqs.runtime.deadlines import Deadlines
 from foqs.shard.host_shards import HostShards
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
+from foqs_contract.errors import (
+    HANDOVER_RETRY_MS,
+    DeadlineExceeded,
+    FoqsError,
+    NotFound,
+    Unavailable,
+)
 
 _T = TypeVar("_T")
 

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, Final
 
-from foqs.core.errors import FoqsError, LimitExceeded, RateLimited
 from foqs.core.items.item import NewItem
 from foqs.core.limits.in_flight import InFlight, total_payload_bytes
 from foqs.core.limits.rate_allocation import RateAllocation
 from foqs.core.limits.token_bucket import MinuteCount, TokenBucket
 from foqs.options.options import NamespaceOptions
 from foqs.shard.shard import Shard
+from foqs_contract.errors import FoqsError, LimitExceeded, RateLimited
 
 _BACKLOG_RETRY_MS: Final = 1_000
 """A backlog shrinks as fast as its consumers work, so this is a guess."""

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from foqs.core.errors import FoqsError, Overloaded, Unavailable
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.shard.shard import Shard
+from foqs_contract.errors import FoqsError, Overloaded, Unavailable
 
 
 class ReplayLookups:

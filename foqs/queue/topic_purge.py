@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from foqs.core.errors import DeadlineExceeded, FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.flush.purge_markers import SetPurgeMarker
 from foqs.core.items.item import TopicName
 from foqs.shard.shard import Shard
+from foqs_contract.errors import DeadlineExceeded, FoqsError, NotOwner, Unavailable, UnknownOutcome
 
 
 async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float) -> int:

@@ -13,12 +13,12 @@ from typing import Any, Final, TypeVar
 from foqs.catalog.administration import Administration
 from foqs.catalog.document import Namespace, Permission
 from foqs.catalog.namespace_settings import SETTING_RANGES
-from foqs.core.errors import InvalidArgument
 from foqs.core.items import validation
 from foqs.rpc.codec import with_path
 from foqs.rpc.filters import page_by_name, requested_shards
 from foqs.rpc.methods import MethodHandler, task_handler
 from foqs_client.idl import ttypes
+from foqs_contract.errors import InvalidArgument
 
 _T = TypeVar("_T")
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
 from foqs.access.call_permissions import Scope
-from foqs.core.errors import Unauthenticated
 from foqs.rpc import codec
 from foqs_client.idl import ttypes
+from foqs_contract.errors import Unauthenticated
 
 if TYPE_CHECKING:
     from foqs.queue.port import PendingCall

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from foqs.core.errors import DeadlineExceeded, FoqsError, LimitExceeded, Unavailable, UnknownOutcome
 from foqs.core.items.validation import MalformedRequest
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
@@ -21,6 +20,7 @@ from foqs.rpc.methods import ServerMethod
 from foqs.rpc.peer_log import log
 from foqs.runtime.deadlines import DeadlineSweeper
 from foqs_client.idl import ttypes
+from foqs_contract.errors import DeadlineExceeded, FoqsError, LimitExceeded, Unavailable, UnknownOutcome
 
 
 class CallConnection(Protocol):
@@ -155,7 +155,7 @@ class RpcCall:
     # ------------------------------------------------------------------- inside
 
     def _reply_failure(self, error: FoqsError) -> None:
-        self._finish(error.code.name)
+        self._finish(error.code)
         self._connection.send(frame_failure(self._head, self._seqid, self.method, error))
 
     def _finish(self, code: str | None) -> None:

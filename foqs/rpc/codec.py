@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any, Final
 
 from foqs.catalog.namespace_settings import NamespaceSettings
-from foqs.core.errors import FoqsError, InvalidArgument
 from foqs.core.items import validation
 from foqs.core.items.explanation import dead_reason
 from foqs.core.items.idempotency_keys import item_digest
@@ -43,6 +42,7 @@ from foqs.queue.port import (
     TopicStats,
 )
 from foqs_client.idl import ttypes
+from foqs_contract.errors import FoqsError, InvalidArgument
 
 ATTEMPTS_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 64
@@ -330,7 +330,7 @@ def error_struct(error: FoqsError) -> Any:
     """Return the `Error` struct of an error of the core."""
     owner = error.owner
     return ttypes.Error(
-        code=ttypes.ErrorCode(int(error.code)),
+        code=ttypes.ErrorCode(error.number),
         message=_escape_surrogates(error.message),
         field=None if error.field is None else _escape_surrogates(error.field),
         retry_after_ms=error.retry_after_ms,

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from thrift.Thrift import TApplicationException
 
-from foqs.core.errors import FoqsError, InvalidArgument, LimitExceeded, Overloaded, Unavailable
 from foqs.rpc.auth_session import UNAUTHENTICATED_FRAME_BYTES_MAX, AuthSession
 from foqs.rpc.call import RpcCall, frame_failure
 from foqs.rpc.frames import BadFrame, FrameReader
@@ -27,6 +26,7 @@ from foqs.rpc.methods import ServerMethod
 from foqs.rpc.peer_log import log, peer_name
 from foqs.rpc.type_check import WrongType
 from foqs.runtime.deadlines import DeadlineSweeper
+from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded, Overloaded, Unavailable
 
 if TYPE_CHECKING:
     from foqs.rpc.server import RpcServer
@@ -223,7 +223,7 @@ class Connection(asyncio.Protocol):
                 raise Overloaded(_NO_ROOM, retry_after_ms=self._limits.retry_after_ms)
         except FoqsError as error:
             budget.release_reservation(held_bytes)
-            server.on_call_replied(method.name, error.code.name, 0.0)
+            server.on_call_replied(method.name, error.code, 0.0)
             self.send(frame_failure(head, seqid, method, error))
             return
         call = RpcCall(self, head, seqid, method, cost_bytes, self._last_received_stopwatch_s)

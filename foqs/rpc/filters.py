@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from foqs.core.errors import FoqsError, InvalidArgument
 from foqs.core.items import validation
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, State
 from foqs.core.items.item_filter import ALL_STATES, ItemFilter
@@ -18,6 +17,7 @@ from foqs.core.items.life import Event, EventKind
 from foqs.options.options import NamespaceOptions
 from foqs.rpc import codec
 from foqs_client.idl import ttypes
+from foqs_contract.errors import FoqsError, InvalidArgument
 
 PAGE_LIMIT_DEFAULT: Final = 100
 PAGE_LIMIT_MAX: Final = 1_000

@@ -16,12 +16,12 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from thrift.Thrift import TType
 
 from foqs.access.call_permissions import REQUIREMENTS, Requirement
-from foqs.core.errors import NotImplementedYet
 from foqs.queue.port import PendingCall
 from foqs.rpc.auth_session import AuthSession
 from foqs.rpc.messages import bytes_spec, unique_field_spec
 from foqs.rpc.type_check import TypeCheck
 from foqs_client.idl import Foqs
+from foqs_contract.errors import NotImplementedYet
 
 READ_ONLY_METHODS: Final = frozenset(
     (

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.cluster.routing.port import HostIdentity as HostIdentity
 from foqs.cluster.routing.port import StandaloneCluster
-from foqs.core.errors import FoqsError, InvalidArgument
 from foqs.core.items import validation
 from foqs.core.items.item import State
 from foqs.core.items.item_filter import ItemFilter
@@ -31,6 +30,7 @@ from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.filters import parse_page, requested_shards
 from foqs.rpc.methods import Caller, MethodHandler, contract_methods, task_handler
 from foqs_client.idl import ttypes
+from foqs_contract.errors import FoqsError, InvalidArgument
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from foqs.core.errors import Unavailable
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.memory.ready_index import Refill
 from foqs.core.memory.row_cache import Prefetch
 from foqs.shard.shard_memory import ShardMemory
 from foqs.store.port import Reads
+from foqs_contract.errors import Unavailable
 
 RunBetweenFlushes = Callable[[Callable[[], None]], None]
 """Calls a function while no flush is under way."""

@@ -12,10 +12,10 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from foqs.core.errors import NotOwner, Unavailable
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import Writer
 from foqs.store.port import Store, StoreLost, TopicCount
+from foqs_contract.errors import NotOwner, Unavailable
 
 log = logging.getLogger(__name__)
 

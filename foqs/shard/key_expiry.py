@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from foqs.core.errors import NotOwner, Unavailable
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.shard.writer import Writer
+from foqs_contract.errors import NotOwner, Unavailable
 
 _PAUSE_BETWEEN_PAGES_MS: Final = 20
 """Pages are deleted faster than rows can be added."""

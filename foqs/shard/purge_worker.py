@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from foqs.core.errors import FoqsError
 from foqs.core.flush.intake import Intake
 from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, PurgeMarker, PurgeMarkers
 from foqs.core.flush.work import Work
 from foqs.core.items.item import OrderKey, Row, State
 from foqs.shard.shard_reader import ShardReader
 from foqs.shard.writer import Writer
+from foqs_contract.errors import FoqsError
 
 _STATE_ORDER: Final = (State.READY, State.DEFERRED, State.LEASED, State.DEAD)
 """The rows that refills and timers read come first."""

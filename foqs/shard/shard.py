@@ -12,7 +12,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from foqs.core.errors import HANDOVER_RETRY_MS, FoqsError, Overloaded, Unavailable
 from foqs.core.flush.fence import Owner
 from foqs.core.flush.intake import LANE_SHARES, Intake, IntakeLimits
 from foqs.core.flush.item_numbers import ItemNumbers
@@ -42,6 +41,7 @@ from foqs.shard.snapshot import ShardSnapshot, take_snapshot
 from foqs.shard.timer_service import TimerService
 from foqs.shard.writer import OwnedStore, Writer
 from foqs.store.port import Store
+from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, Overloaded, Unavailable
 
 _UNAVAILABLE_RETRY_MS_MAX: Final = 1_000
 """The longest pause that a call is asked for, however long the store has been in trouble."""

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from pybreaker import STATE_CLOSED, STATE_HALF_OPEN, STATE_OPEN, CircuitBreaker, CircuitBreakerListener
 
-from foqs.core.errors import Unavailable
 from foqs.core.limits.breaker_window import SPAN_COUNT, BreakerSettings, FlushWindow
 from foqs.shard.observer import ShardObserver
+from foqs_contract.errors import Unavailable
 
 log = logging.getLogger(__name__)
 

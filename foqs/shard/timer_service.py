@@ -11,7 +11,6 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from foqs.core.errors import FoqsError, NotOwner, Unavailable
 from foqs.core.flush.decision import FindRow
 from foqs.core.flush.intake import Intake
 from foqs.core.flush.work import Dues
@@ -20,6 +19,7 @@ from foqs.core.timing.shard_clock import ShardClock
 from foqs.options.shard_options import ShardOptions
 from foqs.shard.writer import Writer
 from foqs.store.port import DueRow, Store
+from foqs_contract.errors import FoqsError, NotOwner, Unavailable
 
 
 class TimerService:

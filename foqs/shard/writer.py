@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from foqs.core.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.decision import FindRow, chain_finders, decide_batch
 from foqs.core.flush.fence import CommitOutcome, Fence, Owner, commit_outcome
@@ -44,6 +43,7 @@ from foqs.store.port import (
     WriteRefused,
     Writes,
 )
+from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import UnknownOutcome
 from foqs.core.flush.fence import Fence, Owner
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row
@@ -18,6 +17,7 @@ from foqs.runtime.clock import SystemClock
 from foqs.shard.observer import NullObserver
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.port import Decide, Store, StoreLost, Writes
+from foqs_contract.errors import UnknownOutcome
 from shardmgr.local_coordinator import LocalCoordinator
 from tests.contract.conftest import SHARD, Bench
 from tests.support.aio import call_result

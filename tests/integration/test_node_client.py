@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from foqs.core.errors import ErrorCode
+from foqs_contract.errors import ErrorCode
 
 HERE = Path(__file__).resolve().parent / "node"
 CONTRACT = Path(__file__).resolve().parents[2] / "thrift" / "foqs.thrift"

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from foqs.core.errors import KeyConflict
 from foqs.core.flush import decision
 from foqs.core.flush.batch import Batch
 from foqs.core.flush.decision import Decision
@@ -27,6 +26,7 @@ from foqs.shard.observer import NullObserver
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import ShardLost, Writer
 from foqs.store.port import IdempotencyKeyExists
+from foqs_contract.errors import KeyConflict
 
 NAMES: Final = (
     "refills",

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from foqs.catalog.document import Document
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.errors import DeadlineExceeded
 from foqs.core.flush import decision, work
 from foqs.core.flush.batch import Batch
 from foqs.core.flush.decision import Decision
@@ -38,6 +37,7 @@ from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import Writer
 from foqs.store.in_memory import memory_store
 from foqs.store.port import Decide, StoreLost
+from foqs_contract.errors import DeadlineExceeded
 from tests.simulation import planted_access, planted_delivery
 from tests.simulation.planting import plant
 

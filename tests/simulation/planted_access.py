@@ -10,12 +10,12 @@ from foqs.catalog import changes
 from foqs.catalog.document import Document, Permission
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.errors import NamespaceNotFound
 from foqs.core.items.explanation import Explanation, ItemSnapshot
 from foqs.core.items.item import State
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.queue import explainer
 from foqs.rpc.auth_session import AuthSession
+from foqs_contract.errors import NamespaceNotFound
 from tests.simulation.planting import plant
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from foqs.cluster.forwarding.enqueues import EnqueueForwarder
 from foqs.cluster.peers import Peer, PeerUnreachable
-from foqs.core.errors import Overloaded, UnknownOutcome
+from foqs_contract.errors import Overloaded, UnknownOutcome
 
 
 def unanswered_forward_repeated() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from foqs.core.errors import FoqsError
 from foqs.core.flush.fence import CommitOutcome, Fence
 from foqs.core.items import life
 from foqs.core.items.item import OrderKey, Row, State, TopicName
@@ -16,6 +15,7 @@ from foqs.shard.shard import Shard
 from foqs.shard.timer_service import TimerService
 from foqs.shard.writer import Writer
 from foqs.store.port import DueRow, Reads, Store
+from foqs_contract.errors import FoqsError
 from tests.simulation.planted import Bug
 from tests.simulation.planting import plant
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from foqs.core.errors import FoqsError
 from foqs.queue.placement import Placement
 from foqs.shard.shard import Shard
 from foqs.shard.writer import Writer
+from foqs_contract.errors import FoqsError
 from shardmgr import plan as planning
 from shardmgr import planner
 from shardmgr.agent import Agent

@@ -19,8 +19,8 @@ from typing import Final
 
 from foqs.catalog.document import Document, Namespace, parse, render
 from foqs.catalog.registry_catalog import DOCUMENT_NAME as CATALOG
-from foqs.core.errors import FoqsError
 from foqs.core.items.item import format_id
+from foqs_contract.errors import FoqsError
 from tests.simulation import planted_tiers
 from tests.support.cluster_world import ClusterWorld
 from tests.support.engines import Caller

@@ -8,7 +8,6 @@ from random import Random
 from typing import Any, TypeVar
 
 from foqs.catalog.port import Catalog
-from foqs.core.errors import FoqsError
 from foqs.core.items.item import NewItem, State, parse_id
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.engine import Engine, EngineSettings
@@ -16,6 +15,7 @@ from foqs.queue.port import Deliveries, EnqueueOutcome, ItemView, Outcome, Pendi
 from foqs.shard.observer import NullObserver, ShardObserver
 from foqs.store.in_memory.memory_store import MemoryDatabase
 from foqs.store.port import FaultHook, no_faults
+from foqs_contract.errors import FoqsError
 from shardmgr.local_coordinator import LocalCoordinator
 from tests.support.aio import call_result
 from tests.support.builders import MemoryEpochBook, catalog, engine_settings, new_item

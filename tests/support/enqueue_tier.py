@@ -21,7 +21,6 @@ from foqs.cluster.forwarding.enqueues import EnqueueForwarder
 from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.peers import Peers
 from foqs.cluster.routing.port import Address, HostView
-from foqs.core.errors import FoqsError, NotOwner
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.queue.port import EnqueueOutcome, PendingCall
 from foqs.rpc.methods import RpcService, ServerMethod
@@ -31,6 +30,7 @@ from foqs_client import Client, Item, conversion
 from foqs_client import Enqueued as Told
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import make_handshake
+from foqs_contract.errors import FoqsError, NotOwner
 from tests.simulation import principals
 from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
-from foqs.core.errors import NamespaceNotFound, NotFound
 from foqs.core.items.item import KeyedItem, NewItem, Row, State, format_id, make_number
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind, new_row
@@ -32,6 +31,7 @@ from foqs.queue.port import (
     TopicStats,
 )
 from foqs.shard.status import ShardStatus
+from foqs_contract.errors import NamespaceNotFound, NotFound
 from tests.support.builders import changed
 
 _T = TypeVar("_T")

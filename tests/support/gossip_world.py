@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
-from foqs.core.errors import Unavailable
 from foqs.core.items.item import State
 from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.port import TopicStats
+from foqs_contract.errors import Unavailable
 from tests.support.builders import cluster_options
 from tests.support.cluster_world import ClusterHost, ClusterWorld
 from tests.support.virtual_time import run_virtual

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from foqs.core.errors import KeyConflict
 from foqs.core.flush.batch import Batch
 from foqs.core.flush.decision import Decision, entry_result
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, OrderKey, Row, State, pack_order_key
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
+from foqs_contract.errors import KeyConflict
 
 
 def make_row(number: int = 1, **changes: Any) -> Row:

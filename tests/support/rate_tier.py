@@ -13,9 +13,9 @@ from random import Random
 from typing import Any, Final
 
 from foqs.cluster.shared_limits import TierLimits
-from foqs.core.errors import FoqsError
 from foqs.options.options import NamespaceOptions
 from foqs.queue.quota import Quota
+from foqs_contract.errors import FoqsError
 from tests.support.builders import new_item
 
 NAMESPACE: Final = "default"

@@ -16,10 +16,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from foqs.core.errors import FoqsError
 from foqs.core.items.item import DeliveryPolicy, NewItem, Row, State, format_id, make_number
 from foqs.core.items.life import Effect, EventKind, FlushContext, RetryPolicy, apply_event, becomes_ready, new_row
 from foqs.core.items.life import Event as Happening
+from foqs_contract.errors import FoqsError
 from tests.support.clock_bounds import ClockBounds
 from tests.support.history import Event, History, mark
 
@@ -366,4 +366,4 @@ def _conflict() -> Event:
 
 
 def _error(error: FoqsError) -> Event:
-    return {"error": error.code.name}
+    return {"error": error.code}

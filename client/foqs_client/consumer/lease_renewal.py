@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 
 from foqs_client.client import Client
 from foqs_client.consumer.in_flight_set import HandlingState, InFlightItem, InFlightSet
-from foqs_client.consumer.settler import RETRYABLE
 from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded
 from foqs_client.types import Outcome
 
@@ -119,7 +118,7 @@ class LeaseRenewal:
                 continue
             if refusal is None:
                 renewed.append(item)
-            elif isinstance(refusal, RETRYABLE):
+            elif refusal.may_succeed_later:
                 failed.append(item)
             elif isinstance(refusal, InvalidArgument | LimitExceeded) and lease_ms != self._lease_ms:
                 log.warning("item %s keeps its lease duration; a host refused another: %s", item.delivery.id, refusal)

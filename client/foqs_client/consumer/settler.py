@@ -13,36 +13,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Hashable, Sequence
 from random import Random
-from typing import Final
 
 from foqs_client.client import COMMIT_TIMEOUT_MS, Client
 from foqs_client.consumer.handler_outcome import HandlerOutcome, OutcomeKind
 from foqs_client.consumer.in_flight_set import InFlightItem, InFlightSet
 from foqs_client.consumer.settlement_queue import SettlementQueue, SettlementQueues
 from foqs_client.errors import (
-    DeadlineExceeded,
     FoqsError,
     InvalidArgument,
     LimitExceeded,
-    NotOwner,
-    Overloaded,
-    RateLimited,
-    Unavailable,
-    UnknownOutcome,
-    Unreachable,
 )
 from foqs_client.types import Nack, Outcome
-
-RETRYABLE: Final = (
-    DeadlineExceeded,
-    NotOwner,
-    Overloaded,
-    RateLimited,
-    Unavailable,
-    UnknownOutcome,
-    Unreachable,
-)
-"""The errors after which a settlement is retried."""
 
 log = logging.getLogger("foqs.consumer")
 
@@ -105,7 +86,7 @@ class Settler:
         return await self._client.release([item.delivery for item in batch], timeout_ms=COMMIT_TIMEOUT_MS)
 
     def _on_acked(self, batch: Sequence[InFlightItem], outcomes: Sequence[Outcome]) -> Sequence[InFlightItem]:
-        return self._apply_outcomes(batch, outcomes, lambda item, error: isinstance(error, RETRYABLE))
+        return self._apply_outcomes(batch, outcomes, lambda item, error: error.may_succeed_later)
 
     def _on_nacked(self, batch: Sequence[InFlightItem], outcomes: Sequence[Outcome]) -> Sequence[InFlightItem]:
         return self._apply_outcomes(batch, outcomes, self._should_retry_nack)
@@ -142,7 +123,7 @@ class Settler:
     def _should_retry_nack(self, item: InFlightItem, error: FoqsError) -> bool:
         outcome = item.outcome
         assert outcome is not None
-        if isinstance(error, RETRYABLE):
+        if error.may_succeed_later:
             return asyncio.get_running_loop().time() < item.lease_end_s
         if isinstance(error, InvalidArgument | LimitExceeded) and outcome.metadata is not None:
             log.warning("item %s keeps its metadata; a host refused the new one: %s", item.delivery.id, error)

@@ -19,16 +19,7 @@ from typing import Final, Protocol, Self
 
 from foqs_client.client import Client
 from foqs_client.credentials import Tls
-from foqs_client.errors import (
-    DeadlineExceeded,
-    FoqsError,
-    NotOwner,
-    Overloaded,
-    RateLimited,
-    Unavailable,
-    UnknownOutcome,
-    Unreachable,
-)
+from foqs_client.errors import FoqsError
 from foqs_client.spark.item_columns import COLUMNS, SinkError
 from foqs_client.spark.options import SinkOptions
 from foqs_client.types import Enqueued, Item
@@ -37,16 +28,6 @@ NAMESPACES_MAX: Final = 64
 """The most namespaces of a task. Each has its own client."""
 BACKOFF_S_MIN: Final = 0.1
 BACKOFF_S_MAX: Final = 5.0
-RETRYABLE: Final = (
-    Unavailable,
-    Overloaded,
-    RateLimited,
-    NotOwner,
-    DeadlineExceeded,
-    UnknownOutcome,
-    Unreachable,
-)
-"""A retry may succeed, and with keys it is safe."""
 
 
 class EnqueueClient(Protocol):
@@ -139,10 +120,11 @@ class Sender:
             left_ms = max(1, int((deadline - loop.time()) * 1_000))
             try:
                 results = await client.enqueue(items, timeout_ms=left_ms)
-            except RETRYABLE as error:
-                results = [Enqueued(error=error)] * len(items)
             except FoqsError as error:
-                raise SinkError(f"the namespace {namespace!r} accepted none of its rows: {error}") from None
+                if error.may_succeed_later:  # it is safe, because the items have keys
+                    results = [Enqueued(error=error)] * len(items)
+                else:
+                    raise SinkError(f"the namespace {namespace!r} accepted none of its rows: {error}") from None
             to_retry = self._record_results(namespace, items, results)
             if not to_retry:
                 return
@@ -168,7 +150,7 @@ class Sender:
             if error is None:
                 self.enqueued_count += 1
                 self.repeated_count += result.repeated
-            elif isinstance(error, RETRYABLE):
+            elif error.may_succeed_later:
                 to_retry.append((item, error))
             else:
                 raise SinkError(_refusal_text(namespace, item, error))

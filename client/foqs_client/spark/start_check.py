@@ -6,14 +6,13 @@ Holds `check_hosts`. Always true: it writes nothing. Knows nothing of rows.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Final
 
 from foqs_client.errors import FoqsError, Unreachable
 from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.options import SinkOptions
 from foqs_client.spark.row_items import NAMESPACE_DEFAULT
-from foqs_client.spark.sender import RETRYABLE, open_client
+from foqs_client.spark.sender import open_client
 from foqs_client.types import Item, Routing
 
 TIMEOUT_MS: Final = 10_000
@@ -48,6 +47,9 @@ async def _read_routing(options: SinkOptions, checks_namespace: bool) -> Routing
         routing = await client.routing(timeout_ms=timeout_ms)
         if checks_namespace:
             # An item without a topic is always refused, but only after the namespace and the grant were checked.
-            with suppress(*RETRYABLE):
+            try:
                 await client.enqueue([Item(topic="", idempotency_key="~")], timeout_ms=timeout_ms)
+            except FoqsError as error:
+                if not error.may_succeed_later:
+                    raise
     return routing

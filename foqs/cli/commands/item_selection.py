@@ -27,7 +27,6 @@ IDS_PER_CALL: Final = 1_000
 ATTEMPTS_MAX: Final = 5
 """The most calls for one page."""
 PAUSE_S: Final = 0.5
-_RETRYABLE_CODES: Final = ("UNKNOWN_OUTCOME", "OVERLOADED", "UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 _PRIORITY: Final = click.IntRange(-(2**31), 2**31 - 1)
 _COLUMNS: Final[list[Column]] = [
@@ -161,7 +160,7 @@ class _Progress:
 
 
 async def _call_pages(client: Client, item_filter: ItemFilter, page_call: PageCall, progress: _Progress) -> None:
-    from foqs_client import FoqsError
+    from foqs_client import FoqsError, Unreachable
 
     cursor: str | None = None
     failures = 0
@@ -170,7 +169,8 @@ async def _call_pages(client: Client, item_filter: ItemFilter, page_call: PageCa
             found = await page_call(client, item_filter, cursor)
         except FoqsError as error:
             failures += 1
-            if error.code not in _RETRYABLE_CODES or failures == ATTEMPTS_MAX:
+            is_retryable = error.retryable or error.hides_write
+            if isinstance(error, Unreachable) or not is_retryable or failures == ATTEMPTS_MAX:
                 raise
             await asyncio.sleep((error.retry_after_ms or 0) / 1_000 or PAUSE_S)
             continue

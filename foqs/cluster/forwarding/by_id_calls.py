@@ -15,7 +15,6 @@ from copy import copy
 from typing import Any, Final, TypeVar
 
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
-from foqs.core.errors import FoqsError, NotOwner, UnknownOutcome
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
 from foqs.rpc.auth_session import AuthSession
@@ -23,6 +22,7 @@ from foqs.rpc.methods import Caller, MethodHandler, unchanged
 from foqs.rpc.methods import ServerMethod as Served
 from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.errors import FoqsError, NotOwner, UnknownOutcome
 
 _T = TypeVar("_T")
 

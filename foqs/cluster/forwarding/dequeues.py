@@ -19,7 +19,6 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from foqs.cluster.forwarding.forwarded_dequeue import ForwardedDequeue
 from foqs.cluster.peers import Peer, Peers
-from foqs.core.errors import FoqsError, UnknownOutcome
 from foqs.core.items.item import TopicName
 from foqs.queue.availability import Availability
 from foqs.queue.port import PendingCall
@@ -27,6 +26,7 @@ from foqs.rpc import codec
 from foqs.rpc.methods import Caller, MethodHandler
 from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.errors import FoqsError, UnknownOutcome
 
 REPLY_TIMEOUT_S: Final = 1.5
 """The longest wait for a peer's reply; longer than the peer itself waits for its slow shards."""

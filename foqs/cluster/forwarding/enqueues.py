@@ -16,17 +16,17 @@ from copy import copy
 from typing import Any, Final, TypeVar
 
 from foqs.cluster.peers import REPLY_MARGIN_S, Peer, Peers, PeerUnreachable
-from foqs.core.errors import FoqsError, Overloaded, Unavailable, UnknownOutcome
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
 from foqs.rpc.auth_session import AuthSession
 from foqs.rpc.methods import Caller, MethodHandler
 from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.errors import ERROR_BY_CODE, FoqsError, Overloaded, Unavailable, UnknownOutcome
 
 _T = TypeVar("_T")
 _ENQUEUE: Final = ThriftMethod("enqueue", is_write=True)
-_RETRYABLE_ELSEWHERE: Final = (ttypes.ErrorCode.OVERLOADED, ttypes.ErrorCode.UNAVAILABLE, ttypes.ErrorCode.NOT_OWNER)
+_RETRYABLE_ELSEWHERE: Final = frozenset(code for code, kind in ERROR_BY_CODE.items() if kind.retryable_elsewhere)
 """The item was not written, and another host may accept it."""
 
 
@@ -98,7 +98,7 @@ class EnqueueForwarder:
                 continue
             except FoqsError as error:
                 struct = codec.error_struct(error)
-                if peer is None and struct.code in _RETRYABLE_ELSEWHERE:
+                if peer is None and error.retryable_elsewhere:
                     self._peers.mark_suspect(host)
                     continue  # if no peer accepts the items, this host's own error stays
                 for place in places:

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from foqs.core.errors import FoqsError, UnknownOutcome
 from foqs.core.items.item import TopicName
 from foqs.queue.port import PendingCall
 from foqs.rpc.auth_session import AuthSession
 from foqs.rpc.methods import Caller
 from foqs_client.idl import ttypes
+from foqs_contract.errors import FoqsError, UnknownOutcome
 
 if TYPE_CHECKING:
     from foqs.cluster.forwarding.dequeues import DequeueForwarder, Route

@@ -16,18 +16,6 @@ from typing import Any, Final, NoReturn, Protocol
 
 from foqs.cluster.forwarding.merged_pages import first_place, merge_pages, merge_walk_pages, peek_order
 from foqs.cluster.peers import Peer, Peers
-from foqs.core.errors import (
-    HANDOVER_RETRY_MS,
-    DeadlineExceeded,
-    FoqsError,
-    NamespaceNotFound,
-    NotOwner,
-    Overloaded,
-    PermissionDenied,
-    Unauthenticated,
-    Unavailable,
-    UnknownOutcome,
-)
 from foqs.queue.filter_walk import start_of_shard
 from foqs.queue.port import PendingCall
 from foqs.rpc.filters import parse_page
@@ -35,6 +23,16 @@ from foqs.rpc.methods import Caller, MethodHandler, task_handler
 from foqs.rpc.methods import ServerMethod as Served
 from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.errors import (
+    HANDOVER_RETRY_MS,
+    FoqsError,
+    NamespaceNotFound,
+    NotOwner,
+    PermissionDenied,
+    Unauthenticated,
+    Unavailable,
+    UnknownOutcome,
+)
 
 RETRY_WITHIN_S: Final = 1.0
 """A shard that is handed over is usually served again within this time; after it, the call fails."""
@@ -58,8 +56,6 @@ class TierShards(Protocol):
         ...
 
 
-_RETRYABLE: Final = (NotOwner, Unavailable, Overloaded)
-"""Errors after which another host, or the same one later, may serve the shard."""
 _AUTH_ERRORS: Final = (Unauthenticated, PermissionDenied)
 
 
@@ -164,7 +160,7 @@ class ScatterGather:
                 if not isinstance(reply, FoqsError):
                     replies.append(reply)
                     missing_shards.difference_update(numbers)
-                elif isinstance(reply, _RETRYABLE) or (isinstance(reply, NamespaceNotFound) and peer is not None):
+                elif reply.retryable_elsewhere or (isinstance(reply, NamespaceNotFound) and peer is not None):
                     refusals.append(reply)
                 else:
                     final.append(reply)
@@ -253,7 +249,7 @@ def _peer_error(peer: Peer, error: FoqsError) -> FoqsError:
         )
     if isinstance(error, NotOwner):
         return Unavailable(f"{peer.view.name}: {error.message}", retry_after_ms=HANDOVER_RETRY_MS)
-    if isinstance(error, Unavailable | Overloaded | DeadlineExceeded | UnknownOutcome):
+    if error.retryable or error.hides_write:
         error.message = f"{peer.view.name}: {error.message}"
     return error
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from foqs.core.errors import PermissionDenied
 from foqs.queue.port import PendingCall
 from foqs.rpc.methods import Caller, MethodHandler, ServerMethod
 from foqs.rpc.queue_handlers import QueueHandlers
+from foqs_contract.errors import PermissionDenied
 
 
 class TierService:

@@ -18,11 +18,11 @@ from typing import Any, Final
 from foqs.cluster.gossip.gossip_view import GossipView
 from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.cluster.peers import Peer, Peers
-from foqs.core.errors import FoqsError
 from foqs.options.cluster_options import ClusterOptions
 from foqs.rpc.methods import Caller, unchanged
 from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.errors import FoqsError
 
 log = logging.getLogger(__name__)
 

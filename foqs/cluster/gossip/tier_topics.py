@@ -16,12 +16,12 @@ from typing import Final
 from foqs.cluster.gossip.gossip_view import GossipView, PeerTopicStats
 from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.cluster.peers import Peers
-from foqs.core.errors import Unavailable
 from foqs.core.items.item import State, TopicName
 from foqs.queue.engine import Engine
 from foqs.queue.listings import ACTIVE_STATES, counts_by_state, topic_stats
 from foqs.queue.port import TopicStats
 from foqs.shard.shard import Shard
+from foqs_contract.errors import Unavailable
 
 _NAMES_PER_STEP: Final = 256
 """The names that are checked before other tasks may run."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol, TypeAlias
 
-from foqs.core.errors import NotImplementedYet
 from foqs.shard.status import ShardStatus
+from foqs_contract.errors import NotImplementedYet
 from shardmgr.model import ShardSpec
 
 Address: TypeAlias = tuple[str, int]

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from foqs.core.errors import FoqsError
 from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.flush.work import Acks, Dues, Events, HandOut, Inserts, Work
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import Row
+from foqs_contract.errors import FoqsError
 
 W = TypeVar("W", bound=Work)
 

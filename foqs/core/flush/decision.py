@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final
 
-from foqs.core.errors import KeyConflict
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.purge_markers import DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
@@ -23,6 +22,7 @@ from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, is_of_inca
 from foqs.core.items.item import TIME_MS_MAX, NewItem, Row, State
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
 from foqs.core.timing.due_timers import DueTimers
+from foqs_contract.errors import KeyConflict
 
 FindRow = Callable[[int], Row | None]
 

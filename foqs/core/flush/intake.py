@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from foqs.core.errors import Overloaded
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.fair_queue import FairScheduler
 from foqs.core.flush.work import Lane, Work
+from foqs_contract.errors import Overloaded
 
 TURN_COST_MAX: Final = 64
 """The maximum cost of a turn. An entry costs 1, plus 1 for each KiB. The weight decides how soon the next turn comes."""

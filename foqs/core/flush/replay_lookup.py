@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from foqs.core.errors import FoqsError
 from foqs.core.flush.work import Lane, Work
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import KeyedItem
+from foqs_contract.errors import FoqsError
 
 
 class ReplayLookup(Work):

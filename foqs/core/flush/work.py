@@ -11,10 +11,10 @@ import enum
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from typing import Any, Final, cast
 
-from foqs.core.errors import DeadlineExceeded, FoqsError, UnknownOutcome
 from foqs.core.items.item import NUMBER_MAX, KeyedItem, NewItem, OrderKey, Row, TopicName
 from foqs.core.items.life import Event, EventKind
 from foqs.core.limits.in_flight import InFlight
+from foqs_contract.errors import DeadlineExceeded, FoqsError, UnknownOutcome
 
 OPEN: Final = type("Open", (), {"__repr__": lambda self: "OPEN", "__slots__": ()})()
 """Stands for the result that an entry does not have yet. None is a result: success, without a value."""

@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from foqs.core.errors import InvalidArgument
+from foqs_contract.errors import InvalidArgument
 
 EPOCH_BITS: Final = 20
 SEQUENCE_BITS: Final = 43

@@ -23,9 +23,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from foqs.core.errors import FoqsError, InvalidArgument, NotFound, StaleLease
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
 from foqs.core.items.item_filter import ItemFilter
+from foqs_contract.errors import FoqsError, InvalidArgument, NotFound, StaleLease
 
 
 class EventKind(enum.Enum):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from foqs.core.errors import InvalidArgument, LimitExceeded
 from foqs.core.items.item import TIME_MS_MAX
+from foqs_contract.errors import InvalidArgument, LimitExceeded
 
 NAME_BYTES_MAX: Final = 255
 CURSOR_BYTES_MAX: Final = 4_096

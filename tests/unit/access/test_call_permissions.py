@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from foqs.access.call_permissions import REQUIREMENTS, Permission, Principal, Scope
-from foqs.core.errors import ErrorCode
 from foqs_client.idl import Foqs, ttypes
+from foqs_contract.errors import ErrorCode
 
 ENQUEUE, CONSUME, ADMIN = Permission.ENQUEUE, Permission.CONSUME, Permission.ADMIN
 CALLS = sorted(name for name in vars(Foqs.Iface) if not name.startswith("_"))
@@ -59,7 +59,7 @@ def test_each_call_is_allowed_by_its_permission_and_by_no_other(permission: Perm
     others = [other for other in Permission if other is not permission]
     refusal = REQUIREMENTS[call].refusal(SOMEBODY, others)
     assert refusal is not None
-    assert (refusal.code, refusal.field) == (ErrorCode.PERMISSION_DENIED, permission.name)
+    assert (refusal.number, refusal.field) == (ErrorCode.PERMISSION_DENIED, permission.name)
     assert "somebody" in refusal.message
 
 
@@ -72,7 +72,7 @@ def test_reads_are_allowed_to_consumers_and_namespace_administrators(call: str) 
 def test_grants_on_a_namespace_do_not_allow_cluster_calls(call: str) -> None:
     refusal = REQUIREMENTS[call].refusal(SOMEBODY, list(Permission))
     assert refusal is not None
-    assert (refusal.code, refusal.field) == (ErrorCode.PERMISSION_DENIED, "admin")
+    assert (refusal.number, refusal.field) == (ErrorCode.PERMISSION_DENIED, "admin")
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -11,16 +11,16 @@ from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, Permission, parse
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.errors import (
+from foqs.core.items.item import State
+from foqs.core.items.life import EventKind
+from foqs.queue.engine import Engine
+from foqs_contract.errors import (
     FoqsError,
     InvalidArgument,
     LimitExceeded,
     NamespaceNotFound,
     Unavailable,
 )
-from foqs.core.items.item import State
-from foqs.core.items.life import EventKind
-from foqs.queue.engine import Engine
 from tests.support.builders import changed, engine_settings
 from tests.support.catalogs import install_gated_catalog, pause
 from tests.support.engines import Caller, World, run_in_world

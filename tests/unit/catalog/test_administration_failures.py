@@ -12,13 +12,13 @@ from foqs.catalog import changes, namespaces
 from foqs.catalog.document import Document
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.port import CatalogError, CatalogFailed, CatalogUnknownOutcome, CatalogUnreachable
-from foqs.core.errors import (
+from foqs.queue.engine import Engine
+from foqs_contract.errors import (
     DeadlineExceeded,
     NamespaceNotFound,
     Unavailable,
     UnknownOutcome,
 )
-from foqs.queue.engine import Engine
 from tests.support.builders import engine_settings
 from tests.support.catalogs import install_gated_catalog, pause
 from tests.support.engines import Caller, World, run_in_world

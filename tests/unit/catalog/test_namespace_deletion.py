@@ -11,14 +11,14 @@ from foqs.catalog import changes
 from foqs.catalog.document import Document
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.errors import (
+from foqs.core.items.life import EventKind
+from foqs_contract.errors import (
     DeadlineExceeded,
     InvalidArgument,
     NamespaceNotFound,
     Unavailable,
     UnknownOutcome,
 )
-from foqs.core.items.life import EventKind
 from tests.support.builders import engine_settings
 from tests.support.catalogs import install_gated_catalog, pause
 from tests.support.engines import Caller, World, run_in_world

@@ -12,9 +12,9 @@ from foqs.catalog.document import EMPTY_DOCUMENT, Document
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.namespace_deletion import MARKED_S_MAX
 from foqs.catalog.port import CatalogFailed
-from foqs.core.errors import DeadlineExceeded, InvalidArgument, NamespaceNotFound, Unavailable, UnknownOutcome
 from foqs.queue.engine import Engine
 from foqs.store.in_memory.memory_store import MemoryStore
+from foqs_contract.errors import DeadlineExceeded, InvalidArgument, NamespaceNotFound, Unavailable, UnknownOutcome
 from shardmgr.local_coordinator import LocalCoordinator
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, FixedPlan, World, run_in_world

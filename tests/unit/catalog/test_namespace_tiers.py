@@ -7,7 +7,7 @@ import pytest
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, Namespace, render
 from foqs.catalog.registry_catalog import DOCUMENT_NAME as CATALOG
-from foqs.core.errors import InvalidArgument, NamespaceNotFound
+from foqs_contract.errors import InvalidArgument, NamespaceNotFound
 from tests.support.cluster_world import ClusterWorld, run_in_cluster
 from tests.support.engines import Caller
 

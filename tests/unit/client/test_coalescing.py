@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from foqs.core import errors as core
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.options.rpc_options import CallOptions
 from foqs.queue.port import EnqueueOutcome, Outcome, PendingCall
@@ -28,6 +27,7 @@ from foqs_client import (
 )
 from foqs_client.coalescing import ENTRIES_PER_CALL_MAX, ENTRIES_PER_CALLER_MAX
 from foqs_client.routing_table import key_slot_of
+from foqs_contract import errors
 from tests.support.aio import run
 from tests.support.builders import changed
 from tests.support.fake_queue import LIMITS, FakeQueue, HeldCall
@@ -40,7 +40,7 @@ IDS = [f"3-{(1 << 43) + n}" for n in range(1, 6)]
 class Counting(FakeQueue):
     """Records the sizes of calls. Enqueues get replies by a script, then ids."""
 
-    def __init__(self, *script: core.FoqsError | list[EnqueueOutcome], limits: CallOptions = LIMITS) -> None:
+    def __init__(self, *script: errors.FoqsError | list[EnqueueOutcome], limits: CallOptions = LIMITS) -> None:
         super().__init__(limits)
         self.script = list(script)
 
@@ -54,7 +54,7 @@ class Counting(FakeQueue):
             return super().enqueue(namespace, items, deadline, on_done)
         self.calls.append(("enqueue", list(items)))
         answer = self.script.pop(0)
-        if isinstance(answer, core.FoqsError):
+        if isinstance(answer, errors.FoqsError):
             raise answer
         on_done(answer)
         return HeldCall(self, "enqueue")
@@ -248,7 +248,7 @@ def test_calls_with_keys_of_their_callers_are_not_coalesced() -> None:
 
 def test_each_caller_retries_its_entries_of_a_coalesced_call_with_unknown_outcome() -> None:
     async def story() -> None:
-        queue = Counting(core.UnknownOutcome("perhaps"))
+        queue = Counting(errors.UnknownOutcome("perhaps"))
         async with asked(queue) as client:
             results = await together(client.enqueue([Item("t")]), client.enqueue([Item("u"), Item("u")]))
             assert [[result.error for result in each] for each in results] == [[None], [None, None]]
@@ -256,7 +256,7 @@ def test_each_caller_retries_its_entries_of_a_coalesced_call_with_unknown_outcom
             assert sorted(map(len, keys)) == [1, 2, 3]
             assert sorted(keys[1] + keys[2]) == sorted(keys[0])
             assert len(queue.rows) == 3
-        queue = Counting(core.UnknownOutcome("perhaps"))
+        queue = Counting(errors.UnknownOutcome("perhaps"))
         async with asked(queue, automatic_keys=False) as client:
             results = await together(client.enqueue([Item("t")]), client.enqueue([Item("u")]))
             assert [type(result) for result in results] == [UnknownOutcome] * 2
@@ -306,15 +306,15 @@ def test_item_that_spoils_a_whole_call_affects_only_its_caller(bad: Item) -> Non
 @pytest.mark.parametrize(
     "refusal",
     [
-        core.LimitExceeded("too many"),
-        core.RateLimited("slower", retry_after_ms=9),
-        core.Overloaded("full"),
-        core.InvalidArgument("bad"),
+        errors.LimitExceeded("too many"),
+        errors.RateLimited("slower", retry_after_ms=9),
+        errors.Overloaded("full"),
+        errors.InvalidArgument("bad"),
     ],
 )
-def test_callers_send_alone_after_an_error_that_others_may_have_caused(refusal: core.FoqsError) -> None:
+def test_callers_send_alone_after_an_error_that_others_may_have_caused(refusal: errors.FoqsError) -> None:
     async def story() -> None:
-        queue = Counting(refusal, ["3-1"], core.RateLimited("slower", retry_after_ms=7), ["3-3"])
+        queue = Counting(refusal, ["3-1"], errors.RateLimited("slower", retry_after_ms=7), ["3-3"])
         async with asked(queue) as client:
             one, two, three = await together(*(client.enqueue([Item("t")]) for _ in range(3)))
             assert (one[0].id, three[0].id) == ("3-1", "3-3")
@@ -327,7 +327,7 @@ def test_callers_send_alone_after_an_error_that_others_may_have_caused(refusal: 
 
 def test_callers_send_alone_if_all_items_together_were_too_many() -> None:
     async def story() -> None:
-        beyond = core.RateLimited("slower", retry_after_ms=9)
+        beyond = errors.RateLimited("slower", retry_after_ms=9)
         queue = Counting([beyond, beyond, "3-9", beyond], ["3-1"], ["3-2"])
         async with asked(queue) as client:
             one, two, [third, fourth] = await together(
@@ -342,9 +342,9 @@ def test_callers_send_alone_if_all_items_together_were_too_many() -> None:
 
 @pytest.mark.parametrize(
     ("refusal", "kind"),
-    [(core.NamespaceNotFound("no"), NamespaceNotFound), (core.Unavailable("later", retry_after_ms=9), Unavailable)],
+    [(errors.NamespaceNotFound("no"), NamespaceNotFound), (errors.Unavailable("later", retry_after_ms=9), Unavailable)],
 )
-def test_error_that_is_true_of_all_reaches_every_caller(refusal: core.FoqsError, kind: type[FoqsError]) -> None:
+def test_error_that_is_true_of_all_reaches_every_caller(refusal: errors.FoqsError, kind: type[FoqsError]) -> None:
     async def story() -> None:
         queue = Counting(refusal)
         async with asked(queue, automatic_keys=False) as client:
@@ -373,7 +373,7 @@ def test_host_with_a_lower_limit_gets_smaller_calls() -> None:
 
 def test_key_conflict_or_repeat_reaches_only_its_caller() -> None:
     async def story() -> None:
-        queue = Counting(["3-1", core.KeyConflict("another"), "3-3"])
+        queue = Counting(["3-1", errors.KeyConflict("another"), "3-3"])
         async with asked(queue) as client:
             [one], [two], [three] = await together(*(client.enqueue([Item("t")]) for _ in range(3)))
             assert (one.id, three.id) == ("3-1", "3-3")

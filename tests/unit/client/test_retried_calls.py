@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from foqs.core import errors as core
 from foqs.core.items.life import Event
 from foqs.queue.port import ALREADY_GONE, Outcome, PendingCall
 from foqs_client import (
@@ -27,19 +26,20 @@ from foqs_client import (
 from foqs_client import Outcome as Told
 from foqs_client.automatic_keys import RetriedEnqueue
 from foqs_client.retried_calls import BACKOFF_S_MAX, BACKOFF_S_MIN, JITTER_MAX, RetriedCallById
+from foqs_contract import errors
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue, HeldCall
 from tests.support.poll import soon
 from tests.support.rpc_server import ServedQueue, serve_queue
 
-Answer: TypeAlias = list[Outcome] | core.FoqsError | None
+Answer: TypeAlias = list[Outcome] | errors.FoqsError | None
 """The reply to one attempt: outcomes, a failure, or None for a lost connection."""
 Call: TypeAlias = Callable[..., Awaitable[list[Told]]]
 
-UNKNOWN = core.UnknownOutcome("perhaps")
-UNAVAILABLE = core.Unavailable("not now", retry_after_ms=1)
-STALE = core.StaleLease("over")
-NOT_FOUND = core.NotFound("no such item")
+UNKNOWN = errors.UnknownOutcome("perhaps")
+UNAVAILABLE = errors.Unavailable("not now", retry_after_ms=1)
+STALE = errors.StaleLease("over")
+NOT_FOUND = errors.NotFound("no such item")
 
 IDS = [f"3-{(1 << 43) + n}" for n in (1, 2, 3)]
 LEASES = [(id_, 7) for id_ in IDS]
@@ -96,7 +96,7 @@ class Scripted(FakeQueue):
         self.left_s.append(deadline - asyncio.get_running_loop().time())
         done_all: list[Outcome] = [None] * len(numbers)
         answer = self.script.pop(0) if self.script else done_all
-        if isinstance(answer, core.FoqsError):
+        if isinstance(answer, errors.FoqsError):
             raise answer
         if answer is None:
             self.lose()
@@ -128,7 +128,7 @@ def kinds(outcomes: Sequence[Told | Enqueued]) -> list[type[Exception] | None]:
 @every_call
 def test_only_entries_that_were_not_done_are_retried(call: Call) -> None:
     async def story() -> None:
-        queue = Scripted([None, UNAVAILABLE, STALE], [core.NotOwner("elsewhere")], [core.Overloaded("full")])
+        queue = Scripted([None, UNAVAILABLE, STALE], [errors.NotOwner("elsewhere")], [errors.Overloaded("full")])
         async with asked(queue) as client:
             assert kinds(await call(client)) == [None, None, StaleLease]
         assert queue.sent == [[0, 1, 2], [1], [1], [1]]
@@ -137,7 +137,9 @@ def test_only_entries_that_were_not_done_are_retried(call: Call) -> None:
 
 
 @every_call
-@pytest.mark.parametrize("failure", [UNAVAILABLE, UNKNOWN, core.NotOwner("elsewhere"), core.Overloaded("full"), None])
+@pytest.mark.parametrize(
+    "failure", [UNAVAILABLE, UNKNOWN, errors.NotOwner("elsewhere"), errors.Overloaded("full"), None]
+)
 def test_call_that_failed_as_a_whole_is_retried_as_a_whole(call: Call, failure: Answer) -> None:
     async def story() -> None:
         queue = Scripted(failure)
@@ -152,7 +154,7 @@ def test_call_that_failed_as_a_whole_is_retried_as_a_whole(call: Call, failure: 
 @pytest.mark.parametrize("lost", [UNKNOWN, None])
 @pytest.mark.parametrize("found", [STALE, NOT_FOUND])
 def test_retry_that_finds_the_lease_ended_has_an_unknown_outcome(
-    call: Call, lost: Answer, found: core.FoqsError
+    call: Call, lost: Answer, found: errors.FoqsError
 ) -> None:
     async def story() -> None:
         queue = Scripted(lost, [found, None, UNAVAILABLE], [found])
@@ -166,7 +168,7 @@ def test_retry_that_finds_the_lease_ended_has_an_unknown_outcome(
 @every_call
 def test_entries_missing_in_a_reply_are_unknown_and_retried(call: Call) -> None:
     async def story() -> None:
-        queue = Scripted([UNAVAILABLE] * 3, [None], [None, core.RateLimited("too fast")])
+        queue = Scripted([UNAVAILABLE] * 3, [None], [None, errors.RateLimited("too fast")])
         async with asked(queue) as client:
             assert kinds(await call(client)) == [None, None, UnknownOutcome]
         assert queue.sent == [[0, 1, 2], [0, 1, 2], [1, 2]]
@@ -199,12 +201,12 @@ def test_repeated_ack_or_cancel_shows_the_outcome_of_the_first(call: Call) -> No
 @every_call
 def test_finally_refused_entry_is_not_retried(call: Call) -> None:
     async def story() -> None:
-        for refusal in (STALE, NOT_FOUND, core.InvalidArgument("no"), core.DeadlineExceeded("late")):
+        for refusal in (STALE, NOT_FOUND, errors.InvalidArgument("no"), errors.DeadlineExceeded("late")):
             queue = Scripted([refusal] * 3)
             async with asked(queue) as client:
                 assert None not in kinds(await call(client))
             assert len(queue.sent) == 1
-        queue = Scripted(core.RateLimited("slow down", retry_after_ms=1))
+        queue = Scripted(errors.RateLimited("slow down", retry_after_ms=1))
         async with asked(queue) as client:
             with pytest.raises(RateLimited):
                 await call(client)
@@ -248,7 +250,7 @@ def test_call_ends_within_its_time_with_the_known_results(call: Call, monkeypatc
 @every_call
 def test_call_is_not_retried_before_retry_after(call: Call) -> None:
     async def story() -> None:
-        queue = Scripted(core.Overloaded("full", retry_after_ms=50_000))
+        queue = Scripted(errors.Overloaded("full", retry_after_ms=50_000))
         async with asked(queue) as client:
             with pytest.raises(Overloaded):
                 await call(client, timeout_ms=20_000)
@@ -260,7 +262,7 @@ def test_call_is_not_retried_before_retry_after(call: Call) -> None:
 @every_call
 def test_pause_before_a_retry_ends_when_the_client_is_closed(call: Call) -> None:
     async def story() -> None:
-        queue = Scripted(core.NotOwner("elsewhere", retry_after_ms=40_000))
+        queue = Scripted(errors.NotOwner("elsewhere", retry_after_ms=40_000))
         async with asked(queue) as client:
             asked_for = asyncio.ensure_future(call(client, timeout_ms=60_000))
             await soon(lambda: bool(queue.sent))

@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 import foqs_client
-from foqs.core import errors as core_errors
 from foqs.options.rpc_options import RpcOptions
 from foqs_client import (
     Client,
@@ -26,9 +25,9 @@ from foqs_client import (
     UnknownOutcome,
     Unreachable,
 )
-from foqs_client import errors as client_errors
 from foqs_client.idl import ttypes
 from foqs_client.routed_calls import REPLY_GRACE_S
+from foqs_contract import errors
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
@@ -127,7 +126,7 @@ def test_error_of_an_item_is_in_its_place_and_names_its_field() -> None:
 def test_error_of_the_host_keeps_all_its_fields() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        queue.failure = core_errors.NotOwner("elsewhere", field="f", retry_after_ms=5, owner=("h", 9))
+        queue.failure = errors.NotOwner("elsewhere", field="f", retry_after_ms=5, owner=("h", 9))
         async with serve_queue(queue) as host, Client(host.url) as client:
             with pytest.raises(foqs_client.NotOwner) as caught:
                 await client.enqueue([Item("t")])
@@ -143,7 +142,7 @@ def test_error_of_the_host_keeps_all_its_fields() -> None:
 
 def test_every_code_of_the_contract_has_its_class() -> None:
     names = {code.value: code.name for code in ttypes.ErrorCode}
-    assert {number: kind.code for number, kind in client_errors.BY_NUMBER.items()} == names
+    assert {number: kind.code for number, kind in errors.ERROR_BY_CODE.items()} == names
     assert issubclass(StaleLease, foqs_client.FoqsError)
     assert all(name in vars(foqs_client) for name in foqs_client.__all__)
 
@@ -418,7 +417,7 @@ def test_deadline_error_of_the_host_arrives_before_the_client_gives_up(monkeypat
 
     async def main() -> None:
         queue = FakeQueue()
-        queue.failure = core_errors.DeadlineExceeded("withdrawn")
+        queue.failure = errors.DeadlineExceeded("withdrawn")
         async with serve_queue(queue) as host, Client(host.url) as client:
             with pytest.raises(foqs_client.DeadlineExceeded):
                 await client.enqueue([Item("t")], timeout_ms=1_000)

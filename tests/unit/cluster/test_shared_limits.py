@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from foqs.cluster.shared_limits import TierLimits
-from foqs.core.errors import LimitExceeded, RateLimited
 from foqs.options.options import NamespaceOptions
 from foqs.queue.quota import Quota
 from foqs_client.idl import ttypes
+from foqs_contract.errors import LimitExceeded, RateLimited
 from tests.support.builders import NAMESPACE as DEFAULTS
 from tests.support.builders import changed, new_item
 from tests.support.rate_tier import NAMESPACE, Rates, RateTier, between

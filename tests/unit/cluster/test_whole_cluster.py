@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
-from foqs.core.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.items.item import parse_id
 from foqs.core.items.life import EventKind
 from foqs.telemetry.cluster_samples import cluster_samples
 from foqs.telemetry.metric_table import CLUSTER_METRICS
+from foqs_contract.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
 from shardmgr import layout_changes
 from shardmgr.model import ShardSpec
 from tests.support.builders import keyed_item, new_item

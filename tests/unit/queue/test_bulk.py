@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import DeadlineExceeded, InvalidArgument, Overloaded, Unavailable, UnknownOutcome
 from foqs.core.items.item import State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
@@ -15,6 +14,7 @@ from foqs.queue import bulk
 from foqs.queue.filter_walk import parse_walk_cursor
 from foqs.queue.port import BulkPage, ItemView
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
+from foqs_contract.errors import DeadlineExceeded, InvalidArgument, Overloaded, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, closed, start_task, wait_until_idle

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import StaleLease
 from foqs.core.flush.work import Dues
 from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.life import EventKind
@@ -17,6 +16,7 @@ from foqs.shard.observer import NullObserver
 from foqs.shard.shard import Shard
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import Writes
+from foqs_contract.errors import StaleLease
 from tests.support.builders import ROW_CACHE, changed, engine_settings
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import DeadlineExceeded
 from foqs.core.items.life import EventKind
 from foqs.queue.placement import ROTATION_S
 from foqs.shard.writer import STALLED_S
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreLost, WriteRefused
+from foqs_contract.errors import DeadlineExceeded
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.memory_check import is_at_rest

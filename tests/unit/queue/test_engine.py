@@ -6,7 +6,13 @@ import asyncio
 
 import pytest
 
-from foqs.core.errors import (
+from foqs.core.items.item import DeliveryPolicy, State, parse_id
+from foqs.core.items.life import Event, EventKind
+from foqs.queue.placement import ROTATION_S
+from foqs.queue.port import ALREADY_GONE
+from foqs.shard.supervisor import ShardTakenOver
+from foqs.store.port import StoreLost, Writes
+from foqs_contract.errors import (
     DeadlineExceeded,
     NamespaceNotFound,
     NotFound,
@@ -16,12 +22,6 @@ from foqs.core.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from foqs.core.items.item import DeliveryPolicy, State, parse_id
-from foqs.core.items.life import Event, EventKind
-from foqs.queue.placement import ROTATION_S
-from foqs.queue.port import ALREADY_GONE
-from foqs.shard.supervisor import ShardTakenOver
-from foqs.store.port import StoreLost, Writes
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from foqs.catalog.key_slot_sync import KeySlotSync
-from foqs.core.errors import NotOwner, Unavailable, UnknownOutcome
 from foqs.core.items.item import State, format_id
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
 from foqs.shard.observer import NullObserver
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import Store, StoreUnusable
+from foqs_contract.errors import NotOwner, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.memory_check import is_at_rest

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import NotOwner
 from foqs.core.items.item import State, parse_id
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import EngineSettings
 from foqs.queue.port import ItemExplanation
 from foqs.shard.shard import TOPIC_PRIORITIES_MAX
+from foqs_contract.errors import NotOwner
 from tests.support.builders import NAMESPACE, catalog, changed, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.method_gate import start_task, wait_until_idle

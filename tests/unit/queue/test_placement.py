@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import Unavailable
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.queue.placement import ROTATION_S, Placement
+from foqs_contract.errors import Unavailable
 from tests.support.builders import new_item
 
 

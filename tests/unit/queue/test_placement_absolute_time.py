@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import InvalidArgument
 from foqs.core.items.item import NewItem
 from foqs.queue.port import Repeated
+from foqs_contract.errors import InvalidArgument
 from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from foqs.core.items.item import State, parse_id
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
 from foqs.queue.placement import ROTATION_S
 from foqs.store.in_memory.memory_store import MemoryReads
+from foqs_contract.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import FoqsError, LimitExceeded, RateLimited, Unavailable
 from foqs.core.items.item import NewItem
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import EngineSettings
 from foqs.queue.port import EnqueueOutcome
 from foqs.store.in_memory.memory_store import MemoryReads
+from foqs_contract.errors import FoqsError, LimitExceeded, RateLimited, Unavailable
 from tests.support.builders import catalog, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.method_gate import MethodGate, closed, start_task

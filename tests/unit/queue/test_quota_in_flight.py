@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import DeadlineExceeded, LimitExceeded, UnknownOutcome
 from foqs.core.items.life import EventKind
 from foqs.store.in_memory.memory_store import MemoryStore
+from foqs_contract.errors import DeadlineExceeded, LimitExceeded, UnknownOutcome
 from tests.support.builders import catalog, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.method_gate import MethodGate, closed, start_task

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.core.errors import DeadlineExceeded, FoqsError, KeyConflict, LimitExceeded, RateLimited
 from foqs.core.items.life import EventKind
 from foqs.queue.port import Repeated
 from foqs.shard.writer import KEY_READ_FLUSHES
 from foqs.store.in_memory.memory_store import MemoryStore
+from foqs_contract.errors import DeadlineExceeded, FoqsError, KeyConflict, LimitExceeded, RateLimited
 from tests.support.builders import catalog, changed, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.method_gate import MethodGate, closed, start_task, wait_until_idle

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import InvalidArgument, NotFound
 from foqs.core.items.item import State, parse_id
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.port import Outcome
 from foqs.shard.observer import NullObserver
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
+from foqs_contract.errors import InvalidArgument, NotFound
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import ErrorCode, FoqsError, NotFound
 from foqs.core.items.validation import MalformedRequest
 from foqs.queue.port import PendingCall
 from foqs.rpc.auth_session import AuthSession
@@ -20,6 +19,7 @@ from foqs.rpc.messages import read_head
 from foqs.rpc.methods import Caller, MethodHandler, ServerMethod, contract_methods, task_handler
 from foqs.runtime.deadlines import DeadlineSweeper
 from foqs_client.idl import ttypes
+from foqs_contract.errors import ErrorCode, FoqsError, NotFound
 from tests.support.rpc_server import call as call_frame
 from tests.support.rpc_server import parse_reply
 from tests.support.virtual_time import run_virtual

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import Unavailable
 from foqs.core.items.item import State, format_id
 from foqs.core.items.life import EventKind
 from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
+from foqs_contract.errors import Unavailable
 from tests.support.builders import NAMESPACE, ROW_CACHE, changed, engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import DeadlineExceeded, FoqsError, Unavailable, UnknownOutcome
 from foqs.core.items.item import NewItem, parse_id
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine, EngineSettings
@@ -17,6 +16,7 @@ from foqs.queue.port import EnqueueOutcome
 from foqs.shard.observer import NullObserver
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreLost, WriteRefused, Writes
+from foqs_contract.errors import DeadlineExceeded, FoqsError, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.method_gate import start_task

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import NotOwner, Unavailable, UnknownOutcome
 from foqs.core.items.item import EPOCH_MAX, SEQUENCE_MAX
 from foqs.queue.engine import Engine
 from foqs.shard.observer import NullObserver
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreLost, StoreUnusable
+from foqs_contract.errors import NotOwner, Unavailable, UnknownOutcome
 from shardmgr.local_coordinator import FileEpochBook, LocalCoordinator
 from shardmgr.port import CoordinatorFailed
 from tests.support.builders import MemoryEpochBook, engine_settings, new_item

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from foqs.cluster.peers import REPLY_MARGIN_S
-from foqs.core import errors
 from foqs_client import (
     FoqsError,
     InvalidArgument,
@@ -23,6 +22,7 @@ from foqs_client import (
 )
 from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract import errors
 from tests.simulation import principals
 from tests.support.enqueue_tier import GRACE_S, PORT, EnqueueTier, EnqueueTierHost, in_tier, send
 from tests.support.poll import soon

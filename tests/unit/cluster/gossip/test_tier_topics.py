@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from foqs.core.errors import Unavailable
 from foqs.core.items.item import State, TopicName
 from foqs.core.items.life import EventKind
 from foqs.queue.port import TopicStats
 from foqs.store.in_memory.memory_store import MemoryReads
 from foqs.telemetry.cluster_samples import gossip_samples
 from foqs.telemetry.metric_table import TIER_METRICS
+from foqs_contract.errors import Unavailable
 from shardmgr import layout_changes
 from tests.support.builders import changed, new_item
 from tests.support.engines import ok

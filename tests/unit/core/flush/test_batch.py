@@ -8,10 +8,10 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.errors import DeadlineExceeded, NotFound, Unavailable, UnknownOutcome
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.work import ALREADY_GONE, OPEN, Acks, Events, HandOut, Inserts, Lane
 from foqs.core.items.life import Event, EventKind
+from foqs_contract.errors import DeadlineExceeded, NotFound, Unavailable, UnknownOutcome
 from tests.support.plain_flush import keys_of, make_item, make_keyed_item
 from tests.support.plain_intake import (
     Caller,

@@ -9,7 +9,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.errors import KeyConflict, RateLimited, StaleLease
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.decision import Decision, chain_finders, decide_batch, entry_result
 from foqs.core.flush.replay_lookup import ReplayLookup
@@ -18,6 +17,7 @@ from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, Row, State
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, RetryPolicy, Transition
 from foqs.core.timing.due_timers import DueTimers
+from foqs_contract.errors import KeyConflict, RateLimited, StaleLease
 from tests.support.plain_flush import (
     is_same_result,
     keys_after,

@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from foqs.core.errors import Overloaded, Unavailable
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.intake import LANE_SHARES, Intake
 from foqs.core.flush.work import OPEN, SEALED, Lane, Work
 from foqs.core.items.life import EventKind
+from foqs_contract.errors import Overloaded, Unavailable
 from tests.support.plain_intake import (
     LIMITS,
     Caller,

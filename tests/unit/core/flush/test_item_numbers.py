@@ -7,12 +7,12 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.errors import NotFound, Unavailable
 from foqs.core.flush.item_numbers import ItemNumbers
 from foqs.core.flush.work import Inserts
 from foqs.core.items.item import SEQUENCE_MAX, make_number, parse_id
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.port import ALREADY_GONE
+from foqs_contract.errors import NotFound, Unavailable
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
 

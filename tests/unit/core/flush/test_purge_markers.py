@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from foqs.core.errors import NotFound
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.decision import Decision, decide_batch
 from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
@@ -10,6 +9,7 @@ from foqs.core.flush.work import ALREADY_GONE, Acks, Events, HandOut, Inserts, W
 from foqs.core.items.item import Row, State
 from foqs.core.items.life import Event, EventKind, FlushContext, RetryPolicy
 from foqs.core.timing.due_timers import DueTimers
+from foqs_contract.errors import NotFound
 from tests.support.builders import keyed_item, new_item, row
 
 TOPIC = ("default", "t")

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InvalidArgument, NotOwner
 from foqs.core.items.item import (
     EPOCH_MAX,
     NUMBER_MAX,
@@ -28,6 +27,7 @@ from foqs.core.items.item import (
     split_number,
     unpack_order_key,
 )
+from foqs_contract.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InvalidArgument, NotOwner
 
 EPOCHS = st.integers(1, EPOCH_MAX)
 SEQUENCES = st.integers(1, SEQUENCE_MAX)
@@ -186,7 +186,8 @@ def test_keys_at_the_limits_differ_and_keep_their_order() -> None:
 def test_every_code_has_one_error_class_with_that_code() -> None:
     assert set(ERROR_BY_CODE) == set(ErrorCode)
     for code, kind in ERROR_BY_CODE.items():
-        assert kind.code is code
+        assert kind.number is code
+        assert kind.code == ErrorCode(code).name
         assert issubclass(kind, FoqsError)
 
 

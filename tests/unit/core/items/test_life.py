@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.errors import ErrorCode
 from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
 from foqs.core.items.life import (
     TABLE,
@@ -27,6 +26,7 @@ from foqs.core.items.life import (
     becomes_ready,
     new_row,
 )
+from foqs_contract.errors import ErrorCode
 from tools import diagram
 
 NOW = 1_000_000
@@ -157,7 +157,7 @@ def test_an_error_never_comes_with_a_change(state: State, kind: EventKind) -> No
             assert transition.effect is Effect.UNCHANGED
             assert not transition.already_gone
             allowed = (ErrorCode.INVALID_ARGUMENT,) if kind is EventKind.UPDATE else (ErrorCode.STALE_LEASE,)
-            assert transition.error.code in (*allowed, ErrorCode.NOT_FOUND)
+            assert transition.error.number in (*allowed, ErrorCode.NOT_FOUND)
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
@@ -222,7 +222,7 @@ def test_an_item_that_was_never_delivered_cannot_be_acked() -> None:
         row = replace(BASE, state=state, token=0, attempt=0)
         transition = apply_event(Event(EventKind.ACK, row.id, "n", token=0), row, CONTEXT)
         assert transition.effect is Effect.UNCHANGED
-        assert transition.error is not None and transition.error.code is ErrorCode.STALE_LEASE
+        assert transition.error is not None and transition.error.number is ErrorCode.STALE_LEASE
 
 
 @pytest.mark.parametrize("kind", [EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE])
@@ -277,7 +277,7 @@ def test_an_event_of_another_namespace_changes_nothing() -> None:
             assert transition.effect is Effect.UNCHANGED
             assert not transition.already_gone
             if kind not in (EventKind.DUE, EventKind.DELIVER):
-                assert transition.error is not None and transition.error.code is ErrorCode.NOT_FOUND
+                assert transition.error is not None and transition.error.number is ErrorCode.NOT_FOUND
 
 
 def test_only_ack_and_cancel_succeed_on_an_item_that_is_gone() -> None:
@@ -303,13 +303,13 @@ def test_an_update_moves_the_time_of_an_item_that_is_not_leased_but_never_beyond
         for event, row, transition in transitions(state, EventKind.UPDATE):
             expired = row.expires_at_ms is not None and row.expires_at_ms <= NOW
             if expired:
-                assert transition.error is not None and transition.error.code is ErrorCode.NOT_FOUND
+                assert transition.error is not None and transition.error.number is ErrorCode.NOT_FOUND
             elif has_time(event):
                 requested_ms = NOW + event.delay_ms if event.delay_ms is not None else event.deliver_after_ms
                 assert requested_ms is not None
                 after = min(max(requested_ms, NOW), TIME_MS_MAX)
                 if row.expires_at_ms is not None and after >= row.expires_at_ms:
-                    assert transition.error is not None and transition.error.code is ErrorCode.INVALID_ARGUMENT
+                    assert transition.error is not None and transition.error.number is ErrorCode.INVALID_ARGUMENT
                     field = "change.delay_ms" if event.delay_ms is not None else "change.deliver_after_ms"
                     assert transition.error.field == field
                     continue
@@ -325,7 +325,7 @@ def test_an_update_cannot_set_the_time_of_a_leased_or_dead_item() -> None:
         for event, _, transition in transitions(state, EventKind.UPDATE):
             assert (transition.error is not None) == has_time(event)
             if transition.error is not None:
-                assert transition.error.code is ErrorCode.INVALID_ARGUMENT
+                assert transition.error.number is ErrorCode.INVALID_ARGUMENT
                 assert transition.error.field in ("change.delay_ms", "change.deliver_after_ms")
 
 

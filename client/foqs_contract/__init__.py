@@ -1,0 +1,1 @@
+"""What a client and a host must agree on. It depends on neither of them."""

@@ -1,0 +1,21 @@
+"""Tests what the error classes say about retries."""
+
+from __future__ import annotations
+
+from foqs_client import Unreachable
+from foqs_contract.errors import ERROR_BY_CODE, FoqsError
+
+KINDS: tuple[type[FoqsError], ...] = (*ERROR_BY_CODE.values(), Unreachable, FoqsError)
+
+
+def names(attribute: str) -> set[str]:
+    """Return the codes of the errors that have this attribute."""
+    return {kind.code for kind in KINDS if getattr(kind, attribute)}
+
+
+def test_each_error_says_whether_and_where_it_may_be_retried() -> None:
+    later = {"RATE_LIMITED", "OVERLOADED", "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNREACHABLE"}
+    assert names("retryable") == later
+    assert names("retryable_elsewhere") == {"OVERLOADED", "UNAVAILABLE", "NOT_OWNER"}
+    assert names("hides_write") == {"UNKNOWN_OUTCOME"}
+    assert {kind.code for kind in KINDS if kind("m").may_succeed_later} == later | {"NOT_OWNER", "UNKNOWN_OUTCOME"}
