@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
+from foqs_contract.backoff import Backoff
 from shardmgr.cluster_reader import read_cluster
 from shardmgr.documents import MEMBERS, render_member
 from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, MalformedDocument, Member, Plan
@@ -92,7 +93,7 @@ class Agent:
         self._registry = registry
         self._pace = pace
         self._boot_ms = boot_ms
-        self._rng = rng
+        self._backoff = Backoff(pace.pause_ms / 1_000, pace.retry_ms_max / 1_000, rng)
         self._load = load
         self._member: Member
         self._listener: AssignmentListener
@@ -260,8 +261,7 @@ class Agent:
         """Wait for a change or the next tick; after failures, only for a pause."""
         pace = self._pace
         if failures:
-            pause_ms = min(pace.retry_ms_max, pace.pause_ms << min(failures, 16))
-            await asyncio.sleep(pause_ms * self._rng.uniform(0.5, 1.0) / 1000)
+            await asyncio.sleep(self._backoff.pause_s(failures))
             return
         await asyncio.sleep(pace.pause_ms / 1000)
         try:

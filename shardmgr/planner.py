@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from foqs_contract.backoff import Backoff
 from shardmgr.cluster_reader import read_cluster
 from shardmgr.documents import PLAN, render_plan
 from shardmgr.model import MalformedDocument, Plan
@@ -66,7 +67,7 @@ class Planner:
         self._nonce = nonce
         self._pace = pace
         self._boot_ms = boot_ms
-        self._rng = rng
+        self._backoff = Backoff(pace.pause_ms / 1_000, pace.retry_ms_max / 1_000, rng)
         self._changed = asyncio.Event()
         self._elected_session = 0
         """The session in which this planner was elected; 0 if it is not elected."""
@@ -145,11 +146,10 @@ class Planner:
     async def _wait_for_change(self, failures: int) -> None:
         """Wait for a change, the next tick, or an overdue handover; after failures, only for a pause."""
         pace = self._pace
-        pause_ms = min(pace.retry_ms_max, pace.pause_ms << min(failures, 16))
         if failures:
-            await asyncio.sleep(pause_ms * self._rng.uniform(0.5, 1.0) / 1000)
+            await asyncio.sleep(self._backoff.pause_s(failures))
             return
-        await asyncio.sleep(pause_ms / 1000)
+        await asyncio.sleep(min(pace.retry_ms_max, pace.pause_ms) / 1000)
         until_ms = pace.tick_ms
         for _, since_ms in self._leaving.values():
             until_ms = min(until_ms, since_ms + pace.handover_timeout_ms - self._boot_ms())

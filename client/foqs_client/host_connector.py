@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 
 from foqs_client.credentials import Handshake, UntrustedCertificate
 from foqs_client.host_connection import HostConnection, NotSent
+from foqs_contract.backoff import Backoff
 
 ProtocolFactory: TypeAlias = Callable[[], asyncio.BaseProtocol]
 Connect: TypeAlias = Callable[
@@ -22,6 +23,7 @@ Connect: TypeAlias = Callable[
 CONNECT_TIMEOUT_S: Final = 3.0
 BACKOFF_S_MIN: Final = 0.05
 BACKOFF_S_MAX: Final = 1.0
+_BACKOFF: Final = Backoff(BACKOFF_S_MIN, BACKOFF_S_MAX)
 
 
 class HostConnector:
@@ -79,7 +81,7 @@ class HostConnector:
             FoqsError: the host refuses this client.
         """
         loop = asyncio.get_running_loop()
-        pause_s = BACKOFF_S_MIN
+        failures = 0
         why = "there was no time"
         failed_until, failure = self._last_failure
         if not retry_connect and loop.time() < failed_until and self.current_connection is None:
@@ -100,8 +102,8 @@ class HostConnector:
                 why = _reason(error)
                 if not retry_connect:
                     break
-                await asyncio.sleep(max(0.0, min(pause_s, deadline - loop.time())))
-                pause_s = min(2 * pause_s, BACKOFF_S_MAX)
+                await asyncio.sleep(max(0.0, min(_BACKOFF.pause_s(failures), deadline - loop.time())))
+                failures += 1
                 continue
             if connection.is_ready:
                 return connection

@@ -21,6 +21,7 @@ from foqs_client.errors import (
     Unreachable,
 )
 from foqs_client.types import Outcome
+from foqs_contract.backoff import Backoff
 
 RETRY_S_MAX: Final = 60.0
 """There is no retry after this time. A namespace remembers its keys for at least two minutes."""
@@ -62,7 +63,6 @@ class RetriedCall(Generic[E, R]):
         """The indexes of the unfinished entries in the call."""
         self._unknown_outcomes: dict[int, UnknownOutcome] = {}
         """The indexes of entries that may have been written, with their errors."""
-        self._backoff_s = BACKOFF_S_MIN
         self._retry_after_ms = 0
 
     async def retry_until_done(
@@ -88,6 +88,8 @@ class RetriedCall(Generic[E, R]):
             FoqsError: every attempt failed as a whole.
         """
         loop = asyncio.get_running_loop()
+        backoff = Backoff(BACKOFF_S_MIN, BACKOFF_S_MAX, rng, (1.0, 1.0 + JITTER_MAX))
+        attempts = 0
         until_s = started_s + min(timeout_ms / 1_000, RETRY_S_MAX)
         result, has_reply = first_result, False
         while True:
@@ -97,7 +99,8 @@ class RetriedCall(Generic[E, R]):
             else:
                 has_reply = True
             has_unfinished = self.record_results(result)
-            pause_s = self._next_backoff_s() * (1 + JITTER_MAX * rng.random())
+            pause_s = backoff.pause_s(attempts, self._retry_after_ms)
+            attempts += 1
             if not has_unfinished or loop.time() + pause_s >= until_s or not await sleep(pause_s):
                 break
             try:
@@ -149,11 +152,6 @@ class RetriedCall(Generic[E, R]):
         return True
 
     # ----------------------------------------------------------------- internals
-
-    def _next_backoff_s(self) -> float:
-        pause_s = max(self._backoff_s, self._retry_after_ms / 1_000)
-        self._backoff_s = min(2 * self._backoff_s, BACKOFF_S_MAX)
-        return pause_s
 
     def _first_unknown_outcome(self) -> UnknownOutcome | None:
         """Return the first unknown outcome among the results; None if there is none."""

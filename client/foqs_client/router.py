@@ -20,6 +20,7 @@ from foqs_client.errors import FoqsError, NotOwner, Unavailable
 from foqs_client.host_loads import HostLoads
 from foqs_client.routing_table import Address, RoutingTable
 from foqs_client.types import Routing
+from foqs_contract.backoff import Backoff
 
 REFRESH_S: Final = 5.0
 """While calls are made, the routing table is read again after this time."""
@@ -29,6 +30,7 @@ RECHECK_S_MIN: Final = 0.05
 """The wait before a read after a host replied UNAVAILABLE: its shards may be moving."""
 RECHECK_S_MAX: Final = 0.5
 """That wait doubles with each read without a change, up to this."""
+_RECHECK: Final = Backoff(RECHECK_S_MIN, RECHECK_S_MAX)
 REFRESH_WAIT_MS_MAX: Final = 100
 """The longest wait of a retried call for a read of the routing table."""
 ROUTING_TIMEOUT_MS: Final = 1_000
@@ -86,7 +88,7 @@ class Router:
         """The first read has ended."""
         self._next_refresh_s = 0.0
         """When to read the table again, on the loop's clock."""
-        self._recheck_s = RECHECK_S_MIN
+        self._unchanged_reads = 0
         self._unavailable_at_s = 0.0
         """When a host last replied UNAVAILABLE."""
         self._source_turn = 0
@@ -141,9 +143,9 @@ class Router:
         elif Unavailable in kinds and self._follow:
             now_s = asyncio.get_running_loop().time()
             if now_s >= self._unavailable_at_s + REFRESH_S:
-                self._recheck_s = RECHECK_S_MIN
+                self._unchanged_reads = 0
             self._unavailable_at_s = now_s
-            self._next_refresh_s = min(self._next_refresh_s, now_s + self._recheck_s)
+            self._next_refresh_s = min(self._next_refresh_s, now_s + _RECHECK.pause_s(self._unchanged_reads))
 
     async def refresh_for_retry(self, timeout_ms: int) -> int:
         """Read the table if it is time, and wait a little for it, before a call is retried.
@@ -186,7 +188,8 @@ class Router:
                 self._on_routing_unchanged()
                 if self._follow:
                     self._next_refresh_s = min(
-                        self._next_refresh_s, asyncio.get_running_loop().time() + self._recheck_s
+                        self._next_refresh_s,
+                        asyncio.get_running_loop().time() + _RECHECK.pause_s(self._unchanged_reads),
                     )
         finally:
             self._refreshing = None
@@ -209,7 +212,7 @@ class Router:
         if previous is not None and previous.version == routing.version:
             self._on_routing_unchanged()
             return
-        self._recheck_s = RECHECK_S_MIN
+        self._unchanged_reads = 0
         table = RoutingTable(routing)
         if self._follow:
             self._set_routing_table(table)
@@ -235,7 +238,7 @@ class Router:
 
     def _on_routing_unchanged(self) -> None:
         """Wait longer before the next read, and read from another host: an isolated host knows nothing newer."""
-        self._recheck_s = min(2 * self._recheck_s, RECHECK_S_MAX)
+        self._unchanged_reads += 1
         self._source_turn += 1
 
     # ------------------------------------------------------------------ the hosts

@@ -32,10 +32,10 @@ from foqs.queue.queue_service import QueueService
 from foqs.runtime.clock import Clock
 from foqs.shard.host_shards import HostShards
 from foqs.shard.observer import ShardObserver
-from foqs.shard.retry import Backoff
 from foqs.shard.shard import Shard
 from foqs.shard.supervisor import ShardSupervisor
 from foqs.store.port import Store
+from foqs_contract.backoff import Backoff
 from shardmgr.ownership import OwnershipState
 from shardmgr.port import Coordinator, CoordinatorFailed
 
@@ -155,7 +155,7 @@ class Engine:
 
         count_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by database
 
-        backoff = Backoff(settings.shard.retry_ms_min, settings.shard.retry_ms_max, rng)
+        backoff = Backoff(settings.shard.retry_ms_min / 1_000, settings.shard.retry_ms_max / 1_000, rng)
 
         def make_shard(number: int, database: str) -> Shard:
             cache = RowCache(written_budget, prefetch_budget, self.namespaces.longest_payloads)

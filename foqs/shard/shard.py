@@ -33,7 +33,6 @@ from foqs.shard.initial_count import InitialCount
 from foqs.shard.key_expiry import run_key_expiry
 from foqs.shard.observer import ShardObserver
 from foqs.shard.purge_worker import PurgeWorker
-from foqs.shard.retry import Backoff
 from foqs.shard.shard_breaker import ShardBreaker
 from foqs.shard.shard_memory import DeliveryPort, ShardMemory
 from foqs.shard.shard_reader import ShardReader
@@ -41,6 +40,7 @@ from foqs.shard.snapshot import ShardSnapshot, take_snapshot
 from foqs.shard.timer_service import TimerService
 from foqs.shard.writer import OwnedStore, Writer
 from foqs.store.port import Store
+from foqs_contract.backoff import Backoff
 from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, Overloaded, Unavailable
 
 _UNAVAILABLE_RETRY_MS_MAX: Final = 1_000

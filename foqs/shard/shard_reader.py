@@ -15,8 +15,8 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from foqs.core.flush.fair_queue import FairQueue
 from foqs.core.flush.fence import Fence
-from foqs.shard.retry import Backoff
 from foqs.store.port import Reads, StoreLost
+from foqs_contract.backoff import Backoff
 from foqs_contract.errors import HANDOVER_RETRY_MS, Unavailable
 
 log = logging.getLogger(__name__)

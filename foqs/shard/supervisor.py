@@ -19,11 +19,11 @@ from foqs.core.flush.fence import Owner
 from foqs.core.items.item import EPOCH_MAX
 from foqs.shard.host_shards import HostShards
 from foqs.shard.observer import ShardObserver
-from foqs.shard.retry import Backoff
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
 from foqs.shard.writer import OwnershipGivenUp, ShardLost
 from foqs.store.port import StoreLost, StoreUnusable, Superseded
+from foqs_contract.backoff import Backoff
 from shardmgr.ownership import OwnershipEvent, OwnershipState, next_ownership_state
 from shardmgr.port import Coordinator, CoordinatorFailed
 
@@ -133,7 +133,7 @@ class ShardSupervisor:
                 if await self._serve(shard):
                     return
                 # A shard that fails as soon as it is served must not use up its epochs at full speed.
-                if loop.time() - started_s > self._backoff.ms_max / 1000:
+                if loop.time() - started_s > self._backoff.s_max:
                     attempt = 0
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._release_requested.wait(), self._backoff.pause_s(attempt))

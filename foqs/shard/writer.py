@@ -29,7 +29,6 @@ from foqs.core.items.item import Row
 from foqs.core.items.life import FlushContext, RetryPolicy
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.shard.observer import ShardObserver
-from foqs.shard.retry import Backoff
 from foqs.shard.shard_breaker import ShardBreaker
 from foqs.shard.shard_flush import Flush
 from foqs.shard.shard_memory import ShardMemory
@@ -43,6 +42,7 @@ from foqs.store.port import (
     WriteRefused,
     Writes,
 )
+from foqs_contract.backoff import Backoff
 from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
 
 log = logging.getLogger(__name__)
@@ -316,7 +316,7 @@ class Writer:
         if self._pending_key_slots:
             self._are_key_slots_refused = True
             asyncio.get_running_loop().call_later(
-                self._backoff.ms_max / 1000, self.assign_key_slots, self._pending_key_slots, self._on_key_slots_assigned
+                self._backoff.s_max, self.assign_key_slots, self._pending_key_slots, self._on_key_slots_assigned
             )
         else:
             self._on_key_slots_assigned()

@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from random import Random
 from typing import Final, Generic, TypeVar
 
-from foqs_client.consumer.failure_backoff import Backoff
+from foqs_client.consumer.failure_backoff import BACKOFF_S_MAX, BACKOFF_S_MIN
 from foqs_client.errors import FoqsError, LimitExceeded
 from foqs_client.types import Outcome
+from foqs_contract.backoff import Backoff
 
 E = TypeVar("E")
 
@@ -42,7 +43,8 @@ class SettlementQueue(Generic[E]):
         self._send = send
         self._on_outcomes = on_outcomes
         self._on_failure = on_failure
-        self._backoff = Backoff(rng)
+        self._backoff = Backoff(BACKOFF_S_MIN, BACKOFF_S_MAX, rng)
+        self._failures = 0
         self._entries_max = ENTRIES_PER_CALL
         self._entries: list[E] = []
         self._in_flight_count = 0
@@ -82,9 +84,10 @@ class SettlementQueue(Generic[E]):
                 self._in_flight_count = 0
                 if to_retry:
                     self._entries[:0] = to_retry
-                    await asyncio.sleep(self._backoff.next_s())
+                    self._failures += 1
+                    await asyncio.sleep(self._backoff.pause_s(self._failures - 1))
                 else:
-                    self._backoff.reset()
+                    self._failures = 0
         finally:
             self._in_flight_count = 0
             self._task = None

@@ -23,6 +23,7 @@ from foqs_client.errors import FoqsError
 from foqs_client.spark.item_columns import COLUMNS, SinkError
 from foqs_client.spark.options import SinkOptions
 from foqs_client.types import Enqueued, Item
+from foqs_contract.backoff import Backoff
 
 NAMESPACES_MAX: Final = 64
 """The most namespaces of a task. Each has its own client."""
@@ -61,7 +62,7 @@ class Sender:
         self._clients: dict[str, EnqueueClient] = {}
         self._room = asyncio.Semaphore(calls_max)
         self._timeout_s = timeout_ms / 1_000
-        self._rng = rng
+        self._backoff = Backoff(BACKOFF_S_MIN, BACKOFF_S_MAX, rng, (1.0, 1.25))
         self._calls: dict[asyncio.Task[None], None] = {}
         self._failure: BaseException | None = None
         """The error of the first call that failed."""
@@ -115,7 +116,7 @@ class Sender:
     async def _send(self, client: EnqueueClient, namespace: str, items: Sequence[Item]) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
-        pause_s = BACKOFF_S_MIN
+        attempts = 0
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1_000))
             try:
@@ -130,9 +131,8 @@ class Sender:
                 return
             items = [item for item, _ in to_retry]
             first_error = to_retry[0][1]
-            retry_after_ms = max(error.retry_after_ms or 0 for _, error in to_retry)
-            wait_s = max(pause_s, retry_after_ms / 1_000) * self._rng.uniform(1.0, 1.25)
-            pause_s = min(2 * pause_s, BACKOFF_S_MAX)
+            wait_s = self._backoff.pause_s(attempts, max(error.retry_after_ms or 0 for _, error in to_retry))
+            attempts += 1
             if loop.time() + wait_s >= deadline:
                 raise SinkError(
                     f"{len(items)} items for the namespace {namespace!r} were not enqueued within "
