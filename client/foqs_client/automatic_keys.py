@@ -15,8 +15,8 @@ from typing import Final
 
 from foqs_client.errors import FoqsError, KeyConflict, UnknownOutcome
 from foqs_client.retried_calls import RetriedCall
-from foqs_client.routing_table import KEY_SLOT_COUNT
 from foqs_client.types import Enqueued, Item
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 
 _UNIQUE_BITS: Final = 64
 _MISSING_RESULT: Final = Enqueued(

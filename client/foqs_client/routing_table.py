@@ -9,22 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias, TypeVar
-from zlib import crc32
 
 from foqs_client.errors import FoqsError, UnknownOutcome
 from foqs_client.types import Routing
+from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of
 
 E = TypeVar("E")
 R = TypeVar("R")
 
 Address: TypeAlias = tuple[str, int]
 """(host, port)."""
-
-KEY_SLOT_COUNT: Final = 1_024
-"""The number of key slots of a tier."""
-_HEX: Final = frozenset("0123456789abcdef")
-_SLOT_PREFIX_CHARACTERS: Final = 4
-"""The length of the prefix of a key that names its slot: `~` and three digits."""
 
 
 class RoutingTable:
@@ -65,21 +59,12 @@ class RoutingTable:
 
     def key_owner(self, key: str) -> Address | None:
         """Return the host of a key's slot; None if it is not known."""
-        return self._key_slot_owners[key_slot_of(key)]
+        # A key that is not UTF-8 is refused when the call is encoded.
+        return self._key_slot_owners[key_slot_of(key.encode(errors="surrogatepass"))]
 
     def key_slots_of(self, host: Address) -> Sequence[int]:
         """Return the slots of a host for new keys."""
         return self._key_slots_by_host.get(host, ())
-
-
-def key_slot_of(key: str) -> int:
-    """Return the slot that a key names, else the slot of its checksum."""
-    prefix = key[:_SLOT_PREFIX_CHARACTERS]
-    if len(prefix) == _SLOT_PREFIX_CHARACTERS and prefix[0] == "~" and _HEX.issuperset(prefix[1:]):
-        slot = int(prefix[1:], 16)
-        if slot < KEY_SLOT_COUNT:
-            return slot
-    return crc32(key.encode()) % KEY_SLOT_COUNT
 
 
 async def call_by_host(

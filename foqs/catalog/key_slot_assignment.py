@@ -12,7 +12,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Final, TypeAlias
 
-from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT, divide_key_slots
+from foqs.core.items.idempotency_keys import divide_key_slots
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 
 SlotAssignment: TypeAlias = Mapping[int, frozenset[int]]
 """The key slots of each recorded shard of a tier."""

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from foqs.core.items import validation
-from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT, key_slot, key_slots
 from foqs.core.items.item import AbsoluteTimeItem, KeyedAbsoluteTimeItem, KeyedItem, NewItem
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
 from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, InvalidArgument, NotOwner, Overloaded, Unavailable
+from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of, key_slots_of
 
 _T = TypeVar("_T")
 
@@ -198,7 +198,7 @@ class Placement:
 
     def _slot_not_held_error(self, key: bytes) -> FoqsError:
         """Return why no shard here accepts an item with this key."""
-        number = self.shard_of_slot(key_slot(key))
+        number = self.shard_of_slot(key_slot_of(key))
         if number is not None and number not in self._statuses and self.owner_of(number) is not None:
             return self.not_owner_error(number)
         shard = None if number is None else self._shards.get(number)
@@ -213,7 +213,7 @@ class Placement:
 
     def shards_for_keys(self, keys: Sequence[bytes]) -> list[Shard | None]:
         """Return the shard for each key; None if no available shard holds its slot."""
-        slots = key_slots(keys)
+        slots = key_slots_of(keys)
         if any(shard is None or not shard.is_answering for shard in {self._shard_by_slot[slot] for slot in slots}):
             seen = [(shard, shard.key_slots) for shard in self._answering_shards()]
             if seen != self._slots_seen:  # else every call would rebuild the list while a shard is missing

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from foqs.cluster.routing.port import ClusterService, HostRef, HostView, ShardView
 from foqs.core.items import validation
-from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
 from foqs.core.items.item import SHARD_MAX
 from foqs.rpc.filters import page_by_name, parse_page
 from foqs.rpc.methods import MethodHandler, task_handler
 from foqs_client.idl import ttypes
 from foqs_contract.errors import InvalidArgument
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 from shardmgr.model import WEIGHT_MAX, ShardSpec
 
 _PORT_MAX: Final = 65_535

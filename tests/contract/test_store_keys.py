@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from foqs.core.flush.fence import CommitOutcome, commit_outcome
-from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT, IdempotencyKey, KeyName
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import TIME_MS_MAX, Row
 from foqs.store.port import (
     FAULT_POINTS,
@@ -18,6 +18,7 @@ from foqs.store.port import (
     WriteRefused,
     Writes,
 )
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 from tests.contract.conftest import Bench
 from tests.support.stores import OTHER, contents, keys_of, make_row, opened, reading
 

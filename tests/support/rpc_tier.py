@@ -15,7 +15,6 @@ from foqs.cluster.forwarding.by_id_calls import by_id_handlers
 from foqs.cluster.forwarding.scatter_gather import ScatterGather
 from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.peers import Peers
-from foqs.core.items.idempotency_keys import key_slot
 from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.cluster_handlers import cluster_handlers
@@ -24,6 +23,7 @@ from foqs.rpc.server import RpcServer
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.key_slots import key_slot_of
 from tests.support.builders import keyed_item
 from tests.support.cluster_world import ClusterHost, ClusterWorld
 from tests.support.engines import ok
@@ -92,7 +92,7 @@ class RpcTierWorld(ClusterWorld):
         ids: set[str] = set()
         for host in hosts:
             for shard in host.engine.shards.values():
-                mine = [key for key in self._fresh if key_slot(key.encode()) in shard.key_slots][:count]
+                mine = [key for key in self._fresh if key_slot_of(key.encode()) in shard.key_slots][:count]
                 self._fresh = [key for key in self._fresh if key not in mine]
                 results = await host.caller.enqueue([keyed_item(key, topic, **changes) for key in mine])
                 ids.update(map(ok, results))

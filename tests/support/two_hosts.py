@@ -9,11 +9,11 @@ from typing import Final
 
 from foqs.cluster.routing.port import HostIdentity, HostView, RoutingChange, RoutingTable, ShardView, StandaloneCluster
 from foqs.cluster.routing.routing_log import RoutingLog
-from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
 from foqs.core.items.item import State
 from foqs.queue.engine import Engine
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs_client import Client, Item
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 from tests.support.builders import engine_settings
 from tests.support.engines import World
 from tests.support.rpc_server import ServedQueue, serve_queue

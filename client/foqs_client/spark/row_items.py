@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, TypeAlias
 
-from foqs_client.routing_table import key_slot_of
 from foqs_client.spark.item_columns import COLUMNS, Column, SinkError
 from foqs_client.spark.options import OptionValue
 from foqs_client.spark.row_keys import RowKeys
 from foqs_client.types import Item
+from foqs_contract.key_slots import key_slot_of
 
 VALUE_BYTES_MAX: Final = 1 << 20
 """No namespace allows a larger payload."""
@@ -64,7 +64,7 @@ class RowConverter:
             item = Item(
                 topic, payload, priority, metadata, None, deliver_after_ms, lease_ms, ttl_ms, idempotency_key=key
             )
-            group = namespace, key_slot_of(key) % key_slot_count
+            group = namespace, key_slot_of(key.encode()) % key_slot_count
             if group in by_group:
                 by_group[group].append(item)
             else:

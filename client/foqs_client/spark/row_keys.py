@@ -12,8 +12,8 @@ from base64 import urlsafe_b64encode
 from hashlib import blake2b
 from typing import Final
 
-from foqs_client.routing_table import KEY_SLOT_COUNT
 from foqs_client.spark.item_columns import SinkError
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 
 DIGEST_BYTES: Final = 15
 """The hash of a row: long enough that no two keys of a namespace are equal by chance, and without base64 padding."""

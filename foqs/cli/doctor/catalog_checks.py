@@ -14,8 +14,8 @@ from foqs.catalog.file_catalog import FileCatalog
 from foqs.catalog.port import CatalogFailed
 from foqs.cli.doctor.finding import Finding
 from foqs.cli.doctor.sqlite_checks import nearest_folder
-from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
 from foqs.options.config import Config
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 
 _SUBJECT: Final = "Catalog"
 

@@ -1,8 +1,8 @@
-"""Idempotency keys: the record of a key, its slot, and the division of slots among shards.
+"""Idempotency keys: the record of a key, and the division of slots among shards.
 
 The record of a key names the first item of the key, and holds the digest of that item.
 Always true: a record counts until `until_ms`, even if its row is deleted later;
-a key never changes its slot; `divide_key_slots` gives each slot to one shard.
+`divide_key_slots` gives each slot to one shard.
 Pure; knows no tables and no calls.
 """
 
@@ -11,18 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
-from zlib import crc32
+
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 
 KEY_BYTES_MAX: Final = 255
-KEY_SLOT_COUNT: Final = 1_024
-"""The number of key slots. Slots, not keys, are assigned to shards."""
 DIGEST_BYTES: Final = 16
 INCARNATION_BYTES: Final = 8
 INCARNATION_MAX: Final = (1 << 63) - 1
 
-_SLOT_PREFIX: Final = ord("~")
-_SLOT_PREFIX_BYTES: Final = 4
-_HEX: Final = frozenset(b"0123456789abcdef")
 _NO_NUMERIC_FIELDS: Final = b",,,,,"
 """The digest's text for an item that gives no numeric field."""
 
@@ -44,27 +40,6 @@ class IdempotencyKey(NamedTuple):
     item_id: int
     digest: bytes
     until_ms: int
-
-
-def key_slot(key: bytes) -> int:
-    """Return the slot of a key: the one that it names as `~` and three hex digits, else one from its checksum."""
-    slot = _slot_named_by(key[:_SLOT_PREFIX_BYTES])
-    return crc32(key) % KEY_SLOT_COUNT if slot is None else slot
-
-
-def key_slots(keys: Sequence[bytes]) -> Sequence[int]:
-    """Return the slot of each key. Fast if all keys name the same slot."""
-    prefixes = {key[:_SLOT_PREFIX_BYTES] for key in keys}
-    slot = _slot_named_by(prefixes.pop()) if len(prefixes) == 1 else None
-    return list(map(key_slot, keys)) if slot is None else [slot] * len(keys)
-
-
-def _slot_named_by(prefix: bytes) -> int | None:
-    """Return the slot that the first bytes of a key name, if any."""
-    if len(prefix) == _SLOT_PREFIX_BYTES and prefix[0] == _SLOT_PREFIX and _HEX.issuperset(prefix[1:]):
-        slot = int(prefix[1:], 16)
-        return slot if slot < KEY_SLOT_COUNT else None
-    return None
 
 
 def item_digest(

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, Namespace, Permission, parse, render
 from foqs.catalog.namespace_settings import SETTING_RANGES, NamespaceSettings, check_consistent
-from foqs.core.items.idempotency_keys import INCARNATION_MAX, KEY_SLOT_COUNT
+from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import SHARD_MAX
 from foqs.options.options import NamespaceOptions
 from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded, NamespaceNotFound
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 
 NAMES = st.text(min_size=1, max_size=20).filter(
     lambda text: "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)

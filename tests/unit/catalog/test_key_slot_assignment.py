@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, parse, render
 from foqs.catalog.key_slot_assignment import format_slots, parse_slot_range
-from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
 from foqs_contract.errors import InvalidArgument
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 
 NEW = changes.create(EMPTY_DOCUMENT, "a", None, {})
 NONE: frozenset[int] = frozenset()

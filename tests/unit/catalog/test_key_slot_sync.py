@@ -12,12 +12,12 @@ from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document
 from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.port import CatalogConflict, CatalogFailed
-from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
 from foqs.core.items.item import KeyedItem
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.port import Repeated
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs_contract.errors import InvalidArgument, Unavailable
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 from tests.support.builders import catalog, engine_settings, keyed_item
 from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.method_gate import MethodGate, closed, restarted, start_task

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT, key_slot
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.queue.port import EnqueueOutcome, PendingCall, Repeated
 from foqs_client import (
@@ -27,6 +26,7 @@ from foqs_client import (
 from foqs_client.automatic_keys import AutomaticKeys
 from foqs_client.host_connection import NotSent
 from foqs_contract import errors
+from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue, HeldCall
 from tests.support.poll import soon
@@ -126,7 +126,7 @@ def test_items_are_sent_unchanged_without_automatic_keys() -> None:
 def test_keys_of_one_call_share_a_slot_and_calls_use_all_slots() -> None:
     keys = AutomaticKeys(Random(1))
     calls = [[str(item.idempotency_key) for item in keys.with_keys([Item("t")] * 3)] for _ in range(KEY_SLOT_COUNT)]
-    slots = [{key_slot(key.encode()) for key in call} for call in calls]
+    slots = [{key_slot_of(key.encode()) for key in call} for call in calls]
     assert all(len(slot) == 1 for slot in slots)
     assert {slot.pop() for slot in slots} == set(range(KEY_SLOT_COUNT))
     assert len({key for call in calls for key in call}) == 3 * KEY_SLOT_COUNT

@@ -26,8 +26,8 @@ from foqs_client import (
     UnknownOutcome,
 )
 from foqs_client.coalescing import ENTRIES_PER_CALL_MAX, ENTRIES_PER_CALLER_MAX
-from foqs_client.routing_table import key_slot_of
 from foqs_contract import errors
+from foqs_contract.key_slots import key_slot_of
 from tests.support.aio import run
 from tests.support.builders import changed
 from tests.support.fake_queue import LIMITS, FakeQueue, HeldCall
@@ -229,7 +229,7 @@ def test_automatic_keys_of_a_coalesced_call_share_one_slot() -> None:
             assert isinstance(items, list)
             keys = [item.idempotency_key.decode() for item in items if isinstance(item, KeyedItem)]
             assert len(set(keys)) == 20
-            assert len({key_slot_of(key) for key in keys}) == 1
+            assert len({key_slot_of(key.encode()) for key in keys}) == 1
 
     run_story(story)
 

@@ -11,7 +11,7 @@ import pytest
 
 from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, routed_calls, router
 from foqs_client.router import RECHECK_S_MIN
-from foqs_client.routing_table import key_slot_of
+from foqs_contract.key_slots import key_slot_of
 from tests.support.aio import run
 from tests.support.poll import soon
 from tests.support.two_hosts import SHARDS, TwoHosts, call_and_wait_for_routing, slots, two_hosts, wait_for_routing
@@ -103,7 +103,7 @@ def test_call_with_keys_of_several_hosts_is_split_and_its_results_are_in_order()
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             items = [Item("t", bytes([n]), idempotency_key=f"key-{n}") for n in range(12)]
-            assert {key_slot_of(item.idempotency_key or "") % 4 // 2 for item in items} == {0, 1}
+            assert {key_slot_of((item.idempotency_key or "").encode()) % 4 // 2 for item in items} == {0, 1}
             first = [result.require() for result in await client.enqueue(items)]
             again = await client.enqueue(list(reversed(items)))
             assert [result.id for result in reversed(again)] == first
@@ -235,7 +235,7 @@ async def mislead(client: Client, two: TwoHosts) -> None:
 
 def key_of(shard: int) -> str:
     """Return a key whose slot is assigned to a shard."""
-    return next(key for key in map(str, itertools.count()) if key_slot_of(key) in slots(shard))
+    return next(key for key in map(str, itertools.count()) if key_slot_of(key.encode()) in slots(shard))
 
 
 def test_old_routing_table_is_read_again() -> None:

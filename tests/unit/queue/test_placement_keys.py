@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
 from foqs.core.items.item import KeyedItem, State
 from foqs.core.items.life import EventKind
 from foqs.queue.port import EnqueueOutcome, Repeated
@@ -17,6 +16,7 @@ from foqs.shard.writer import KEY_READ_FLUSHES
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import KEY_EXPIRY_ROWS_MAX, IdempotencyKeyExists, StoreLost, Writes
 from foqs_contract.errors import DeadlineExceeded, KeyConflict, Overloaded, Unavailable, UnknownOutcome
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 from tests.support.builders import NAMESPACE, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs_client.routing_table import key_slot_of
 from foqs_client.spark.item_columns import COLUMNS, SinkError
 from foqs_client.spark.options import OptionValue, SinkOptions
 from foqs_client.spark.row_items import VALUE_BYTES_MAX, RowConverter, batches
 from foqs_client.spark.row_keys import RowKeys
 from foqs_client.types import Item
+from foqs_contract.key_slots import key_slot_of
 
 
 def made(
@@ -72,7 +72,7 @@ def test_items_of_a_group_have_slots_that_are_equal_modulo_the_slot_count() -> N
     found = made({"topic": ["a"] * 90, "payload": [b"%d" % n for n in range(90)], "idempotency_key": keys}, lanes=8)
     assert len(found) == 8
     for (_, lane), items in found.items():
-        assert {key_slot_of(item.idempotency_key or "") % 8 for item in items} == {lane}
+        assert {key_slot_of((item.idempotency_key or "").encode()) % 8 for item in items} == {lane}
 
 
 def test_namespaces_have_separate_groups() -> None:

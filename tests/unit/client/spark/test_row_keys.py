@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.items.idempotency_keys import KEY_BYTES_MAX
-from foqs_client.routing_table import key_slot_of
 from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.row_keys import RowKeys
+from foqs_contract.key_slots import key_slot_of
 
 Row: TypeAlias = tuple[Any, ...]
 """namespace, topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms"""
@@ -84,13 +84,19 @@ def test_other_runs_and_partitions_have_other_keys() -> None:
 @given(rows, st.integers(1, 16))
 def test_keys_are_in_the_given_number_of_neighbouring_slots(rows: list[Row], lanes: int) -> None:
     keys = [key for of_row in keyed(rows, lanes=lanes).values() for key in of_row]
-    assert all(int(key[1:4], 16) == key_slot_of(key) for key in keys)
-    assert len({key_slot_of(key) % lanes for key in keys}) == len({key_slot_of(key) for key in keys}) <= lanes
+    assert all(int(key[1:4], 16) == key_slot_of(key.encode()) for key in keys)
+    assert (
+        len({key_slot_of(key.encode()) % lanes for key in keys})
+        == len({key_slot_of(key.encode()) for key in keys})
+        <= lanes
+    )
 
 
 def test_all_slots_are_used() -> None:
     keys = RowKeys("run", 0, 8, 1_000)
-    slots = {key_slot_of(keys.key("n", "t", b"%d" % number, 0, b"", None, None, None)) for number in range(200)}
+    slots = {
+        key_slot_of(keys.key("n", "t", b"%d" % number, 0, b"", None, None, None).encode()) for number in range(200)
+    }
     assert len(slots) == 8
 
 

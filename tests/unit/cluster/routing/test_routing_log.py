@@ -14,12 +14,12 @@ from thrift.transport.TTransport import TMemoryBuffer
 from foqs.cluster.routing.port import HostView, RoutingTable, ShardView
 from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.cluster.routing.routing_log import STEPS_MAX, RoutingLog
-from foqs.core.items.idempotency_keys import KEY_SLOT_COUNT
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs_client import conversion
 from foqs_client.idl import ttypes
 from foqs_client.routing_change import apply_routing_change
 from foqs_client.types import Routing as Told
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, Member, Plan, ShardSpec
 from tests.support.aio import run
 from tests.support.local_ensemble import LocalEnsemble

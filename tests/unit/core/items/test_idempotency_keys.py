@@ -1,37 +1,13 @@
-"""The slots of keys, the digests of items, and the division of slots among shards."""
+"""The digests of items, and the division of slots among shards."""
 
 from __future__ import annotations
 
 import itertools
-from zlib import crc32
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from foqs.core.items.idempotency_keys import (
-    DIGEST_BYTES,
-    KEY_SLOT_COUNT,
-    divide_key_slots,
-    item_digest,
-    key_slot,
-    key_slots,
-)
-
-
-@pytest.mark.parametrize(("key", "slot"), [(b"~000", 0), (b"~3ff", 1_023), (b"~0a7and so on", 0x0A7)])
-def test_a_key_may_name_its_slot(key: bytes, slot: int) -> None:
-    assert key_slot(key) == slot
-
-
-@pytest.mark.parametrize("key", [b"k", b"~", b"~00", b"~400", b"~fff", b"~0A7", b"~ 12", b"~+12", b"~0x1", b"a~001"])
-def test_the_slot_of_any_other_key_comes_from_its_checksum(key: bytes) -> None:
-    assert key_slot(key) == crc32(key) % 1_024
-
-
-@given(st.lists(st.one_of(st.binary(max_size=6), st.sampled_from([b"~00", b"~001", b"~001-2", b"~0zz", b"~0zz1"]))))
-def test_the_slots_of_many_keys_are_the_slots_of_each_key(keys: list[bytes]) -> None:
-    assert list(key_slots(keys)) == [key_slot(key) for key in keys]
+from foqs.core.items.idempotency_keys import DIGEST_BYTES, divide_key_slots, item_digest
+from foqs_contract.key_slots import KEY_SLOT_COUNT
 
 
 def test_items_that_differ_in_any_field_have_different_digests() -> None:
