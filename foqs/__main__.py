@@ -11,7 +11,7 @@ def main() -> None:
     try:
         cli = import_module("foqs.cli")
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] in ("foqs", "foqs_client", "shardmgr"):
+        if error.name is None or error.name.split(".")[0] in ("foqs", "foqs_client", "foqs_contract", "shardmgr"):
             raise
         sys.exit(f"Only the Python client is installed here ({error.name} is missing); run: pip install 'foqs[server]'")
     cli.main()

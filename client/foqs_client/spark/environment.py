@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Final
 
-REQUIRED_PACKAGES: Final = ("pyspark_foqs", "foqs_client", "thrift", "pyarrow")
+REQUIRED_PACKAGES: Final = ("pyspark_foqs", "foqs_client", "foqs_contract", "thrift", "pyarrow")
 _TIMEOUT_S: Final = 60.0
 _LIST_MISSING: Final = f"""
 from importlib.util import find_spec
