@@ -46,12 +46,12 @@ def main() -> int:
         report.add(*table.judge(row, found, failures))
     say(f"\n{header()}\n{table.text(report.lines)}")
     if "deep" in found:
-        say(f"\nthe deep backlog: {options.deep:,} items, laid in {found['deep']['fill_s']:.0f} s")
+        say(f"\nthe deep backlog: {options.deep:,} items, written in {found['deep']['fill_s']:.0f} s")
     used = [
         [name, _number(figures["items_per_s"]), f"{figures.get('cores_used', 0):.2f}"]
         for name, figures in found.items()
     ]
-    say("\n" + render(("cell", "items a second", "cores used by it"), used))
+    say("\n" + render(("cell", "items a second", "cores used"), used))
     invalid = [name for name, figures in found.items() if figures.get("valid") is False]
     for name in invalid:
         say(
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def _measured(chosen: Sequence[Row], options: argparse.Namespace) -> tuple[dict[str, Figures], dict[str, str], Cells]:
-    """The medians of the cells that the rows need, why others have none, and what they are."""
+    """Return the medians of the cells that the rows need, why others have none, and the parameters of all."""
     cells = Cells(options)
     runs: dict[str, list[Figures]] = {}
     failures: dict[str, str] = {}
@@ -90,7 +90,7 @@ def _measured(chosen: Sequence[Row], options: argparse.Namespace) -> tuple[dict[
 
 
 def _steps(chosen: Sequence[Row], repeats: int) -> list[str]:
-    """The cells in the order of measuring: rounds of those on an empty queue, then of those on a backlog."""
+    """Yield the cells in the order of measuring: rounds of those on an empty queue, then of those on a backlog."""
     wanted = list(dict.fromkeys(cell for row in chosen for cell in row.cells))
     wanted = list(dict.fromkeys(name for cell in wanted for name in (NEEDS.get(cell, cell), cell)))
     steps: list[str] = []
@@ -101,7 +101,7 @@ def _steps(chosen: Sequence[Row], repeats: int) -> list[str]:
 
 
 def _show(path: Path) -> int:
-    """The table of lines that were written before."""
+    """Print the table of lines that were written before."""
     files = [path] if path.is_file() else sorted(path.glob("bench-*.jsonl"))
     if not files:
         say(f"{path} holds no lines of this program: run it without --markdown first")
@@ -125,13 +125,11 @@ def _parser() -> argparse.ArgumentParser:
         "--idle-seconds",
         type=float,
         default=20.0,
-        help="the same where little happens: idle, rested, chain, quiet, rest",
+        help="the same for the cells with little load: idle, rested, chain, quiet, rest",
     )
-    parser.add_argument("--warmup", type=float, default=1.0, help="seconds before that")
-    parser.add_argument("--repeats", type=int, default=3, help="rounds; the medians are told")
-    parser.add_argument(
-        "--zookeeper", action="store_true", help="every FOQS host on MariaDB is the only one of a cluster"
-    )
+    parser.add_argument("--warmup", type=float, default=1.0, help="seconds before the measured ones")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds; the medians are shown")
+    parser.add_argument("--zookeeper", action="store_true", help="run every FOQS host on MariaDB as a cluster of one")
     parser.add_argument("--strict", action="store_true", help="fail when a comparator is below what it must reach")
     parser.add_argument("--no-plots", action="store_true")
     parser.add_argument(

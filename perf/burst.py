@@ -30,13 +30,13 @@ SHOWN: Final = (
     "stranger_p50_ms", "stranger_p99_ms", "host_peak_mib", "host_grown_mib",
 )  # fmt: skip
 _TURN: Final = 100
-"""Items of a consumer's call."""
+"""The number of items in a consumer's call."""
 _STALLED_S: Final = 60.0
 
 
 @dataclass(slots=True)
 class Seen:
-    """What the callers saw. Latencies are seconds from an enqueue to its ack."""
+    """The figures of the callers. Latencies are seconds from an enqueue to its ack."""
 
     due_s: float
     seen: bytearray
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def _lay(found: Stage, items: int, lead_s: float) -> float:
-    """Fills the tables and starts the host on them. Returns when the items are due, as `time.time` counts."""
+    """Fill the tables and start the host on them. Return when the items are due, as `time.time` counts."""
     assert found.host is not None and found.mariadb is not None
     asyncio.run(_templates(found.host.address, found.shards))
     found.host.stop()
@@ -93,7 +93,7 @@ def _lay(found: Stage, items: int, lead_s: float) -> float:
     first = 0
     for shard in range(found.shards):
         table = f"foqs_{shard}_item"
-        # The templates get the numbers below the copies': a row's number is its place.
+        # The templates get lower numbers than the copies: a row's number is its place.
         connection.run(query(f"SET @n = {first - 1}"))
         connection.run(
             query(
@@ -106,7 +106,7 @@ def _lay(found: Stage, items: int, lead_s: float) -> float:
         connection.run(query(f"UPDATE {table} SET due_ms = {due_ms}, deliver_after_ms = {due_ms}"))
     connection.close()
     found.host.start()
-    say(f"{items:,} items are laid; they are due in {due_s - time.time():.1f} s")
+    say(f"{items:,} items are written; they are due in {due_s - time.time():.1f} s")
     return due_s
 
 
@@ -116,7 +116,7 @@ def _count(connection: Any, shard: int) -> int:
 
 
 async def _templates(address: str, shards: int) -> None:
-    """Delayed items, so that every shard has some to copy."""
+    """Enqueue delayed items, so that every shard has some to copy."""
     async with Client(address, automatic_keys=False) as client:
         for _ in range(shards * 16):
             for result in await client.enqueue([Item("burst", b"0" * (HEAD_BYTES + 64), delay_ms=86_400_000)]):
@@ -152,7 +152,7 @@ async def _consume(client: Client, seen: Seen) -> None:
 
 
 async def _watch(seen: Seen) -> None:
-    """Ends it where nothing comes any more."""
+    """Raise TimeoutError if no more items are delivered."""
     while not seen.over.is_set():
         before = seen.delivered
         try:
@@ -160,11 +160,11 @@ async def _watch(seen: Seen) -> None:
                 await seen.over.wait()
         except TimeoutError:
             if seen.delivered == before and time.time() > seen.due_s + _STALLED_S:
-                raise TimeoutError(f"only {seen.delivered:,} items came") from None
+                raise TimeoutError(f"only {seen.delivered:,} items were delivered") from None
 
 
 async def _quiet(client: Client, rate: float, seen: Seen, during: list[float]) -> None:
-    """An item's whole life in another topic, some times a second."""
+    """Enqueue, dequeue and ack an item of another topic, `rate` times a second."""
     while not seen.over.is_set():
         begun = time.time()
         for result in await client.enqueue([Item("quiet", b"q" * 100)]):
@@ -192,10 +192,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument(
-        "--lead", type=float, default=12.0, help="seconds in which the host starts and the quiet are measured alone"
+        "--lead", type=float, default=12.0, help="seconds for the start of the host and for the quiet callers alone"
     )
     parser.add_argument("--consumers", type=int, default=8)
-    parser.add_argument("--rate", type=float, default=50.0, help="lives of a quiet item a second")
+    parser.add_argument("--rate", type=float, default=50.0, help="items per second of each quiet caller")
     return parser
 
 

@@ -31,7 +31,7 @@ SHOWN: Final = (
 )  # fmt: skip
 _PUT: Final = 500
 _CALL: Final = 100
-"""Items of a bare caller's dequeue."""
+"""The number of items in a dequeue of the plain client."""
 _PUTTERS: Final = 8
 
 
@@ -53,7 +53,7 @@ async def _compare(report: Report, found: Stage, options: argparse.Namespace, ha
     servers_us: dict[str, list[float]] = {"bare": [], "consumer": []}
     async with Client(found.host.address, automatic_keys=False, timeout_ms=30_000) as client:
         for place in range(options.rounds):
-            # Who is first has the warmer machine, or the colder: they take turns.
+            # They take turns: the first may find the machine warmer or colder.
             for kind in ("bare", "consumer")[:: 1 if place % 2 else -1]:
                 await _fill(client, ["t"] * options.items, options.payload)
                 servers_s = sum(found.cpu_s().values())
@@ -94,7 +94,7 @@ async def _fill(client: Client, topics: Sequence[str], payload_bytes: int) -> No
 
 
 async def _bare(client: Client, items: int, in_flight: int) -> None:
-    """Callers in turn, as many as together hold what the consumer may hold."""
+    """Run as many callers as together hold the items that the consumer may hold."""
     done = 0
 
     async def call() -> None:
@@ -129,11 +129,11 @@ async def _consume(client: Client, items: int, in_flight: int, handler: str) -> 
     consumer.stop()
     counts = await running
     if counts.done != items:
-        raise AssertionError(f"of {items} items these became: {counts}")
+        raise AssertionError(f"unexpected results of {items} items: {counts}")
 
 
 async def _first_of_each(report: Report, found: Stage, options: argparse.Namespace) -> None:
-    """From the consumer's start to the first item of each topic but the large one."""
+    """Return the times from the consumer's start to the first item of each topic except the large one."""
     assert found.host is not None
     others = [f"small-{number}" for number in range(options.topics - 1)]
     async with Client(found.host.address, automatic_keys=False, timeout_ms=30_000) as client:
@@ -171,12 +171,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m perf.consumer", description=__doc__.partition("\n")[0])
     parser.add_argument("--system", choices=(PLAIN, "foqs-sqlite"), default=PLAIN)
     parser.add_argument("--shards", type=int, default=2)
-    parser.add_argument("--items", type=int, default=50_000, help="of each round")
+    parser.add_argument("--items", type=int, default=50_000, help="items of each round")
     parser.add_argument("--payload", type=int, default=1_024, help="bytes")
     parser.add_argument("--in-flight", type=int, default=800, help="items held at a time, by both")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--handlers", nargs="*", choices=("async", "thread"), default=["async", "thread"])
-    parser.add_argument("--topics", type=int, default=10_000, help="of the second question; 0: it is not asked")
+    parser.add_argument("--topics", type=int, default=10_000, help="topics of the second measurement; 0: leave it out")
     return parser
 
 

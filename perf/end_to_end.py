@@ -20,7 +20,7 @@ from perf.lib.race import Broken
 from perf.lib.report import Report, say
 from perf.lib.servers import ServerNotAvailable
 from perf.lib.stage import BY_HAND, COORDINATED, SYSTEMS
-from perf.lib.trial import Trial, repeated, told
+from perf.lib.trial import Trial, repeated, summary_line
 
 COLUMNS: Final = (
     "system", "mode", "batch", "callers", "payload_bytes", "topics", "backlog", "rate", "shards", "items_per_s",
@@ -72,7 +72,7 @@ def main() -> int:
         trial = replace(
             cell, seconds=options.seconds, warmup_s=options.warmup, keyed=options.keyed, gather=not options.apart
         )
-        say(f"end_to_end {number}/{len(cells)}: {told(trial)}")
+        say(f"end_to_end {number}/{len(cells)}: {summary_line(trial)}")
         try:
             report.add(*repeated(trial, options.repeats))
         except (Broken, ServerNotAvailable) as error:
@@ -99,20 +99,18 @@ def _parser() -> argparse.ArgumentParser:
     cell.add_argument("--system", nargs="+", choices=SYSTEMS)
     cell.add_argument("--mode", nargs="+", choices=("both", "produce", "consume"))
     cell.add_argument("--batch", nargs="+", type=int, help="items of a call")
-    cell.add_argument("--callers", nargs="+", type=int, help="of both roles together")
+    cell.add_argument("--callers", nargs="+", type=int, help="callers of both roles together")
     cell.add_argument("--payload", nargs="+", type=int, dest="payload_bytes", help="bytes of an item, at least 36")
     cell.add_argument("--topics", nargs="+", type=int)
-    cell.add_argument("--backlog", nargs="+", type=int, help="items that are there before")
-    cell.add_argument("--rate", nargs="+", type=float, help="items per second, open loop: for latency")
+    cell.add_argument("--backlog", nargs="+", type=int, help="items in the queue at the start")
+    cell.add_argument("--rate", nargs="+", type=float, help="items per second, open loop, to measure latency")
     cell.add_argument("--shards", nargs="+", type=int)
-    cell.add_argument("--processes", nargs="+", type=int, help="of each role")
+    cell.add_argument("--processes", nargs="+", type=int, help="processes of each role")
     parser.add_argument("--keyed", action="store_true", help="every item gets an automatic idempotency key")
-    parser.add_argument(
-        "--apart", action="store_true", help="every call is sent as it is made: the client gathers none"
-    )
+    parser.add_argument("--apart", action="store_true", help="send every call on its own: the client does not coalesce")
     parser.add_argument("--seconds", type=float, default=3.0, help="measured in each run")
-    parser.add_argument("--warmup", type=float, default=1.0, help="seconds before that")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each cell; the medians are told")
+    parser.add_argument("--warmup", type=float, default=1.0, help="seconds before the measured ones")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each cell; the medians are shown")
     parser.add_argument("--strict", action="store_true", help="fail when a comparator is below what it must reach")
     parser.add_argument("--no-plots", action="store_true")
     return parser

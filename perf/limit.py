@@ -37,7 +37,7 @@ SHOWN: Final = (
     "commit_p50_ms",
 )  # fmt: skip
 RATED_MAX: Final = 500
-"""Flushes of a run whose pace is given."""
+"""The most flushes in a run of a shape with a rate."""
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
 
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def measure(report: Report, database: str, options: argparse.Namespace) -> None:
-    """Every shape at every flush size on one database."""
+    """Measure every shape at every flush size on one database."""
     for shape in rows.SHAPES:
         if shape.name not in options.shape:
             continue
@@ -77,7 +77,7 @@ def measure(report: Report, database: str, options: argparse.Namespace) -> None:
 
 
 def once(database: str, shape: Shape, size: int, flushes: int, payload: int) -> dict[str, float]:
-    """One run on fresh tables."""
+    """Return the figures of one run on fresh tables."""
     if database == "sqlite":
         with TemporaryDirectory(prefix="foqs-perf-sqlite-") as folder:
             places = [str(Path(folder) / f"{shard}.db") for shard in range(shape.shards)]
@@ -92,16 +92,16 @@ def once(database: str, shape: Shape, size: int, flushes: int, payload: int) -> 
 
 
 def result(results: Any, processes: Sequence[Any], within_s: float = math.inf) -> Any:
-    """What one of the processes found. Raises RuntimeError when one failed, for nobody else would say so, or in time none has ended."""
+    """Return the result of one process. Raise RuntimeError if a process failed or none ends in time."""
     until_s = time.monotonic() + within_s
     while True:
         try:
             return results.get(timeout=1)
         except Empty:
             if any(process.exitcode for process in processes):
-                raise RuntimeError("a process of the race failed; what it says stands above") from None
+                raise RuntimeError("a process of the race failed; its error is above") from None
             if time.monotonic() > until_s:
-                raise RuntimeError(f"the processes of the race found nothing within {within_s:.0f} s") from None
+                raise RuntimeError(f"the processes of the race returned nothing within {within_s:.0f} s") from None
 
 
 def _race(
@@ -113,7 +113,7 @@ def _race(
     payload: int,
     server: int | None,
 ) -> dict[str, float]:
-    """Runs one process for each place at once; the figures of all together."""
+    """Run one process for each place at once. Return the figures of all together."""
     barrier = _SPAWN.Barrier(len(places) + 1)
     results: Any = _SPAWN.Queue()
     processes = [
@@ -148,14 +148,14 @@ def _flushes(shape: str, size: int, count: int) -> Iterable[Flush]:
 
 
 def _content(size: int) -> bytes:
-    """Bytes of every value, as a payload may have."""
+    """Return bytes of every value, as a payload may have."""
     return (bytes(range(256)) * (size // 256 + 1))[:size]
 
 
 def _timed(
     steps: list[Any], write: Callable[[Any], None], commit: Callable[[], None], rate: float | None, barrier: Any
 ) -> dict[str, Any]:
-    """Runs the prepared flushes, one after the other, when everybody is ready; at random moments, `rate` a second, where one is given."""
+    """Run the prepared flushes when all processes are ready: one after the other, or `rate` a second at random moments."""
     flush_ms, commit_ms = [], []
     rng = random.Random(0)
     barrier.wait(300)
@@ -191,7 +191,7 @@ SESSION: Final = (
 
 
 def mariadb_tables(connection: Connection, shard: int) -> None:
-    """The product's own tables, empty and owned."""
+    """Yield the product's own tables, empty and owned."""
     names = {name: f"foqs_{shard}_{name}" for name in ("item", "owner", "topic", "key", "slot", "cut")}
     for step in mysql_sql.MIGRATIONS:
         run_all(connection, [text.format(**names) for text in step.statements])
@@ -228,13 +228,16 @@ def _each(write: Callable[[Any], None], steps: Iterable[Any]) -> Callable[[], No
 
 
 def packets(tables: str, shape: str, size: int, count: int, payload: int) -> list[tuple[bytes, list[int]]]:
-    """The flushes of a run, each up to its COMMIT, and how many rows each statement must match. `tables`: their prefix."""
+    """Build the flushes of a run, each up to its COMMIT, and the row count that each statement must match.
+
+    `tables` is the prefix of the tables' names.
+    """
     content = _content(payload).replace(b"\\", b"\\\\").replace(b"'", b"\\'")
     return [_packet(tables, flush, content, payload) for flush in _flushes(shape, size, count)]
 
 
 def _packet(shard: str, flush: Flush, content: bytes, payload: int) -> tuple[bytes, list[int]]:
-    """One of `packets`. `content` is escaped."""
+    """Build one flush. `content` is escaped."""
     texts: list[bytes] = []
     expected: list[int] = []
     if flush.number:
@@ -279,7 +282,7 @@ def _literal(value: Any) -> bytes:
 
 
 def _lease(flush: Flush) -> dict[str, int]:
-    """What a lease writes."""
+    """Return the assignments of a lease."""
     row = rows.values(0, b"", leased_by=flush)
     return {name: row[name] for name in LEASE_COLUMNS}
 
@@ -325,7 +328,7 @@ def _row(number: int, content: bytes, flush: Flush) -> tuple[Any, ...]:
 
 
 def _sqlite_file(path: Path) -> sqlite3.Connection:
-    """A fresh file with the product's tables and settings."""
+    """Create a file with the product's tables and settings."""
     db = sqlite3.connect(path, isolation_level=None)
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "cache_size = -16384"):
         db.execute(f"PRAGMA {pragma}")
@@ -349,9 +352,9 @@ def _parser() -> argparse.ArgumentParser:
         "--singles",
         type=int,
         default=2_000,
-        help=f"items of a run in flushes of one; of a shape with a pace {RATED_MAX} at most",
+        help=f"items of a run in flushes of one; at most {RATED_MAX} for a shape with a rate",
     )
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each; the medians are told")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each; the medians are shown")
     parser.add_argument("--no-plots", action="store_true")
     return parser
 

@@ -61,7 +61,7 @@ def _measure(report: Report, shards: int, hosts: int, weights: int, rounds: int)
 
 
 def _served(members: list[Member], plan: Plan) -> list[Member]:
-    """The members as they announce themselves once they serve what the plan says."""
+    """Return the members as they announce themselves once they serve the shards of the plan."""
     holdings: dict[str, dict[int, HeldShard]] = {}
     for number, assignment in plan.assignments.items():
         holdings.setdefault(assignment.nonce, {})[number] = HeldShard(assignment.epoch, "owned")

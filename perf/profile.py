@@ -26,7 +26,7 @@ from perf.lib.machine import ROOT
 from perf.lib.race import Broken
 from perf.lib.report import Report, header, render, say
 from perf.lib.stage import COORDINATED, PLAIN, stage
-from perf.lib.trial import Trial, once, run_on, told
+from perf.lib.trial import Trial, once, run_on, summary_line
 
 PARTS: Final = (
     ("foqs/core", "core"),
@@ -42,7 +42,7 @@ PARTS: Final = (
     ("/prometheus_client/", "metrics"),
     ("/asyncio/", "asyncio"),
 )
-"""The first that is found in a function's file says what it belongs to."""
+"""The first entry that a function's file name contains names the function's part."""
 
 Function = tuple[str, int, str]
 LOOP: Final[Function] = ("uvloop", 0, "the event loop, its sockets, and what the profiler costs")
@@ -57,7 +57,7 @@ def main() -> int:
             load = replace(plain, system=system, mode=options.mode, batch=batch, topics=topics)
             kind = replace(load, keyed=options.keyed, gather=not options.apart)
             trial = replace(kind, seconds=options.seconds, warmup_s=options.warmup)
-            say(f"profile: {told(trial)}")
+            say(f"profile: {summary_line(trial)}")
             _measure(report, trial, options.top)
     if report.lines and not options.no_plots:
         from perf.lib import plots
@@ -102,7 +102,7 @@ def _named(ordered: list[tuple[Function, float]]) -> list[tuple[str, float]]:
 
 
 def _profiled(trial: Trial) -> Mapping[Function, float]:
-    """Seconds of CPU that the load cost the host in each function itself."""
+    """Return the CPU seconds of the load in each function of the host itself."""
     say("  and once more, profiled")
     resting = _profile(trial, loaded=False)
     working = _profile(trial, loaded=True)
@@ -125,7 +125,7 @@ def _profile(trial: Trial, *, loaded: bool) -> Mapping[Function, float]:
 
 
 def _is_loop(function: Function) -> bool:
-    """The profiler loses sight of the outermost function once a task was cancelled: Python 3.11 tells it of no entry."""
+    """Return whether it is the outermost function: after a cancelled task Python 3.11 reports no entry into it."""
     return function[0].endswith("/asyncio/runners.py") and function[2] == "run"
 
 
@@ -147,7 +147,7 @@ def _name(function: Function) -> str:
 
 
 def _show(trial: Trial, figures: Mapping[str, Any], tables: Mapping[str, Mapping[str, float]]) -> None:
-    say(f"\n{header()}\n{told(trial)}: {figures['items_per_s']:,.0f} items/s")
+    say(f"\n{header()}\n{summary_line(trial)}: {figures['items_per_s']:,.0f} items/s")
     for title, entries in tables.items():
         say("\n" + render((title, "us per item"), [[name, f"{cost:.2f}"] for name, cost in entries.items()]))
 
@@ -160,10 +160,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", nargs="+", type=int, default=[100, 1], help="items per call")
     parser.add_argument("--topics", nargs="+", type=int, default=[1])
     parser.add_argument(
-        "--behind", action="store_true", help="few callers, half of them producers: every item waits in the queue first"
+        "--behind",
+        action="store_true",
+        help="few callers, half of them producers, so that every item waits in the queue",
     )
     parser.add_argument("--seconds", type=float, default=4.0, help="measured in each run")
-    parser.add_argument("--warmup", type=float, default=1.0, help="seconds before that")
+    parser.add_argument("--warmup", type=float, default=1.0, help="seconds before the measured ones")
     parser.add_argument("--keyed", action="store_true", help="every item gets an automatic idempotency key")
     parser.add_argument("--apart", action="store_true", help="send every call on its own: the client does not coalesce")
     parser.add_argument("--top", type=int, default=40, help="functions to show")

@@ -36,7 +36,7 @@ PROCESSES: Final = 2
 _CALL_ITEMS: Final = 500
 _IN_FLIGHT: Final = 8
 _ROWS: Final = 10_000
-"""As many as Spark hands over at once."""
+"""The number of rows that Spark passes at once."""
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def _parameters(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _timed(found: Stage, topic: str, items: int, run: Callable[[str], None]) -> dict[str, float]:
-    """The figures of one round; the topic is its own. Raises AssertionError where an item is lost or doubled."""
+    """Return the figures of one round in its own topic. Raise AssertionError if an item is lost or doubled."""
     before, begun = found.cpu_s(), time.monotonic()
     run(topic)
     took = time.monotonic() - begun
@@ -94,7 +94,7 @@ async def _count(place: str, topic: str) -> int:
 def _in_processes(
     work: Callable[[str, str, int, int, int], None], place: str, options: argparse.Namespace, topic: str
 ) -> None:
-    """Each makes its part; they are started before."""
+    """Write the parts in processes that are started before the measurement."""
     context = multiprocessing.get_context("forkserver")
     each = options.items // PROCESSES
     with context.Pool(PROCESSES) as pool:
@@ -156,10 +156,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--payload-bytes", type=int, default=1_024)
     parser.add_argument("--partitions", type=int, default=8)
     parser.add_argument("--shards", type=int, default=8)
-    parser.add_argument("--lanes", type=int, nargs="*", default=[1, 8], help="of the sink without Spark")
+    parser.add_argument("--lanes", type=int, nargs="*", default=[1, 8], help="lanes of the sink without Spark")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--system", choices=[name for name in SYSTEMS if name.startswith("foqs")], default=PLAIN)
-    parser.add_argument("--no-spark", action="store_true", help="neither Java nor PySpark is needed")
+    parser.add_argument("--no-spark", action="store_true", help="leave out Spark: neither Java nor PySpark is needed")
     return parser
 
 

@@ -1,10 +1,10 @@
 """How soon does an urgent item reach a consumer of another host? `python -m perf.tier`
 
-Three hosts, two MariaDB servers, eight shards, on this machine. One consumer works
-at half of what it can do, on items of one priority that come to all hosts; urgent
-ones come between, to each host in turn. The same is measured with everything at
-one host, and a consumer that knows no other: the consumer's own host. A latency is
-from before the enqueue to when the delivery is in the consumer's hands.
+Three hosts, two MariaDB servers and eight shards run on this machine. One consumer
+works at half of its rate, on items of one priority that are enqueued at all hosts.
+Urgent items are enqueued between them, at each host in turn. The same is measured
+with all items at one host and a consumer that knows only this host. A latency lasts
+from before the enqueue until the consumer has the delivery.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def _measure(report: Report, cluster: LocalCluster, seconds: float, rate: 
 
 
 async def _rate_max(producers: Sequence[Client], consumer: Client, topic: str, seconds: float) -> float:
-    """Items a second that come through when nothing is held back."""
+    """Return the items per second that are delivered without a limit."""
     until = time.perf_counter() + seconds
     done = 0
 
@@ -83,7 +83,7 @@ async def _rate_max(producers: Sequence[Client], consumer: Client, topic: str, s
 async def _latencies(
     producers: Sequence[Client], consumer: Client, topic: str, rate: float, seconds: float
 ) -> list[float]:
-    """Of urgent items, in seconds, sorted."""
+    """Return the latencies of urgent items in seconds, sorted."""
     sent: dict[bytes, float] = {}
     latencies: list[float] = []
     stopping = asyncio.Event()
@@ -133,8 +133,8 @@ async def _latencies(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement (20)")
-    parser.add_argument("--rate", type=float, default=0.0, help="items a second; 0: half of what comes through (0)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of each measurement (20)")
+    parser.add_argument("--rate", type=float, default=0.0, help="items per second; 0: half of the measured maximum (0)")
     return parser
 
 

@@ -18,7 +18,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Alarm:
-    """Wakes a task at a moment of the monotonic clock, finer than the millisecond of an event loop's own timers."""
+    """Wakes a task at a moment of the monotonic clock, more precisely than the milliseconds of an event loop's timers."""
 
     def __init__(self) -> None:
         self._file = _libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)

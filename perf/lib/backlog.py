@@ -32,20 +32,20 @@ _QUICK: Final = (
     "--innodb-io-capacity-max=40000",
 )
 _ROW_BYTES: Final = 200
-"""What a row takes beside its payload: 285 bytes with one of 100 were measured on MariaDB, indexes included."""
+"""The bytes of a row beside its payload: MariaDB took 285 with a payload of 100, indexes included."""
 _SERVER_BYTES: Final = 2 << 30
 _ROWS_PER_MS: Final = 100
-"""So many rows of a shard are of the same millisecond."""
+"""The number of rows of a shard with the same millisecond."""
 
 
 def shares(shards: int, first: int, last: int) -> list[range]:
-    """The numbers from `first` to below `last`, divided among shards."""
+    """Divide the numbers from `first` to below `last` among the shards."""
     edges = [first + (last - first) * shard // shards for shard in range(shards + 1)]
     return [range(*pair) for pair in pairwise(edges)]
 
 
 def check_space(folder: Path, count: int, payload_bytes: int) -> None:
-    """Raises ServerNotAvailable where the disk of `folder` is too small."""
+    """Raise ServerNotAvailable if the disk of `folder` is too small."""
     needed = count * (payload_bytes + _ROW_BYTES) + _SERVER_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -56,10 +56,10 @@ def check_space(folder: Path, count: int, payload_bytes: int) -> None:
 
 
 def fill_mariadb(server: MariaDb, given: Sequence[range], padding: int) -> None:
-    """Fills shards 0, 1, ... at once, one session each. Their host must be stopped; each must hold an item.
+    """Fill shards 0, 1, ... at once, with one session each. Their host must be stopped; each must hold an item.
 
     Args:
-        padding: bytes of a payload after its head.
+        padding: bytes of a payload after its number and time.
     """
     server.stop()
     server.start(*_QUICK)
@@ -95,13 +95,13 @@ def _fill_mariadb(connection: Connection, shard: int, share: range, padding: int
                 f"INSERT INTO {item} ({', '.join(COLUMNS)}) SELECT {chosen} FROM {numbers} JOIN {item} ON id = {int(low)}"
             )
         )
-    # The server would find out by itself, seconds later, that the table is not small any more.
+    # Without this the server notices only seconds later that the table is not small any more.
     connection.run(query(f"ANALYZE TABLE {item}"))
     connection.close()
 
 
 def fill_sqlite(files: Sequence[Path], given: Sequence[range], padding: int) -> None:
-    """As `fill_mariadb`, on the files of shards 0, 1, ..."""
+    """Do the same as `fill_mariadb` on the files of shards 0, 1, ..."""
     last_ms = now_ms()
     for file, share in zip(files, given, strict=True):
         with contextlib.closing(sqlite3.connect(file)) as db, db:
@@ -127,11 +127,11 @@ def _fill_sqlite(db: sqlite3.Connection, share: range, padding: int, last_ms: in
 
 
 def _columns(number: str, payload: str, moment: str) -> str:
-    """What is selected of a row for its copy."""
+    """Return the expressions that select the copy of a row."""
     own = {"id": number, "payload": payload, "deliver_after_ms": moment, "enqueued_at_ms": moment}
     return ", ".join(own.get(name, name) for name in COLUMNS)
 
 
 def now_ms() -> int:
-    """The moment of the last copies."""
+    """Return the time of the last copies."""
     return time.time_ns() // 1_000_000

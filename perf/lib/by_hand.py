@@ -20,8 +20,8 @@ from perf.lib.packets import AsyncConnection, Connection, QueryFailed, query, qu
 
 CONNECTIONS_MAX: Final = 16
 BATCH_CONNECTIONS_MAX: Final = 4
-"""Of one process to a plain database, with calls of one item and of many: more callers share them, as more
-connections only wait for each other, and that is what suits these systems best."""
+"""The connections of one process to a plain database, with calls of one item and of many. More callers share them:
+these systems are fastest so, as more connections only wait for each other."""
 EMPTY_PAUSE_S: Final = 0.001
 """How long a caller of a plain database waits before it looks again."""
 _AGAIN: Final = frozenset({1205, 1213})
@@ -31,7 +31,7 @@ class Pool:
     """A session whose callers share a bounded number of connections, each used by one call at a time.
 
     Args:
-        holds: what a connection gave must be done on the same, which is nobody else's until then.
+        holds: items must be finished on the connection that returned them, and no other call uses it until then.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Caller]], batch: int, *, holds: bool = False) -> None:
@@ -130,7 +130,7 @@ async def postgres_caller(place: str) -> Caller:
 
 
 class PostgresCaller:
-    """Of one item it commits a lease; many it keeps locked until they are done."""
+    """Commits the lease of one item, but keeps many items locked until they are done."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -199,7 +199,7 @@ _CLAIM: Final = (
     "SELECT id, payload FROM item WHERE topic = '{topic}' AND state = 0 ORDER BY priority, id LIMIT {count} "
     "FOR UPDATE SKIP LOCKED"
 )
-# The index is named because a server that believes in few rows would read, and lock, all of them.
+# The index is named because a server that expects few rows would read, and lock, all of them.
 _LEASE: Final = (
     "UPDATE item FORCE INDEX (PRIMARY) SET state = 1, leased_until_ms = 1, attempt = attempt + 1 WHERE id IN ({ids})"
 )
@@ -227,7 +227,7 @@ async def mariadb_caller(place: str, *, prebuilt: bool) -> Caller:
 
 
 class _MariaCaller:
-    """Tries again after a deadlock, as everybody must."""
+    """Tries again after a deadlock, as every client must."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -240,7 +240,7 @@ class _MariaCaller:
 
 
 class PrebuiltCaller(_MariaCaller):
-    """SQL put together as bytes, with the least of drivers."""
+    """Builds its SQL as bytes, with the minimal driver."""
 
     async def put(self, items: Batch) -> Put:
         escaped = [payload.replace(b"\\", b"\\\\").replace(b"'", b"\\'") for payload in items.payloads]
@@ -285,7 +285,7 @@ class PrebuiltCaller(_MariaCaller):
 
 
 class AiomysqlCaller(_MariaCaller):
-    """The same through the driver that everybody uses."""
+    """Does the same with the usual driver."""
 
     async def put(self, items: Batch) -> Put:
         rows = list(zip(items.topics, items.payloads, strict=True))

@@ -19,7 +19,7 @@ NO_ERRORS: Final[Mapping[str, int]] = MappingProxyType({})
 
 @dataclass(slots=True)
 class Batch:
-    """Items of one call, column by column. Only FOQS is given priorities; None: all the same."""
+    """Items of one call, column by column. Only FOQS gets priorities; None: all the same."""
 
     topics: Sequence[str]
     payloads: Sequence[bytes]
@@ -28,7 +28,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Put:
-    """What became of a put: of each item 1 durable, 0 refused, 2 not known; and why, by name."""
+    """The outcome of a put: for each item 1 durable, 0 refused, 2 not known; and the errors by name."""
 
     fates: bytes
     errors: Mapping[str, int]
@@ -45,7 +45,7 @@ class Caller(Protocol):
     async def put(self, items: Batch) -> Put: ...
 
     async def take(self, wants: Mapping[str, int], wait_ms: int) -> Taken:
-        """Nothing after a while when there is nothing."""
+        """Return items; none if the queue stays empty for a while."""
         ...
 
     async def done(self, handles: Sequence[Any]) -> None: ...
@@ -54,7 +54,7 @@ class Caller(Protocol):
 
 
 class Session(Protocol):
-    """What one process of load uses."""
+    """The connection of one load process to a system."""
 
     async def caller(self) -> Caller: ...
 
@@ -62,5 +62,5 @@ class Session(Protocol):
 
 
 def all_durable(items: Batch) -> Put:
-    """What became of a put that simply succeeded."""
+    """Return the outcome of a put that succeeded."""
     return Put(b"\1" * len(items.payloads), NO_ERRORS)

@@ -22,31 +22,31 @@ from perf.lib.race import Broken, Race
 from perf.lib.report import say
 from perf.lib.stage import COORDINATED, LEAST, stage
 from perf.lib.table import STEADY_RATE, Figures
-from perf.lib.trial import Filled, Trial, once, told
+from perf.lib.trial import Filled, Trial, once, summary_line
 from perf.lib.worker import Load
 
 PLAIN: Final = Trial()
 BEHIND: Final = replace(PLAIN, callers=16, producers=8)
-"""Producers run ahead: every item lies in the queue before it is handed out. More consumers would keep up."""
+"""Producers run ahead: every item is in the queue before it is delivered. More consumers would keep up."""
 SMALL: Final = replace(PLAIN, batch=1)
 STEADY: Final = replace(PLAIN, rate=STEADY_RATE)
 DRAIN: Final = replace(PLAIN, mode="consume", payload_bytes=100, empty=False, buffer_pool_mib=2048)
 PRIORITIES: Final = 100
 QUIET_RATE: Final = 100.0
-"""With the seconds that are measured where little happens: enough items for a p99."""
+"""Items per second. The cells with little load are measured for long enough to get a p99 at this rate."""
 OWN_SHARE: Final = 0.25
-"""The other namespace's own rate, as a share of what the host does at most with the same calls: ten times it is
-more than twice what the host can do."""
+"""The normal rate of the other namespace, as a share of the host's maximum with the same calls. Ten times this rate is
+more than twice the maximum."""
 NICENESS: Final = 10
-"""Of the other namespace's load: its processes stand for other machines, and may not take the quiet one's CPU."""
+"""The niceness of the other namespace's load: its processes stand for other machines and must leave the CPU free."""
 SHALLOW: Final = 100_000
 TINY: Final = 10_000
 TOPICS_AT_REST: Final = 1_000
 ON_BACKLOG: Final = ("tiny", "shallow", "deep")
 ONCE: Final = ("tiny", "rest")
-"""Measured in the first round alone, unless they have reason to differ."""
+"""The cells that are measured in the first round only, as they should not differ."""
 NEEDS: Final = {"half": "foqs-1", "limit": "behind", "flooded": "foqs", "unflooded": "foqs"}
-"""How much is much, and how large flushes are, is learned from another cell."""
+"""The cells that take a rate or a flush size from another cell."""
 _SETTLED_CORES: Final = 0.03
 _SETTLE_S: Final = 60.0
 _LOOK_S: Final = 0.5
@@ -110,24 +110,24 @@ class Cells:
         }
 
     def measure(self, name: str) -> Figures:
-        """The figures of one run. Raises Broken, ServerNotAvailable, and what a client raises."""
+        """Return the figures of one run. Raise Broken, ServerNotAvailable, or the error of a client."""
         if self._deep is not None:
             _settle(self._deep[1])
         figures = self._special[name]() if name in self._special else once(self.trials[name])
         if name != "rest" and not figures["items_per_s"]:
-            raise Broken(f"not an item passed: {figures.get('errors')}")
+            raise Broken(f"no item was acked: {figures.get('errors')}")
         self._first.setdefault(name, figures)
         return figures
 
     def close(self) -> None:
-        """Ends what is still running."""
+        """End the servers that still run."""
         self._deep = None
         self._open.close()
 
-    # ------------------------------------------------------------- cells of their own kind
+    # ------------------------------------------------------------- special cells
 
     def _limit(self) -> Figures:
-        """The combined shape, in flushes of as many items as the host's had."""
+        """Measure the combined shape, in flushes as large as those of the host."""
         entries = self._of("behind")["flush_entries"] or 300
         size = max(10, round(entries / 3))
         return {**self._bare_limit("combined", size, max(5, self._items // size)), "flush_items": size}
@@ -136,7 +136,7 @@ class Cells:
         return self._bare_limit("bare-commit", 1, max(5, self._items // 30))
 
     def _rested(self) -> Figures:
-        """As often as items come when idle."""
+        """Measure at the rate of the idle cell."""
         return self._bare_limit("rested-commit", 1, max(5, round(self._idle_s * rows.IDLE_RATE)))
 
     def _chain(self) -> Figures:
@@ -146,14 +146,14 @@ class Cells:
         return {**limit.once("mariadb", rows.shape(name), size, flushes, PLAIN.payload_bytes)}
 
     def _half(self) -> Figures:
-        """At half of what the host does at most with the same calls."""
+        """Measure at half of the host's maximum with the same calls."""
         self.trials["half"] = replace(self.trials["half"], rate=self._of("foqs-1")["items_per_s"] / 2)
         return once(self.trials["half"])
 
     def _drain_deep(self) -> Figures:
         trial = self.trials["deep"]
         if self._deep is None:
-            say(f"  {told(trial)}")
+            say(f"  {summary_line(trial)}")
             found = self._open.enter_context(stage(trial.system, trial.shards, buffer_pool_mib=trial.buffer_pool_mib))
             filled = Filled(found, trial)
             assert found.mariadb is not None
@@ -162,7 +162,7 @@ class Cells:
         return self._deep[0].run()
 
     def _beside(self, times: float) -> Figures:
-        """A quiet namespace with waiting consumers, beside one that offers `times` its own rate."""
+        """Measure a quiet namespace with waiting consumers, beside one that offers `times` its normal rate."""
         own = self._of("foqs")["items_per_s"] * OWN_SHARE
         with stage(self._system, 2) as found:
             asyncio.run(_create(found.place, "quiet", "other"))
@@ -193,7 +193,7 @@ class Cells:
         }
 
     def _rest(self) -> Figures:
-        """A host with an item in each of many topics, left alone."""
+        """Measure an idle host with an item in each of many topics."""
         with stage(self._system, 2) as found:
             assert found.host is not None and found.mariadb is not None
             asyncio.run(_one_in_each(found.host.address, TOPICS_AT_REST))
@@ -212,7 +212,7 @@ class Cells:
 
 
 def _settle(pid: int) -> None:
-    """Waits until a database has done what its last load left behind."""
+    """Wait until a database has done the work that its last load left behind."""
     deadline = time.monotonic() + _SETTLE_S
     used = machine.cpu_s(pid)
     while time.monotonic() < deadline:

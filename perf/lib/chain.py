@@ -26,13 +26,13 @@ from perf.lib.report import percentile
 from perf.lib.servers import DATABASE, MariaDb
 
 _STAMP_BYTES: Final = 20
-"""A message begins with the moment, in nanoseconds, at which it was meant to be sent."""
+"""A message begins with the nanosecond at which it was due to be sent."""
 _PATIENCE_S: Final = 60.0
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
 
 def once(rate: float, seconds: float, payload_bytes: int) -> dict[str, float]:
-    """Messages at random moments, `rate` a second: how long each takes from when it was meant to be sent until it came."""
+    """Send messages at random moments, `rate` a second. Return how long each took from its due time to its arrival."""
     count = max(5, round(rate * seconds))
     with MariaDb() as server, _listener() as serving, _listener() as consuming:
         connection = server.connect()
@@ -76,7 +76,7 @@ def _run(main: Callable[..., Any], *given: Any) -> None:
 
 
 class _Inbox(asyncio.Protocol):
-    """What comes over a connection, in messages of one size."""
+    """Splits the bytes of a connection into messages of one size."""
 
     def __init__(self, size: int) -> None:
         self.messages: asyncio.Queue[bytes] = asyncio.Queue()

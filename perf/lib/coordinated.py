@@ -20,7 +20,7 @@ from perf.lib.servers import FoqsHost
 
 
 class CoordinatedHost(FoqsHost):
-    """See `FoqsHost`; `store` is the one database of the cluster."""
+    """A host as `FoqsHost`; `store` is the only database of the cluster."""
 
     def __init__(
         self,

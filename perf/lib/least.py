@@ -28,7 +28,7 @@ Wait = tuple[float, "asyncio.Future[Taken]"]
 
 
 class Frames(asyncio.Protocol):
-    """What comes over a connection: a length, a kind and what belongs to it."""
+    """Splits the bytes of a connection into frames: a length, a kind and its content."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ def packed(items: Sequence[tuple[int, bytes]]) -> bytes:
 
 
 class LeastSession:
-    """One connection, and callers that share it, of calls of one item."""
+    """One connection, shared by callers with calls of one item."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -88,7 +88,7 @@ class LeastSession:
         self._finishing: deque[asyncio.Future[None]] = deque()
         self._taking: deque[Wait] = deque()
         self._owed = 0
-        """So many were asked for by callers that have given up since."""
+        """The number of items requested by callers that have given up since."""
         self._stash: deque[tuple[int, bytes]] = deque()
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -133,7 +133,7 @@ class LeastSession:
         await future
 
     def _send(self, kind: bytes, body: bytes) -> None:
-        """Together with the others of this turn."""
+        """Send it together with the others of this turn."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)
         self._outgoing.setdefault(kind, []).append(body)
@@ -158,7 +158,7 @@ class LeastSession:
             answers.popleft().set_result(None)
 
     def _lost(self) -> None:
-        """The server is gone: nobody waits for it."""
+        """End all waits, as the server is gone."""
         error = ConnectionResetError("the least queue's server closed the connection")
         waiting: list[asyncio.Future[Any]] = [*self._putting, *self._finishing, *(future for _, future in self._taking)]
         for future in waiting:
@@ -166,7 +166,7 @@ class LeastSession:
                 future.set_exception(error)
 
     async def _sweep(self) -> None:
-        """Ends the waits that are over; what was asked for them is for whoever comes next."""
+        """End the waits that are over. The items requested for them go to the next callers."""
         while True:
             await asyncio.sleep(_SWEEP_S)
             now = time.monotonic()

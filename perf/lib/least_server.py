@@ -38,7 +38,7 @@ _Items = Sequence[tuple[int, bytes]]
 
 @contextlib.contextmanager
 def serving(server: MariaDb) -> Iterator[tuple[str, int]]:
-    """A server process on empty tables, until the block ends: (its address, its process id)."""
+    """Run a server process on empty tables until the block ends. Yield (its address, its process id)."""
     connection = server.connect()
     limit.mariadb_tables(connection, 0)
     connection.close()
@@ -80,7 +80,7 @@ class _Shard:
         self._wake = asyncio.Event()
 
     def take(self, transport: asyncio.WriteTransport, kind: bytes, body: bytes) -> None:
-        """A call of whoever is connected; one that is no put makes him the consumer."""
+        """Handle a call of a connection. A call other than a put makes it the consumer's."""
         if kind == PUT:
             items = []
             for _, payload in items_in(body):
@@ -124,7 +124,7 @@ class _Shard:
 
 
 def _flush(number: int, dones: Sequence[int], leased: _Items, direct: _Items, born: _Items) -> tuple[bytes, list[int]]:
-    """A flush up to its COMMIT, and how many rows each statement must match. `direct` are born leased."""
+    """Return a flush up to its COMMIT, and the row count of each statement. `direct` are inserted leased."""
     flush = rows.Flush(number, rows.NOTHING)
     texts = [
         b"START TRANSACTION",
@@ -156,7 +156,7 @@ _NO_FLUSH: Final = rows.Flush(0, rows.NOTHING)
 
 
 def _row(leased_by: rows.Flush | None) -> bytes:
-    """What a new row's values are written with: its id, its payload's size, its payload and, leased, the token."""
+    """Return the template of a new row's values: its id, its payload's size, its payload and, if leased, the token."""
     row = rows.values(0, b"", leased_by=leased_by) | {"id": "%d", "payload_bytes": "%d", "payload": "'%b'"}
     row["due_ms"] = due_or_never(row["due_ms"])
     if leased_by is not None:

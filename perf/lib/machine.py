@@ -20,12 +20,12 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = ("foqs", "thrift", "uvloop", "aiomysql", "PyMySQL", "asyncpg")
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 _CPU_CLOCK: Final = 2
-"""What the scheduler counted, of a whole process: CPUCLOCK_SCHED of linux/posix-timers.h."""
+"""The clock of the scheduler for a whole process: CPUCLOCK_SCHED of linux/posix-timers.h."""
 
 
 @functools.cache
 def facts() -> dict[str, Any]:
-    """What does not change during a run."""
+    """Return the facts that do not change during a run."""
     return {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
@@ -40,14 +40,14 @@ def facts() -> dict[str, Any]:
 
 
 def load() -> float:
-    """The load average of the last minute: what else was running."""
+    """Return the load average of the last minute."""
     return round(os.getloadavg()[0], 2)
 
 
 def cpu_s(pid: int) -> float:
-    """Seconds of CPU that a process and all its threads, living and ended, have used; 0 when it is gone.
+    """Return the CPU seconds of a process with all its threads, living and ended; 0 when it is gone.
 
-    To the nanosecond: read from the process's CPU clock, whose number the kernel makes of the pid.
+    It is exact to the nanosecond: it reads the process's CPU clock, whose number derives from the pid.
     """
     try:
         return time.clock_gettime(~pid << 3 | _CPU_CLOCK)
@@ -56,7 +56,7 @@ def cpu_s(pid: int) -> float:
 
 
 def family_cpu_s(pid: int) -> float:
-    """As `cpu_s`, with its children living and ended: a server that makes a process for each connection."""
+    """Return `cpu_s` with all children, living and ended, for a server with a process per connection."""
     total = cpu_s(pid)
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -68,13 +68,13 @@ def family_cpu_s(pid: int) -> float:
 
 
 def own_cpu_s() -> float:
-    """Seconds of CPU that this process has used."""
+    """Return the CPU seconds of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def resident_mib(pid: int) -> float | None:
-    """Resident memory of a process."""
+    """Return the resident memory of a process."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except OSError:
@@ -83,7 +83,7 @@ def resident_mib(pid: int) -> float | None:
 
 
 def peak_mib(pid: int) -> float | None:
-    """The most memory that a process ever had resident."""
+    """Return the highest resident memory of a process so far."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

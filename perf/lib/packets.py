@@ -39,19 +39,19 @@ class QueryFailed(Exception):
 
 
 class Result(NamedTuple):
-    """What one statement gave."""
+    """The result of one statement."""
 
     rows: list[list[bytes | None]]
     matched: int
 
 
 def query(*statements: str) -> bytes:
-    """The packet of some statements that travel together."""
+    """Return the packet of statements that are sent together."""
     return query_bytes(";".join(statements).encode())
 
 
 def query_bytes(text: bytes) -> bytes:
-    """The packet of a query's text."""
+    """Return the packet of a query's text."""
     size = len(text) + 1
     if size >= _PACKET_BYTES_MAX:
         raise ValueError(f"a query of {size} bytes needs two packets")
@@ -59,7 +59,7 @@ def query_bytes(text: bytes) -> bytes:
 
 
 class Replies:
-    """Bytes in, the results of one query out. No input or output of its own."""
+    """Parses bytes into the results of one query. Does no input or output itself."""
 
     def __init__(self) -> None:
         self._reset()
@@ -72,7 +72,7 @@ class Replies:
         self._marks = 0
 
     def feed(self, data: bytes) -> list[Result] | None:
-        """The results, once they are complete. Raises QueryFailed."""
+        """Return the results once they are complete. Raise QueryFailed."""
         data = self._data + data if self._data else data
         position, end = 0, len(data)
         while end - position >= 4:
@@ -89,7 +89,7 @@ class Replies:
         return None
 
     def _packet(self, data: bytes, start: int, size: int) -> bool:
-        """Takes one packet; True when it was the query's last."""
+        """Parse one packet. Return whether it was the query's last."""
         first = data[start]
         if first == 0xFF:
             self._reset()
@@ -117,14 +117,14 @@ class Replies:
 
 
 class Connection:
-    """A connection that blocks."""
+    """A blocking connection."""
 
     def __init__(self, path: Path, database: str) -> None:
         self._socket = _connected(path, database)
         self._replies = Replies()
 
     def run(self, packet: bytes) -> list[Result]:
-        """Sends a query's packet and reads all of its results. Raises QueryFailed."""
+        """Send a query's packet and read all of its results. Raise QueryFailed."""
         self._socket.sendall(packet)
         while True:
             data = self._socket.recv(_READ_BYTES)
@@ -139,7 +139,7 @@ class Connection:
 
 
 class AsyncConnection(asyncio.Protocol):
-    """The same on an event loop. One query at a time."""
+    """A connection on an event loop, with one query at a time."""
 
     def __init__(self) -> None:
         self._replies = Replies()
@@ -155,7 +155,7 @@ class AsyncConnection(asyncio.Protocol):
         return connection
 
     async def run(self, packet: bytes) -> list[Result]:
-        """As `Connection.run`."""
+        """Do the same as `Connection.run`."""
         self._waiting = asyncio.get_running_loop().create_future()
         self._transport.write(packet)
         return await self._waiting
@@ -221,8 +221,8 @@ def _log_in(opened: socket.socket, database: str) -> None:
 
 
 def _read_packet(opened: socket.socket) -> bytes:
-    head = _read_exactly(opened, 4)
-    return _read_exactly(opened, int.from_bytes(head[:3], "little"))
+    header = _read_exactly(opened, 4)
+    return _read_exactly(opened, int.from_bytes(header[:3], "little"))
 
 
 def _read_exactly(opened: socket.socket, size: int) -> bytes:
@@ -236,7 +236,7 @@ def _read_exactly(opened: socket.socket, size: int) -> bytes:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """A length-encoded number and the position after it."""
+    """Return a length-encoded number and the position after it."""
     first = data[at]
     if first < 0xFB:
         return first, at + 1

@@ -20,7 +20,7 @@ _LINES: Final = ("#1f6f8b", "#e0a030", "#b5443c", "#5a8f3c", "#7a5ba6")
 _MISSED, _REACHED, _AIMED = "#b5443c", "#a9c99a", "#5a8f3c"
 _SHORTEST: Final = 0.05
 _LONGEST: Final = 10.0
-"""What a ratio is cut to where it is drawn."""
+"""The largest ratio that is drawn; larger ones are clipped."""
 _DPI: Final = 130
 
 mpl.rcParams.update(
@@ -35,7 +35,7 @@ mpl.rcParams.update(
 
 
 def cells(report: Report) -> Path:
-    """End to end: items per second of each cell, and what an item costs."""
+    """Plot items per second and the CPU per item of each cell, end to end."""
     lines = [line for line in report.lines if line["figures"]["items_per_s"]]
     labels = [_label(line["parameters"]) for line in lines]
     figure = Figure(figsize=(11, 1.4 + 0.34 * len(lines)), layout="constrained")
@@ -66,7 +66,7 @@ def cells(report: Report) -> Path:
 
 
 def limits(report: Report) -> Path:
-    """Items per second of each statement shape by flush size."""
+    """Plot items per second of each statement shape by flush size."""
     databases = list(dict.fromkeys(line["parameters"]["database"] for line in report.lines))
     figure = Figure(figsize=(5.2 * len(databases), 4.2), layout="constrained")
     for number, database in enumerate(databases, 1):
@@ -92,7 +92,7 @@ def limits(report: Report) -> Path:
 
 
 def ratios(report: Report) -> Path:
-    """The table's rows against what they must and should reach; right of 1 is reached."""
+    """Plot the rows of the table against their required and desired values; right of 1 is reached."""
     lines = [line for line in report.lines if line["figures"].get("reached") is not None]
     figure = Figure(figsize=(11, 1.4 + 0.36 * len(lines)), layout="constrained")
     axes = figure.subplots()
@@ -116,7 +116,7 @@ def ratios(report: Report) -> Path:
 
 
 def profile(report: Report) -> Path:
-    """Where the host's microseconds of an item go, by part."""
+    """Plot the host's microseconds per item by part."""
     lines = [line for line in report.lines if "parts_us" in line["figures"]]
     figure = Figure(figsize=(9, 1.6 + 1.0 * len(lines)), layout="constrained")
     axes = figure.subplots()

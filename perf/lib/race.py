@@ -36,14 +36,14 @@ class Broken(Exception):
 
 @dataclass(slots=True)
 class Outcome:
-    """What a race showed.
+    """The results of a race.
 
     Attributes:
         seconds: the length of the window.
         put, done: items acknowledged as durable and as gone, in the window, by worker.
-        cpu_s: of host, database and clients, in the window.
-        latencies_s: in the window, sorted, by worker.
-        errors: refusals by name, over the whole race.
+        cpu_s: CPU seconds of host, database and clients, in the window.
+        latencies_s: latencies in the window, sorted, by worker.
+        errors: the count of refusals by name, over the whole race.
     """
 
     seconds: float
@@ -57,7 +57,7 @@ class Outcome:
     loads: Sequence[Load] = field(default_factory=list)
 
     def latency_ms(self, role: str, namespace: str | None = None) -> dict[str, float | None]:
-        """Percentiles over the workers of a role."""
+        """Return percentiles over the workers of a role."""
         values = sorted(
             value
             for load, found in zip(self.loads, self.latencies_s, strict=True)
@@ -74,8 +74,8 @@ class Race:
     """One race, over the item numbers from 0.
 
     Args:
-        numbers: how many may be used.
-        there: a byte for each of the first numbers: 1, its item lies in the queue already.
+        numbers: the count of numbers that may be used.
+        there: a byte for each of the first numbers: 1 if its item is in the queue already.
     """
 
     def __init__(self, stage: Stage, loads: Sequence[Load], numbers: int, there: bytes = b"") -> None:
@@ -96,34 +96,34 @@ class Race:
         self._cpu_s: dict[int, float] = {}
 
     def both(self, seconds: float, *, warmup_s: float = WARMUP_S, empty: bool = True) -> Outcome:
-        """Producers and consumers at once for `seconds`; afterwards the queue is emptied, unless it need not be."""
+        """Run producers and consumers at once for `seconds`. Then empty the queue if `empty` is set."""
         return self._guarded(lambda: self._both(seconds, warmup_s, empty))
 
     def producers(self, seconds: float, *, warmup_s: float = WARMUP_S) -> Outcome:
-        """Producers for `seconds`; then the consumers empty the queue, which is not timed."""
+        """Run producers for `seconds`. Then the consumers empty the queue, which is not timed."""
         return self._guarded(lambda: self._producers(seconds, warmup_s))
 
     def consumers(self, seconds: float, *, warmup_s: float = 0.0, empty: bool = True) -> Outcome:
-        """Producers until they have put their count, then consumers.
+        """Run producers until they have put their count, then consumers.
 
-        Timed is the middle of a queue that is being emptied: from a tenth of it,
-        or `warmup_s`, to nine tenths, or `seconds`.
+        The window is the middle of the emptying: from a tenth of the queue, or
+        `warmup_s`, to nine tenths, or `seconds`.
         """
         return self._guarded(lambda: self._consumers(seconds, warmup_s, empty))
 
     def fill(self) -> None:
-        """Producers until they have put their count; nothing is measured, and the items stay."""
+        """Run producers until they have put their count. Nothing is measured, and the items stay."""
 
         def work() -> None:
             self._flags[PRODUCE] = 1
             self._collect("produce")
             if sum(self._put) != len(self._fates):
-                raise Broken(f"of {len(self._fates)} items {sum(self._put)} could be put: {self._errors}")
+                raise Broken(f"of {len(self._fates)} items only {sum(self._put)} could be put: {self._errors}")
 
         self._guarded(work)
 
     def left(self) -> bytes:
-        """Of each number 1 where its item still lies in the queue, after a race."""
+        """Return a byte for each number after a race: 1 if its item is still in the queue."""
         fates, seen = self._reckoned()
         gone = int.from_bytes(_sum(seen), "little")
         return (int.from_bytes(fates, "little") & ~gone).to_bytes(len(fates), "little")
@@ -182,7 +182,7 @@ class Race:
             time.sleep(_POLL_S)
 
     def _window(self, warmup_s: float, seconds: float, over: Callable[[], bool]) -> dict[str, Any]:
-        """Waits through the window; returns what changed in it."""
+        """Wait through the window. Return the changes of all counters in it."""
         self._sleep(warmup_s, over)
         before = self._sample()
         self._sleep(seconds, over)
@@ -207,7 +207,7 @@ class Race:
         }
 
     def _clients_cpu_s(self) -> float:
-        """What a load that has ended used stays counted, as it was last seen."""
+        """Return the CPU seconds of all loads. A load that has ended counts with its last reading."""
         for index, process in enumerate(self._processes):
             self._cpu_s[index] = max(self._cpu_s.get(index, 0.0), machine.cpu_s(process.pid))
         return sum(self._cpu_s.values())
@@ -246,10 +246,10 @@ class Race:
     def _total(self) -> int:
         return self._filled + sum(map(int, self._put))
 
-    # ------------------------------------------------------------- the reckoning
+    # ------------------------------------------------------------- the count of items
 
     def _collect(self, role: str) -> None:
-        """Takes the results of all workers of a role, waiting for their ends."""
+        """Wait for the results of all workers of a role."""
         workers = {load.worker for load in self._loads if load.role == role}
         deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         while not workers <= self._found.keys():
@@ -259,7 +259,7 @@ class Race:
             time.sleep(_POLL_S)
 
     def _watch(self) -> None:
-        """Takes what has come; a load that failed ends the race."""
+        """Read the results that have arrived. Raise Broken if a load failed."""
         while not self._queue.empty():
             worker, latencies, errors = self._queue.get()
             self._found[worker] = latencies
@@ -272,7 +272,7 @@ class Race:
                 raise Broken(f"a load ended with exit code {process.exitcode}")
 
     def _count(self, empty: bool) -> int:
-        """How many items are left. Raises Broken."""
+        """Return the number of items that are left. Raise Broken."""
         fates, seen = self._reckoned()
         return reckon(fates, seen, sum(map(int, self._done)), empty=empty)
 
@@ -282,16 +282,16 @@ class Race:
 
 
 def reckon(fates: bytes, seen: Sequence[bytes], acked: int, *, empty: bool) -> int:
-    """How many acknowledged items nobody received.
+    """Return the number of acknowledged items that no consumer received.
 
     Args:
-        fates: of each number: 1 acknowledged as durable, 0 not, 2 not known.
-        seen: how often each consumer received each number.
-        acked: how many items' acks were confirmed.
-        empty: the queue was emptied, so that none may be left.
+        fates: for each number: 1 acknowledged as durable, 0 not, 2 not known.
+        seen: for each consumer, how often it received each number.
+        acked: the number of items whose ack was confirmed.
+        empty: whether the queue was emptied, so that none may be left.
 
     Raises:
-        Broken: an item was lost, received twice or out of nowhere, or not acked.
+        Broken: an item was lost, received twice, received but never acknowledged, or not acked.
     """
     times = _sum(seen)
     received = len(times) - times.count(0)
@@ -310,5 +310,5 @@ def reckon(fates: bytes, seen: Sequence[bytes], acked: int, *, empty: bool) -> i
 
 
 def _sum(seen: Sequence[bytes]) -> bytes:
-    """How often each number was received, by all consumers together."""
+    """Return how often each number was received, by all consumers together."""
     return seen[0] if len(seen) == 1 else bytes(min(255, sum(counts)) for counts in zip(*seen, strict=True))

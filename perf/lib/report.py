@@ -21,7 +21,7 @@ RESULTS: Final = machine.ROOT / "perf" / "results"
 
 
 class Report:
-    """The lines of one run of one program, in a file of their own."""
+    """Keeps the lines of one run of one program in their own file."""
 
     def __init__(self, program: str, folder: Path = RESULTS) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ class Report:
         return self.stem.with_suffix(".jsonl")
 
     def add(self, parameters: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
-        """Writes one measurement."""
+        """Write one measurement."""
         line = {
             "program": self.program,
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -52,18 +52,18 @@ class Report:
         return line
 
     def table(self, columns: Sequence[str]) -> None:
-        """Shows the lines; a column is the name of a parameter or of a figure."""
+        """Print the lines. A column is the name of a parameter or of a figure."""
         rows = [[_cell({**line["parameters"], **line["figures"]}.get(name)) for name in columns] for line in self.lines]
         say(f"\n{header()}\n{render(columns, rows)}\nlines: {self.path}")
 
 
 def header() -> str:
-    """The machine, the program and the load in one line."""
+    """Return the machine, the program and the load in one line."""
     return f"{machine_line(machine.facts())}, load {machine.load()}"
 
 
 def machine_line(facts: Mapping[str, Any]) -> str:
-    """The machine and the program in one line."""
+    """Return the machine and the program in one line."""
     commit = (facts["commit"] or "no commit")[:12] + (" with changes" if facts["dirty"] else "")
     return (
         f"{facts['cpu']}, {facts['cores']} cores, {facts['system']}, kernel {facts['kernel']}, "
@@ -72,7 +72,7 @@ def machine_line(facts: Mapping[str, Any]) -> str:
 
 
 def render(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in plain text, its numbers to the right."""
+    """Return a table in plain text with its numbers aligned to the right."""
     table = [list(columns), *map(list, rows)]
     widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
     right = [all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
@@ -85,17 +85,17 @@ def render(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def say(text: str) -> None:
-    """Progress and tables."""
+    """Print progress or a table to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def middle(values: Sequence[float]) -> float:
-    """The median; the lower one of two."""
+    """Return the median; of two middle values the lower one."""
     return sorted(values)[(len(values) - 1) // 2]
 
 
 def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """A percentile of sorted values; None of nothing."""
+    """Return a percentile of sorted values, or None if there are none."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
 

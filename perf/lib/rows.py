@@ -19,7 +19,7 @@ NOW_MS: Final = 1_800_000_000_000
 LEASE_MS: Final = 30_000
 NOTHING: Final = range(0)
 IDLE_RATE: Final = 50.0
-"""A second: so few that the machine rests between them, and enough for a median."""
+"""Flushes per second: few enough that the machine idles between them, and enough for a median."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -27,9 +27,9 @@ class Flush:
     """One transaction: its number, 0 without a fence, and the ids of the items that it changes.
 
     Attributes:
-        born: inserted, already leased where `born_leased`.
-        leased: leased, and their payloads read before where `read`.
-        done: deleted.
+        born: the items that it inserts, already leased if `born_leased`.
+        leased: the items that it leases. It reads their payloads before if `read`.
+        done: the items that it deletes.
     """
 
     number: int
@@ -41,18 +41,18 @@ class Flush:
 
     @property
     def token(self) -> int:
-        """Of the leases that this flush gives."""
+        """The token of the leases of this flush."""
         return EPOCH << 43 | self.number
 
 
 @dataclass(slots=True, frozen=True)
 class Shape:
-    """What a flush carries.
+    """The work of a flush.
 
     Attributes:
-        flushes: (the ids that are born in each flush in turn) to the flushes of a whole run.
-        shards: how many run it at once.
-        bare: a flush is one statement, which is its own transaction.
+        flushes: makes the flushes of a whole run from the ids that each inserts.
+        shards: the number of shards that run it at once.
+        bare: whether a flush is one statement, which is its own transaction.
         rate: flushes a second, at random moments; None: one after the other.
     """
 
@@ -66,14 +66,14 @@ class Shape:
 
 
 def batches(size: int, count: int) -> list[range]:
-    """The ids of the items of `count` flushes of `size`."""
+    """Return the ids of the items of `count` flushes of `size`."""
     return [
         range(make_number(EPOCH, 1 + turn * size), make_number(EPOCH, 1 + turn * size) + size) for turn in range(count)
     ]
 
 
 def values(number: int, payload: Any, *, leased_by: Flush | None) -> dict[str, Any]:
-    """A row by its columns: READY, or leased by a flush. `payload` is what stands for it."""
+    """Return the columns of a row: READY, or leased by a flush. `payload` may be a placeholder."""
     return {
         "id": number,
         "namespace": "default",
@@ -132,5 +132,5 @@ SHAPES: Final = (
 
 
 def shape(name: str) -> Shape:
-    """The shape of that name."""
+    """Return the shape of that name."""
     return next(known for known in SHAPES if known.name == name)

@@ -37,7 +37,7 @@ class MariaDb(mariadb_server.MariaDb):
     """MariaDB with one empty database, `perf`.
 
     Args:
-        options: more of the server's, as on its command line.
+        options: further options of the server, as on its command line.
     """
 
     def __init__(self, buffer_pool_mib: int = 1024, *options: str) -> None:
@@ -52,11 +52,11 @@ class MariaDb(mariadb_server.MariaDb):
         self.version = str(self.query("SELECT VERSION()")[0][0])
 
     def connect(self) -> Connection:
-        """A new connection to the database."""
+        """Open a connection to the database."""
         return Connection(self.socket, DATABASE)
 
     def url(self, database: str = DATABASE) -> str:
-        """As a host's `store.url`, over the socket."""
+        """The `store.url` of a host, over the socket."""
         return f"mysql://root@localhost/{database}?socket={self.socket}"
 
 
@@ -106,7 +106,7 @@ class Postgres(ServerProcess):
         )
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> None:
-        """Ends the server, cutting connections off."""
+        """End the server and its connections."""
         super().stop(number)
 
     def _answers(self) -> bool:
@@ -119,8 +119,8 @@ class FoqsHost(HostProcess):
 
     Args:
         store: its `store.url`; None for SQLite files in its own folder.
-        options: of the configuration, by dotted name.
-        command: what is run in place of the installed program, followed by `host --config FILE`.
+        options: options of the configuration, by dotted name.
+        command: the command to run in place of the installed program, followed by `host --config FILE`.
     """
 
     def __init__(
@@ -146,12 +146,12 @@ class FoqsHost(HostProcess):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def metrics(self) -> dict[str, float]:
-        """The host's metrics, by name and labels."""
+        """Return the host's metrics by name and labels."""
         lines = [line.rpartition(" ") for line in self.get("/metrics").splitlines() if not line.startswith("#")]
         return {name: float(value) for name, _, value in lines}
 
 
 def _postgres(name: str) -> str:
-    """Debian keeps a version's programs out of the way."""
+    """Return the path of a Postgres program: Debian keeps them outside the search path."""
     found = sorted(Path(_POSTGRES_FOLDERS).glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
     return str(found[-1]) if found else find_program(name, "postgresql")

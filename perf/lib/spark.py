@@ -22,7 +22,7 @@ MASTER: Final = "local[2,4]"
 
 @contextmanager
 def spark_session(folder: Path, options: Mapping[str, str] = MappingProxyType({})) -> Iterator[SparkSession]:
-    """A session; its log of events is in `folder`/events.
+    """Yield a session. Its log of events is in `folder`/events.
 
     Raises:
         Exception: there is no Java; the text says so.

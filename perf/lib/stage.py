@@ -26,11 +26,11 @@ PLAIN: Final = "foqs-mariadb"
 COORDINATED: Final = "foqs-zookeeper"
 """The same as a cluster of one host."""
 LEAST: Final = "least"
-"""No queue: what any queue in Python must do at least."""
+"""No queue: the minimum that any queue in Python must do."""
 BY_HAND: Final = ("postgres", "mariadb-prebuilt", "mariadb-aiomysql")
 SYSTEMS: Final = (PLAIN, COORDINATED, "foqs-sqlite", *BY_HAND, LEAST)
 TEMPLATES: Final = 16
-"""Items for each shard, so that no shard is without one to copy."""
+"""Items per shard, so that each shard has one to copy."""
 _TEMPLATE_PAUSE_S: Final = 0.05
 
 
@@ -48,7 +48,7 @@ class Stage:
     versions: dict[str, str] = field(default_factory=dict)
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU that the servers have used: `host`, `database` and `coordinator`."""
+        """Return the CPU seconds of the servers: `host`, `database` and `coordinator`."""
         used = {}
         if self.host is not None:
             used["host"] = machine.cpu_s(self.host.pid)
@@ -63,9 +63,9 @@ class Stage:
         return used
 
     def fill(self, count: int, payload_bytes: int) -> float:
-        """Lays `count` READY items of one topic, numbered from 0, into the tables; the database is started anew.
+        """Write `count` READY items of one topic, numbered from 0, into the tables, and restart the database.
 
-        Returns the seconds from the start of the host on them to its first delivery. Raises ServerNotAvailable.
+        Return the seconds from the start of the host on them to its first delivery. Raise ServerNotAvailable.
         """
         assert self.host is not None
         backlog.check_space(self.host.folder, count, payload_bytes)
@@ -91,11 +91,11 @@ def stage(
     command: Sequence[str] | None = None,
     buffer_pool_mib: int = 1024,
 ) -> Iterator[Stage]:
-    """The servers of a system, until the block ends.
+    """Run the servers of a system until the block ends.
 
     Args:
-        options: of the FOQS host's configuration.
-        command: what is run in place of the installed program.
+        options: options of the FOQS host's configuration.
+        command: the command to run in place of the installed program.
     """
     how: dict[str, Any] = {} if command is None else {"command": command}
     with ExitStack() as started:
@@ -124,7 +124,7 @@ def stage(
 
 
 async def _enqueue_templates(address: str, count: int, payload_bytes: int) -> None:
-    """One a call, for so long that every shard has its turn."""
+    """Enqueue items one by one until every shard has had its turn."""
     async with Client(address, automatic_keys=False) as client:
         for number in range(count):
             payload = b"%016d" % number + b"0" * (HEAD_BYTES - NUMBER_BYTES) + b"x" * (payload_bytes - HEAD_BYTES)
@@ -134,7 +134,7 @@ async def _enqueue_templates(address: str, count: int, payload_bytes: int) -> No
 
 
 async def _first_delivery(address: str) -> float:
-    """When the first item came; it is given back untried."""
+    """Return when the first item was delivered, and release it."""
     async with Client(address, automatic_keys=False) as client:
         found = await client.dequeue({"t0": 1}, wait_ms=60_000)
         at = time.monotonic()

@@ -19,9 +19,9 @@ from perf.lib.least import LeastSession
 async def session(
     system: str, place: str, namespace: str, batch: int, *, keyed: bool = False, gather: bool = True
 ) -> Session:
-    """The session of a system by its name, for calls of `batch` items.
+    """Open a session of a system by its name, for calls of `batch` items.
 
-    `place` is an address, a socket or a folder. Only FOQS has keys, and callers whose calls of one turn are sent as one.
+    `place` is an address, a socket or a folder. Only FOQS has keys and coalescing.
     """
     if system.startswith("foqs"):
         return FoqsSession(place, namespace, keyed=keyed, gather=gather)
@@ -33,7 +33,7 @@ async def session(
 
 
 class FoqsSession:
-    """One client, its callers sharing its connection."""
+    """One client whose callers share its connection."""
 
     def __init__(self, address: str, namespace: str, *, keyed: bool, gather: bool) -> None:
         self._client = Client(address, namespace=namespace, timeout_ms=30_000, automatic_keys=keyed, coalesce=gather)

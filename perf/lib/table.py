@@ -21,7 +21,7 @@ _CAUSE_CHARACTERS: Final = 160
 
 
 class NoFigure(Exception):
-    """The cells were measured, and yet the row means nothing; the text says why."""
+    """The cells were measured, but the row has no meaning; the text says why."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,8 +29,8 @@ class Row:
     """A line of the table.
 
     Attributes:
-        figure: of the cells' medians; may raise NoFigure.
-        must, aim: at least so much, or at most where not `least`. 0: the figure is told and not judged.
+        figure: computes the row's figure from the medians of its cells; may raise NoFigure.
+        must, aim: lower bounds if `least` is set, else upper bounds. 0: the figure is shown and not judged.
     """
 
     key: str
@@ -44,7 +44,7 @@ class Row:
 
 
 def ratio(upper: str, lower: str, name: str = "items_per_s") -> Callable[[Found], float]:
-    """A figure of one cell over the same of another."""
+    """Return a figure of one cell divided by the same figure of another."""
 
     def of(found: Found) -> float:
         above, below = found[upper].get(name), found[lower].get(name)
@@ -56,7 +56,7 @@ def ratio(upper: str, lower: str, name: str = "items_per_s") -> Callable[[Found]
 
 
 def _steady(upper: str, lower: str) -> Callable[[Found], float]:
-    """CPU of an item, host and database, at a rate that both must have kept: a saturated system batches more."""
+    """Return the ratio of CPU per item in host and database, if both cells kept the rate: a saturated system batches more."""
 
     def of(found: Found) -> float:
         for name in (upper, lower):
@@ -70,15 +70,15 @@ def _steady(upper: str, lower: str) -> Callable[[Found], float]:
 
 
 def _quiet(found: Found) -> float:
-    """Meant for a flood: what the other offers must be more than the host can take."""
+    """Return the ratio of latencies beside a flood: the other namespace must offer more than the host accepts."""
     offered, taken = found["flooded"]["other_offered_per_s"], found["flooded"]["other_put_per_s"]
     if taken > offered * _STEADY_SHARE:
-        raise NoFigure(f"the other offered {offered:,.0f}/s and the host took them all: that is no flood")
+        raise NoFigure(f"the other offered {offered:,.0f}/s and the host accepted them all: that is no flood")
     return ratio("flooded", "unflooded", "delivery_p99_ms")(found)
 
 
 def _memory(found: Found) -> float:
-    """The most that the host had, at start and while it was drained."""
+    """Return the highest memory of the host, at its start and while the queue was drained."""
     return float(found["deep"]["host_peak_mib"] - found["tiny"]["host_peak_mib"]) * 1.048576
 
 
@@ -90,11 +90,11 @@ ROWS: Final = (
     Row("aiomysql-behind", "the same, consumers fall behind", ("behind", "aiomysql-behind"), ratio("behind", "aiomysql-behind")),
     Row("prebuilt", "against MariaDB SKIP LOCKED, prebuilt SQL", ("foqs", "prebuilt"), ratio("foqs", "prebuilt")),
     Row(
-        "single", "one item per call, 64 callers of one client, which sends those of a turn as one, against Postgres by hand",
+        "single", "one item per call, 64 callers of one client, which coalesces calls, against Postgres by hand",
         ("foqs-1", "postgres-1"), ratio("foqs-1", "postgres-1"), 1.6, 2.5,
     ),
-    Row("least", "the same, the least that a queue in Python can be in place of the host", ("least-1", "postgres-1"), ratio("least-1", "postgres-1")),
-    Row("apart", "as the first of these, every call sent as it is made", ("foqs-1-apart", "postgres-1"), ratio("foqs-1-apart", "postgres-1")),
+    Row("least", "the same, the minimal queue in Python in place of the host", ("least-1", "postgres-1"), ratio("least-1", "postgres-1")),
+    Row("apart", "the first of these, every call sent on its own", ("foqs-1-apart", "postgres-1"), ratio("foqs-1-apart", "postgres-1")),
     Row("sqlite", "calls of 100, SQLite against MariaDB", ("sqlite", "foqs"), ratio("sqlite", "foqs"), 0.75, 1.25),
     Row("zookeeper", "with ZooKeeper's coordinator against without", ("zookeeper", "foqs"), ratio("zookeeper", "foqs")),
     Row("zookeeper-1", "the same, one item per call", ("zookeeper-1", "foqs-1"), ratio("zookeeper-1", "foqs-1")),
@@ -104,11 +104,11 @@ ROWS: Final = (
         lambda found: float(found["idle"]["delivery_p50_ms"] / found["bare"]["flush_p50_ms"]), 8, 4, least=False,
     ),
     Row(
-        "rested", "the same, against one that is made as rarely",
+        "rested", "the same, against a commit at the same rate",
         ("idle", "rested"), lambda found: float(found["idle"]["delivery_p50_ms"] / found["rested"]["flush_p50_ms"]), least=False,
     ),
     Row(
-        "chain", "the least chain of producer, server, database and consumer, idle, p50, against a bare commit's",
+        "chain", "the minimal chain of producer, server, database and consumer, idle, p50, against a bare commit's",
         ("chain", "bare"), lambda found: float(found["chain"]["delivery_p50_ms"] / found["bare"]["flush_p50_ms"]), least=False,
     ),
     Row("half", "half load, open loop, p99 against idle p99", ("half", "idle"), ratio("half", "idle", "delivery_p99_ms"), 6, 3, least=False),
@@ -117,7 +117,7 @@ ROWS: Final = (
     Row("shards", "32 shards against 2, CPU per item, calls of 100 of equal priority, 10,000/s", ("shards-32", "shards-2"), _steady("shards-32", "shards-2"), 1.6, 1.3, least=False),
     Row("mixed", "the same, 100 priorities", ("mixed-32", "mixed-2"), _steady("mixed-32", "mixed-2"), least=False),
     Row(
-        "quiet", "quiet namespace's p99 while another offers ten times its rate, against when it keeps it",
+        "quiet", "quiet namespace's p99 while another offers ten times its rate, against its p99 at the normal rate",
         ("flooded", "unflooded"), _quiet, 2, 1.3, least=False,
     ),
     Row("memory", "host memory: deep backlog against 10 thousand", ("deep", "tiny"), _memory, 60, 20, least=False, unit="MB more"),
@@ -130,7 +130,7 @@ ROWS: Final = (
 
 
 def judge(row: Row, found: Found, failures: Mapping[str, str]) -> tuple[dict[str, Any], Figures]:
-    """(parameters, figures) of a row, as a report takes them."""
+    """Return the (parameters, figures) of a row for a report."""
     parameters = {"row": row.key, "says": row.says, "must": row.must, "aim": row.aim, "least": row.least}
     missing = [f"{name}: {failures.get(name, 'not run')}" for name in row.cells if name not in found]
     if missing:
@@ -150,7 +150,7 @@ def judge(row: Row, found: Found, failures: Mapping[str, str]) -> tuple[dict[str
 
 
 def text(lines: Sequence[Mapping[str, Any]]) -> str:
-    """The table of a report's lines, for a terminal."""
+    """Return the table of a report's lines for a terminal."""
     rows = []
     for line in _rows(lines):
         figures = line["figures"]
@@ -160,7 +160,7 @@ def text(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def markdown(lines: Sequence[Mapping[str, Any]]) -> str:
-    """The same for a document, with the machine and the commit."""
+    """Return the table for a document, with the machine and the commit."""
     table = ["| | must | aim | measured | reached |", "|---|---|---|---|---|"]
     for line in _rows(lines):
         cells = _cells(line)
@@ -177,7 +177,7 @@ def _rows(lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _cells(line: Mapping[str, Any]) -> list[str]:
-    """Row, must, aim, measured, reached."""
+    """Return the cells of a row: name, must, aim, measured, reached."""
     parameters, figures = line["parameters"], line["figures"]
     sign = "at least " if parameters["least"] else "at most "
     asked = [f"{sign}{parameters['must']:g}", f"{parameters['aim']:g}"] if parameters["must"] else ["-", "-"]

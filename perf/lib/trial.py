@@ -19,9 +19,9 @@ from perf.lib.stage import LEAST, TEMPLATES, Stage, stage
 from perf.lib.worker import Load
 
 NUMBERS_PER_S: Final = 120_000
-"""More items than any system here puts in a second."""
+"""More items per second than any system here can put."""
 WINDOW_CALLS: Final = 12
-"""How far producers run ahead of consumers, in calls of every caller: a queue that is used, not filled."""
+"""How many calls per caller the producers may run ahead of the consumers, so that the queue does not fill."""
 WINDOW_ITEMS_MIN: Final = 2_000
 LONG_POLL_MS: Final = 5_000
 _LEAST_ONLY: Final = {
@@ -44,17 +44,17 @@ class Trial:
     Attributes:
         mode: both, produce or consume.
         batch: items of a call.
-        callers: of both roles together, at least one each.
+        callers: callers of both roles together, at least one each.
         producers: how many of them produce; 0: a third, as a consumer makes two calls, dequeue and
-            ack, for each one of a producer.
-        backlog: items that lie in the queue before the window begins.
-        rate: items per second that are offered, open loop; None as many as go.
-        processes: of each role.
+            ack, for each call of a producer.
+        backlog: items in the queue before the window begins.
+        rate: items per second that are offered, open loop; None: as many as possible.
+        processes: processes of each role.
         keyed: every item gets an automatic idempotency key.
-        gather: the client sends calls that its callers make in one turn of the event loop as one.
-        priorities: how many different ones the items have.
+        gather: the client coalesces calls.
+        priorities: the number of different priorities.
         empty: the queue is emptied after the window, so that every item can be counted as received.
-        buffer_pool_mib: of MariaDB.
+        buffer_pool_mib: the buffer pool of MariaDB.
     """
 
     system: str = "foqs-mariadb"
@@ -79,13 +79,13 @@ class Trial:
 
 
 def repeated(trial: Trial, repeats: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(parameters, medians of the figures) of several runs."""
+    """Return (parameters, medians of the figures) of several runs."""
     runs = [once(trial) for _ in range(repeats)]
     return {**asdict(trial), "repeats": repeats}, medians(runs, trial)
 
 
 def medians(runs: Sequence[Mapping[str, Any]], trial: Trial) -> dict[str, Any]:
-    """The median of each figure; what is no number is taken from the last run."""
+    """Return the median of each figure. A value that is not a number comes from the last run."""
     figures: dict[str, Any] = {}
     for name in runs[-1]:
         values = [run[name] for run in runs if isinstance(run.get(name), int | float)]
@@ -99,17 +99,17 @@ def medians(runs: Sequence[Mapping[str, Any]], trial: Trial) -> dict[str, Any]:
 
 
 def once(trial: Trial, command: Sequence[str] | None = None) -> dict[str, Any]:
-    """The figures of one run. Raises Broken, ServerNotAvailable."""
+    """Return the figures of one run. Raise Broken, ServerNotAvailable."""
     lacking = [name for name, only in _LEAST_ONLY.items() if getattr(trial, name) != only]
     if trial.system == LEAST and lacking:
-        raise Broken("the least queue has only " + ", ".join(f"{name} {_LEAST_ONLY[name]}" for name in lacking))
-    say(f"  {told(trial)}")
+        raise Broken("the minimal queue supports only " + ", ".join(f"{name} {_LEAST_ONLY[name]}" for name in lacking))
+    say(f"  {summary_line(trial)}")
     with stage(trial.system, trial.shards, trial.options, command, trial.buffer_pool_mib) as found:
         return run_on(found, trial)
 
 
 def run_on(found: Stage, trial: Trial) -> dict[str, Any]:
-    """The figures of one run on a stage that is set up and empty."""
+    """Return the figures of one run on an empty stage."""
     if trial.backlog and found.host is not None and trial.topics == 1 and trial.backlog > found.shards * TEMPLATES:
         return Filled(found, trial).run()
     if trial.backlog and trial.mode == "both":
@@ -119,9 +119,9 @@ def run_on(found: Stage, trial: Trial) -> dict[str, Any]:
 
 
 class Filled:
-    """A FOQS host on a backlog that the database laid into its tables; it can be raced on more than once.
+    """A FOQS host on a backlog that the database wrote into its tables. It can serve several races.
 
-    `figures` are of the filling and the start.
+    `figures` are those of the filling and the start.
     """
 
     def __init__(self, found: Stage, trial: Trial) -> None:
@@ -139,7 +139,7 @@ class Filled:
         }
 
     def run(self) -> dict[str, Any]:
-        """The figures of a run on what is left."""
+        """Return the figures of a run on the rest of the backlog."""
         figures, race = _race(self._found, self._trial, self._there)
         if not self._trial.empty:
             self._there = race.left()
@@ -159,7 +159,7 @@ def _race(found: Stage, trial: Trial, there: bytes) -> tuple[dict[str, Any], Rac
 
 
 def loads(found: Stage, trial: Trial, filled: int) -> list[Load]:
-    """The processes of a trial."""
+    """Return the loads of a trial, one per process."""
     both = trial.mode == "both"
     putting = max(1, trial.producers or trial.callers // 3) if both else trial.callers
     taking = max(1, trial.callers - putting) if both else trial.callers
@@ -183,19 +183,19 @@ def loads(found: Stage, trial: Trial, filled: int) -> list[Load]:
         priorities=trial.priorities,
     )
     if trial.mode == "consume":
-        # The filling is not measured: it may be quicker than the calls that are.
+        # The filling is not measured, so its calls may be faster than the measured ones.
         base = replace(base, callers=8, batch=100)
     made = [replace(base, worker=number, first=filled + number, seed=number) for number in range(trial.processes)]
     each = max(1, taking // trial.processes)
     consumer = replace(base, role="consume", callers=each, batch=trial.batch, rate=None, window=None, count=None)
     if trial.rate is not None:
-        # Latency is asked for: as consumers do that have nothing else to do, they wait long.
+        # Latency is measured: idle consumers use long polls.
         consumer = replace(consumer, wait_ms=LONG_POLL_MS)
     return made + [replace(consumer, worker=trial.processes + number) for number in range(trial.processes)]
 
 
 def summary(found: Stage, trial: Trial, outcome: Outcome) -> dict[str, Any]:
-    """An outcome as figures: rates per second, CPU in microseconds of an item, latencies in milliseconds."""
+    """Return the figures of an outcome: rates per second, CPU microseconds per item, latencies in milliseconds."""
     put, done = sum(outcome.put), sum(outcome.done)
     items = put if trial.mode == "produce" else done
     figures: dict[str, Any] = {
@@ -216,7 +216,7 @@ def summary(found: Stage, trial: Trial, outcome: Outcome) -> dict[str, Any]:
 
 
 def flush_figures(found: Stage) -> dict[str, Any]:
-    """How large the host's flushes were, over its whole life."""
+    """Return the mean size of the host's flushes over its whole life."""
     assert found.host is not None
     metrics = found.host.metrics()
     flushes = sum(value for name, value in metrics.items() if name.startswith("foqs_flush_duration_seconds_count"))
@@ -224,8 +224,8 @@ def flush_figures(found: Stage) -> dict[str, Any]:
     return {"flushes": flushes, "flush_entries": entries / flushes if flushes and entries else None}
 
 
-def told(trial: Trial) -> str:
-    """A trial in one line: what differs from the plain one."""
+def summary_line(trial: Trial) -> str:
+    """Return a trial in one line: its differences from the plain one."""
     words = [trial.system, trial.mode, f"{trial.batch} a call", f"{trial.callers} callers"]
     plain = Trial()
     for name in (
@@ -246,6 +246,6 @@ def told(trial: Trial) -> str:
 
 
 def _enqueue(found: Stage, trial: Trial) -> None:
-    """Puts a small backlog."""
+    """Enqueue a small backlog."""
     load = replace(loads(found, replace(trial, mode="consume"), 0)[0], count=trial.backlog, stride=1)
     Race(found, [load], trial.backlog).fill()

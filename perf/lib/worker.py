@@ -25,11 +25,11 @@ from perf.lib.systems import session
 NUMBER_BYTES: Final = 16
 """A payload begins with its item's number in decimal."""
 STAMP_BYTES: Final = 20
-"""Then the moment, in nanoseconds, at which it was meant to be sent."""
+"""Then follows the nanosecond at which it was due to be sent."""
 HEAD_BYTES: Final = NUMBER_BYTES + STAMP_BYTES
 
 PRODUCE, CONSUME, STOPPED = 0, 1, 2
-"""Flags in the control memory: 1 while it is to be done."""
+"""Flags in the control memory: 1 while the work is wanted."""
 
 _LOOK_AGAIN_S: Final = 0.005
 _IN_FLIGHT_MAX: Final = 2_000
@@ -37,20 +37,19 @@ _IN_FLIGHT_MAX: Final = 2_000
 
 @dataclass(slots=True, frozen=True)
 class Load:
-    """What one process does.
+    """The work of one process.
 
     Attributes:
         worker: its place in the counters, from 0.
         batch: items of a call.
-        topics: names are `t0` and so on; a call is spread over them in turn.
+        topics: the number of topics `t0`, `t1`, ...; a call is spread over them in turn.
         first, stride: it puts the numbers first, first + stride, ...
-        count: how many at most; None until it is told to stop.
-        rate: items per second that all its callers together are meant to put;
-            None as fast as they can.
-        window: it pauses while so many items are waiting; None never.
+        count: the most items that it puts; None: until it is stopped.
+        rate: items per second that all its callers together put; None: as fast as they can.
+        window: it pauses while this many items are waiting; None: never.
         wait_ms: how long a dequeue waits.
-        priorities: how many different ones the items have, in turn; 1 all the same.
-        niceness: of the process; above 0 it leaves the CPU to the others.
+        priorities: the number of different priorities, used in turn; 1: all the same.
+        niceness: niceness of the process; above 0 it leaves the CPU to the others.
     """
 
     role: str
@@ -77,7 +76,7 @@ class Load:
 
 @dataclass(slots=True)
 class Shared:
-    """Memory that the parent and all workers see: flags, who is connected, counters, a byte for each number."""
+    """Memory that the parent and all workers share: flags, connected workers, counters, a byte for each number."""
 
     flags: Any
     ready: Any
@@ -88,7 +87,7 @@ class Shared:
 
 
 def run(load: Load, shared: Shared, results: Any) -> None:
-    """The process's main function. Puts (worker, latencies, errors) into `results`."""
+    """Run as the process's main function. Put (worker, latencies, errors) into `results`."""
     os.nice(load.niceness)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
@@ -101,7 +100,7 @@ def run(load: Load, shared: Shared, results: Any) -> None:
 class _Worker:
     def __init__(self, load: Load, shared: Shared) -> None:
         self._load = load
-        # Read and written with each call: views cost a third of what the shared arrays themselves do.
+        # Read and written with each call: views cost a third of the shared arrays themselves.
         self._flags = memoryview(shared.flags).cast("B")
         self._ready = shared.ready
         self._put = memoryview(shared.put).cast("B").cast("q")
@@ -117,14 +116,14 @@ class _Worker:
         rng = random.Random(load.seed)
         self._topics = [f"t{number}" for number in range(load.topics)]
         rng.shuffle(self._topics)
-        # Longer than a call, so that what a call needs is one slice of it.
+        # Longer than a call, so that the topics of a call are one slice of it.
         self._topics_in_turn = self._topics * (load.batch // load.topics + 2)
         self._turn = load.worker
         order = rng.sample(range(load.priorities), load.priorities)
         self._priorities_in_turn = order * (load.batch // load.priorities + 2)
 
     async def run(self) -> tuple[list[tuple[float, float]], dict[str, int]]:
-        """(moment, latency) of each call or item in seconds, and errors by name."""
+        """Return (moment, latency) of each call or item in seconds, and errors by name."""
         load = self._load
         found = await session(load.system, load.place, load.namespace, load.batch, keyed=load.keyed, gather=load.gather)
         flag = PRODUCE if load.role == "produce" else CONSUME
@@ -146,7 +145,7 @@ class _Worker:
     # -------------------------------------------------------------- producing
 
     def _items(self, stamp_ns: int) -> tuple[range, Batch]:
-        """The next call's numbers and items; none when there are no numbers left."""
+        """Return the numbers and items of the next call; none if no numbers are left."""
         load = self._load
         numbers = self._numbers[self._begun : self._begun + load.batch]
         rest = b"%020d" % stamp_ns + self._tail
@@ -185,7 +184,7 @@ class _Worker:
         self._latencies.append((meant_ns / 1e9, (ended_ns - meant_ns) / 1e9))
 
     async def _produce_at_rate(self, idle: list[Caller], rate: float) -> None:
-        """Open loop: calls begin at random moments of the given mean rate, whatever became of those before."""
+        """Start calls at random moments of the given mean rate, whether or not earlier calls have ended (open loop)."""
         load = self._load
         rng = random.Random(load.seed)
         free = asyncio.Semaphore(load.callers)
@@ -219,7 +218,7 @@ class _Worker:
     # -------------------------------------------------------------- consuming
 
     def _wants(self) -> dict[str, int]:
-        """The topics of the next dequeue: as the producers spread a call, so it asks."""
+        """Return the topics of the next dequeue: spread in the same way as a producer's call."""
         load = self._load
         if load.topics == 1:
             return {self._topics[0]: load.batch}
@@ -243,12 +242,12 @@ class _Worker:
         await caller.close()
 
     def _check(self, payloads: Sequence[bytes], received_ns: int) -> None:
-        """Counts each number, and its way from the moment at which it was meant to be sent."""
+        """Count each number, and record the latency since the item was due to be sent."""
         seen, tail, size = self._seen, self._tail, self._load.payload_bytes
         for payload in payloads:
             if len(payload) != size or not payload.endswith(tail):
                 raise AssertionError("an item came back with other bytes")
             seen[int(payload[:NUMBER_BYTES])] += 1
-        # One of a call's items stands for them all: with the calls of many items it is throughput that is asked for.
+        # One item stands for all of the call: with many items per call only throughput is measured.
         stamp_ns = int(payloads[0][NUMBER_BYTES:HEAD_BYTES])
         self._latencies.append((stamp_ns / 1e9, (received_ns - stamp_ns) / 1e9))
