@@ -159,7 +159,7 @@ class LeastSession:
 
     def _lost(self) -> None:
         """End all waits, as the server is gone."""
-        error = ConnectionResetError("the least queue's server closed the connection")
+        error = ConnectionResetError("the minimal queue's server closed the connection")
         waiting: list[asyncio.Future[Any]] = [*self._putting, *self._finishing, *(future for _, future in self._taking)]
         for future in waiting:
             if not future.done():

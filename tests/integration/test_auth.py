@@ -29,7 +29,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 class Guarded(RestartableHost):
-    """A host with the principals `boss`, an administrator, and `orders`; with TLS where there is an authority."""
+    """A host with the principals `boss`, an administrator, and `orders`; with TLS if there is an authority."""
 
     def __init__(self, folder: Path, authority: Authority | None = None, *, expired: bool = False) -> None:
         folder.mkdir(parents=True)
@@ -58,13 +58,13 @@ class Guarded(RestartableHost):
         return f"{'foqs' if self.files is None else 'foqss'}://127.0.0.1:{self.port}"
 
     def read_again(self, said: str) -> None:
-        """Sends SIGHUP, and returns when the host has said this once more."""
+        """Send SIGHUP. Return when the host has logged `said` once more."""
         before = self.log.count(said)
         self.signal(signal.SIGHUP)
         until(lambda: self.log.count(said) > before, f"the host says {said!r}")
 
-    def whole(self) -> None:
-        """Nothing that it wrote is a secret or a traceback."""
+    def check_log(self) -> None:
+        """Check that the log contains no secret and no traceback."""
         for word in (BOSS, ORDERS, LATER, "Traceback", "exception"):
             assert word not in self.log
 
@@ -104,7 +104,7 @@ def test_without_grants_only_an_administrator_is_admitted(tmp_path: Path) -> Non
         assert "foqs_authentication_failures_total 1.0" in page[1]
         assert 'foqs_calls_total{code="UNAUTHENTICATED",method="enqueue"} 1.0' in page[1]
         assert host.stop() == 0
-        host.whole()
+        host.check_log()
 
 
 def test_the_command_line_reads_a_token_only_from_a_file(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_the_command_line_reads_a_token_only_from_a_file(tmp_path: Path) -> None
         done = foqs(host, "topic", "list", "--token-file", str(host.boss))
         assert done.returncode == 2
         assert f"chmod 600 {host.boss}" in done.stderr
-        host.whole()
+        host.check_log()
 
 
 def test_a_secret_is_replaced_without_a_gap_and_revoking_it_closes_its_connections(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_secret_is_replaced_without_a_gap_and_revoking_it_closes_its_connectio
         run(whole(host))
         with pytest.raises(Unauthenticated):
             enqueue(host, token=BOSS)
-        host.whole()
+        host.check_log()
 
 
 def test_unusable_files_leave_the_old_secrets_in_force(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_unusable_files_leave_the_old_secrets_in_force(tmp_path: Path) -> None:
             f"Error: {host.orders}: auth.principals.orders.token_file: others than its owner may use it (mode 644); "
             f"run: chmod 600 {host.orders}"
         )
-        host.whole()
+        host.check_log()
 
 
 def test_tls_admits_clients_with_a_known_token_or_certificate(tmp_path: Path, authority: Authority) -> None:
@@ -197,7 +197,7 @@ def test_tls_admits_clients_with_a_known_token_or_certificate(tmp_path: Path, au
         assert done.returncode == 3
         assert "certificate" in done.stderr
         assert host.stop() == 0
-        host.whole()
+        host.check_log()
 
 
 def test_an_expired_certificate_of_the_host_is_not_trusted_until_it_is_replaced(
@@ -214,7 +214,7 @@ def test_an_expired_certificate_of_the_host_is_not_trusted_until_it_is_replaced(
         secret_file(host.files.key, fresh.key.read_bytes())
         host.read_again("were read again")
         assert enqueue(host, tls=Tls(authority.file), token=BOSS)
-        host.whole()
+        host.check_log()
 
 
 def test_an_unfinished_tls_handshake_costs_one_log_line_and_disturbs_no_client(
@@ -229,13 +229,13 @@ def test_an_unfinished_tls_handshake_costs_one_log_line_and_disturbs_no_client(
                 assert plain.recv(100)[:2] == b"\x15\x03"
             assert enqueue(host, tls=Tls(authority.file), token=BOSS)
             assert slow.recv(1) == b""
-        until(lambda: "was not done after 0.5 s" in host.log, "the log tells of it")
+        until(lambda: "was not done after 0.5 s" in host.log, "the log reports it")
         assert "it does not speak TLS" in host.log
         page = host.get("/metrics")
         assert page is not None
         assert "foqs_tls_handshake_failures_total 2.0" in page[1]
         assert host.stop() == 0
-        host.whole()
+        host.check_log()
 
 
 def test_doctor_distinguishes_a_tls_host_from_a_plain_one(tmp_path: Path, authority: Authority) -> None:

@@ -28,12 +28,12 @@ TOPIC = "t"
 
 @dataclass(slots=True)
 class Book:
-    """What a load was told, by id: when an item was acknowledged, and when its ack was begun and acknowledged."""
+    """The record of a load by id: when an item was acknowledged, and when its ack began and was acknowledged."""
 
     clock: Callable[[], float]
     payloads: dict[str, bytes] = field(default_factory=dict)
     begun: dict[str, float] = field(default_factory=dict)
-    """When its enqueue was begun."""
+    """When its enqueue began."""
     enqueued: dict[str, float] = field(default_factory=dict)
     acking: dict[str, float] = field(default_factory=dict)
     acked: dict[str, float] = field(default_factory=dict)
@@ -53,7 +53,7 @@ async def produce(client: Client, book: Book, stop: asyncio.Event) -> None:
 
 
 async def consume(client: Client, book: Book, stop: asyncio.Event) -> None:
-    """Acks most of what it gets; the rest comes again when its lease ends, or is left."""
+    """Ack most deliveries. The others are delivered again when their leases end, or remain."""
     while not stop.is_set():
         got = await client.dequeue({TOPIC: 10}, wait_ms=100)
         mine = [delivery for delivery in got if int(delivery.payload) % 20]
@@ -65,7 +65,7 @@ async def consume(client: Client, book: Book, stop: asyncio.Event) -> None:
 
 
 async def under_load(host: RestartableHost, backup: Callable[[], None]) -> tuple[Book, float, float]:
-    """Makes a backup while items come and go; what happened, and when the backup began and ended."""
+    """Make a backup under load. Return the record of the load, and when the backup began and ended."""
     loop = asyncio.get_running_loop()
     book, stop = Book(loop.time), asyncio.Event()
 
@@ -85,7 +85,7 @@ async def under_load(host: RestartableHost, backup: Callable[[], None]) -> tuple
 
 
 def check_copy(book: Book, begun: float, ended: float, copy: dict[str, bytes]) -> None:
-    """Every item that was acknowledged before the backup is in the copy, or its ack was under way by its end."""
+    """Check that every item acknowledged before the backup is in the copy, or that its ack began before the end."""
     never = float("inf")
     before = [item for item, at in book.enqueued.items() if at < begun]
     assert len(before) > 200
@@ -98,15 +98,15 @@ def check_copy(book: Book, begun: float, ended: float, copy: dict[str, bytes]) -
 
 
 async def empty(host: RestartableHost, expected: int) -> tuple[list[Delivery], list[str]]:
-    """Enqueues a few more items, then acks everything; what was delivered, and the ids of the new items."""
+    """Enqueue a few more items, then ack everything. Return the deliveries and the ids of the new items."""
     got: list[Delivery] = []
     async with Client(host.address) as client:
         new = [result.require() for result in await client.enqueue([Item(TOPIC, b"new") for _ in range(40)])]
         while len(got) < expected + len(new):
             page = await client.dequeue({TOPIC: 100}, wait_ms=5_000, lease_ms=60_000)
-            # A host whose disk is late answers with nothing, and has the items for who asks again.
+            # A host with a slow disk may reply without items, and delivers them to the next call.
             page = page or await client.dequeue({TOPIC: 100}, wait_ms=5_000, lease_ms=60_000)
-            assert page, f"only {len(got)} of {expected} items and {len(new)} new ones came"
+            assert page, f"only {len(got)} of {expected} items and {len(new)} new ones were delivered"
             for outcome in await client.ack(page):
                 outcome.require()
             got += page
@@ -115,7 +115,7 @@ async def empty(host: RestartableHost, expected: int) -> tuple[list[Delivery], l
 
 
 def serve_copy(copy: RestartableHost, book: Book, tables: Tables, epoch_above: int) -> None:
-    """The host on the copy delivers each of its items once, and gives out no id that was given out before."""
+    """Check that the host on the copy delivers each of its items once and uses no id again."""
     held = contents(tables)
     copy.start()
     got, new = run(empty(copy, len(held)))
@@ -128,7 +128,7 @@ def serve_copy(copy: RestartableHost, book: Book, tables: Tables, epoch_above: i
 
 
 def contents(tables: Tables) -> dict[str, bytes]:
-    """The payload of every item, by id."""
+    """Return the payload of every item by id."""
     return {
         format_id(shard, number): bytes(payload)
         for shard in tables.shards
@@ -142,7 +142,7 @@ def last_epoch(host: RestartableHost) -> int:
 
 
 def shell(text: str, folder: Path) -> None:
-    """Runs commands of the runbook."""
+    """Run commands of the runbook."""
     subprocess.run(["bash", "-euo", "pipefail", "-c", text], cwd=folder, check=True, capture_output=True, timeout=60)
 
 
@@ -157,7 +157,7 @@ def test_a_copy_of_sqlite_files_made_under_load_has_every_acknowledged_item(tmp_
         host.kill9()
         host.start()
         book, begun, ended = run(under_load(host, lambda: shell(backup, tmp_path)))
-        # The host was started again after the backup: its last epoch is in no copy.
+        # The host was restarted after the backup: its last epoch is in no copy.
         host.kill9()
         host.start()
         assert host.stop() == 0
@@ -209,7 +209,7 @@ def test_a_dump_of_mariadb_made_under_load_is_served_by_another_server(
     tables = in_mariadb(new, "foqs")
     check_copy(book, begun, ended, contents(tables))
     with RestartableHost(tmp_path / "copy", f"mysql://root@127.0.0.1:{new.port}/foqs") as copy:
-        # The coordinator's file is lost: the epochs that the runbook has written are above all that were used.
+        # ZooKeeper's data is lost: the runbook wrote epochs above all that were used.
         [epochs] = re.findall(r"^\s*(\{\"epochs\".*\})$", section("Restore"), re.MULTILINE)
         (copy.folder / "coordinator.json").write_text(epochs)
         serve_copy(copy, book, tables, 1_000)

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
 async def counted(client: Client) -> Topic:
-    """The only topic, once the shards were counted after the takeover."""
+    """Return the only topic, once the shards were counted after the takeover."""
     found: list[Topic] = []
 
     async def is_counted() -> bool:
@@ -64,7 +64,7 @@ def test_namespaces_grants_and_pauses_survive_kill_9(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mysql)])
 def test_a_lost_or_imported_catalog_loses_no_key(database: str, tmp_path: Path) -> None:
-    """Begun anew, then restored from an export: a repeated key is still told its first id."""
+    """A repeated key returns its first id with an empty catalog, and again after a restore from an export."""
     keys = [f"key-{number}" for number in range(40)]
 
     async def put(client: Client) -> list[tuple[str | None, bool]]:

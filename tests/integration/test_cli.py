@@ -139,11 +139,11 @@ def test_commands_take_an_item_from_enqueue_to_ack(dev: Dev) -> None:
 
 def test_explain_says_why_an_item_is_not_delivered_and_its_remedy_can_be_pasted(dev: Dev) -> None:
     [made] = dev.rows("enqueue", "mail", "x", "--delay", "1h")
-    told = dev("explain", made["id"])
-    assert told.returncode == 0
-    assert told.stdout.startswith(f"{made['id']} in mail: deferred")
-    assert "\n  - It is deferred until " in told.stdout
-    remedy = next(line for line in told.stdout.splitlines() if "foqs item update" in line)
+    explained = dev("explain", made["id"])
+    assert explained.returncode == 0
+    assert explained.stdout.startswith(f"{made['id']} in mail: deferred")
+    assert "\n  - It is deferred until " in explained.stdout
+    remedy = next(line for line in explained.stdout.splitlines() if "foqs item update" in line)
     mended = dev(*remedy.partition("foqs ")[2].split())
     assert mended.returncode == 0, mended.stderr
     assert "\n  - It is ready, and the next of its topic." in dev("explain", made["id"]).stdout

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pyt
 
 NAMES = ("one", "two", "three")
 SHOWN = {"one": "secret-of-the-hosts", "two": "", "three": "secret-of-nobody"}
-"""By host, the token that it shows to the others: theirs, none but its certificate, and one that they do not know."""
+"""The token that each host sends to the others: a valid one, none beside its certificate, and an unknown one."""
 BOSS, ORDERS = "secret-of-the-boss", "secret-of-orders"
 ENQUEUE = ThriftMethod("enqueue", is_write=True)
 
@@ -35,7 +35,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def hosts(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RestartableHost]]:
-    """Each serves its part."""
+    """Wait until each host serves its part of the shards."""
     folder = tmp_path_factory.mktemp("hosts")
     with ExitStack() as stack:
         mariadb = MariaDb()
@@ -53,7 +53,7 @@ def hosts(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def guarded(cluster: RealCluster, name: str, authority: Authority, folder: Path) -> RestartableHost:
-    """A place for a host, which knows the principals `boss`, `hosts` and `two`, administrators, and `orders`."""
+    """Prepare a folder for a host with the administrators `boss`, `hosts` and `two`, and the principal `orders`."""
     files = authority.sign(name)
     secrets = {"boss": BOSS, "hosts": SHOWN["one"], "orders": ORDERS}
     known = {who: secret_file(folder / f"{name}-knows-{who}", secret.encode()) for who, secret in secrets.items()}
@@ -75,13 +75,13 @@ def guarded(cluster: RealCluster, name: str, authority: Authority, folder: Path)
 
 
 def client_of(host: RestartableHost, authority: Authority, token: str) -> Client:
-    """It knows one host, and stays with it."""
+    """Return a client that uses only one host."""
     address = host.address.replace("foqs://", "foqss://")
     return Client(address, token=token, tls=Tls(str(authority.file)), automatic_keys=False)
 
 
 async def send(client: Client, *keys: str) -> list[Enqueued]:
-    """One attempt at an enqueue of items with these keys."""
+    """Enqueue items with these keys in one attempt."""
     items = [Item("t", key.encode(), idempotency_key=key) for key in keys]
     return await client._send_items_to(None, conversion.items(items), 10_000)
 
@@ -130,7 +130,7 @@ def test_a_tenant_that_marks_its_call_as_forwarded_is_refused(
                 while True:
                     with pytest.raises(PermissionDenied) as caught:
                         await tenant._call(ENQUEUE, request, 10_000)
-                    if caught.value.field == "forwarded":  # else the host has not read of the grant yet
+                    if caught.value.field == "forwarded":  # else the host has not read the grant yet
                         break
                 if host is not hosts["three"]:
                     results = await send(tenant, *[f"tenant-{host.port}-{number}" for number in range(40)])

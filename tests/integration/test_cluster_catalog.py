@@ -43,7 +43,7 @@ def zookeeper() -> Iterator[ZooKeeper]:
 
 @pytest.fixture
 def hosts(zookeeper: ZooKeeper, mariadb: MariaDb, tmp_path: Path) -> Iterator[list[RestartableHost]]:
-    """Two hosts, whose ZooKeeper nobody can read without their credentials."""
+    """Two hosts whose ZooKeeper data needs their credentials."""
     secret = tmp_path / "zookeeper"
     secret.write_text("foqs:secret\n")
     secret.chmod(0o600)
@@ -59,7 +59,7 @@ def hosts(zookeeper: ZooKeeper, mariadb: MariaDb, tmp_path: Path) -> Iterator[li
 
 
 def foqs(*arguments: str) -> str:
-    """What a command showed that succeeded."""
+    """Run a command that must succeed. Return its output."""
     done = subprocess.run([str(PROGRAM), *arguments], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -70,7 +70,7 @@ def initialise(host: RestartableHost) -> None:
 
 
 def until_served(hosts: Sequence[RestartableHost]) -> None:
-    """All hosts are there, and each serves some of the shards."""
+    """Wait until all hosts are members and each serves some of the shards."""
 
     def served() -> bool:
         status: dict[str, Any] = json.loads(foqs("cluster", "status", "-o", "json", "--address", hosts[0].address))
@@ -103,7 +103,7 @@ def test_a_change_through_any_host_is_seen_by_all(hosts: list[RestartableHost], 
 
 
 async def put(client: Client) -> dict[str, str]:
-    """Ids by idempotency key; the same again, where the keys are known."""
+    """Enqueue items and return their ids by idempotency key. Known keys return the same ids."""
     found = {}
     for key in map("key-{}".format, range(40)):
         [result] = await client.enqueue([Item("t", key.encode(), idempotency_key=key)], timeout_ms=30_000)
@@ -151,7 +151,7 @@ def test_an_export_restores_an_empty_zookeeper_and_no_item_is_lost(
     export.write_text(foqs("config", "export", "--address", hosts[0].address))
     zookeeper.stop()
     shutil.rmtree(zookeeper.folder / "data")
-    # One host goes on with what it has read; the other is started anew, and finds nothing.
+    # One host continues with the catalog that it has read; the other is restarted and finds none.
     hosts[1].kill9()
     zookeeper.start()
     initialise(hosts[0])

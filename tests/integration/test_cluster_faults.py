@@ -1,9 +1,9 @@
 """A cluster in trouble under load: three hosts, two databases, eight shards, a real ZooKeeper.
 
-Every story has its load, which does not wait for the cluster; is judged by the
-same rules (`Trouble.play`): nothing is lost, no item is done by two, every repeat
-has its cause, and what the databases committed is in the order of epochs. Times
-are reported and never judged: a test's machine is busy. The long forms write
+Every test has a load that does not wait for the cluster. All follow the same rules
+(`FaultScenario.play`): no item is lost, no item is done by two consumers, every
+repeat has its cause, and the commits in the databases are in the order of epochs.
+Times are reported and never judged: a test's machine is busy. The long forms write
 their figures to perf/results.
 """
 
@@ -25,17 +25,17 @@ from tests.support.workload import pause
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
 
 SHORT_RATE: Final = 60.0
-"""Items a second."""
+"""Items per second."""
 LONG_RATE: Final = 600.0
 SHORT_SESSION_MS: Final = 4_000
 LONG_SESSION_MS: Final = 6_000
 LONG_TIMEOUT_S: Final = 1_500
 
-Tell = Callable[[str, dict[str, Any]], None]
+RecordFigures = Callable[[str, dict[str, Any]], None]
 
 
 def lengths(name: str, short: int, full: int) -> pytest.MarkDecorator:
-    """The short form of a test and the long one; `name` is what differs."""
+    """Parametrize a test with its short and its long form. They differ in the argument `name`."""
     marks = [pytest.mark.long, pytest.mark.timeout(LONG_TIMEOUT_S)]
     forms = [
         pytest.param(SHORT_SESSION_MS, SHORT_RATE, short, id="short", marks=pytest.mark.timeout(600)),
@@ -46,28 +46,28 @@ def lengths(name: str, short: int, full: int) -> pytest.MarkDecorator:
 
 @pytest.fixture(scope="module")
 def troubled(request: pytest.FixtureRequest) -> Iterator[FaultyCluster]:
-    """With the session timeout that is the parameter, in milliseconds."""
+    """A cluster whose session timeout is the parameter, in milliseconds."""
     with FaultyCluster({"cluster.session_timeout_ms": request.param}) as found:
         yield found
 
 
 @pytest.fixture
-def tell(request: pytest.FixtureRequest) -> Tell:
-    """Shows a story's figures; those of a long form are kept."""
+def record_figures(request: pytest.FixtureRequest) -> RecordFigures:
+    """Show the figures of a test, and keep those of a long form."""
     long = request.node.get_closest_marker("long") is not None
     name = request.node.name.partition("[")[0].removeprefix("test_")
 
-    def told(story: str, figures: dict[str, Any]) -> None:
+    def record(story: str, figures: dict[str, Any]) -> None:
         width = max(map(len, figures))
         say(f"\n{name}\n" + "\n".join(f"  {key:<{width}}  {value}" for key, value in figures.items()))
         if long:
             Report("trouble").add({"story": story}, figures)
 
-    return told
+    return record
 
 
 def spread(name: str, values: Sequence[float]) -> dict[str, Any]:
-    """Least, median and most of measured seconds, and all of them."""
+    """Return the least, the median and the most of measured seconds, and all of them."""
     ordered = sorted(values)
     return {
         f"{name}_least_s": rounded_s(ordered[0]),
@@ -81,7 +81,9 @@ def spread(name: str, values: Sequence[float]) -> dict[str, Any]:
 
 
 @lengths("times", 3, 20)
-def test_a_killed_host_loses_nothing(troubled: FaultyCluster, tell: Tell, rate: float, times: int) -> None:
+def test_a_killed_host_loses_nothing(
+    troubled: FaultyCluster, record_figures: RecordFigures, rate: float, times: int
+) -> None:
     took: list[float] = []
 
     async def kill(trouble: FaultScenario) -> None:
@@ -97,12 +99,12 @@ def test_a_killed_host_loses_nothing(troubled: FaultyCluster, tell: Tell, rate: 
             await trouble.wait_until_settled()
 
     figures = FaultScenario(troubled, rate).play(kill, LONG_TIMEOUT_S)
-    tell("kill -9 of a host", {"times": times, **spread("served_again", took), **figures})
+    record_figures("kill -9 of a host", {"times": times, **spread("served_again", took), **figures})
 
 
 @lengths("times", 2, 20)
 def test_a_host_that_was_frozen_past_its_session_writes_nothing(
-    troubled: FaultyCluster, tell: Tell, rate: float, times: int
+    troubled: FaultyCluster, record_figures: RecordFigures, rate: float, times: int
 ) -> None:
     took: list[float] = []
 
@@ -121,7 +123,7 @@ def test_a_host_that_was_frozen_past_its_session_writes_nothing(
 
     figures = FaultScenario(troubled, rate).play(freeze, LONG_TIMEOUT_S)
     assert figures["epochs"] >= 2 * times, "no shard was taken over"
-    tell("SIGSTOP of a host past its session", {"times": times, **spread("served_again", took), **figures})
+    record_figures("SIGSTOP of a host past its session", {"times": times, **spread("served_again", took), **figures})
 
 
 def victim(troubled: FaultyCluster, number: int) -> HostProcess:
@@ -130,7 +132,7 @@ def victim(troubled: FaultyCluster, number: int) -> HostProcess:
 
 @lengths("times", 1, 3)
 def test_a_rolling_restart_of_all_hosts_causes_no_error(
-    troubled: FaultyCluster, tell: Tell, rate: float, times: int
+    troubled: FaultyCluster, record_figures: RecordFigures, rate: float, times: int
 ) -> None:
     took: list[float] = []
 
@@ -146,7 +148,7 @@ def test_a_rolling_restart_of_all_hosts_causes_no_error(
 
     trouble = FaultScenario(troubled, rate, spoil=0.0)
     figures = trouble.play(roll, LONG_TIMEOUT_S)
-    tell("a rolling restart", {"times": times, **spread("host", took), **figures})
+    record_figures("a rolling restart", {"times": times, **spread("host", took), **figures})
     assert figures["errors"] == "none", "an error reached a caller"
 
 
@@ -155,11 +157,11 @@ def test_a_rolling_restart_of_all_hosts_causes_no_error(
 
 @lengths("times", 1, 6)
 def test_a_host_without_zookeeper_stops_before_another_host_serves(
-    troubled: FaultyCluster, tell: Tell, rate: float, times: int
+    troubled: FaultyCluster, record_figures: RecordFigures, rate: float, times: int
 ) -> None:
     took: list[float] = []
 
-    async def cut(trouble: FaultScenario) -> None:
+    async def cut_off(trouble: FaultScenario) -> None:
         for number in range(times):
             host = victim(troubled, number)
             shards = await trouble.owned_by(host)
@@ -172,13 +174,13 @@ def test_a_host_without_zookeeper_stops_before_another_host_serves(
                 troubled.proxies[name_of(host)].heal()
             await trouble.wait_until_settled()
 
-    figures = FaultScenario(troubled, rate).play(cut, LONG_TIMEOUT_S)
-    tell("cut from ZooKeeper only", {"times": times, **spread("served_again", took), **figures})
+    figures = FaultScenario(troubled, rate).play(cut_off, LONG_TIMEOUT_S)
+    record_figures("cut from ZooKeeper only", {"times": times, **spread("served_again", took), **figures})
 
 
 @lengths("away_s", 10, 60)
 def test_without_zookeeper_hosts_stop_in_time_and_recover_on_their_own(
-    troubled: FaultyCluster, tell: Tell, rate: float, away_s: float
+    troubled: FaultyCluster, record_figures: RecordFigures, rate: float, away_s: float
 ) -> None:
     came_back: list[float] = []
 
@@ -196,11 +198,13 @@ def test_without_zookeeper_hosts_stop_in_time_and_recover_on_their_own(
         came_back.extend((await trouble.prober.served(range(SHARDS), addresses, began_s)).values())
 
     figures = FaultScenario(troubled, rate).play(away, LONG_TIMEOUT_S)
-    tell("ZooKeeper away", {"away_s": away_s, **spread("served_again", came_back), **figures})
+    record_figures("ZooKeeper away", {"away_s": away_s, **spread("served_again", came_back), **figures})
 
 
 @lengths("times", 1, 3)
-def test_a_restart_of_zookeeper_loses_nothing(troubled: FaultyCluster, tell: Tell, rate: float, times: int) -> None:
+def test_a_restart_of_zookeeper_loses_nothing(
+    troubled: FaultyCluster, record_figures: RecordFigures, rate: float, times: int
+) -> None:
     came_back: list[float] = []
 
     async def restart(trouble: FaultScenario) -> None:
@@ -215,11 +219,11 @@ def test_a_restart_of_zookeeper_loses_nothing(troubled: FaultyCluster, tell: Tel
             await trouble.load.more(50)
 
     figures = FaultScenario(troubled, rate).play(restart, LONG_TIMEOUT_S)
-    tell("ZooKeeper restarted", {"times": times, **spread("served_again", came_back), **figures})
+    record_figures("ZooKeeper restarted", {"times": times, **spread("served_again", came_back), **figures})
 
 
 def unready(host: HostProcess) -> str:
-    """What /readyz says is not ready; nothing when all is, or nobody answers."""
+    """Return what is not ready according to /readyz; "" if the host is ready or does not answer."""
     try:
         host.get("/readyz")
     except urllib.error.HTTPError as error:
@@ -235,9 +239,9 @@ def unready(host: HostProcess) -> str:
 
 @lengths("away_s", 5, 30)
 def test_shards_of_one_database_continue_while_the_other_is_stopped(
-    troubled: FaultyCluster, tell: Tell, rate: float, away_s: float
+    troubled: FaultyCluster, record_figures: RecordFigures, rate: float, away_s: float
 ) -> None:
-    told: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     server = troubled.cluster.databases[0]
     hit = [shard for shard, where in troubled.databases.items() if where is server]
     others = [shard for shard in range(SHARDS) if shard not in hit]
@@ -248,7 +252,7 @@ def test_shards_of_one_database_continue_while_the_other_is_stopped(
         stopped_s = now_s()
         await asyncio.to_thread(server.stop)
         opened = "the breakers of its shards are open"
-        # Asked seldom: a page of metrics costs the hosts some milliseconds, which the other shards' calls would show.
+        # A page of metrics costs the hosts some milliseconds: frequent polls would delay the other shards' calls.
         try:
             await trouble.wait_until(lambda: not breakers_closed(troubled, hit), opened, pause_s=0.5)
             opened_s = now_s()
@@ -261,22 +265,22 @@ def test_shards_of_one_database_continue_while_the_other_is_stopped(
         started_s = now_s()
         addresses = [f"127.0.0.1:{host.port}" for host in troubled.cluster.hosts]
         again = await trouble.prober.served(hit, addresses, started_s)
-        told.update(spread("served_again", [*again.values()]))
-        told["breakers_open_s"] = rounded_s(opened_s - stopped_s)
+        measured.update(spread("served_again", [*again.values()]))
+        measured["breakers_open_s"] = rounded_s(opened_s - stopped_s)
         for name, moments in (("before", (began_s, stopped_s)), ("during", (stopped_s, started_s))):
             seen = latencies(trouble.load, *moments, others)
-            told.update({f"others_{name}_{key}": value for key, value in seen.items()})
+            measured.update({f"others_{name}_{key}": value for key, value in seen.items()})
 
     trouble = FaultScenario(troubled, rate)
     figures = trouble.play(stop, LONG_TIMEOUT_S)
-    assert told["others_during_not_done"] == 0, "a shard of the other database refused an item"
-    tell("a database stopped", {"away_s": away_s, **told, **figures})
+    assert measured["others_during_not_done"] == 0, "a shard of the other database refused an item"
+    record_figures("a database stopped", {"away_s": away_s, **measured, **figures})
 
 
 def breakers_closed(troubled: FaultyCluster, shards: Sequence[int]) -> dict[int, str]:
-    """Those of the shards that somebody serves with a closed breaker, and who.
+    """Return the shards that are served with a closed breaker, and their hosts.
 
-    An open one tries now and then, and an owner may change. A host that does not answer may serve any of them.
+    An open breaker tries now and then, and an owner may change. A host that does not answer may serve any of them.
     """
     found: dict[int, str] = {}
     for host in troubled.cluster.hosts:
@@ -299,9 +303,9 @@ def breakers_closed(troubled: FaultyCluster, shards: Sequence[int]) -> dict[int,
 
 @lengths("moves", 5, 30)
 def test_shards_move_under_load_and_nothing_is_lost(
-    troubled: FaultyCluster, tell: Tell, rate: float, moves: int
+    troubled: FaultyCluster, record_figures: RecordFigures, rate: float, moves: int
 ) -> None:
-    told: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
 
     async def move(trouble: FaultScenario) -> None:
         began_s = now_s()
@@ -315,18 +319,18 @@ def test_shards_move_under_load_and_nothing_is_lost(
                     await asked(client, shard, others[number % len(others)])
                     await pause(2.0)
                 seen = latencies(trouble.load, began_s, now_s())
-                told.update({f"moving_{key}": value for key, value in seen.items()})
+                measured.update({f"moving_{key}": value for key, value in seen.items()})
             finally:
                 for shard in range(SHARDS):
                     await asked(client, shard, None)
 
     figures = FaultScenario(troubled, rate, spoil=0.0).play(move, LONG_TIMEOUT_S)
     assert figures["epochs"] >= moves / 2, "hardly a shard was moved"
-    tell("a move every 2 s", {"moves": moves, **told, **figures})
+    record_figures("a move every 2 s", {"moves": moves, **measured, **figures})
 
 
 async def asked(client: Client, shard: int, name: str | None) -> None:
-    """The move is recorded; asking again does no harm."""
+    """Request the move until it is recorded. A repeated request does no harm."""
     while True:
         try:
             return await client.move_shard(shard, name)
@@ -335,8 +339,10 @@ async def asked(client: Client, shard: int, name: str | None) -> None:
 
 
 @lengths("times", 1, 6)
-def test_a_drained_host_hands_its_shards_over(troubled: FaultyCluster, tell: Tell, rate: float, times: int) -> None:
-    told: dict[str, Any] = {}
+def test_a_drained_host_hands_its_shards_over(
+    troubled: FaultyCluster, record_figures: RecordFigures, rate: float, times: int
+) -> None:
+    measured: dict[str, Any] = {}
     took: list[float] = []
 
     async def drain(trouble: FaultScenario) -> None:
@@ -356,7 +362,7 @@ def test_a_drained_host_hands_its_shards_over(troubled: FaultyCluster, tell: Tel
                     await trouble.load.more(20)
                 finally:
                     await client.undrain_host(name_of(host))
-                # A call that was begun before may have waited for the new owner.
+                # A call that began before may have waited for the new owner.
                 calls += [
                     call
                     for call in trouble.load.timed
@@ -364,13 +370,13 @@ def test_a_drained_host_hands_its_shards_over(troubled: FaultyCluster, tell: Tel
                 ]
                 await trouble.wait_until_settled()
         ordered = sorted(call.took_s * 1_000 for call in calls)
-        told["handed_over_calls"] = len(ordered)
-        told["handed_over_not_done"] = sum(not call.done for call in calls)
+        measured["handed_over_calls"] = len(ordered)
+        measured["handed_over_not_done"] = sum(not call.done for call in calls)
         for share in (0.5, 0.99):
-            told[f"handed_over_p{share * 100:.0f}_ms"] = round(percentile(ordered, share) or 0.0, 1)
+            measured[f"handed_over_p{share * 100:.0f}_ms"] = round(percentile(ordered, share) or 0.0, 1)
 
     figures = FaultScenario(troubled, rate, spoil=0.0).play(drain, LONG_TIMEOUT_S)
-    tell("planned hand-over", {"times": times, **spread("drain", took), **told, **figures})
+    record_figures("planned hand-over", {"times": times, **spread("drain", took), **measured, **figures})
 
 
 def handed_over(troubled: FaultyCluster, host: HostProcess) -> bool:

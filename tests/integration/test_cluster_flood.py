@@ -1,7 +1,7 @@
 """A namespace that floods all hosts of a cluster with ten times its rate, and another beside it.
 
-That the flood is held to its rate is judged. What the other's calls take, with
-the flood and without, is reported and never judged: a test's machine is busy.
+The tests check that the flood is limited to its rate. They only report the latency of
+the other namespace's calls, with and without the flood: a test's machine is busy.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.support.workload import pause
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.long, pytest.mark.timeout(600)]
 
 RATE: Final = 6_000
-"""Items a minute."""
+"""Items per minute."""
 _TIMES: Final = 10
 _CALL_ITEMS: Final = 10
 _QUIET_S: Final = 0.05
-"""Between two calls of the other namespace."""
+"""The time between two calls of the other namespace."""
 _MINUTE_S: Final = 60
 
 
@@ -37,7 +37,7 @@ def troubled() -> Iterator[FaultyCluster]:
 
 
 class _Quiet:
-    """An item a call, at fixed times."""
+    """Makes calls of one item at fixed times."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -45,7 +45,7 @@ class _Quiet:
         self.took_s: list[float] = []
 
     async def play(self, seconds: float) -> float:
-        """Returns the p99 of what its calls took, in ms."""
+        """Return the p99 of its calls in milliseconds."""
         loop = asyncio.get_running_loop()
         self.took_s = []
         next_s = loop.time()
@@ -66,7 +66,7 @@ class _Quiet:
 
 
 class _Flood:
-    """Calls at fixed times through a client of its own, whatever becomes of them."""
+    """Make calls at fixed times through its own client, whether or not they succeed."""
 
     def __init__(self, client: Client, per_minute: float) -> None:
         self._client = client
@@ -134,7 +134,7 @@ def test_a_flood_through_all_hosts_is_limited_to_its_rate(troubled: FaultyCluste
 
 
 def minutes(taken: list[tuple[float, int]]) -> tuple[int, int]:
-    """(least, most) items of any minute between the first and the last."""
+    """Return the (least, most) items of any minute between the first and the last."""
     totals: list[int] = []
     place, total = 0, 0
     for at_s, items in taken:

@@ -44,7 +44,7 @@ def cluster(zookeeper: ZooKeeper, mariadb: MariaDb, tmp_path: Path) -> Iterator[
 
 
 async def put(host: RestartableHost, count: int) -> set[bytes]:
-    """Payloads of items that the host has acknowledged, in whichever of its shards."""
+    """Enqueue items at the host and return the payloads that it acknowledged, in any of its shards."""
     async with Client(host.address, automatic_keys=False) as client:
         payloads = [f"{host.port}-{number}".encode() for number in range(count)]
         for payload in payloads:
@@ -54,7 +54,7 @@ async def put(host: RestartableHost, count: int) -> set[bytes]:
 
 
 async def take(*hosts: RestartableHost) -> list[bytes]:
-    """Payloads of all that these hosts have ready; they are acked."""
+    """Dequeue and ack all READY items of these hosts. Return their payloads."""
     taken: list[bytes] = []
     for host in hosts:
         async with Client(host.address) as client:
@@ -109,7 +109,7 @@ def test_hosts_without_replies_of_zookeeper_stop_serving_and_recover_on_their_ow
         try:
             for host in hosts:
                 until(lambda host=host: "cut off" in unready(host), "it serves nothing")  # type: ignore[misc]
-                assert "this host is suspended" in host.log  # for a second or two: too short to ask for
+                assert "this host is suspended" in host.log  # for a second or two: too short to check
         finally:
             zookeeper.thaw()
         cluster.wait_until_served(["one", "two"])
@@ -119,7 +119,7 @@ def test_hosts_without_replies_of_zookeeper_stop_serving_and_recover_on_their_ow
 
 
 def unready(host: RestartableHost) -> str:
-    """What /readyz says is not ready."""
+    """Return what is not ready according to /readyz."""
     answer = host.get("/readyz")
     return answer[1] if answer is not None and answer[0] != 200 else ""
 

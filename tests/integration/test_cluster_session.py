@@ -48,7 +48,7 @@ def cluster(zookeeper: ZooKeeper, mariadb: MariaDb, tmp_path: Path) -> RealClust
 
 
 async def put(client: Client, topic: str, count: int) -> dict[bytes, str]:
-    """Ids by payload, of items that the host of this client has acknowledged."""
+    """Enqueue items at the client's host and return the acknowledged ids by payload."""
     found = {}
     for payload in (b"%s-%d" % (topic.encode(), number) for number in range(count)):
         [result] = await client.enqueue([Item(topic, payload)])
@@ -57,7 +57,7 @@ async def put(client: Client, topic: str, count: int) -> dict[bytes, str]:
 
 
 def unready(host: RestartableHost) -> str:
-    """What /readyz says is not ready."""
+    """Return what is not ready according to /readyz."""
     answer = host.get("/readyz")
     return answer[1] if answer is not None and answer[0] != 200 else ""
 
@@ -72,7 +72,7 @@ async def knows(host: RestartableHost, namespace: str) -> bool:
 def test_a_host_with_its_session_in_doubt_delivers_nothing_but_accepts_enqueues_and_acks(
     cluster: RealCluster, zookeeper: ZooKeeper
 ) -> None:
-    async def story(one: RestartableHost, two: RestartableHost, cut: DroppingProxy) -> None:
+    async def story(one: RestartableHost, two: RestartableHost, proxy: DroppingProxy) -> None:
         async with (
             Client(one.address, automatic_keys=False) as client,
             Client(two.address, automatic_keys=False) as other,
@@ -82,7 +82,7 @@ def test_a_host_with_its_session_in_doubt_delivers_nothing_but_accepts_enqueues_
             assert leased
             left = ready.keys() - {item.payload for item in leased}
             before = await asyncio.to_thread(cluster.view)
-            cut.drop()
+            proxy.drop()
             await asyncio.to_thread(until, lambda: "suspended" in unready(one), "its session is in doubt")
             polls = [asyncio.ensure_future(client.dequeue({topic: 5}, wait_ms=1_500)) for topic in ("t", "new")]
             new = await put(client, "new", 5)
@@ -90,11 +90,11 @@ def test_a_host_with_its_session_in_doubt_delivers_nothing_but_accepts_enqueues_
                 outcome.require()
                 assert not outcome.already_gone
             assert await asyncio.gather(*polls) == [[], []]
-            told = await client.explain(ready[min(left)])
-            assert "coordination service does not answer" in " ".join(told.reasons)
+            explanation = await client.explain(ready[min(left)])
+            assert "coordination service does not answer" in " ".join(explanation.reasons)
             await other.create_namespace(Namespace("made-meanwhile"))
             assert "suspended" in unready(one), "the session was over too soon for this test"
-            cut.heal()
+            proxy.heal()
             await asyncio.to_thread(one.wait_until_ready)
             after = await asyncio.to_thread(cluster.view)
             assert after.plan.assignments == before.plan.assignments
@@ -104,28 +104,28 @@ def test_a_host_with_its_session_in_doubt_delivers_nothing_but_accepts_enqueues_
             assert sorted(await dequeue_all(client, "t", "new")) == sorted(left | new.keys())
 
     with ExitStack() as stack:
-        cut = stack.enter_context(DroppingProxy(zookeeper.port))
+        proxy = stack.enter_context(DroppingProxy(zookeeper.port))
         patient = {"cluster.session_timeout_ms": 15_000}
-        one = stack.enter_context(cluster.host("one", options={**patient, "cluster.zookeeper": cut.hosts}))
+        one = stack.enter_context(cluster.host("one", options={**patient, "cluster.zookeeper": proxy.hosts}))
         two = stack.enter_context(cluster.host("two", options=patient))
         for host in (one, two):
             host.launch()
         cluster.wait_until_served(["one", "two"])
         for host in (one, two):
             host.wait_until_ready()
-        run(story(one, two, cut), timeout=180)
+        run(story(one, two, proxy), timeout=180)
 
 
 def test_a_hanging_drain_ends_at_its_deadline_and_the_next_owner_has_all_written_items(
     cluster: RealCluster, mariadb: MariaDb
 ) -> None:
-    async def story(one: RestartableHost, two: RestartableHost, cut: DroppingProxy) -> None:
+    async def story(one: RestartableHost, two: RestartableHost, proxy: DroppingProxy) -> None:
         async with (
             Client(one.address, automatic_keys=False) as client,
             Client(two.address, automatic_keys=False) as other,
         ):
             written = (await put(client, "t", 20)).keys() | (await put(other, "u", 20)).keys()
-            cut.drop()
+            proxy.drop()
             torn = [asyncio.ensure_future(client.enqueue([Item("t", b"torn")], timeout_ms=60_000)) for _ in range(10)]
             await other.drain_host("one")
             await asyncio.to_thread(cluster.wait_until_served, ["two"])
@@ -134,7 +134,7 @@ def test_a_hanging_drain_ends_at_its_deadline_and_the_next_owner_has_all_written
                 assert isinstance(error, FoqsError)
                 assert error.code in {"UNKNOWN_OUTCOME", "UNAVAILABLE", "NOT_OWNER"}
             assert sorted(await dequeue_all(other, "t", "u")) == sorted(written)
-            cut.heal()
+            proxy.heal()
             await other.undrain_host("one")
             await asyncio.to_thread(cluster.wait_until_served, ["one", "two"])
             await asyncio.to_thread(one.wait_until_ready)
@@ -142,14 +142,14 @@ def test_a_hanging_drain_ends_at_its_deadline_and_the_next_owner_has_all_written
             assert sorted(await dequeue_all(client, "v")) == sorted(back)
 
     with ExitStack() as stack:
-        cut = stack.enter_context(DroppingProxy(mariadb.port))
+        proxy = stack.enter_context(DroppingProxy(mariadb.port))
         options = {"cluster.session_timeout_ms": 15_000, "cluster.handover_timeout_ms": 1_000}
-        one = stack.enter_context(cluster.host("one", cut.port, options))
+        one = stack.enter_context(cluster.host("one", proxy.port, options))
         two = stack.enter_context(cluster.host("two", options=options))
         for host in (one, two):
             host.launch()
         cluster.wait_until_served(["one", "two"])
         for host in (one, two):
             host.wait_until_ready()
-        run(story(one, two, cut), timeout=180)
+        run(story(one, two, proxy), timeout=180)
         assert "Traceback" not in one.log + two.log

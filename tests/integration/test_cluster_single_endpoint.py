@@ -26,7 +26,7 @@ _WAIT_MS = 30_000
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[LocalCluster]:
-    """Three hosts, each with its part of the shards: nothing moves any more."""
+    """Three hosts, each with its part of the shards. No shard moves any more."""
     with cluster(shards=_SHARDS) as found:
         until(lambda: all(host.is_ok("/readyz") for host in found.hosts), "every host takes calls", 60)
         with SingleEndpointClient(found.hosts[0].address) as client:
@@ -37,13 +37,13 @@ def running() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def clients(running: LocalCluster) -> Iterator[list[SingleEndpointClient]]:
-    """One of each host, the second with the compact protocol."""
+    """Yield one client per host, the second with the compact protocol."""
     with ExitStack() as stack:
         yield [stack.enter_context(SingleEndpointClient(host.address, n == 1)) for n, host in enumerate(running.hosts)]
 
 
 def waiting(running: LocalCluster, host: int) -> int:
-    """Dequeues that wait for work at a host."""
+    """Return the number of dequeues that wait for items at a host."""
     [number] = re.findall(r"^foqs_waiting_dequeues (\d+)", running.hosts[host].get("/metrics"), re.MULTILINE)
     return int(number)
 

@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[RealCluster]:
 
 
 async def put(host: RestartableHost, topics: Mapping[str, int]) -> None:
-    """Enqueues so many items of topics at this host."""
+    """Enqueue the given number of items of each topic at this host."""
     async with Client(host.address, automatic_keys=False) as client:
         for topic, count in topics.items():
             for result in await client.enqueue([Item(topic, b"x") for _ in range(count)]):
@@ -42,7 +42,7 @@ async def put(host: RestartableHost, topics: Mapping[str, int]) -> None:
 
 
 async def listed(host: RestartableHost) -> list[Topic]:
-    """All topics, as this host lists them: lists are asked for where the address says."""
+    """Return all topics as listed by the host at this address."""
     found: list[Topic] = []
     cursor: str | None = None
     async with Client(host.address) as client:

@@ -25,7 +25,7 @@ def running() -> Iterator[LocalCluster]:
 
 @asynccontextmanager
 async def clients(running: LocalCluster) -> AsyncIterator[tuple[Client, Client, Client, Client]]:
-    """One of all hosts, and one of each."""
+    """Yield a client of all hosts, and one of each host."""
     async with AsyncExitStack() as stack:
         addresses = [running.url, *(host.address for host in running.hosts)]
         every, one, two, three = [await stack.enter_async_context(Client(address)) for address in addresses]
@@ -33,7 +33,7 @@ async def clients(running: LocalCluster) -> AsyncIterator[tuple[Client, Client, 
 
 
 async def spread(client: Client, topic: str) -> set[str]:
-    """Enqueues, a few items a call, until items are in every shard; their ids."""
+    """Enqueue a few items per call until every shard has items. Return their ids."""
     ids: set[str] = set()
     while len(ids) < _COUNT or len({id.split("-")[0] for id in ids}) < 6:
         batch = [Item(topic, b"x", priority=(len(ids) * 7 + n) % 50) for n in range(3)]

@@ -1,9 +1,8 @@
-"""A real MariaDB in trouble under load: the host stays up, says so, and goes on by itself when it is over.
+"""A real MariaDB with faults under load: the host stays up, reports the fault, and recovers on its own.
 
-Always the same story: producers enqueue, and consumers hold items, while the
-database has its trouble; when it is over, everything is taken and acked again by
-the same process, what was acknowledged is in the tables, and what was refused
-is not.
+Every test runs the same way: producers enqueue and consumers hold items during the
+fault. After it the same process accepts and acks everything again, acknowledged
+items are in the tables, and refused ones are not.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ USER: Final = "foqs"
 WAITING: Final = (
     "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'INNODB_ROW_LOCK_CURRENT_WAITS'"
 )
-"""How many transactions wait for a row."""
+"""Return the number of transactions that wait for a row."""
 
 OPTIONS: Final[Mapping[str, Any]] = {
     "store.shards": SHARDS,
@@ -47,11 +46,11 @@ OPTIONS: Final[Mapping[str, Any]] = {
     "shard.breaker_flushes_min": 5,
     "shard.breaker_reset_ms": 500,
 }
-"""A transaction that gets no answer opens the breaker after two and a half seconds: longer than a busy disk lets one wait."""
+"""A transaction without a reply opens the breaker after two and a half seconds. A busy disk delays one for less."""
 PATIENT: Final = {"shard.breaker_latency_ms_max": 2_000}
-"""After ten seconds: where the other shard's breaker is to stay closed, a machine may stand still for longer."""
+"""The breaker opens after ten seconds, so that a machine that stalls does not open the other shard's breaker."""
 LESS_PATIENT: Final = {"shard.breaker_latency_ms_max": 800}
-"""After four seconds: the database lets nobody wait for a lock for longer than five."""
+"""The breaker opens after four seconds: the database limits a wait for a lock to five."""
 NEVER: Final = {"shard.breaker_flushes_min": 10_000}
 
 
@@ -77,11 +76,11 @@ class Trial:
             folder, f"mysql://{USER}@127.0.0.1:{server.port}/{self.database}", {**OPTIONS, **options}
         )
         self.written: dict[str, bytes] = {}
-        """The payloads of what was acknowledged, by id."""
+        """The payloads of acknowledged items by id."""
         self.failed: dict[bytes, FoqsError] = {}
-        """Why other payloads were not."""
+        """The errors of the other payloads."""
         self.held: list[Delivery] = []
-        """Leased for all of the story."""
+        """The deliveries that are leased during the whole test."""
         self._payload_bytes = payload_bytes
         self._stopping = False
 
@@ -95,7 +94,7 @@ class Trial:
         self.host.__exit__(kind, error, trace)
 
     def play(self, trouble: Callable[[Trial, Client], Awaitable[None]]) -> None:
-        """Runs the story; `trouble` begins the trouble and ends it."""
+        """Run the test. `trouble` begins the fault and ends it."""
         pid = self.host.pid
         run(self._play(trouble), timeout=150)
         assert self.host.pid == pid
@@ -104,7 +103,7 @@ class Trial:
         tables = in_mariadb(self.server, self.database, SHARDS)
         present = {row["id"] for row in tables.rows()}
         assert set(self.written) - present == {seen.id for seen in self.held}
-        assert len(present) == len(self.written) - len(self.held), "what was refused was written"
+        assert len(present) == len(self.written) - len(self.held), "a refused item was written"
 
     async def _play(self, trouble: Callable[[Trial, Client], Awaitable[None]]) -> None:
         async with Client(self.host.address, automatic_keys=False) as client:
@@ -120,7 +119,7 @@ class Trial:
             await producing
 
     async def _produce(self, client: Client) -> None:
-        """A call every few milliseconds, whatever became of those before."""
+        """Start a call every few milliseconds, whether or not earlier calls have ended."""
         calls: list[asyncio.Future[None]] = []
         while not self._stopping:
             calls.append(asyncio.ensure_future(self._put(client, b"%d" % len(calls))))
@@ -137,7 +136,7 @@ class Trial:
     # ------------------------------------------------------------------- waiting
 
     async def more(self, shards: str, count: int = 1) -> None:
-        """Until so many more were written, all of them to these shards, and some to each."""
+        """Wait until this many more items were written, all to these shards and some to each."""
         before = set(self.written)
 
         def found() -> set[str]:
@@ -151,7 +150,7 @@ class Trial:
             assert {name[0] for name in found()} == set(shards)
 
     async def open(self, *shards: int) -> None:
-        """Until the breakers of these shards are open."""
+        """Wait until the breakers of these shards are open."""
         name = "foqs_shard_breaker_state"
         await self.when(
             lambda: all(self.metric(name, shard=str(shard), state="open") == 1 for shard in shards),
@@ -164,24 +163,24 @@ class Trial:
     # ------------------------------------------------------------------- looking
 
     def metric(self, name: str, **labels: str) -> float:
-        """A metric of the host; 0 where there is none with these labels."""
+        """Return a metric of the host; 0 if there is none with these labels."""
         answer = self.host.get("/metrics")
         assert answer is not None
         wanted = name + "{" + ",".join([f'{label}="{value}"' for label, value in labels.items()]) + "} "
         return next((float(line.split()[-1]) for line in answer[1].splitlines() if line.startswith(wanted)), 0.0)
 
     def retries(self, shard: int) -> float:
-        """How many of its flushes were run again."""
+        """Return the number of flushes that were run again."""
         return self.metric("foqs_flush_retries_total", shard=str(shard))
 
     @property
     def codes(self) -> set[str]:
-        """How what was not written ended."""
+        """The error codes of the items that were not written."""
         return {error.code for error in self.failed.values()}
 
     @contextmanager
     def root(self) -> Iterator[pymysql.cursors.Cursor]:
-        """A cursor of root's in a transaction that is rolled back at the end."""
+        """Yield a cursor of root in a transaction that is rolled back at the end."""
         connection = pymysql.connect(unix_socket=str(self.server.socket), user="root", database=self.database)
         with closing(connection), connection.cursor() as cursor:
             yield cursor
@@ -214,7 +213,7 @@ def test_a_lock_on_the_owner_row_stops_one_shard_and_does_not_affect_the_other(
     async def locked(trial: Trial, client: Client) -> None:
         with trial.root() as cursor:
             cursor.execute("SELECT * FROM foqs_0_owner FOR UPDATE")
-            # Longer than the database lets a lock be waited for.
+            # Longer than the database lets a transaction wait for a lock.
             await trial.when(lambda: trial.retries(0) > 0, "the flush was refused and runs again")
             await trial.open(0)
             await trial.more("1", 100)
@@ -229,7 +228,7 @@ def test_a_lock_on_the_owner_row_stops_one_shard_and_does_not_affect_the_other(
 
 def test_deadlocks_are_retried_without_an_error_to_any_caller(tmp_path: Path, mariadb: MariaDb) -> None:
     async def deadlock(trial: Trial, client: Client) -> None:
-        """Root locks a row and then the owner row, the flush the other way; who has written less is the victim."""
+        """Root locks a row and then the owner row, the flush the other way. The one that has written less is the victim."""
         seen = next(seen for seen in trial.held if seen.id[0] == "0")
         for _ in range(5):
             retries = trial.retries(0)

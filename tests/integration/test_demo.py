@@ -26,7 +26,7 @@ PROVEN = "Every file is accounted for."
 
 
 class Demo:
-    """A started demo in a folder of its own, which also holds its temporary files."""
+    """A started demo in its own folder, which also holds its temporary files."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         temporary = folder / "tmp"
@@ -47,7 +47,7 @@ class Demo:
         self.children: set[int] = set()
 
     def read_until(self, beginning: str) -> None:
-        """Reads its lines up to one that begins so, and notes the processes that it has by then."""
+        """Read its lines up to one with this prefix, and record the processes that it has by then."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
@@ -61,7 +61,7 @@ class Demo:
             self.children.update(map(int, (task / "children").read_text().split()))
 
     def host(self) -> int:
-        """The process of the host."""
+        """Return the process of the host."""
         [found] = [child for child in self.children if "dev\0--data" in Path(f"/proc/{child}/cmdline").read_text()]
         return found
 
@@ -76,7 +76,7 @@ class Demo:
         until(all_there, "the workers are there")
 
     def end(self) -> tuple[int, str, str]:
-        """Exit code, output and errors; and proof that nothing is left of it."""
+        """Return its exit code, output and errors. Check that no process or file is left."""
         out, err = self.process.communicate(timeout=120)
         for child in self.children:
             until(lambda child=child: not running(child), "its processes are gone", timeout_s=10)  # type: ignore[misc]
@@ -85,7 +85,7 @@ class Demo:
         return self.process.returncode, "\n".join([*self.lines, out]), err
 
     def kill(self) -> None:
-        """The last resort of a failed test."""
+        """Kill the processes that a failed test has left."""
         for process in [*self.children, self.process.pid]:
             if running(process):
                 os.kill(process, signal.SIGKILL)
@@ -107,7 +107,7 @@ def running(process: int) -> bool:
 
 @pytest.fixture
 def started() -> Iterator[list[Demo]]:
-    """Every demo put here is gone afterwards."""
+    """Yield a list. Every demo in it is killed afterwards."""
     demos: list[Demo] = []
     yield demos
     for demo in demos:

@@ -35,7 +35,7 @@ def foqs(arguments: Sequence[str], address: str) -> subprocess.CompletedProcess[
 
 
 def done(running: LocalCluster, *arguments: str) -> str:
-    """What a command showed that succeeded, called at the last host."""
+    """Run a command at the last host. It must succeed. Return its output."""
     result = foqs(arguments, running.hosts[-1].address)
     assert result.returncode == 0, result.stderr
     return result.stdout
@@ -47,22 +47,27 @@ def status(running: LocalCluster) -> dict[str, Any]:
 
 
 def owners(running: LocalCluster) -> dict[int, str]:
-    """By shard, who serves it; nothing of those that are not served."""
+    """Return the owner of each shard that is served."""
     return {shard["shard"]: shard["owner"] for shard in status(running)["shards"] if shard["state"] == "owned"}
 
 
 def test_every_host_lists_the_same_hosts_and_shards_with_owner_and_epoch(running: LocalCluster) -> None:
-    def tell_the_same() -> bool:
-        told = [json.loads(foqs(["cluster", "status", "-o", "json"], host.address).stdout) for host in running.hosts]
-        for found in told:
+    def agree() -> bool:
+        statuses = [
+            json.loads(foqs(["cluster", "status", "-o", "json"], host.address).stdout) for host in running.hosts
+        ]
+        for found in statuses:
             assert [host["name"] for host in found["hosts"]] == ["host1", "host2", "host3"]
             assert [shard["shard"] for shard in found["shards"]] == list(range(_SHARDS))
             assert {shard["database"] for shard in found["shards"]} == {"db1", "db2"}
             assert all(shard["epoch"] >= 1 for shard in found["shards"])
-        return len({json.dumps([(s["shard"], s["owner"], s["epoch"]) for s in found["shards"]]) for found in told}) == 1
+        return (
+            len({json.dumps([(s["shard"], s["owner"], s["epoch"]) for s in found["shards"]]) for found in statuses})
+            == 1
+        )
 
-    # They are asked one after the other, and a shard may move between.
-    until(tell_the_same, "all tell the same", 60)
+    # The hosts are asked one after the other, and a shard may move in between.
+    until(agree, "all list the same", 60)
 
 
 def test_doctor_finds_no_problem_with_a_cluster_and_names_one_that_is_made(

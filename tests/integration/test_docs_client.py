@@ -25,7 +25,7 @@ SAID: tuple[list[str], ...] = (
     [],
     [],
 )
-"""How the lines begin that each example prints."""
+"""The beginnings of the lines that each example prints."""
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ def environment(host: RestartableHost) -> dict[str, str]:
 
 
 def run_until_empty(command: list[str], folder: Path, host: RestartableHost, client: SyncClient) -> tuple[str, str]:
-    """Both streams of a worker that is stopped when nothing is left to do, now or later."""
+    """Run a worker until no item is left, now or later. Return both of its streams."""
     process = subprocess.Popen(
         command, cwd=folder, env=environment(host), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

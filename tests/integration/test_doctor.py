@@ -38,7 +38,7 @@ def mariadb() -> Iterator[MariaDb]:
 
 
 class Place:
-    """An empty database with a user who may only run; `url` names both."""
+    """An empty database with a user who cannot create tables."""
 
     def __init__(self, server: MariaDb, folder: Path) -> None:
         self.server = server
@@ -74,7 +74,7 @@ def place(mariadb: MariaDb, tmp_path: Path) -> Place:
 
 
 def examine(environment: dict[str, str]) -> tuple[int, dict[str, dict[str, Any]]]:
-    """The exit code, and the worst finding of each check."""
+    """Return the exit code and the worst finding of each check."""
     result = CliRunner().invoke(root, ["doctor", "-o", "json"], env=environment)
     worst: dict[str, dict[str, Any]] = {}
     for row in sorted(json.loads(result.stdout), key=lambda row: ["ok", "warning", "bad"].index(row["state"])):
@@ -83,7 +83,7 @@ def examine(environment: dict[str, str]) -> tuple[int, dict[str, dict[str, Any]]
 
 
 def bad(environment: dict[str, str], check: str, found: str, remedy: str) -> None:
-    """This one check is bad, and says these words."""
+    """Check that only this check is bad, and that it contains these words."""
     code, rows = examine(environment)
     assert code == 5
     assert {name for name, row in rows.items() if row["state"] == "bad"} == {check}
@@ -99,8 +99,8 @@ def test_a_database_with_the_least_rights_and_all_tables_is_ok(place: Place) -> 
     place.make_tables()
     code, rows = examine(place.environment)
     assert code == 0
-    told = {name: rows[name]["state"] for name in ("Store", "Schema", "Grants", "Prepared", "Clock", "Files")}
-    assert set(told.values()) == {"ok"}, rows
+    states = {name: rows[name]["state"] for name in ("Store", "Schema", "Grants", "Prepared", "Clock", "Files")}
+    assert set(states.values()) == {"ok"}, rows
 
 
 @pytest.mark.mysql
@@ -257,7 +257,7 @@ def test_doctor_distinguishes_a_port_taken_by_a_host_from_one_taken_by_another_p
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files of a host that has stopped."""
+    """Return the files of a host that has stopped."""
     with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", {"store.shards": 2}) as host:
         host.start()
         assert host.stop() == 0

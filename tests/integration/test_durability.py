@@ -1,9 +1,9 @@
 """A reply means that the commit is on disk.
 
-A killed process never loses what it gave to the page cache, so kill -9 proves
-nothing of this. Here the system calls of the host, and of its database, show
-that the log was synced after it was written and before the reply's first byte
-was sent; and that the same look finds fault where nobody waits for the disk.
+A killed process never loses the bytes in the page cache, so kill -9 proves nothing
+here. Instead the system calls of the host and of its database show that the log was
+synced after it was written and before the first byte of the reply was sent. The same
+check fails for a host or a database that does not wait for the disk.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 WAL: Final = "/shard-0.db-wal"
 REDO: Final = {"mariadb": "/ib_logfile0", "mysql9": "/#ib_redo"}
-"""What the path of a server's log has in it."""
+"""A part of the path of a server's log."""
 COMMIT: Final = r"\3COMMIT"
 ROUNDS: Final = 3
 QUIET: Final = {"store.shards": 1, "shard.sweep_interval_ms": 600_000, "calls.delivery_wait_ms_max": 60_000}
-"""One log, and nobody but the test's own calls writes to it. A dequeue waits for its commit however slow that is, and
-does not answer with nothing, which would follow no sync."""
+"""One log, written only by the calls of the test. A dequeue waits for its commit, however slow, and never replies
+without items, as such a reply would follow no sync."""
 UNSAFE_HOST: Final = (sys.executable, "-m", "tests.support.unsafe_store")
 
 
 async def work(host: RestartableHost) -> None:
-    """Some items' whole way, call by call."""
+    """Enqueue, dequeue and ack some items, call by call."""
     async with Client(host.address) as client:
         for number in range(ROUNDS):
             [made] = await client.enqueue([Item("t", b"payload %d" % number, lease_ms=60_000)])
@@ -48,12 +48,12 @@ async def work(host: RestartableHost) -> None:
 
 
 def until_quiet(tables: Tables) -> None:
-    """Returns when the first sweep is over, after which only calls write."""
+    """Wait until the first sweep is over, after which only calls write."""
     until(lambda: all(flush for _, flush in tables.owners().values()), "the first sweep is written")
 
 
 def calls(steps: list[Step], host: RestartableHost) -> list[Exchange]:
-    """The exchanges of every enqueue, dequeue and ack."""
+    """Return the exchanges of every enqueue, dequeue and ack."""
     found = [
         each for name in ("enqueue", "dequeue", "ack") for each in exchanges(steps, host.port, rf"\{len(name)}{name}\0")
     ]
@@ -102,7 +102,7 @@ def traced_on_server(tmp_path: Path, server: MariaDb, *, unsafe: bool) -> list[s
 
 
 def committed_on_disk(steps: list[Step], call: Exchange, commits: list[Exchange], log: str) -> str | None:
-    """As `not_on_disk`, for a call that the database commits: what its COMMIT wrote, and the reply after its OK."""
+    """Do the same as `not_on_disk` for the COMMIT of a call, and check that the reply follows its OK."""
     within = [each for each in commits if call.asked.begin < each.asked.begin < call.answered.begin]
     assert within, "the host replied without a COMMIT"
     assert all(commit.answered.ended_before(call.answered.begin) for commit in within), "the host replied too early"
@@ -134,7 +134,7 @@ def test_a_server_that_does_not_sync_at_commit_is_found_by_the_trace_and_by_the_
             assert "Traceback" not in host.log
 
 
-# ------------------------------------------------- the look at the trace, by itself
+# ------------------------------------------------- the check of the trace itself
 
 ASKED: Final = r'1 read(5<TCP:[127.0.0.1:70->127.0.0.1:9]>, "\0\7enqueue\0", 99) = 12'
 WROTE: Final = rf'2 pwrite64(6</d{WAL}>, "x", 1, 0) = 1'

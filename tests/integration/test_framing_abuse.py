@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[str, bytes]] = {
 
 
 async def answers(raw: RawConnection, queue: FakeQueue) -> None:
-    """A connection that was there before works as before."""
+    """Check that an earlier connection still works."""
     before = len(queue.calls)
     raw.send(call("enqueue", enqueue("topic"), 77))
     seqid, result = await raw.reply("enqueue")
@@ -118,7 +118,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def abuse(bytes_: bytes, expect: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Sends the bytes beside a good connection, and lets `expect` judge what comes back."""
+    """Send the bytes beside a good connection, and let `expect` check the reply."""
 
     async def main() -> None:
         queue = FakeQueue()

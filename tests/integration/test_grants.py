@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.timeout(120)]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[MariaDb]:
-    """A server on which the runbook's statements were run."""
+    """A server after the statements of the runbook."""
     mariadb = MariaDb()
     mariadb.start()
     for block in blocks("SQL grants", "sql"):

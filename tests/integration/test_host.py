@@ -37,11 +37,11 @@ class Place:
     url: str
     tables: Tables
     hold: Callable[[], AbstractContextManager[None]]
-    """Lets no host commit to shard 0 meanwhile."""
+    """Prevents all hosts from committing to shard 0 until the block ends."""
     held: Callable[[], bool]
-    """Whether a host stands in the middle of a transaction."""
+    """Returns whether a host is inside a transaction."""
     ends_holders: bool
-    """A takeover can end such a transaction of another host; a SQLite file's lock goes with its process only."""
+    """Whether a takeover ends such a transaction of another host. The lock of a SQLite file ends only with its process."""
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_a_stopping_host_answers_every_call_that_it_has_read(place: Place, tmp_p
         async with Client(host.address) as client:
             with place.hold():
                 calls = [asyncio.ensure_future(client.enqueue([Item("t", b"%d" % n)])) for n in range(30)]
-                # Sent last on the same connection: when it waits, all the others were read.
+                # Sent last on the same connection: when it waits, the host has read all others.
                 poll = asyncio.ensure_future(client.dequeue({"empty": 1}, wait_ms=60_000))
                 await asyncio.to_thread(until, lambda: gauge(host, "foqs_waiting_dequeues") == 1, "the long poll waits")
                 host.signal(signal.SIGTERM)
@@ -140,7 +140,7 @@ def test_a_host_that_restarts_under_load_answers_the_calls_in_flight(place: Plac
         load.start()
         for _ in range(3):
             await load.acked(50)
-            # A connection that waits to be accepted when the host closes its port can be given no answer.
+            # A connection that is not yet accepted when the host closes its port gets no reply.
             await asyncio.to_thread(until, lambda: gauge(host, "foqs_connections") == load.clients, "all are connected")
             stopped.append(machine_clock_ms())
             assert await asyncio.to_thread(host.stop) == 0
@@ -171,8 +171,8 @@ def test_a_taken_port_gives_one_sentence_and_exit_code_2(tmp_path: Path, option:
         one.start()
         two.launch()
         assert two.wait_for_exit() == 2
-        told = f"Error: {two.config}: server.{option}: Port {one.port} on 127.0.0.1 is in use by another process"
-        assert two.log.startswith(told)
+        sentence = f"Error: {two.config}: server.{option}: Port {one.port} on 127.0.0.1 is in use by another process"
+        assert two.log.startswith(sentence)
         assert f"server.{option}" in two.log
         assert len(two.log.splitlines()) == 1
         assert not (tmp_path / "two-data").exists()
@@ -187,10 +187,10 @@ def test_a_file_of_a_newer_program_is_refused_with_the_reason(tmp_path: Path) ->
         before = host.log
         host.launch()
         assert host.wait_for_exit() == 1
-        told = host.log.removeprefix(before)
-        assert "shard-2.db" in told
-        assert "999" in told
-        assert "Traceback" not in told
+        logged = host.log.removeprefix(before)
+        assert "shard-2.db" in logged
+        assert "999" in logged
+        assert "Traceback" not in logged
 
 
 @pytest.mark.mysql
@@ -203,10 +203,10 @@ def test_tables_of_a_newer_program_are_refused_with_the_reason(tmp_path: Path, m
         before = host.log
         host.launch()
         assert host.wait_for_exit() == 1
-        told = host.log.removeprefix(before)
-        assert "shard 1" in told
-        assert "999" in told
-        assert "Traceback" not in told
+        logged = host.log.removeprefix(before)
+        assert "shard 1" in logged
+        assert "999" in logged
+        assert "Traceback" not in logged
 
 
 @pytest.mark.mysql
@@ -310,7 +310,7 @@ def test_a_frozen_host_writes_nothing_when_it_wakes_after_a_takeover(place: Plac
 
 
 def freeze(host: RestartableHost, when: Callable[[], bool]) -> None:
-    """Stops a host at a moment that suits."""
+    """Freeze a host at a moment at which `when` holds."""
     host.freeze()
     while not when():
         host.thaw()
@@ -318,7 +318,7 @@ def freeze(host: RestartableHost, when: Callable[[], bool]) -> None:
 
 
 def codes(outcomes: list[object]) -> set[str]:
-    """How calls of one item each ended."""
+    """Return the error codes of calls with one item each."""
     found = set()
     for outcome in outcomes:
         if isinstance(outcome, list):
@@ -356,7 +356,7 @@ def test_a_full_disk_refuses_new_items_and_loses_none(disk: Path, tmp_path: Path
             assert all("make room" in error.message for error in refused), refused
             assert {error.code for error in refused} == {"UNAVAILABLE"}
             first = await recording.ack(leased[:10])
-            # A full disk's transaction may still be under way when the call's time ends, where the machine is slow.
+            # On a slow machine the transaction may still be in flight when the call times out.
             honest = {"", "UNAVAILABLE", "UNKNOWN_OUTCOME"}
             assert {outcome.error.code if outcome.error else "" for outcome in first} <= honest
             ballast.unlink()
@@ -386,7 +386,7 @@ async def enqueue_until_refused(client: RecordingClient, turn: int) -> FoqsError
 
 
 def gauge(host: RestartableHost, name: str) -> int:
-    """What the host tells of itself."""
+    """Return a gauge of the host."""
     answer = host.get("/metrics")
     assert answer is not None
     [line] = [line for line in answer[1].splitlines() if line.startswith(f"{name} ")]

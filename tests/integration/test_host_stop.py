@@ -1,4 +1,4 @@
-"""How a real host process stops: in the order that its design page lists, and in time whatever its database does."""
+"""A real host process stops in the order that its design page lists, and in time whatever its database does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def url(server: MariaDb) -> str:
 
 @contextmanager
 def frozen(server: MariaDb) -> Iterator[None]:
-    """A server that takes connections and answers nothing."""
+    """A server that accepts connections and never replies."""
     os.kill(server.pid, signal.SIGSTOP)
     try:
         yield
@@ -48,13 +48,13 @@ def frozen(server: MariaDb) -> Iterator[None]:
 
 
 def documented() -> list[str]:
-    """`step: reason` as the document lists them."""
+    """Return the `step: reason` lines of the document."""
     section = DOCUMENT.read_text().split("\n## Stopping\n")[1].split("\n## ")[0]
     return re.findall(r"^\d+\. (.*)$", section, re.MULTILINE)
 
 
 def steps(host: RestartableHost) -> list[str]:
-    """The steps of a stop, as the host's log tells them."""
+    """Return the steps of a stop from the host's log."""
     messages = [json.loads(line)["message"] for line in host.log.rpartition("\n")[0].splitlines()]
     return [found.removeprefix("stopping the ") for found in messages if found.startswith("stopping the ")]
 
@@ -99,7 +99,7 @@ def test_a_host_stops_in_the_documented_order(mariadb: MariaDb, tmp_path: Path) 
 def test_a_host_with_a_hanging_database_stops_in_time(mariadb: MariaDb, tmp_path: Path) -> None:
     async def work(host: RestartableHost) -> None:
         async with Client(host.address, automatic_keys=False) as client:
-            # Without a key: the client does not make it again.
+            # Without a key, so that the client does not repeat it.
             call = asyncio.ensure_future(client.enqueue([Item("t", b"x")], timeout_ms=100_000))
             poll = asyncio.ensure_future(client.dequeue({"nothing": 1}, wait_ms=60_000, timeout_ms=100_000))
             await asyncio.to_thread(until, lambda: waiting(host) == 1, "the calls are there")
@@ -138,7 +138,7 @@ def test_a_host_that_never_reached_its_database_stops(mariadb: MariaDb, tmp_path
 
 
 def waiting(host: RestartableHost) -> int:
-    """Long polls that wait."""
+    """Return the number of long polls that wait."""
     answer = host.get("/metrics")
     found = answer and re.search(r"^foqs_waiting_dequeues (\d+)", answer[1], re.MULTILINE)
     return int(found[1]) if found else 0
@@ -149,7 +149,7 @@ def test_a_host_that_waits_for_zookeeper_stops_on_a_signal(mariadb: MariaDb, tmp
         options = {"cluster.zookeeper": f"127.0.0.1:{silent.getsockname()[1]}", "databases.main.url": url(mariadb)}
         with RestartableHost(tmp_path, "sqlite:unused", options) as host:
             host.launch()
-            connection, _ = silent.accept()  # it asks for a session, and is not answered
+            connection, _ = silent.accept()  # it requests a session and gets no reply
             with connection:
                 assert host.stop() == 0
             assert "stopped before any shard was served" in host.log

@@ -1,6 +1,6 @@
-"""kill -9 at random moments, of hosts and of their database, under load: nothing that was promised is broken.
+"""kill -9 of hosts and of their database at random moments under load breaks no guarantee.
 
-The clients' own records and the tables at the end are all that is looked at.
+The tests look only at the clients' records and at the tables at the end.
 The seed of a run is printed; FOQS_TEST_SEED sets it.
 """
 
@@ -78,9 +78,9 @@ def kill_under_load(
     revive: Callable[[], None],
     away_s_max: float = 0,
 ) -> None:
-    """Kills under load, heals, drains, stops the host and judges the whole history.
+    """Kill under load, revive, drain, stop the host and check the whole history.
 
-    Between `kill` and `revive` pass up to `away_s_max` seconds, mostly none.
+    `revive` follows `kill` after up to `away_s_max` seconds, mostly at once.
     """
     history = History(machine_clock_ms, source="load")
     rng = Random(seed)
@@ -112,7 +112,7 @@ def kill_under_load(
 
 
 def interrupted(record: Record, began_ms: float, dead_ms: float) -> list[Call]:
-    """The calls that were under way at a kill and had no answer when the process was dead."""
+    """Return the calls that were in flight at a kill and had no reply when the process was dead."""
     return [
         call
         for call in in_flight(record, began_ms)

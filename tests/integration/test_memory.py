@@ -1,7 +1,7 @@
 """A host process stays within its memory under clients that never read and that never stop sending.
 
-Looks at the process from outside. What is sent, or asked for, is many times what
-the host may hold; a neighbour is served meanwhile.
+The tests look at the process from outside. They send or request many times the bytes
+that the host may hold, and a neighbour is served meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIMITS: Final[Mapping[str, Any]] = {
     "store.shards": 1,
 }
 HELD_MAX: Final = 160 * MIB
-"""All of these together are 26 MiB, each held a few times: as bytes received, as Python's objects, as SQL, as pages."""
+"""Together 26 MiB. Each is held a few times: as received bytes, as Python objects, as SQL, as pages."""
 SENT: Final = 800 * MIB
 CONNECTIONS: Final = 4
 
@@ -45,7 +45,7 @@ CONNECTIONS: Final = 4
 def host(tmp_path: Path) -> Iterator[RestartableHost]:
     with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", LIMITS) as process:
         process.start()
-        # What a host has once it has worked is not held against anybody.
+        # The memory of a host after its first work does not count.
         run(work(process))
         yield process
         assert process.stop() == 0
@@ -61,16 +61,16 @@ async def work(host: RestartableHost) -> None:
 
 
 def peak_bytes(host: RestartableHost) -> int:
-    """The most memory that the process ever had."""
+    """Return the highest memory of the process so far."""
     lines = Path(f"/proc/{host.pid}/status").read_text().splitlines()
     [kib] = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
     return int(kib) * 1024
 
 
 def pour(host: RestartableHost, message: bytes, times: int) -> int:
-    """Sends a message again and again and reads nothing, until the host takes no more or has closed the connection.
+    """Send a message repeatedly and read nothing, until the host stops reading or closes the connection.
 
-    Returns how many bytes it took.
+    Return how many bytes the host accepted.
     """
     sent = 0
     with socket.create_connection(("127.0.0.1", host.port), timeout=5) as connection:
@@ -82,12 +82,12 @@ def pour(host: RestartableHost, message: bytes, times: int) -> int:
             closed.register(connection, select.POLLHUP | select.POLLERR)
             closed.poll(5_000)
         except OSError:
-            pass  # it is not read any more, or closed
+            pass  # the host no longer reads it, or has closed it
     return sent
 
 
 def abuse(host: RestartableHost, message: bytes, times: int) -> int:
-    """Pours on several connections at once, beside a neighbour who works; returns the bytes that the host took."""
+    """Send on several connections at once, beside a working neighbour. Return the bytes that the host accepted."""
     with ThreadPoolExecutor(CONNECTIONS) as threads:
         pouring = [threads.submit(pour, host, message, times) for _ in range(CONNECTIONS)]
         run(neighbour(host, lambda: all(each.done() for each in pouring)), timeout=150)
@@ -95,7 +95,7 @@ def abuse(host: RestartableHost, message: bytes, times: int) -> int:
 
 
 async def neighbour(host: RestartableHost, over: Callable[[], bool]) -> None:
-    """Enqueues one item after the other until it is over, and once more; each is taken in the end."""
+    """Enqueue one item after the other until `over`, and one more. Each must be accepted in the end."""
     async with Client(host.address) as client:
         while True:
             last = over()

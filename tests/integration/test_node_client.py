@@ -1,7 +1,7 @@
-"""A client in another language, generated from the contract, does an item's whole way.
+"""A client in another language, generated from the contract, enqueues, dequeues and acks an item.
 
-`host_address` is where the host listens that it speaks to: a process of its own
-on SQLite shards in a temporary folder.
+`host_address` is the address of its host: a separate process on SQLite shards in a
+temporary folder.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.node, pytest.mark.process]
 
 
 def done(command: list[str], folder: Path, remedy: str) -> str:
-    """A command's output; the test fails with `remedy` where it fails."""
+    """Return a command's output. If it fails, fail the test with `remedy`."""
     if shutil.which(command[0]) is None:
         pytest.fail(f"{command[0]} is missing; install it: {remedy}")
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, check=False)
@@ -37,7 +37,7 @@ def done(command: list[str], folder: Path, remedy: str) -> str:
 
 @pytest.fixture(scope="module")
 def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the library, the generated code and the program."""
+    """Return a folder with the library, the generated code and the program."""
     folder = tmp_path_factory.mktemp("node")
     for name in ("package.json", "client.js"):
         shutil.copyfile(HERE / name, folder / name)
@@ -56,7 +56,7 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def host_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """Where a host process listens that has an empty namespace `default`."""
+    """Yield the address of a host process that has an empty namespace `default`."""
     folder = tmp_path_factory.mktemp("host")
     program = [str(Path(sys.executable).parent / "foqs"), "dev", "--data", "data", "--port", "0", "--http-port", "0"]
     with (folder / "log").open("wb") as log:

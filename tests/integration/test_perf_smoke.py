@@ -1,6 +1,6 @@
-"""Every program of perf/ runs, counts every item, and says what it measured as JSON lines.
+"""Every program of perf/ runs, counts every item, and prints its measurements as JSON lines.
 
-No figure is judged here: a test's machine is busy.
+The tests judge no figure: a test's machine is busy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.process, pytest.mark.mysql]
 
 
 def lines(program: str, *args: str, timeout_s: float = 240) -> list[dict[str, Any]]:
-    """What a program says on standard output; it must succeed."""
+    """Run a program that must succeed. Return its standard output."""
     done = subprocess.run(
         [sys.executable, "-m", f"perf.{program}", *args],
         cwd=ROOT,
@@ -83,7 +83,7 @@ def test_a_stopped_program_leaves_no_server_and_no_load_running(program: str) ->
 
 
 def _measures(pid: int) -> bool:
-    """There is a database, and load."""
+    """Return whether the program has a database and load."""
     lines = descendants(pid).values()
     return any("mariadbd" in line for line in lines) and any("spawn_main" in line for line in lines)
 
@@ -133,7 +133,7 @@ def test_limit_measures_every_shape_on_both_databases() -> None:
 def test_each_mode_accounts_for_every_item(mode: str) -> None:
     (found,) = lines("end_to_end", *TINY, *ONCE, "--system", "foqs-sqlite", "--mode", mode, "--no-plots")
 
-    # Not how many came within the window: that is so short that on a busy machine nothing may.
+    # The count of the window is not checked: it is so short that a busy machine may deliver no item.
     assert found["figures"]["items_per_s"] >= 0
     assert found["figures"]["left"] == 0
     assert found["figures"]["errors"] == {}

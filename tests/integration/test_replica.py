@@ -1,8 +1,8 @@
-"""A database is lost for good, and a replica that lacks its last writes takes its place, under hosts that go on.
+"""A database is lost for good, and a replica without its last writes takes its place while the hosts run on.
 
-What the replica lacks is lost, as with any asynchronous replica. The tests hold
-what must not be lost with it: no id is given out twice, no epoch serves twice, and
-what clients still do with what is gone is answered in order.
+These writes are lost, as with any asynchronous replica. The tests check what must
+not be lost with them: no id is used twice, no epoch serves twice, and later calls
+on the lost items get the right replies.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def database() -> Iterator[Replication]:
 
 @dataclass(slots=True)
 class Book:
-    """What a client was told, before and after.
+    """The record of a client, before and after the loss.
 
     Attributes:
         copied: payloads of items that the replica has.
-        ids: every id that was given out, with the payload.
+        ids: every returned id, with the payload.
         forgotten: leases of copied items that the replica does not have.
         orphans: leases of items that the replica does not have.
         kept: leases that the replica has.
@@ -58,7 +58,7 @@ class Book:
     kept: list[Delivery] = field(default_factory=list)
 
     async def put(self, client: Client, topic: str, number: int = _ITEMS) -> set[bytes]:
-        """Payloads of items that were acknowledged, with ids that were never given out before."""
+        """Enqueue items and check that their ids are new. Return their payloads."""
         payloads = [f"{topic}-{n}".encode() for n in range(number)]
         for payload in payloads:
             [result] = await client.enqueue([Item(topic, payload)])
@@ -68,7 +68,7 @@ class Book:
         return set(payloads)
 
     async def before(self, client: Client) -> None:
-        """What the replica has."""
+        """Make the items and leases that the replica has."""
         self.copied = await self.put(client, "copied")
         leased = await take(client, "copied", 20)
         for outcome in await client.ack(leased[:10]):
@@ -77,7 +77,7 @@ class Book:
         self.kept = leased[10:]
 
     async def meanwhile(self, client: Client) -> None:
-        """What the primary alone has."""
+        """Make the items and leases that only the primary has."""
         await self.put(client, "lost")
         self.orphans = await take(client, "lost", 10)
         leased = await take(client, "copied", 10)
@@ -86,7 +86,7 @@ class Book:
         self.forgotten = leased[5:]
 
     async def after(self, client: Client) -> None:
-        """What clients of then are told now; and the queue serves what it has."""
+        """Check the replies to calls on earlier leases, and that the queue delivers all items that it has."""
         for outcome in await client.ack(self.orphans):
             outcome.require()
             assert outcome.already_gone
@@ -108,7 +108,7 @@ async def take(client: Client, topic: str, count: int) -> list[Delivery]:
 
 
 def until_every_shard_was_written(primary: Tables, replica: Tables) -> None:
-    """A shard of which nothing was lost would go on as if nothing had happened, and rightly."""
+    """Wait until every shard has lost a flush: a shard without a loss would rightly continue unchanged."""
     seen = replica.owners()
     until(lambda: all(owner > seen[shard] for shard, owner in primary.owners().items()), "every shard has lost a flush")
 
@@ -117,7 +117,7 @@ def until_every_shard_was_written(primary: Tables, replica: Tables) -> None:
 def test_a_standalone_host_serves_a_replica_without_the_last_writes(
     dies: str, database: Replication, tmp_path: Path
 ) -> None:
-    """`host before`: the last epoch is lost too; `host with it`: the host's memory of it likewise."""
+    """`host before`: the last epoch is lost too. `host with it`: the host's memory of it is lost too."""
     database.primary.query("CREATE DATABASE foqs")
     primary, replica = (in_mariadb(server, "foqs") for server in (database.primary, database.replica))
     book = Book()
@@ -141,7 +141,7 @@ def test_a_standalone_host_serves_a_replica_without_the_last_writes(
             database.promote()
             if dies == "host with it":
                 await asyncio.to_thread(host.start)
-            await asyncio.to_thread(until, lambda: has_epochs_above(replica, last), "every shard is taken over anew")
+            await asyncio.to_thread(until, lambda: has_epochs_above(replica, last), "every shard is taken over again")
             await asyncio.to_thread(host.wait_until_ready)
             await check_torn(await asyncio.gather(*begun, return_exceptions=True), client)
             await book.after(client)
@@ -164,7 +164,7 @@ def is_ready(host: RestartableHost) -> bool:
 
 
 async def check_torn(results: Sequence[object], client: Client) -> None:
-    """Of calls that the change of servers met, what was acknowledged is there, and only what is unknown may be."""
+    """Check the calls in flight at the change of servers: acknowledged items exist, and those of unknown outcome may exist."""
     written, maybe = set[bytes](), set[bytes]()
     for number, result in enumerate(results):
         [error] = [one.error for one in result] if isinstance(result, list) else [result]
@@ -182,7 +182,7 @@ async def check_torn(results: Sequence[object], client: Client) -> None:
 @pytest.mark.zookeeper
 @pytest.mark.parametrize("dies", ["nobody", pytest.param("all hosts", marks=pytest.mark.long), "ZooKeeper with them"])
 def test_a_cluster_serves_a_replica_without_the_last_epochs(dies: str, database: Replication, tmp_path: Path) -> None:
-    """`ZooKeeper with them`: nobody knows the lost epochs any more, but the administrator who says what is above them."""
+    """`ZooKeeper with them`: the lost epochs are recorded nowhere, and the administrator sets epochs above them."""
     book = Book()
     with ExitStack() as stack:
         zookeeper = stack.enter_context(ZooKeeper())
@@ -216,7 +216,7 @@ def test_a_cluster_serves_a_replica_without_the_last_epochs(dies: str, database:
         run(meanwhile())
         until_every_shard_was_written(primary, replica)
         last = primary.owners()
-        # The replica has never heard of the epochs of the shards that have moved.
+        # The replica has no record of the epochs of the shards that have moved.
         assert any(epoch > replica.owners()[shard][0] for shard, (epoch, _) in last.items())
         database.primary.kill9()
         if dies != "nobody":
@@ -232,7 +232,7 @@ def test_a_cluster_serves_a_replica_without_the_last_epochs(dies: str, database:
         if dies != "nobody":
             for host in (one, two):
                 host.launch()
-        until(lambda: has_epochs_above(replica, last), "every shard is taken over anew", 60)
+        until(lambda: has_epochs_above(replica, last), "every shard is taken over again", 60)
         cluster.wait_until_served(["one", "two"])
         for host in (one, two):
             host.wait_until_ready()

@@ -32,11 +32,11 @@ ASSETS: Final = {
     ("object", "data"),
 }
 NO_ASSETS: Final = ("canonical", "next", "prev")
-"""Links in a page's head that load nothing."""
+"""The link types in the <head> of a page that load nothing."""
 
 
 class Page(HTMLParser):
-    """What one page loads, where it links to, its anchors, and its text."""
+    """The files that a page loads, its links, its anchors, and its text."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

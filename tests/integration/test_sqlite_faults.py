@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
-    """Files that nobody may change, root neither, as on a disk that was mounted read-only after an error."""
+    """Make files that no user may change, not even root, as on a disk that was mounted read-only after an error."""
     # Not the log's index, which is mapped into memory: writing to it would end the process with SIGBUS.
     files = [str(path) for path in folder.glob("shard-*") if not path.name.endswith("-shm")]
     subprocess.run(["chattr", "+i", *files], check=True, capture_output=True)

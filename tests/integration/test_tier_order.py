@@ -1,12 +1,13 @@
-"""One consumer of a tier of three hosts gets what all of them hold in nearly the right order.
+"""One consumer of a tier of three hosts gets the items of all hosts in nearly the right order.
 
-Real hosts, two databases, eight shards, a real ZooKeeper. The right order is that
-of the tables when nothing has been delivered yet: priority, deliver-after time,
-id. The figures are kept. The median of three backlogs is judged: while a host or
-a database stands still, and be it for a second, the others are served without it,
-and what it has comes late, as it should, or not to this consumer, where the reply
-was late. So there are more backlogs, up to a limit, when calls of these show that
-something stood still, and the three are judged that came whole and whose slowest
+The tests use real hosts, two databases, eight shards and a real ZooKeeper. The right
+order is that of the tables before the first delivery: priority, deliver-after time,
+id. The figures are kept, and the median of three backlogs is judged.
+
+While a host or a database stalls, even for a second, the others are served without
+it. Its items are delivered late, as they should be, or, if the reply was late, not to
+this consumer. Therefore more backlogs follow, up to a limit, if the calls of the first
+show a stall. The three are judged that were delivered completely and whose slowest
 call was shortest.
 """
 
@@ -30,13 +31,13 @@ pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
 
 SHARDS: Final = 8
 PERCENT_MAX: Final = 1.0
-"""Of the backlog, the average displacement."""
+"""The largest average displacement, as a share of the backlog."""
 BACKLOGS: Final = 3
 BACKLOGS_MAX: Final = 6
 STANDSTILL_MS: Final = 1_000
 ITEMS: Final = 20_000
 COUNT: Final = 10
-"""Items a dequeue."""
+"""Items per dequeue."""
 _CALL: Final = 100
 _LEASE_MS: Final = 600_000
 _WAIT_MS: Final = 10_000
@@ -58,14 +59,14 @@ async def fill(client: Client, topic: str, items: int, rng: Random) -> None:
 
 
 async def empty(client: Client, topic: str) -> tuple[list[str], float]:
-    """Ids as they come, and the seconds of the slowest call; of one that waited in vain, without its wait."""
+    """Return the ids in the order of delivery and the seconds of the slowest call, without the wait of an empty call."""
     got: list[str] = []
     slowest_s = 0.0
     while len(got) < ITEMS:
         begun = time.monotonic()
         found = await client.dequeue({topic: COUNT}, lease_ms=_LEASE_MS)
         took_s = time.monotonic() - begun
-        if not found:  # what stands still is left out of an answer
+        if not found:  # a reply leaves out a stalled host
             found = await client.dequeue({topic: COUNT}, wait_ms=_WAIT_MS, lease_ms=_LEASE_MS)
             took_s = max(took_s, time.monotonic() - begun - (0 if found else _WAIT_MS / 1_000))
         slowest_s = max(slowest_s, took_s)
@@ -76,7 +77,7 @@ async def empty(client: Client, topic: str) -> tuple[list[str], float]:
 
 
 def in_order(cluster: LocalCluster, topic: str) -> dict[str, int]:
-    """Ids as the tables have them, with their priorities."""
+    """Return the ids in the order of the tables, with their priorities."""
     found: list[tuple[int, int, int, int]] = []
     for server in cluster.databases:
         for [table] in server.query(_TABLES.format(DATABASE)):
@@ -89,7 +90,7 @@ def in_order(cluster: LocalCluster, topic: str) -> dict[str, int]:
 
 
 def behind(ranks: Sequence[int]) -> float:
-    """The part that came after one of a higher rank."""
+    """Return the share that was delivered after an item of a higher rank."""
     late, worst = 0, ranks[0]
     for rank in ranks:
         late += rank < worst
@@ -98,7 +99,10 @@ def behind(ranks: Sequence[int]) -> float:
 
 
 async def drain(cluster: LocalCluster, topic: str, seed: int) -> dict[str, Any]:
-    """Figures of one backlog. Each item comes once, unless something stood still; then at most once, and none is lost."""
+    """Return the figures of one backlog.
+
+    Check that each item is delivered once, or, after a stall, at most once and none is lost.
+    """
     async with Client(cluster.url) as client:
         await fill(client, topic, ITEMS, Random(seed))
         right = await asyncio.to_thread(in_order, cluster, topic)
@@ -109,7 +113,7 @@ async def drain(cluster: LocalCluster, topic: str, seed: int) -> dict[str, Any]:
     if figures["slowest_call_ms"] < STANDSTILL_MS:
         assert len(got) == len(right)
     elif len(got) < len(right):
-        assert await asyncio.to_thread(in_order, cluster, topic) == right  # nothing is acked, and so all is there
+        assert await asyncio.to_thread(in_order, cluster, topic) == right  # no item is acked, so all still exist
         return {"whole": False, **figures}
     assert len(right) == ITEMS
     place = {id: at for at, id in enumerate(right)}

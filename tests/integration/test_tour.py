@@ -51,10 +51,10 @@ SHOWN: Final[list[tuple[str, int, str]]] = [
     ("foqs topic purge new --yes -n orders", 0, r"new +1\b"),
     ("foqs namespace delete orders --yes", 0, ""),
 ]
-"""Every line of the tour, its exit code, and what it shows."""
+"""Every line of the tour, its exit code, and its output."""
 
 SOON: Final = ("foqs dead list --topic letters.us",)
-"""These look at what the worker's calls have done, which it does not wait for."""
+"""Lines whose output depends on calls of the worker that it does not wait for."""
 
 
 def tour() -> list[Block]:

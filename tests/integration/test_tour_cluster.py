@@ -37,7 +37,7 @@ SHOWN: Final = [
     ("foqs host undrain host2", r"host2 may own shards again"),
     ("foqs topic list --all", r"No topic has items"),
 ]
-"""Every line of the second terminal after its first, and what it shows, at once or soon."""
+"""Every line of the second terminal after its first, and its output, at once or soon."""
 
 
 def test_every_command_of_the_tour_is_accounted_for() -> None:
@@ -47,7 +47,7 @@ def test_every_command_of_the_tour_is_accounted_for() -> None:
 
 
 class Started:
-    """The cluster that the first terminal has started, on ports that are free."""
+    """The cluster that the first terminal has started, on free ports."""
 
     def __init__(self, first: Terminal) -> None:
         first.start(f"{START} --port 0")
@@ -88,14 +88,14 @@ def test_the_tour_works_as_written(terminals: list[Terminal], tmp_path: Path) ->
     [status] = [block for block in part("A cluster") if block.language == "text"]
     for line, pattern in SHOWN:
 
-        def as_told(line: str = line, pattern: str = pattern) -> bool:
+        def as_documented(line: str = line, pattern: str = pattern) -> bool:
             ended, said = second.run(cluster.filled(line))
             return ended == 0 and re.search(pattern, said) is not None
 
         if line.startswith(("foqs cluster status", "foqs topic list")):
-            until(as_told, f"{line} shows {pattern}", SOON_S)
+            until(as_documented, f"{line} shows {pattern}", SOON_S)
         else:
-            assert as_told(), (line, pattern, second.shown)
+            assert as_documented(), (line, pattern, second.shown)
         if pattern == SHOWN[2][1]:
             assert status.is_in(second.shown), (status.text, second.shown)
         if line == BACK:

@@ -46,13 +46,13 @@ worker.add(work, "processes.*", processes=2, in_flight=6)
 """
 ITEMS = 30
 LONG_MS = 60_000
-"""A lease that a machine which stands still for seconds does not end."""
+"""A lease that lasts through a stall of some seconds."""
 BRIEF_MS = 5_000
-"""A lease whose end is waited for, and that is renewed in time all the same."""
+"""A lease short enough to wait for its end, and long enough to be renewed in time."""
 
 
 class Workplace:
-    """A folder with handlers, the workers run in it, and what they note."""
+    """A folder with handlers, the workers that run in it, and their notes."""
 
     def __init__(self, folder: Path, host: RestartableHost) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class Workplace:
         return process
 
     def go(self) -> None:
-        """Handlers end from now on."""
+        """Let the handlers end from now on."""
         (self.folder / "go").touch()
 
     def notes(self, what: str) -> list[list[str]]:
@@ -117,7 +117,7 @@ def put(client: SyncClient, topic: str, items: int = ITEMS, *, lease_ms: int = L
 
 
 def left(client: SyncClient) -> tuple[int, int]:
-    """Ready and leased items."""
+    """Return the numbers of READY and LEASED items."""
     topics = client.topics().topics
     return sum(topic.ready for topic in topics), sum(topic.leased for topic in topics)
 

@@ -1,4 +1,4 @@
-"""Worker processes that stand still or send unreadable results: the event loop continues, and every item ends."""
+"""Worker processes freeze or send unreadable results: the event loop continues, and every item ends."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tests.support.freezing import freeze, thaw
 pytestmark = pytest.mark.process
 
 LARGE: int = 1 << 20
-"""Bytes of a payload that no pipe holds."""
+"""The bytes of a payload that is too large for a pipe's buffer."""
 STUCK_S = 30.0
-"""A frozen process is thawed after so long: a test fails then, and does not hang."""
+"""A frozen process is thawed after this time, so that the test fails and does not hang."""
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def job(payload: bytes = b"", metadata: bytes = b"") -> Job:
 
 
 async def ended(runner: ProcessRunner, one: Job) -> BaseException | None:
-    """What a job came to."""
+    """Return the outcome of a job."""
     future: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
     runner.submit(one, lambda _, error: future.set_result(error))
     async with asyncio.timeout(STUCK_S):
@@ -79,7 +79,7 @@ def test_a_frozen_process_does_not_block_the_loop_and_is_killed_in_time() -> Non
             error = await ending
             assert isinstance(error, ProcessDied)
             assert "SIGKILL" in str(error)
-        assert await ended(runner, job()) is None  # another took its place
+        assert await ended(runner, job()) is None  # another process has replaced it
         await runner.close()
         assert runner.pids == []
 
