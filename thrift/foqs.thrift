@@ -25,7 +25,7 @@
  *    answered NOT_IMPLEMENTED and has no effect.
  */
 
-namespace py foqs_client.idl
+namespace py foqs_contract.idl
 namespace js foqs
 
 /** Why a call or an item failed. Each code implies what the caller can do. */

@@ -1,6 +1,6 @@
 """Generates the Python code of thrift/foqs.thrift, or compares it with the committed code.
 
-    python tools/idl.py           writes client/foqs_client/idl
+    python tools/idl.py           writes client/foqs_contract/idl
     python tools/idl.py --check   exits 1 with a sentence if the committed code is out of date
 
 Always true: the committed folder is replaced only after the compiler succeeded. One
@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = ROOT / "thrift" / "foqs.thrift"
-GENERATED = ROOT / "client" / "foqs_client" / "idl"
+GENERATED = ROOT / "client" / "foqs_contract" / "idl"
 VERSION = "0.17.0"
 NAMES = ("Foqs.py", "__init__.py", "constants.py", "ttypes.py")
 
@@ -43,7 +43,7 @@ def generate(contract: Path, folder: Path) -> Path:
     )
     if made.returncode:
         raise Failed(f"{contract} does not compile: {made.stderr.strip() or made.stdout.strip()}")
-    return folder / "foqs_client" / "idl"
+    return folder / "foqs_contract" / "idl"
 
 
 def differences(made: Path, committed: Path) -> list[str]:

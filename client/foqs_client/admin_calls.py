@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs_client import errors
-from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.idl import ttypes
 
 PERMISSIONS: Final = {"enqueue": 1, "consume": 2, "admin": 3}
 _PERMISSION_NAMES: Final = {number: name for name, number in PERMISSIONS.items()}

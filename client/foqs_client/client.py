@@ -35,7 +35,6 @@ from foqs_client.coalescing import Coalescer
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import Tls, make_handshake, tls_connect
 from foqs_client.host_connector import Connect
-from foqs_client.idl import ttypes
 from foqs_client.long_polls import POLL_MS_MAX, DequeueKind, LongPolls
 from foqs_client.retried_calls import BACKOFF_S_MAX, RetriedCallById, RetriedDeletion
 from foqs_client.routed_calls import GET_ROUTING, REPLY_GRACE_S, RoutedCalls
@@ -59,6 +58,7 @@ from foqs_client.types import (
     Routing,
     TopicPage,
 )
+from foqs_contract.idl import ttypes
 
 TIMEOUT_MS_DEFAULT: Final = 10_000
 COMMIT_TIMEOUT_MS: Final = 30_000

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
 from foqs_client import conversion
-from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
 from foqs_client.types import Host, Shard
+from foqs_contract.idl import ttypes
 
 HostRef: TypeAlias = str | tuple[str, int]
 _PAGE_ROWS: Final = 500

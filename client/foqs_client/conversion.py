@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from foqs_client import errors
-from foqs_client.idl import ttypes
 from foqs_client.types import (
     DONE,
     BulkPage,
@@ -29,6 +28,7 @@ from foqs_client.types import (
     Topic,
 )
 from foqs_contract.errors import ERROR_BY_CODE
+from foqs_contract.idl import ttypes
 
 STATE_NAMES: Final = {1: "deferred", 2: "ready", 3: "leased", 4: "dead"}
 _STATE_NUMBERS: Final = {name: number for number, name in STATE_NAMES.items()}

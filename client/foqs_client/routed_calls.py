@@ -22,13 +22,13 @@ from foqs_client.automatic_keys import AutomaticKeys
 from foqs_client.coalescing import BYTES_PER_CALLER_MAX, ENTRIES_PER_CALLER_MAX, CallSize, Coalescer, SendResult
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.host_connection import NoReply, NotSent, TlsRequired
-from foqs_client.idl import ttypes
 from foqs_client.retried_calls import RetriedCallById
 from foqs_client.router import CONNECT_S_MAX, Router
 from foqs_client.routing_change import apply_routing_change
 from foqs_client.routing_table import Address, call_by_host
 from foqs_client.thrift_messages import Refused, ThriftMethod, Unencodable, Unreadable, all_done_count
 from foqs_client.types import DONE, Enqueued, Item, Nack, Outcome, Routing
+from foqs_contract.idl import ttypes
 
 REPLY_GRACE_S: Final = 1.5
 """A reply may arrive until this time after the deadline. The host ends every call within a second of it."""

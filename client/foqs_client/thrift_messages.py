@@ -17,7 +17,7 @@ from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
 from thrift.Thrift import TApplicationException, TMessageType
 from thrift.transport.TTransport import TMemoryBuffer
 
-from foqs_client.idl import Foqs
+from foqs_contract.idl import Foqs
 
 THRIFT_VERSION: Final = 0x80010000
 

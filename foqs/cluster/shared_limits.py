@@ -16,7 +16,7 @@ from foqs.cluster.peers import Peer
 from foqs.core.limits.rate_allocation import EMPTY_REPORT, HostReport, RateAllocation
 from foqs.options.options import NamespaceOptions
 from foqs.queue.quota import Quota
-from foqs_client.idl import ttypes
+from foqs_contract.idl import ttypes
 
 UNRESPONSIVE_PERIODS: Final = 2.0
 """A peer without a report for this many periods of the exchange is assumed to go on as before."""

@@ -17,8 +17,8 @@ from foqs.core.items import validation
 from foqs.rpc.codec import with_path
 from foqs.rpc.filters import page_by_name, requested_shards
 from foqs.rpc.methods import MethodHandler, task_handler
-from foqs_client.idl import ttypes
 from foqs_contract.errors import InvalidArgument
+from foqs_contract.idl import ttypes
 
 _T = TypeVar("_T")
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
 from foqs.access.call_permissions import Scope
 from foqs.rpc import codec
-from foqs_client.idl import ttypes
 from foqs_contract.errors import Unauthenticated
+from foqs_contract.idl import ttypes
 
 if TYPE_CHECKING:
     from foqs.queue.port import PendingCall

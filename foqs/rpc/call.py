@@ -19,8 +19,8 @@ from foqs.rpc.messages import MessageHead, encode_struct, frame_reply
 from foqs.rpc.methods import ServerMethod
 from foqs.rpc.peer_log import log
 from foqs.runtime.deadlines import DeadlineSweeper
-from foqs_client.idl import ttypes
 from foqs_contract.errors import DeadlineExceeded, FoqsError, LimitExceeded, Unavailable, UnknownOutcome
+from foqs_contract.idl import ttypes
 
 
 class CallConnection(Protocol):

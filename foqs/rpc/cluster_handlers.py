@@ -14,8 +14,8 @@ from foqs.core.items import validation
 from foqs.core.items.item import SHARD_MAX
 from foqs.rpc.filters import page_by_name, parse_page
 from foqs.rpc.methods import MethodHandler, task_handler
-from foqs_client.idl import ttypes
 from foqs_contract.errors import InvalidArgument
+from foqs_contract.idl import ttypes
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 from shardmgr.model import WEIGHT_MAX, ShardSpec
 

@@ -41,8 +41,8 @@ from foqs.queue.port import (
     Repeated,
     TopicStats,
 )
-from foqs_client.idl import ttypes
 from foqs_contract.errors import FoqsError, InvalidArgument
+from foqs_contract.idl import ttypes
 
 ATTEMPTS_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 64

@@ -16,8 +16,8 @@ from foqs.core.items.item_filter import ALL_STATES, ItemFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.options.options import NamespaceOptions
 from foqs.rpc import codec
-from foqs_client.idl import ttypes
 from foqs_contract.errors import FoqsError, InvalidArgument
+from foqs_contract.idl import ttypes
 
 PAGE_LIMIT_DEFAULT: Final = 100
 PAGE_LIMIT_MAX: Final = 1_000

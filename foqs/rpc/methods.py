@@ -20,8 +20,8 @@ from foqs.queue.port import PendingCall
 from foqs.rpc.auth_session import AuthSession
 from foqs.rpc.messages import bytes_spec, unique_field_spec
 from foqs.rpc.type_check import TypeCheck
-from foqs_client.idl import Foqs
 from foqs_contract.errors import NotImplementedYet
+from foqs_contract.idl import Foqs
 
 READ_ONLY_METHODS: Final = frozenset(
     (

@@ -29,8 +29,8 @@ from foqs.rpc.auth_session import authenticate
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.filters import parse_page, requested_shards
 from foqs.rpc.methods import Caller, MethodHandler, contract_methods, task_handler
-from foqs_client.idl import ttypes
 from foqs_contract.errors import FoqsError, InvalidArgument
+from foqs_contract.idl import ttypes
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

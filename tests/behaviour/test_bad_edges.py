@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from foqs.core.items.item import TIME_MS_MAX
-from foqs_client.idl import ttypes
-from foqs_client.idl.ttypes import DeliveryPolicy, ItemState
+from foqs_contract.idl import ttypes
+from foqs_contract.idl.ttypes import DeliveryPolicy, ItemState
 from tests.behaviour.test_bad_fields import I32_MAX, I32_MIN, I64_MAX, I64_MIN, ITEMS_MAX, LATER, TOPICS_MAX
 from tests.behaviour.wires import OK, WireSite, wire_story
 from tests.support.requests import METHODS, fields, good

@@ -13,8 +13,8 @@ from thrift.Thrift import TType
 
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.items.item import TIME_MS_MAX
-from foqs_client.idl import ttypes
-from foqs_client.idl.ttypes import BulkAction, ItemState
+from foqs_contract.idl import ttypes
+from foqs_contract.idl.ttypes import BulkAction, ItemState
 from tests.behaviour.wires import Verdict, WireSite, wire_story
 from tests.support.requests import METHODS, Field, Names, fields, good
 

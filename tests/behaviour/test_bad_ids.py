@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from foqs_client.idl import ttypes
-from foqs_client.idl.ttypes import BulkAction, DeliveryPolicy
+from foqs_contract.idl import ttypes
+from foqs_contract.idl.ttypes import BulkAction, DeliveryPolicy
 from tests.behaviour.test_bad_fields import I64_MAX, I64_MIN, assert_refused
 from tests.behaviour.wires import OK, Verdict, WireSite, fake_wire, wire_story
 from tests.support.aio import run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from foqs_client.idl import ttypes
-from foqs_client.idl.ttypes import BulkAction
+from foqs_contract.idl import ttypes
+from foqs_contract.idl.ttypes import BulkAction
 from tests.behaviour.wires import OK, STATES, WireSite, wire_story
 
 NAMES: Final = [

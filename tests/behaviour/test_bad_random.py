@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
-from foqs_client.idl import ttypes
-from foqs_client.idl.ttypes import BulkAction
+from foqs_contract.idl import ttypes
+from foqs_contract.idl.ttypes import BulkAction
 from tests.behaviour.test_bad_fields import BAD, I64_MAX
 from tests.behaviour.wires import OK, WireSite, wire_story
 from tests.support.malformed_requests import mutate

@@ -18,8 +18,8 @@ from typing import Any, Final
 from foqs.testing import FakeHost
 from foqs.testing.fake_host import PORT
 from foqs_client import Client, Namespace
-from foqs_client.idl import ttypes
-from foqs_client.idl.ttypes import ErrorCode
+from foqs_contract.idl import ttypes
+from foqs_contract.idl.ttypes import ErrorCode
 from tests.behaviour.sites import OPTIONS
 from tests.support.aio import run
 from tests.support.poll import pass_ms

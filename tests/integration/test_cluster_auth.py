@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from foqs_client import Client, Enqueued, Item, NotOwner, PermissionDenied, Tls, conversion
-from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.certificates import Authority, secret_file
 from tests.support.mariadb import MariaDb

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from thrift.Thrift import TApplicationException, TMessageType, TType
 
-from foqs_client.idl import ttypes
 from foqs_contract.errors import ErrorCode
+from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue

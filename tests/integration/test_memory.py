@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from foqs_client import Client, Item
-from foqs_client.idl import ttypes
+from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.processes import RestartableHost
 from tests.support.rpc_server import call

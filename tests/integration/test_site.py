@@ -20,7 +20,7 @@ import pytest
 import foqs_client
 import foqs_client.consumer
 from foqs.cli import root
-from foqs_client.idl import Foqs, ttypes
+from foqs_contract.idl import Foqs, ttypes
 
 ROOT: Final = Path(__file__).parents[2]
 ASSETS: Final = {

@@ -12,10 +12,10 @@ from typing import Any, Final
 from foqs.cluster.forwarding.forwarded_dequeue import ForwardedDequeue
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
 from foqs_client.errors import NotOwner
-from foqs_client.idl import ttypes
 from foqs_client.retried_calls import RetriedCall
 from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import FoqsError, UnknownOutcome
+from foqs_contract.idl import ttypes
 from tests.simulation import surplus
 from tests.simulation.surplus import SurplusLedger
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 from foqs.cluster.forwarding import dequeues
 from foqs.cluster.forwarding.dequeues import DequeueForwarder
 from foqs_client import Client, Delivery, Nack, conversion
-from foqs_client.idl import ttypes
 from foqs_client.long_polls import LongPolls
 from foqs_client.retried_calls import RetriedCallById
 from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.idl import ttypes
 from tests.simulation.planted import Bug
 
 _NACK: Final = ThriftMethod("nack", is_write=True)

@@ -15,7 +15,7 @@ from thrift.protocol.TCompactProtocol import TCompactProtocol
 from thrift.Thrift import TMessageType, TType
 from thrift.transport.TTransport import TMemoryBuffer
 
-from foqs_client.idl import Foqs
+from foqs_contract.idl import Foqs
 from tests.support.requests import Field
 from tests.support.rpc_server import frame
 

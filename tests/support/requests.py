@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from thrift.Thrift import TType
 
-from foqs_client.idl import Foqs, ttypes
-from foqs_client.idl.ttypes import ItemState, Permission
+from foqs_contract.idl import Foqs, ttypes
+from foqs_contract.idl.ttypes import ItemState, Permission
 
 CONTRACT: Final = Path(__file__).resolve().parents[2] / "thrift" / "foqs.thrift"
 METHODS: Final = tuple(name for name in vars(Foqs.Iface) if not name.startswith("_"))

@@ -24,7 +24,7 @@ from foqs.rpc.methods import MethodHandler
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs.rpc.tls_acceptor import TlsAcceptor
-from foqs_client.idl import Foqs, ttypes
+from foqs_contract.idl import Foqs, ttypes
 from tests.support.builders import rpc_options
 from tests.support.poll import soon
 

@@ -21,8 +21,8 @@ from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client.connection_pool import ConnectionPool
-from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.idl import ttypes
 from foqs_contract.key_slots import key_slot_of
 from tests.support.builders import keyed_item
 from tests.support.cluster_world import ClusterHost, ClusterWorld

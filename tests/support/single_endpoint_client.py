@@ -16,7 +16,7 @@ from thrift.protocol.TCompactProtocol import TCompactProtocol
 from thrift.transport.TSocket import TSocket
 from thrift.transport.TTransport import TFramedTransport
 
-from foqs_client.idl import Foqs, ttypes
+from foqs_contract.idl import Foqs, ttypes
 
 _NAMESPACE: Final = "default"
 _SILENCE_MS: Final = 90_000

@@ -20,9 +20,9 @@ from foqs.rpc import codec
 from foqs.rpc.auth_session import AuthSession
 from foqs.rpc.methods import Caller, MethodHandler, unchanged
 from foqs.rpc.methods import ServerMethod as Served
-from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import FoqsError, NotOwner, UnknownOutcome
+from foqs_contract.idl import ttypes
 
 _T = TypeVar("_T")
 

@@ -24,9 +24,9 @@ from foqs.queue.availability import Availability
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
 from foqs.rpc.methods import Caller, MethodHandler
-from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import FoqsError, UnknownOutcome
+from foqs_contract.idl import ttypes
 
 REPLY_TIMEOUT_S: Final = 1.5
 """The longest wait for a peer's reply; longer than the peer itself waits for its slow shards."""

@@ -20,9 +20,9 @@ from foqs.queue.port import PendingCall
 from foqs.rpc import codec
 from foqs.rpc.auth_session import AuthSession
 from foqs.rpc.methods import Caller, MethodHandler
-from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import ERROR_BY_CODE, FoqsError, Overloaded, Unavailable, UnknownOutcome
+from foqs_contract.idl import ttypes
 
 _T = TypeVar("_T")
 _ENQUEUE: Final = ThriftMethod("enqueue", is_write=True)

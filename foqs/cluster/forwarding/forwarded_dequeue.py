@@ -16,8 +16,8 @@ from foqs.core.items.item import TopicName
 from foqs.queue.port import PendingCall
 from foqs.rpc.auth_session import AuthSession
 from foqs.rpc.methods import Caller
-from foqs_client.idl import ttypes
 from foqs_contract.errors import FoqsError, UnknownOutcome
+from foqs_contract.idl import ttypes
 
 if TYPE_CHECKING:
     from foqs.cluster.forwarding.dequeues import DequeueForwarder, Route

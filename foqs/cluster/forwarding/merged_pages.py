@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from foqs.queue.filter_walk import WalkCursor, parse_walk_cursor
 from foqs.queue.listings import parse_cursor
-from foqs_client.idl import ttypes
+from foqs_contract.idl import ttypes
 
 CursorOrder: TypeAlias = Callable[[str], Any]
 """Converts a cursor to a key that sorts like the items after it."""

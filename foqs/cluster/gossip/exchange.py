@@ -20,9 +20,9 @@ from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.cluster.peers import Peer, Peers
 from foqs.options.cluster_options import ClusterOptions
 from foqs.rpc.methods import Caller, unchanged
-from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import FoqsError
+from foqs_contract.idl import ttypes
 
 log = logging.getLogger(__name__)
 

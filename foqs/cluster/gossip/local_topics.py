@@ -17,7 +17,7 @@ from foqs.core.items.item import TopicName
 from foqs.core.memory.sorted_names import SortedNames, merge_names
 from foqs.queue.listings import counts_by_state, topic_stats
 from foqs.shard.shard import Shard
-from foqs_client.idl import ttypes
+from foqs_contract.idl import ttypes
 
 _PAUSES_MAX: Final = 2
 """Pauses (None) of `merge_names` that are skipped without a name between them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from foqs.access.call_permissions import REQUIREMENTS, Permission, Principal, Scope
-from foqs_client.idl import Foqs, ttypes
 from foqs_contract.errors import ErrorCode
+from foqs_contract.idl import Foqs, ttypes
 
 ENQUEUE, CONSUME, ADMIN = Permission.ENQUEUE, Permission.CONSUME, Permission.ADMIN
 CALLS = sorted(name for name in vars(Foqs.Iface) if not name.startswith("_"))

@@ -10,8 +10,8 @@ from foqs.core.items.idempotency_keys import item_digest
 from foqs.queue.engine import Engine
 from foqs.queue.port import EnqueueOutcome, Repeated
 from foqs.rpc import codec
-from foqs_client.idl import ttypes
 from foqs_contract.errors import KeyConflict, RateLimited
+from foqs_contract.idl import ttypes
 from tests.support.aio import call_result
 from tests.support.builders import engine_settings
 from tests.support.cluster_world import ClusterWorld, run_in_cluster

@@ -30,8 +30,8 @@ from foqs_client import (
     Usage,
 )
 from foqs_client.admin_calls import AdminCalls
-from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import LIMITS, SETTINGS, FakeQueue
 from tests.support.rpc_server import serve_queue

@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 from foqs_client.best_priorities import FRESH_S, HOSTS_MAX, TOPICS_MAX, BestPriorities
-from foqs_client.idl import ttypes
 from foqs_client.routing_table import Address
+from foqs_contract.idl import ttypes
 
 A, B, C = HOSTS = [("a", 1), ("b", 1), ("c", 1)]
 

@@ -25,9 +25,9 @@ from foqs_client import (
     UnknownOutcome,
     Unreachable,
 )
-from foqs_client.idl import ttypes
 from foqs_client.routed_calls import REPLY_GRACE_S
 from foqs_contract import errors
+from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon

@@ -11,8 +11,8 @@ from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
 from thrift.transport.TTransport import TMemoryBuffer
 
 from foqs_client import Delivery, Enqueued, InvalidArgument, Item, Nack, conversion
-from foqs_client.idl import Foqs, ttypes
 from foqs_client.thrift_messages import ThriftMethod, Unencodable, Unreadable, all_done_count
+from foqs_contract.idl import Foqs, ttypes
 
 ENQUEUE = ThriftMethod("enqueue", is_write=True, element_class=Enqueued)
 DEQUEUE = ThriftMethod("dequeue", is_write=True, element_class=Delivery)

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from foqs.cluster.peers import CONNECT_TIMEOUT_S, SUSPECT_S, PeerUnreachable
-from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import Unavailable
+from foqs_contract.idl import ttypes
 from tests.support.enqueue_tier import PORT, EnqueueTier, in_tier, names
 
 ENQUEUE = ThriftMethod("enqueue", is_write=True)

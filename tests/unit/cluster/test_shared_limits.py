@@ -11,8 +11,8 @@ import pytest
 from foqs.cluster.shared_limits import TierLimits
 from foqs.options.options import NamespaceOptions
 from foqs.queue.quota import Quota
-from foqs_client.idl import ttypes
 from foqs_contract.errors import LimitExceeded, RateLimited
+from foqs_contract.idl import ttypes
 from tests.support.builders import NAMESPACE as DEFAULTS
 from tests.support.builders import changed, new_item
 from tests.support.rate_tier import NAMESPACE, Rates, RateTier, between

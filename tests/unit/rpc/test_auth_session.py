@@ -12,8 +12,8 @@ import pytest
 from foqs.access.authenticator import Authenticator
 from foqs.access.call_permissions import REQUIREMENTS, Permission, Scope
 from foqs.options.rpc_options import RpcOptions
-from foqs_client.idl import Foqs, ttypes
 from foqs_contract.errors import ErrorCode
+from foqs_contract.idl import Foqs, ttypes
 from tests.support.access import ADMIN, ORDERS, EditableGrants, RecordingObserver, gate, keyring
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue

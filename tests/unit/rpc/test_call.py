@@ -18,8 +18,8 @@ from foqs.rpc.call import RpcCall
 from foqs.rpc.messages import read_head
 from foqs.rpc.methods import Caller, MethodHandler, ServerMethod, contract_methods, task_handler
 from foqs.runtime.deadlines import DeadlineSweeper
-from foqs_client.idl import ttypes
 from foqs_contract.errors import ErrorCode, FoqsError, NotFound
+from foqs_contract.idl import ttypes
 from tests.support.rpc_server import call as call_frame
 from tests.support.rpc_server import parse_reply
 from tests.support.virtual_time import run_virtual

@@ -21,9 +21,9 @@ from foqs.cluster.routing.port import (
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.shard.status import ShardStatus
 from foqs_client import Client, FoqsError, Host, NotImplementedYet, Shard
-from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import InvalidArgument as Refusal
+from foqs_contract.idl import ttypes
 from shardmgr.model import ShardSpec
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue

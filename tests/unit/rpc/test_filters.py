@@ -10,7 +10,7 @@ from foqs.core.items.explanation import dead_reason
 from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
-from foqs_client.idl import ttypes
+from foqs_contract.idl import ttypes
 from tests.support.builders import row
 from tests.support.fake_queue import FakeQueue
 from tests.unit.rpc.test_queue_handlers import ID, refusal, serve

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
-from foqs_client.idl import ttypes
+from foqs_contract.idl import ttypes
 from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue
 from tests.support.malformed_requests import mutate

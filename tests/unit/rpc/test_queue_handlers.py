@@ -18,8 +18,8 @@ from foqs.rpc import codec
 from foqs.rpc.messages import DecodeLimits, Decoder, bytes_spec, read_head
 from foqs.rpc.methods import ServerMethod
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
-from foqs_client.idl import Foqs, ttypes
 from foqs_contract.errors import ErrorCode, FoqsError, InvalidArgument, LimitExceeded, Overloaded
+from foqs_contract.idl import Foqs, ttypes
 from tests.support.fake_queue import LIMITS, NOW_MS, FakeQueue
 from tests.support.rpc_server import call
 

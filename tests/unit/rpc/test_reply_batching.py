@@ -14,7 +14,7 @@ from foqs.rpc import codec
 from foqs.rpc.connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, Connection
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
-from foqs_client.idl import ttypes
+from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue

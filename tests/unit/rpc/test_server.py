@@ -15,8 +15,8 @@ from foqs.rpc.messages import Decoder
 from foqs.rpc.peer_log import PeerLog
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
-from foqs_client.idl import ttypes
 from foqs_contract.errors import ErrorCode
+from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue

@@ -13,8 +13,8 @@ from foqs.rpc.connection import SURPLUS_CONNECTION_S, Connection
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client import Client, Item, Overloaded
-from foqs_client.idl import ttypes
 from foqs_contract.errors import ErrorCode
+from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue

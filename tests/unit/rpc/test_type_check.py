@@ -11,7 +11,7 @@ from thrift.Thrift import TType
 from foqs.rpc.messages import BadMessage, DecodeLimits, Decoder, bytes_spec, read_head
 from foqs.rpc.methods import contract_methods
 from foqs.rpc.type_check import VALUES_MAX, TypeCheck, WrongType
-from foqs_client.idl import Foqs, ttypes
+from foqs_contract.idl import Foqs, ttypes
 from tests.support.rpc_server import call, enqueue, head
 
 SPEC = bytes_spec(Foqs.enqueue_args)

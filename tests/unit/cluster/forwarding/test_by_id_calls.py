@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from foqs.core.items.item import State, format_id
-from foqs_client.idl import ttypes
 from foqs_contract.errors import NotFound, NotOwner
+from foqs_contract.idl import ttypes
 from tests.support.builders import changed
 from tests.support.cluster_world import ClusterHost
 from tests.support.rpc_tier import RpcTierWorld, run_rpc_tier

@@ -14,8 +14,8 @@ import pytest
 from foqs.cluster.forwarding.dequeues import REPLY_TIMEOUT_S, RETRY_AFTER_S, UNRESPONSIVE_RETRY_AFTER_S
 from foqs.core.items.item import State
 from foqs_client import Client, InvalidArgument, NamespaceNotFound, UnknownOutcome
-from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.idl import ttypes
 from tests.support.dequeue_tier import DequeueTierHost, DequeueTierWorld, run_dequeue_tier
 
 DEQUEUE = ThriftMethod("dequeue", is_write=True)

@@ -20,9 +20,9 @@ from foqs_client import (
     Unavailable,
     UnknownOutcome,
 )
-from foqs_client.idl import ttypes
 from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract import errors
+from foqs_contract.idl import ttypes
 from tests.simulation import principals
 from tests.support.enqueue_tier import GRACE_S, PORT, EnqueueTier, EnqueueTierHost, in_tier, send
 from tests.support.poll import soon

@@ -12,7 +12,7 @@ from foqs.cluster.forwarding.merged_pages import first_place, merge_pages, merge
 from foqs.core.items.item import State, pack_order_key
 from foqs.queue.filter_walk import WalkCursor, parse_walk_cursor, start_of_shard
 from foqs.queue.listings import format_cursor
-from foqs_client.idl import ttypes
+from foqs_contract.idl import ttypes
 
 BYTES_MAX = 1 << 20
 AT = (0, 5)

@@ -12,7 +12,6 @@ from foqs.cluster.forwarding.scatter_gather import RETRY_WITHIN_S
 from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.items.item import State, format_id
 from foqs.core.items.life import EventKind
-from foqs_client.idl import ttypes
 from foqs_contract.errors import (
     FoqsError,
     InvalidArgument,
@@ -21,6 +20,7 @@ from foqs_contract.errors import (
     Unavailable,
     UnknownOutcome,
 )
+from foqs_contract.idl import ttypes
 from shardmgr import layout_changes
 from tests.support.cluster_world import ClusterHost
 from tests.support.rpc_tier import RpcTierWorld, only, run_rpc_tier

@@ -13,7 +13,7 @@ from foqs.cluster.gossip.gossip_view import GossipView, PeerTopicStats
 from foqs.cluster.peers import Peer
 from foqs.cluster.routing.port import HostView
 from foqs.core.items.item import TopicName
-from foqs_client.idl import ttypes
+from foqs_contract.idl import ttypes
 
 NAMES: list[TopicName] = [(space, name) for space in ("n", "m") for name in "abc"]
 

@@ -16,9 +16,9 @@ from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.cluster.routing.routing_log import STEPS_MAX, RoutingLog
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs_client import conversion
-from foqs_client.idl import ttypes
 from foqs_client.routing_change import apply_routing_change
 from foqs_client.types import Routing as Told
+from foqs_contract.idl import ttypes
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, Member, Plan, ShardSpec
 from tests.support.aio import run
