@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, Field
 
 from shardmgr.model import (
     EPOCH_MAX,
@@ -20,12 +22,13 @@ from shardmgr.model import (
     Assignment,
     HeldShard,
     Layout,
+    MalformedDocument,
     Member,
     Plan,
     ShardSpec,
 )
 from shardmgr.ownership import OwnershipState
-from shardmgr.strict_json import JsonObject, abbreviate, integer_parser, parse_json, parse_name, raise_malformed
+from shardmgr.strict_json import DistinctNames, Form, Name, abbreviate, build, number_key, parse_document, printable
 
 FORMAT: Final = 1
 LAYOUT: Final = "layout"
@@ -39,8 +42,6 @@ _CACHED_DOCUMENTS_MAX: Final = 4
 _CACHED_MEMBERS_MAX: Final = 1_024
 
 _NONCE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_STATES: Final = frozenset(state.value for state in OwnershipState)
-_epoch: Final = integer_parser(0, EPOCH_MAX)
 
 # ----------------------------------------------------------------- rendering
 
@@ -110,6 +111,66 @@ def _without_none(**fields: Any) -> dict[str, Any]:
 # ------------------------------------------------------------------- parsing
 
 
+def _check_nonce(text: str) -> str:
+    if _NONCE.fullmatch(text) is None:
+        raise ValueError(f"{abbreviate(text)} is not a valid name of an entry")
+    return text
+
+
+_Shard = Annotated[int, number_key(SHARD_MAX)]
+_Epoch = Annotated[int, Field(ge=0, le=EPOCH_MAX)]
+_Weight = Annotated[int, Field(ge=1, le=WEIGHT_MAX)]
+_Nonce = Annotated[str, AfterValidator(_check_nonce)]
+_NameOrEmpty = Annotated[str, printable(bytes_min=0)]
+
+
+class _SpecForm(Form):
+    database: Annotated[str, printable(DATABASE_BYTES_MAX)]
+    tier: Name = "default"
+    weight: _Weight = 1
+    region: _NameOrEmpty = ""
+    draining: bool = False
+
+
+class _LayoutForm(Form):
+    shards: dict[_Shard, _SpecForm] = Field(default_factory=dict)
+    drained: DistinctNames = Field(default_factory=list)
+    pins: dict[_Shard, Name] = Field(default_factory=dict)
+
+
+class _AssignmentForm(Form):
+    name: Name
+    nonce: _Nonce
+    epoch: Annotated[int, Field(ge=1, le=EPOCH_MAX)]
+    database: Annotated[str, printable(DATABASE_BYTES_MAX, bytes_min=0)] = ""
+    leaving: bool = False
+
+
+class _PlanForm(Form):
+    assignments: dict[_Shard, Annotated[_AssignmentForm, build(Assignment)]] = Field(default_factory=dict)
+    epochs: dict[_Shard, _Epoch] = Field(default_factory=dict)
+
+
+class _HeldShardForm(Form):
+    epoch: _Epoch
+    state: Annotated[OwnershipState, Field(strict=False), AfterValidator(lambda state: state.value)]
+
+
+class _MemberForm(Form):
+    name: Name
+    nonce: _Nonce
+    address: Name
+    tier: Name = "default"
+    region: _NameOrEmpty = ""
+    capacity: _Weight = 1
+    load: Annotated[float, Field(ge=0, le=LOAD_MAX)] = 0.0
+    leaving: bool = False
+    held_shards: dict[_Shard, Annotated[_HeldShardForm, build(HeldShard)]] = Field(
+        default_factory=dict, alias="holdings"
+    )
+    taken_epochs: dict[_Shard, _Epoch] = Field(default_factory=dict, alias="wants")
+
+
 @lru_cache(_CACHED_DOCUMENTS_MAX)
 def parse_layout(text: bytes) -> Layout:
     """Parse a layout.
@@ -117,15 +178,9 @@ def parse_layout(text: bytes) -> Layout:
     Raises:
         MalformedDocument: the text is not a layout; the error names the place.
     """
-    fields = _parse_fields(text, ("shards", "drained", "pins"))
-    return Layout(
-        {
-            number: _parse_spec(number, *found)
-            for number, found in fields.by_number("shards", SHARD_MAX, _raw_with_path).items()
-        },
-        fields.names("drained"),
-        fields.by_number("pins", SHARD_MAX, parse_name),
-    )
+    form = parse_document(_LayoutForm, text, FORMAT)
+    shards = {number: ShardSpec(number, **vars(spec)) for number, spec in form.shards.items()}
+    return Layout(shards, frozenset(form.drained), form.pins)
 
 
 @lru_cache(_CACHED_DOCUMENTS_MAX)
@@ -135,15 +190,11 @@ def parse_plan(text: bytes) -> Plan:
     Raises:
         MalformedDocument: the text is not a plan; the error names the place.
     """
-    fields = _parse_fields(text, ("assignments", "epochs"))
-    plan = Plan(
-        fields.by_number("assignments", SHARD_MAX, _parse_assignment), fields.by_number("epochs", SHARD_MAX, _epoch)
-    )
+    plan = Plan(**vars(parse_document(_PlanForm, text, FORMAT)))
     for number, assignment in plan.assignments.items():
         if assignment.epoch > plan.epochs.get(number, 0):
-            raise_malformed(
-                f"epochs.{number}", f"this must be at least {assignment.epoch}, the epoch of its assignment"
-            )
+            problem = f"this must be at least {assignment.epoch}, the epoch of its assignment"
+            raise MalformedDocument(f"epochs.{number}", problem)
     return plan
 
 
@@ -157,69 +208,7 @@ def parse_member(nonce: str, text: bytes) -> Member:
     Raises:
         MalformedDocument: the text is not a member; the error names the place.
     """
-    known = ("name", "nonce", "address", "tier", "region", "capacity", "load", "leaving", "holdings", "wants")
-    fields = _parse_fields(text, known)
-    if _parse_nonce(fields, "") != nonce:
-        raise_malformed("nonce", f"this must be the entry's name, {abbreviate(nonce)}")
-    return Member(
-        fields.name("name"),
-        nonce,
-        fields.name("address"),
-        fields.name("tier", "default"),
-        fields.name("region", ""),
-        fields.integer("capacity", 1, WEIGHT_MAX, 1),
-        fields.real("load", LOAD_MAX, 0.0),
-        fields.boolean("leaving"),
-        fields.by_number("holdings", SHARD_MAX, _parse_held_shard),
-        fields.by_number("wants", SHARD_MAX, _epoch),
-    )
-
-
-def _parse_fields(text: bytes, known: tuple[str, ...]) -> JsonObject:
-    raw = parse_json(text)
-    form = raw.get("format") if isinstance(raw, dict) else FORMAT
-    if form != FORMAT or type(form) is not int:
-        raise_malformed("format", f"{abbreviate(form)} is not a format that this version reads; it reads {FORMAT}")
-    return JsonObject(raw, "", ("format", *known))
-
-
-def _raw_with_path(raw: Any, path: str) -> tuple[Any, str]:
-    return raw, path
-
-
-def _parse_spec(number: int, raw: Any, path: str) -> ShardSpec:
-    fields = JsonObject(raw, path, ("database", "tier", "weight", "region", "draining"))
-    return ShardSpec(
-        number,
-        fields.name("database", bytes_max=DATABASE_BYTES_MAX),
-        fields.name("tier", "default"),
-        fields.integer("weight", 1, WEIGHT_MAX, 1),
-        fields.name("region", ""),
-        fields.boolean("draining"),
-    )
-
-
-def _parse_assignment(raw: Any, path: str) -> Assignment:
-    fields = JsonObject(raw, path, ("name", "nonce", "epoch", "database", "leaving"))
-    return Assignment(
-        fields.name("name"),
-        _parse_nonce(fields, path),
-        fields.integer("epoch", 1, EPOCH_MAX),
-        fields.name("database", "", bytes_max=DATABASE_BYTES_MAX),
-        fields.boolean("leaving"),
-    )
-
-
-def _parse_held_shard(raw: Any, path: str) -> HeldShard:
-    fields = JsonObject(raw, path, ("epoch", "state"))
-    state = fields.name("state")
-    if state not in _STATES:
-        raise_malformed(f"{path}.state", f"{abbreviate(state)} is not a state; use {', '.join(sorted(_STATES))}")
-    return HeldShard(fields.integer("epoch", 0, EPOCH_MAX), state)
-
-
-def _parse_nonce(fields: JsonObject, path: str) -> str:
-    nonce = fields.name("nonce")
-    if _NONCE.fullmatch(nonce) is None:
-        raise_malformed(f"{path}.nonce" if path else "nonce", f"{abbreviate(nonce)} is not a valid name of an entry")
-    return nonce
+    member = Member(**vars(parse_document(_MemberForm, text, FORMAT)))
+    if member.nonce != nonce:
+        raise MalformedDocument("nonce", f"this must be the entry's name, {abbreviate(nonce)}")
+    return member

@@ -1,4 +1,4 @@
-"""Parses JSON strictly: objects whose fields are read by name.
+"""Parses JSON documents strictly, with pydantic, into forms: one class for each kind of object.
 
 Always true: a value has its type and is in its range; a field that is unknown,
 missing or duplicate raises `MalformedDocument`, which names the place. Knows nothing
@@ -8,159 +8,97 @@ of the meaning of fields.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, Final, NamedTuple, NoReturn, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, PlainValidator, ValidationError
+from pydantic_core import ErrorDetails
 
 from shardmgr.model import MalformedDocument
 
-T = TypeVar("T")
-
 NAME_BYTES_MAX: Final = 255
 _SHOWN_CHARS_MAX: Final = 60
+_KINDS: Final = {
+    "model_type": "an object",
+    "dict_type": "an object",
+    "list_type": "a list",
+    "frozen_set_type": "a list",
+    "string_type": "a string",
+    "string_unicode": "a string of Unicode",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+}
+"""What a value must be, by pydantic's type of error."""
 
 
-class JsonObject:
-    """One object, and its path in the document.
+class Form(BaseModel):
+    """The fields of an object, their types and their ranges."""
 
-    Args:
-        known: the fields that it may have.
-
-    Raises:
-        MalformedDocument: it is not an object, or has another field.
-    """
-
-    __slots__ = ("_path", "_raw")
-
-    def __init__(self, raw: Any, path: str, known: tuple[str, ...]) -> None:
-        self._raw = parse_object_of(raw, path, known)
-        self._path = path
-
-    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
-        """Return an integer from `low` to `high`."""
-        return integer_parser(low, high)(self._get(key, default), _join_path(self._path, key))
-
-    def real(self, key: str, high: float, default: float) -> float:
-        """Return a number from 0 to `high`."""
-        value = self._get(key, default)
-        if type(value) not in (int, float) or not 0 <= value <= high:
-            raise_malformed(
-                _join_path(self._path, key), f"this must be a number from 0 to {high:g}, not {abbreviate(value)}"
-            )
-        return float(value)
-
-    def boolean(self, key: str) -> bool:
-        """Return true or false; false if the field is missing."""
-        value = self._get(key, False)
-        if type(value) is not bool:
-            raise_malformed(_join_path(self._path, key), f"this must be true or false, not {abbreviate(value)}")
-        return value
-
-    def name(self, key: str, default: str | None = None, *, bytes_max: int = NAME_BYTES_MAX) -> str:
-        """Return a name, as `parse_name`; the default may be any text."""
-        value = self._get(key, default)
-        return (
-            value
-            if value == default and default is not None
-            else parse_name(value, _join_path(self._path, key), bytes_max)
-        )
-
-    def names(self, key: str) -> frozenset[str]:
-        """Return a list of different names; empty if the field is missing."""
-        path = _join_path(self._path, key)
-        value = parse_list(self._get(key, []), path)
-        found = frozenset(parse_name(name, f"{path}[{place}]") for place, name in enumerate(value))
-        if len(found) < len(value):
-            raise_malformed(path, "a name appears in it twice; name it once")
-        return found
-
-    def by_number(self, key: str, high: int, read: Callable[[Any, str], T]) -> dict[int, T]:
-        """Return an object whose fields are named by integers from 0 to `high`; empty if the field is missing.
-
-        Args:
-            read: parses a value from its JSON and its path.
-        """
-        path = _join_path(self._path, key)
-        return {
-            parse_number_key(text, high, path): read(raw, _join_path(path, text))
-            for text, raw in parse_object(self._get(key, {}), path).items()
-        }
-
-    def _get(self, key: str, default: Any) -> Any:
-        value = self._raw.get(key, default)
-        if value is None:
-            raise_malformed(
-                _join_path(self._path, key), "this is missing" if key not in self._raw else "this must not be null"
-            )
-        return value
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-def parse_json(text: bytes) -> Any:
-    """Parse JSON. Raises `MalformedDocument`."""
+F = TypeVar("F", bound=Form)
+
+
+def parse_document(form: type[F], text: bytes, version: int) -> F:
+    """Parse a document whose field `format` is `version`. Raises `MalformedDocument`."""
+    raw = _parse_json(text)
+    if isinstance(raw, dict):
+        found = raw.pop("format", None)
+        if found != version or type(found) is not int:
+            problem = f"{abbreviate(found)} is not a format that this version reads; it reads {version}"
+            raise MalformedDocument("format", problem)
     try:
-        return json.loads(text.decode(), object_pairs_hook=_object_of_pairs, parse_constant=_refuse_constant)
-    except UnicodeDecodeError as error:
-        raise_malformed(f"byte {error.start}", "this is not UTF-8")
-    except json.JSONDecodeError as error:
-        raise_malformed(f"line {error.lineno}, column {error.colno}", f"this is not JSON: {error.msg}")
-    except (ValueError, RecursionError):
-        raise_malformed("", "this is not JSON that can be read")
+        return form.model_validate(raw)
+    except ValidationError as error:
+        raise _malformed(error.errors(include_url=False)[0]) from None
 
 
-def parse_object(raw: Any, path: str) -> Mapping[str, Any]:
-    """Return an object without duplicate fields. Raises `MalformedDocument`."""
-    if isinstance(raw, _ObjectWithDuplicate):
-        raise_malformed(path, f"{abbreviate(raw.name)} appears in it twice; name it once")
-    if not isinstance(raw, dict):
-        raise_malformed(path, f"this must be an object, not {abbreviate(raw)}")
-    return raw
+# --------------------------------------------------------------------- types
 
 
-def parse_object_of(raw: Any, path: str, known: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return an object with known fields only. Raises `MalformedDocument`."""
-    found = parse_object(raw, path)
-    for key in found:
-        if key not in known:
-            raise_malformed(_join_path(path, key), f"there is no such field; there are {', '.join(known)}")
-    return found
+def build(value: Callable[..., object]) -> AfterValidator:
+    """Replace a form by the value that is constructed from its fields."""
+    return AfterValidator(lambda form: value(**vars(form)))
 
 
-def parse_list(raw: Any, path: str) -> list[Any]:
-    """Return a list. Raises `MalformedDocument`."""
-    if not isinstance(raw, list):
-        raise_malformed(path, f"this must be a list, not {abbreviate(raw)}")
-    return raw
+def printable(bytes_max: int = NAME_BYTES_MAX, *, bytes_min: int = 1) -> AfterValidator:
+    """Allow printable names only."""
+
+    def check(text: str) -> str:
+        if not text.isprintable() or not bytes_min <= len(text.encode()) <= bytes_max:
+            raise ValueError(
+                f"this must be a printable name of {bytes_min} to {bytes_max} bytes, not {abbreviate(text)}"
+            )
+        return text
+
+    return AfterValidator(check)
 
 
-def parse_name(raw: Any, path: str, bytes_max: int = NAME_BYTES_MAX) -> str:
-    """Return a printable name of 1 to `bytes_max` bytes. Raises `MalformedDocument`."""
-    if not isinstance(raw, str) or not raw or not raw.isprintable() or len(raw.encode()) > bytes_max:
-        raise_malformed(path, f"this must be a printable name of 1 to {bytes_max} bytes, not {abbreviate(raw)}")
-    return raw
+def number_key(high: int) -> PlainValidator:
+    """Read the name of a field as a number from 0 to `high`, in its only form."""
+
+    def read(text: str) -> int:
+        if text.isascii() and text.isdigit() and len(text) <= len(str(high)):
+            number = int(text)
+            if number <= high and str(number) == text:
+                return number
+        raise ValueError(f"this must be named by a whole number from 0 to {high}")
+
+    return PlainValidator(read)
 
 
-def integer_parser(low: int, high: int) -> Callable[[Any, str], int]:
-    """Return a parser of integers from `low` to `high`, for `JsonObject.by_number`."""
-
-    def read(raw: Any, path: str) -> int:
-        if type(raw) is not int or not low <= raw <= high:
-            raise_malformed(path, f"this must be a whole number from {low} to {high}, not {abbreviate(raw)}")
-        return raw
-
-    return read
+def _check_distinct(names: list[str]) -> list[str]:
+    if len(set(names)) < len(names):
+        raise ValueError("a name appears in it twice; name it once")
+    return names
 
 
-def raise_malformed(path: str, problem: str) -> NoReturn:
-    """Raise `MalformedDocument`."""
-    raise MalformedDocument(path, problem)
+Name = Annotated[str, printable()]
+DistinctNames = Annotated[list[Name], AfterValidator(_check_distinct)]
 
-
-def parse_number_key(text: str, high: int, path: str) -> int:
-    """Return the number that names a field, from 0 to `high`, in its only form. Raises `MalformedDocument`."""
-    if text.isascii() and text.isdigit() and len(text) <= len(str(high)):
-        number = int(text)
-        if number <= high and str(number) == text:
-            return number
-    raise_malformed(_join_path(path, text), f"this must be named by a whole number from 0 to {high}")
+# -------------------------------------------------------------------- errors
 
 
 def abbreviate(raw: Any) -> str:
@@ -168,34 +106,68 @@ def abbreviate(raw: Any) -> str:
     return _truncate(json.dumps(raw))
 
 
-class _ObjectWithDuplicate(dict[str, Any]):
-    """An object with a duplicate name."""
-
-    name: str
-
-
-def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    table = dict(pairs)
-    if len(table) == len(pairs):
-        return table
-    names = [key for key, _ in pairs]
-    twice = _ObjectWithDuplicate(table)
-    twice.name = next(key for key in names if names.count(key) > 1)
-    return twice
-
-
-def _refuse_constant(text: str) -> NoReturn:
-    raise_malformed("", f"{text} is not a number of JSON")
+def _malformed(error: ErrorDetails) -> MalformedDocument:
+    kind, raw, place = error["type"], error["input"], error["loc"]
+    if kind == "value_error" and isinstance(raw, str) and place[-1:] == ("[key]",):
+        place = (*place[:-2], raw)  # pydantic's own place does not keep a name that is not Unicode
+    if isinstance(raw, _DuplicateField):
+        problem = f"{abbreviate(raw.name)} appears in it twice; name it once"
+    elif kind == "missing":
+        problem = "this is missing"
+    elif kind == "extra_forbidden":
+        problem = "there is no such field"
+    elif kind == "value_error":
+        problem = str(error["ctx"]["error"])
+    else:
+        must = f"this must be {_KINDS[kind]}" if kind in _KINDS else error["msg"].replace("Input should", "this must")
+        problem = f"{must}, not {abbreviate(raw)}"
+    return MalformedDocument(_to_path(place), problem)
 
 
-def _join_path(path: str, key: str) -> str:
-    part = (
-        key
-        if key.isidentifier() and key.isascii() and len(key) <= _SHOWN_CHARS_MAX
-        else _truncate(json.dumps(key)[1:-1])
-    )
-    return f"{path}.{part}" if path else part
+def _to_path(place: tuple[int | str, ...]) -> str:
+    path = ""
+    for step in place:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        else:
+            is_plain = step.isidentifier() and step.isascii() and len(step) <= _SHOWN_CHARS_MAX
+            path += "." * bool(path) + (step if is_plain else _truncate(json.dumps(step)[1:-1]))
+    return path
 
 
 def _truncate(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
+
+
+# ---------------------------------------------------------------------- JSON
+
+
+class _DuplicateField(NamedTuple):
+    """Stands for an object with a duplicate field. No form accepts it."""
+
+    name: str
+
+
+def _parse_json(text: bytes) -> Any:
+    try:
+        return json.loads(text.decode(), object_pairs_hook=_object_of_pairs, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise MalformedDocument(f"byte {error.start}", "this is not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise MalformedDocument(
+            f"line {error.lineno}, column {error.colno}", f"this is not JSON: {error.msg}"
+        ) from None
+    except (ValueError, RecursionError):
+        raise MalformedDocument("", "this is not JSON that can be read") from None
+
+
+def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _DuplicateField:
+    table = dict(pairs)
+    if len(table) == len(pairs):
+        return table
+    names = [key for key, _ in pairs]
+    return _DuplicateField(next(key for key in names if names.count(key) > 1))
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise MalformedDocument("", f"{text} is not a number of JSON")

@@ -12,7 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, Field, GetPydanticSchema, PlainValidator
+from pydantic_core import core_schema
 
 from foqs.access.call_permissions import Permission as Permission
 from foqs.catalog.key_slot_assignment import SlotAssignment, SlotConflict, format_slots, parse_slot_range, with_slots
@@ -22,15 +25,7 @@ from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import SHARD_MAX
 from foqs_contract.errors import FoqsError
 from shardmgr.model import MalformedDocument as MalformedDocument
-from shardmgr.strict_json import (
-    abbreviate,
-    integer_parser,
-    parse_json,
-    parse_list,
-    parse_number_key,
-    parse_object,
-    parse_object_of,
-)
+from shardmgr.strict_json import Form, abbreviate, build, number_key, parse_document
 
 FORMAT_VERSION: Final = 1
 VERSION_MAX: Final = (1 << 63) - 1
@@ -107,96 +102,91 @@ def _namespace_to_json(namespace: Namespace) -> dict[str, Any]:
 # ----------------------------------------------------------------- from JSON
 
 
+def _check_name(text: str) -> str:
+    try:
+        return validation.decode_name(text.encode("utf-8", "surrogatepass"), "")
+    except FoqsError as error:
+        raise ValueError(f"{abbreviate(text)} is not a name: {error.message}") from None
+
+
+def _parse_permission(name: Any) -> Permission:
+    if not isinstance(name, str) or name not in _PERMISSIONS:
+        raise ValueError(f"{abbreviate(name)} is not a permission; use {', '.join(_PERMISSIONS)}")
+    return _PERMISSIONS[name]
+
+
+def _check_grant(permissions: frozenset[Permission]) -> frozenset[Permission]:
+    if not permissions:
+        raise ValueError("this grants nothing; leave the principal out")
+    return permissions
+
+
+def _parse_slots(text: Any) -> range:
+    try:
+        return parse_slot_range(text if isinstance(text, str) else "")
+    except ValueError as error:
+        raise ValueError(f"{abbreviate(text)} names no slots: {error}") from None
+
+
+def _settings_schema(*_: Any) -> core_schema.CoreSchema:
+    numbers = {
+        name: core_schema.int_schema(strict=True, ge=low, le=high) for name, (low, high) in SETTING_RANGES.items()
+    }
+    fields = {name: core_schema.typed_dict_field(number, required=False) for name, number in numbers.items()}
+    return core_schema.typed_dict_schema(fields, strict=True, extra_behavior="forbid")
+
+
+_PERMISSIONS: Final = {permission.name.lower(): permission for permission in Permission}
+_Name = Annotated[str, AfterValidator(_check_name)]
+_Shard = Annotated[int, Field(ge=0, le=SHARD_MAX)]
+_Settings = Annotated[dict[str, int], GetPydanticSchema(_settings_schema)]
+_Grant = Annotated[
+    frozenset[Annotated[Permission, PlainValidator(_parse_permission)]],
+    Field(strict=False),
+    AfterValidator(_check_grant),
+]
+_Slots = Annotated[
+    list[Annotated[range, PlainValidator(_parse_slots)]],
+    AfterValidator(lambda ranges: frozenset(slot for part in ranges for slot in part)),
+]
+
+
+class _NamespaceForm(Form):
+    tier: _Name | None = None
+    settings: _Settings = Field(default_factory=dict)
+    grants: dict[_Name, _Grant] = Field(default_factory=dict)
+    paused: Annotated[frozenset[_Name], Field(strict=False)] = frozenset()
+    deleting: Annotated[frozenset[_Shard], Field(strict=False)] | None = None
+    incarnation: Annotated[int, Field(ge=0, le=INCARNATION_MAX)] = 0
+
+
+class _DocumentForm(Form):
+    version: Annotated[int, Field(ge=0, le=VERSION_MAX)]
+    namespaces: dict[_Name, Annotated[_NamespaceForm, build(Namespace)]]
+    slots: dict[_Name, dict[Annotated[int, number_key(SHARD_MAX)], _Slots]] = Field(default_factory=dict)
+
+
 def parse(text: str | bytes) -> Document:
     """Parse a document from JSON.
 
     Raises:
         MalformedDocument: names the place that is wrong.
     """
-    raw = parse_json(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
-    fields = parse_object_of(raw, "", ("format", "version", "namespaces", "slots"))
-    version_read = fields.get("format")
-    if version_read != FORMAT_VERSION or type(version_read) is not int:
-        raise MalformedDocument(
-            "format", f"{abbreviate(version_read)} is not a format that this version reads; it reads {FORMAT_VERSION}"
-        )
-    version = integer_parser(0, VERSION_MAX)(fields.get("version"), "version")
-    namespaces = parse_object(fields.get("namespaces"), "namespaces")
-    slots = parse_object(fields.get("slots", {}), "slots")
-    return Document(
-        version,
-        {_parse_name(name, "namespaces"): _parse_namespace(name, part) for name, part in namespaces.items()},
-        {_parse_name(tier, "slots"): _parse_slot_assignment(f"slots.{tier}", part) for tier, part in slots.items()},
-    )
+    raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    document = Document(**vars(parse_document(_DocumentForm, raw, FORMAT_VERSION)))
+    for tier, assignment in document.slots.items():
+        _check_slots_are_disjoint(tier, assignment)
+    return document
 
 
-def _parse_namespace(name: str, raw: Any) -> Namespace:
-    path = f"namespaces.{name}"
-    fields = parse_object_of(raw, path, ("tier", "settings", "grants", "paused", "deleting", "incarnation"))
-    settings = parse_object_of(fields.get("settings", {}), f"{path}.settings", tuple(SETTING_RANGES))
-    grants = parse_object(fields.get("grants", {}), f"{path}.grants")
-    paused = parse_list(fields.get("paused", []), f"{path}.paused")
-    deleting = fields.get("deleting")
-    tier = fields.get("tier")
-    return Namespace(
-        None if tier is None else _parse_name(tier, f"{path}.tier"),
-        {key: integer_parser(*SETTING_RANGES[key])(value, f"{path}.settings.{key}") for key, value in settings.items()},
-        {
-            _parse_name(principal, f"{path}.grants"): _parse_permissions(permissions, f"{path}.grants.{principal}")
-            for principal, permissions in grants.items()
-        },
-        frozenset(_parse_name(topic, f"{path}.paused[{i}]") for i, topic in enumerate(paused)),
-        None if deleting is None else _parse_shards(deleting, f"{path}.deleting"),
-        integer_parser(0, INCARNATION_MAX)(fields.get("incarnation", 0), f"{path}.incarnation"),
-    )
-
-
-def _parse_shards(raw: Any, path: str) -> frozenset[int]:
-    return frozenset(
-        integer_parser(0, SHARD_MAX)(shard, f"{path}[{i}]") for i, shard in enumerate(parse_list(raw, path))
-    )
-
-
-def _parse_slot_assignment(path: str, raw: Any) -> SlotAssignment:
-    assignment: dict[int, frozenset[int]] = {}
+def _check_slots_are_disjoint(tier: str, assignment: SlotAssignment) -> None:
+    before: dict[int, frozenset[int]] = {}
     assigned: set[int] = set()
-    for name, texts in parse_object(raw, path).items():
-        shard = parse_number_key(name, SHARD_MAX, path)
-        shard_path = f"{path}.{shard}"
-        slots: set[int] = set()
-        for i, text in enumerate(parse_list(texts, shard_path)):
+    for shard, slots in assignment.items():
+        if not assigned.isdisjoint(slots):  # else spares the comparison with each shard
             try:
-                slots.update(parse_slot_range(text if isinstance(text, str) else ""))
-            except ValueError as error:
-                raise MalformedDocument(f"{shard_path}[{i}]", f"{abbreviate(text)} names no slots: {error}") from None
-        try:
-            before = assignment.get(shard, frozenset())
-            assignment[shard] = (
-                before | slots if assigned.isdisjoint(slots) else with_slots(assignment, shard, slots)[shard]
-            )
-        except SlotConflict as error:
-            raise MalformedDocument(shard_path, f"{error}; a slot has one shard") from None
+                with_slots(before, shard, slots)
+            except SlotConflict as error:
+                raise MalformedDocument(f"slots.{tier}.{shard}", f"{error}; a slot has one shard") from None
+        before[shard] = slots
         assigned |= slots
-    return assignment
-
-
-def _parse_permissions(raw: Any, path: str) -> frozenset[Permission]:
-    names = parse_list(raw, path)
-    if not names:
-        raise MalformedDocument(path, "this grants nothing; leave the principal out")
-    permissions = {permission.name.lower(): permission for permission in Permission}
-    for i, name in enumerate(names):
-        if not isinstance(name, str) or name not in permissions:
-            raise MalformedDocument(
-                f"{path}[{i}]", f"{abbreviate(name)} is not a permission; use {', '.join(permissions)}"
-            )
-    return frozenset(permissions[name] for name in names)
-
-
-def _parse_name(raw: Any, path: str) -> str:
-    if not isinstance(raw, str):
-        raise MalformedDocument(path, f"this must be a string, not {abbreviate(raw)}")
-    try:
-        return validation.decode_name(raw.encode("utf-8", "surrogatepass"), "")
-    except FoqsError as error:
-        raise MalformedDocument(path, f"{abbreviate(raw)} is not a name: {error.message}") from None

@@ -89,7 +89,7 @@ def test_equal_layout_can_be_created_again_and_a_different_one_is_refused() -> N
     [
         ([], "shards", "at least one"),
         ([ONE, replace(ONE, database="other")], "shards", "same number"),
-        ([replace(ONE, weight=0)], "shards.1.weight", "from 1 to"),
+        ([replace(ONE, weight=0)], "shards.1.weight", "greater than or equal to 1, not 0"),
         ([replace(ONE, database="")], "shards.1.database", "a printable name"),
         ([replace(ONE, database="\ud800")], "byte 39", "UTF-8"),
         ([ShardSpec(-1, "db")], "shards.-1", "from 0 to"),
