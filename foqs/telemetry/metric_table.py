@@ -47,35 +47,43 @@ EVENT_METRICS: Final = (
     _counter("released_items", "Items released"),
     _counter("timed_out_items", "Items whose lease, TTL or retention ended"),
     _counter("dead_lettered_items", "Items that became dead"),
-    _histogram("flush_duration_seconds", "A committed flush, with its retries", "shard"),
+    _histogram("flush_duration_seconds", "Duration of a committed flush, with its retries", "shard"),
     _histogram("flush_items", "Operations of a committed flush", "shard"),
     _counter("flush_retries", "Flushes that were run again", "shard"),
-    _counter("unknown_commit_outcomes", "Flushes whose connection was lost around their COMMIT", "shard"),
-    _counter("fenced_ownerships", "Times that another owner was found on a shard", "shard"),
-    _counter("shard_breaker_changes", "Times that a shard's circuit breaker entered a state", "shard", "state"),
+    _counter(
+        "unknown_commit_outcomes",
+        "Flushes whose connection was lost during their COMMIT, so that their outcome was unknown",
+        "shard",
+    ),
+    _counter(
+        "fenced_ownerships", "Times that this host found another owner, or lost transactions, on a shard", "shard"
+    ),
+    _counter("shard_breaker_changes", "Times that the shard's circuit breaker entered the state", "shard", "state"),
     _histogram(
         "acquire_duration_seconds",
-        "From the assignment of a shard to this host, or from its loss, until it is served; the count is that of acquired shards",
+        "Time from the assignment of a shard to this host, or from its loss, until it is served; `_count` is the number of acquired shards",
     ),
     _histogram(
-        "handover_duration_seconds", "From the request to hand a shard over until all its operations were written"
+        "handover_duration_seconds", "Time from the request to hand a shard over until all its operations are written"
     ),
     _counter("authentications", "Connections that authenticated as this principal", "principal"),
-    _counter("authentication_failures", "Wrong tokens"),
+    _counter("authentication_failures", "Attempts to authenticate with a wrong token"),
     _counter("tls_handshake_failures", "TLS handshakes that failed"),
-    _counter("calls", "Calls answered, by method and by OK or error code", "method", "code"),
-    _histogram("enqueue_duration_seconds", "enqueue, from read to reply"),
-    _histogram("dequeue_duration_seconds", "dequeue, from read to reply, with its wait for items"),
-    _histogram("ack_duration_seconds", "ack, from read to reply"),
-    _histogram("nack_duration_seconds", "nack, from read to reply"),
+    _counter("calls", "Answered calls, by method and code: OK or the error", "method", "code"),
+    _histogram("enqueue_duration_seconds", "Duration of an enqueue call, from its read to its reply"),
+    _histogram(
+        "dequeue_duration_seconds", "Duration of a dequeue call, from its read to its reply, with its wait for items"
+    ),
+    _histogram("ack_duration_seconds", "Duration of an ack call, from its read to its reply"),
+    _histogram("nack_duration_seconds", "Duration of a nack call, from its read to its reply"),
 )
 """Counted as they happen."""
 
 SAMPLED_METRICS: Final = (
-    _gauge("shard_state", "1 for the state that the shard is in", "shard", "state"),
+    _gauge("shard_state", "1 for the state of the shard", "shard", "state"),
     _gauge(
         "shard_breaker_state",
-        "1 for the state of the circuit breaker of a served shard; open refuses new items",
+        "1 for the state of the circuit breaker of a served shard; in state `open` the shard refuses new items",
         "shard",
         "state",
     ),
@@ -84,10 +92,10 @@ SAMPLED_METRICS: Final = (
     _gauge("deferred_items", "DEFERRED items", "shard"),
     _gauge("leased_items", "LEASED items", "shard"),
     _gauge("dead_items", "DEAD items", "shard"),
-    _gauge("counts_lag", "1 until the shard's items were counted after a takeover", "shard"),
+    _gauge("counts_lag", "1 from a takeover until the shard's items are counted", "shard"),
     _gauge(
         "oldest_ready_age_seconds",
-        "How long the oldest ready item in memory has been ready; absent if there is none",
+        "How long the oldest item in the ready index has been READY; absent if there is none",
         "shard",
     ),
     _gauge(
@@ -98,37 +106,40 @@ SAMPLED_METRICS: Final = (
     ),
     _gauge(
         "topic_ready_items",
-        "Ready items of the topics with the most of them; all others together are `other`",
+        "READY items of the topics with the most READY items; all others together are `other`",
         "namespace",
         "topic",
     ),
     _gauge("writer_queue_items", "Operations that wait for a flush", "shard", "kind"),
     _gauge(
-        "writer_queue_bytes", "Payload and metadata that these operations write, or make a flush read", "shard", "kind"
+        "writer_queue_bytes",
+        "Payload and metadata of the operations that wait for a flush: bytes to write or to read",
+        "shard",
+        "kind",
     ),
     _gauge("writer_blocked_items", "Operations that wait for an earlier one on the same item", "shard"),
     _gauge("writer_bisected_parts", "Parts of rejected flushes that are tried separately", "shard"),
-    _gauge(
-        "flush_items_limit", "Operations that the next flush may have, given the duration of the last ones", "shard"
-    ),
+    _gauge("flush_items_limit", "Operations that the next flush may have; slow flushes lower it", "shard"),
     _counter("refused_writes", "Single operations that the database rejected for good", "shard"),
     _gauge("database_up", "1 while the shard's database answers", "shard"),
-    _counter("database_reconnects", "New connections after one was lost", "shard"),
+    _counter("database_reconnects", "New connections to the database after one was lost", "shard"),
     _gauge("reads_waiting", "Refills, prefetches and other reads that wait for the read connection", "shard"),
     _counter("read_failures", "Reads outside flushes that lost their connection", "shard"),
     _gauge("ready_index_items", "Items in the ready index", "shard"),
-    _gauge("ready_index_bytes", "About the memory of the ready index", "shard"),
+    _gauge("ready_index_bytes", "Estimated memory of the ready index", "shard"),
     _gauge(
         "ready_index_reserved_items",
         "Items of the ready index that are reserved for a delivery that is not committed yet",
         "shard",
     ),
-    _gauge("ready_index_topics", "Topics that have, or may have, ready items", "shard"),
-    _counter("ready_index_refills", "Reads that extended a topic's window", "shard"),
-    _counter("ready_index_evicted_items", "Items that were evicted from full windows; they are read again", "shard"),
-    _gauge("timer_watermark_age_seconds", "The age of the moment up to which all due items were processed", "shard"),
+    _gauge("ready_index_topics", "Topics that have, or may have, READY items", "shard"),
+    _counter("ready_index_refills", "Refills: reads that extended a topic's window", "shard"),
+    _counter(
+        "ready_index_evicted_items", "Items that were evicted from full windows; a refill reads them again", "shard"
+    ),
+    _gauge("timer_watermark_age_seconds", "Time since the moment up to which all due items are processed", "shard"),
     _gauge("timer_overdue_seconds", "How long the next scan for due items is overdue", "shard"),
-    _gauge("timer_sweep_age_seconds", "The age of the last full scan for due items; absent before the first", "shard"),
+    _gauge("timer_sweep_age_seconds", "Time since the last full scan for due items; absent before the first", "shard"),
     _counter(
         "due_items", "Items that became due, by what ended: deliver_after, lease, ttl, retention", "shard", "kind"
     ),
@@ -138,29 +149,31 @@ SAMPLED_METRICS: Final = (
     _counter("key_expiry_flushes", "Flushes that deleted expired idempotency keys", "shard"),
     _counter("purged_rows", "Deleted rows of purged topics", "shard"),
     _gauge("purging_topics", "Purged topics whose rows are still being deleted", "shard"),
-    _gauge("row_cache_items", "Rows in the row cache: just written, or prefetched", "pool"),
-    _gauge("row_cache_bytes", "The memory of these rows", "pool"),
-    _gauge("row_cache_limit_bytes", "The memory that these rows may take", "pool"),
-    _counter("limited_items", "Items beyond a limit of their namespace: rate, items, bytes, topics", "limit"),
+    _gauge("row_cache_items", "Rows in the row cache, by pool: written or prefetched", "pool"),
+    _gauge("row_cache_bytes", "Memory of the rows in the row cache", "pool"),
+    _gauge("row_cache_limit_bytes", "Memory that the rows in the row cache may take", "pool"),
+    _counter("limited_items", "Items over a limit of their namespace: rate, items, bytes or topics", "limit"),
     _gauge("connections", "Open client connections"),
     _gauge("connections_limit", "Connections that may be open"),
     _counter("connections_refused", "Connections refused because too many were open"),
     _gauge("calls_in_flight", "Calls in flight"),
     _gauge("calls_in_flight_limit", "Calls that may be in flight"),
-    _gauge("calls_in_flight_bytes", "The memory of frames that are being read and of calls in flight"),
-    _gauge("calls_in_flight_limit_bytes", "The memory that they may take"),
+    _gauge("calls_in_flight_bytes", "Memory of the calls in flight and of frames that are being read"),
+    _gauge("calls_in_flight_limit_bytes", "Memory that calls in flight and frames that are being read may take"),
     _gauge("waiting_dequeues", "Dequeues that wait for items"),
 )
 """Sampled at each scrape."""
 
 CLUSTER_METRICS: Final = (
-    _gauge("cluster_session_state", "1 for the host's session state; only a serving host delivers", "state"),
+    _gauge(
+        "cluster_session_state", "1 for the session state of the host; only a host in state `serving` delivers", "state"
+    ),
     _gauge(
         "cluster_serving_left_seconds",
-        "How long the host could serve without another reply from ZooKeeper; 0 while it serves nothing",
+        "How long the host can serve without another reply from ZooKeeper; 0 while it serves nothing",
     ),
     _counter("cluster_sessions", "Sessions with ZooKeeper that this host has started"),
-    _gauge("cluster_hosts", "Hosts of the cluster, as this host read them last"),
+    _gauge("cluster_hosts", "Hosts of the cluster, by the last read of this host"),
     _gauge("cluster_shards", "Shards of this host's tier on all hosts, by state", "state"),
     _gauge(
         "plan_version",
@@ -174,7 +187,7 @@ CLUSTER_METRICS: Final = (
 TIER_METRICS: Final = (
     _counter("gossip_replies", "Gossip replies of other hosts"),
     _counter("gossip_failures", "Gossip requests that failed or timed out"),
-    _gauge("gossip_age_seconds", "The age of the oldest gossip view of another host; 0 without other hosts"),
+    _gauge("gossip_age_seconds", "Age of the oldest gossip view of another host; 0 without other hosts"),
     _gauge("gossip_topics", "Topics of other hosts that this host remembers; one topic at two hosts counts twice"),
 )
 """Sampled at each scrape of a host in a cluster: the gossip with other hosts of its tier."""
@@ -184,7 +197,7 @@ METRICS: Final = EVENT_METRICS + SAMPLED_METRICS + CLUSTER_METRICS + TIER_METRIC
 _PAGE_HEADER: Final = """\
 # Metrics
 
-The HTTP port shows these metrics at `/metrics`, in Prometheus' text format, beside `process_*` (memory, CPU, open files). A histogram has `_bucket`, `_sum` and `_count`. Counters and gauges of a shard start again with each ownership. The gauges of one scrape are of one moment; its counters are read one after the other. [configs/alerts.yml](../configs/alerts.yml) has alerts on the metrics, and [runbook.md](runbook.md) says what to do.
+The HTTP port shows these metrics at `/metrics`, in Prometheus' text format, beside `process_*` (memory, CPU, open files) of the process. A histogram has `_bucket`, `_sum` and `_count`. Counters and gauges of a shard start again with each ownership. The gauges of one scrape show one moment; its counters are read one after the other. [configs/alerts.yml](../configs/alerts.yml) has alerts on the metrics; [runbook.md](runbook.md) says what to do about each.
 
 """
 
