@@ -18,7 +18,7 @@ from tests.support.terminal import Terminal
 from tests.support.tour import Block, part
 
 WORKER: Final = "foqs worker letters:worker"
-WORKING: Final = "SIGTERM or Ctrl-C stops it"
+WORKING: Final = "SIGTERM or Ctrl-C stops the worker"
 
 SHOWN: Final[list[tuple[str, int, str]]] = [
     ("foqs enqueue mail 'hello'", 0, r"\d+-\d+ +enqueued"),
@@ -46,7 +46,7 @@ SHOWN: Final[list[tuple[str, int, str]]] = [
         r"enqueues_per_minute +600",
     ),
     ("foqs enqueue new 'order 1' -n orders", 0, r"\d+-\d+ +enqueued"),
-    ("foqs enqueue new 'too many' --count 500 -n orders", 2, r"LIMIT_EXCEEDED.*above its 500"),
+    ("foqs enqueue new 'too many' --count 500 -n orders", 2, r"LIMIT_EXCEEDED.*exceed its limit of 500"),
     ("foqs namespace usage orders", 0, r"items +1\b"),
     ("foqs topic purge new --yes -n orders", 0, r"new +1\b"),
     ("foqs namespace delete orders --yes", 0, ""),
