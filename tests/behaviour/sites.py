@@ -24,7 +24,7 @@ from tests.support.poll import pass_ms
 from tests.support.processes import RestartableHost
 
 SPAN_MS: Final = 1_000
-"""Short enough to wait for, and longer than a machine usually stands still: what is not due yet is seen to be so."""
+"""Short enough to wait for, and longer than the usual stall of a machine, so that tests see items that are not due."""
 BACKOFF_MS_MAX: Final = 2 * SPAN_MS
 DEAD_RETENTION_MS: Final = 3 * SPAN_MS
 PAYLOAD_BYTES_MAX: Final = 10_240
@@ -55,7 +55,7 @@ class Site:
     """A host, and what a story needs of it.
 
     Attributes:
-        client: of the namespace `default`.
+        client: a client of the namespace `default`.
         topic: a topic that no other story uses.
     """
 
@@ -66,7 +66,7 @@ class Site:
         self.topic = f"topic-{next(_names)}"
 
     def namespace(self, name: str) -> AbstractAsyncContextManager[Client]:
-        """A client of another namespace: `other`, or `brief`, where dead items do not last and attempts are two."""
+        """Return a client of another namespace: `other`, or `brief` with a short retention and two attempts."""
         return self._connect(name)
 
     async def pass_ms(self, ms: int) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from thrift.Thrift import TType
 
 from tests.behaviour.test_bad_fields import INVALID
-from tests.behaviour.wires import Verdict, WireSite, wire_story
+from tests.behaviour.wires import Outcome, WireSite, wire_story
 from tests.support.malformed_requests import VALUES, field_of_type, malformed_frame, nested_field
 from tests.support.requests import METHODS, Field, Names, fields, good
 
 DEPTH = 20_000
 
 
-def wrong_types(method: str, names: Names) -> Iterator[tuple[str, bytes, Verdict]]:
+def wrong_types(method: str, names: Names) -> Iterator[tuple[str, bytes, Outcome]]:
     """Yield each field with each other type, and twice."""
     request = good(method, names)
     compact = False
@@ -44,9 +44,9 @@ async def test_field_of_another_type_or_twice_is_named_and_changes_nothing(site:
         before = await site.all()
         for words, frame, expected in wrong_types(method, names):
             tried += 1
-            verdict = (await site.verdicts_of(method, frame))[0]
-            if verdict != expected:
-                wrong.append(f"{method}: {words}: {verdict}, not {expected}")
+            outcome = (await site.outcomes_of(method, frame))[0]
+            if outcome != expected:
+                wrong.append(f"{method}: {words}: {outcome}, not {expected}")
         if await site.all() != before:
             wrong.append(f"{method} changed something")
     assert wrong == []
@@ -65,5 +65,5 @@ async def test_deep_nesting_is_refused_by_every_call_and_changes_nothing(site: W
                 frame = malformed_frame(
                     method, request, first, nested_field(ttype, DEPTH), 1, compact=compact, twice=True
                 )
-                assert await site.verdicts_of(method, frame) == [(INVALID, None)], (method, ttype, compact)
+                assert await site.outcomes_of(method, frame) == [(INVALID, None)], (method, ttype, compact)
     assert await site.all() == before

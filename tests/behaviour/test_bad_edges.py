@@ -99,7 +99,7 @@ async def test_nack_and_update_accept_the_farthest_times(site: WireSite) -> None
         ttypes.Nack(third.id, third.token, deliver_after_ms=I64_MIN, metadata=b""),
         ttypes.Nack(fourth.id, fourth.token, delay_ms=0),
     ]
-    assert await site.verdict("nack", ttypes.NackRequest(site.namespace, nacks)) == OK
+    assert await site.outcome("nack", ttypes.NackRequest(site.namespace, nacks)) == OK
     states = [(await view(site, each.id)).state for each in (first, second, third, fourth)]
     assert states == [ItemState.DEFERRED, ItemState.DEFERRED, ItemState.READY, ItemState.READY]
     for each in (first, second):
@@ -111,7 +111,7 @@ async def test_nack_and_update_accept_the_farthest_times(site: WireSite) -> None
         (ttypes.Change(1, delay_ms=0), ItemState.READY),
     ):
         ids = [each.id for each in (first, second, third, fourth)]
-        assert await site.verdict("update", ttypes.UpdateRequest(site.namespace, ids, change)) == OK
+        assert await site.outcome("update", ttypes.UpdateRequest(site.namespace, ids, change)) == OK
         assert [(seen.state, seen.priority) for seen in [await view(site, id_) for id_ in ids]] == (
             [(state, change.priority)] * 4
         )
@@ -124,9 +124,9 @@ async def test_longest_lease_is_granted(site: WireSite) -> None:
     [delivery] = await site.take("t", lease_ms=longest)
     assert longest - 60_000 < delivery.lease_remaining_ms <= longest
     extension = ttypes.Extension(delivery.id, delivery.token, longest)
-    assert await site.verdict("extendLease", ttypes.ExtendLeaseRequest(site.namespace, [extension])) == OK
+    assert await site.outcome("extendLease", ttypes.ExtendLeaseRequest(site.namespace, [extension])) == OK
     one_more = replace_field(extension, "lease_ms", longest + 1)
-    assert await site.verdict("extendLease", ttypes.ExtendLeaseRequest(site.namespace, [one_more])) == (
+    assert await site.outcome("extendLease", ttypes.ExtendLeaseRequest(site.namespace, [one_more])) == (
         "LIMIT_EXCEEDED", "extensions[0].lease_ms",
     )  # fmt: skip
 
@@ -148,7 +148,7 @@ async def test_longest_calls_are_served(site: WireSite) -> None:
         held |= {each.id: each for each in deliveries}
     assert set(held) == set(ids)
     acks = ttypes.AckRequest(site.namespace, [ttypes.Lease(each.id, each.token) for each in held.values()])
-    assert await site.verdicts("ack", acks) == [OK] * ITEMS_MAX
+    assert await site.outcomes("ack", acks) == [OK] * ITEMS_MAX
 
 
 @wire_story
@@ -161,7 +161,7 @@ async def test_huge_time_is_clamped_and_not_refused(site: WireSite) -> None:
         if method == "createNamespace":
             request.settings.name = site.namespace
         field = next(field for field in fields(request) if field.path == "timeout_ms")
-        code, at = await site.verdict(method, field.changed(request, I64_MAX))
+        code, at = await site.outcome(method, field.changed(request, I64_MAX))
         assert (code, at) == OK or code == "NAMESPACE_NOT_FOUND", method
     waiting = ttypes.DequeueRequest(site.namespace, [ttypes.TopicCount("empty", 1)], wait_ms=I64_MAX, timeout_ms=50)
     asking = asyncio.ensure_future(site.call("dequeue", waiting))

@@ -15,7 +15,7 @@ from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.items.item import TIME_MS_MAX
 from foqs_contract.idl import ttypes
 from foqs_contract.idl.ttypes import BulkAction, ItemState
-from tests.behaviour.wires import Verdict, WireSite, wire_story
+from tests.behaviour.wires import Outcome, WireSite, wire_story
 from tests.support.requests import METHODS, Field, Names, fields, good
 
 I32_MIN, I32_MAX = -(1 << 31), (1 << 31) - 1
@@ -35,12 +35,12 @@ LATER: Final = {
     "undrainHost",
     "gossip",
 }
-"""What may be answered NOT_IMPLEMENTED."""
+"""The calls that may return NOT_IMPLEMENTED."""
 
 NOT_NAMES: Final = ["", "x" * 256, "é" * 128, "a\0b", "\0", b"\xff\xfe", b"a\xc3", b"\xed\xa0\x80", b"\xc0\x80"]
-"""Empty, too long, with NUL; no UTF-8: never, cut off, a surrogate, NUL in two bytes."""
+"""Empty, too long, with NUL; not UTF-8: an invalid byte, a truncated character, a surrogate, NUL in two bytes."""
 NUMBER: Final = 8_796_093_022_209
-"""Of the first item of the first epoch."""
+"""The number of the first item of the first epoch."""
 NOT_IDS: Final = [
     "", "x", "0", "-", "0-", f"-{NUMBER}", f"{NUMBER}", f"0_{NUMBER}", f"00-{NUMBER}", f"0-0{NUMBER}", f"+0-{NUMBER}",
     f"0-+{NUMBER}", f" 0-{NUMBER}", f"0-{NUMBER} ", f"0-{NUMBER}\0", f"0--{NUMBER}", f"0-{NUMBER}-1", f"65536-{NUMBER}",
@@ -77,36 +77,36 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
     "permissions": [(value, INVALID) for value in (0, 4, -1, I32_MIN, I32_MAX)],
     "states": [(value, INVALID) for value in (0, 5, -1, I32_MIN, I32_MAX)],
 }  # fmt: skip
-"""By a field's name: the value, and the code that it is answered with; `field` is its path."""
+"""By a field's name: bad values, each with the expected error code."""
 
 BAD_LISTS: Final[Mapping[str, list[tuple[int, str]]]] = {
     **{name: [(0, INVALID), (ITEMS_MAX + 1, LIMIT)] for name in ("items", "leases", "nacks", "extensions", "ids")},
     "topics": [(0, INVALID), (TOPICS_MAX + 1, LIMIT)],
     "states": [(0, INVALID)],
 }
-"""By a list's name: so many entries."""
+"""By a list's name: bad numbers of entries, each with the expected error code."""
 FAR_TOO_MANY: Final = 100_000
 
 ALSO_MUST: Final = {"settings.name", "grant.namespace_name", "grant.principal", "grant.permissions", "json"}
-"""What is missing without a word in a field's own comment."""
+"""Required fields whose comments do not say so."""
 NO_PAGES: Final = "exportConfig"
 """This call ignores the page."""
 
 
-def cases(method: str, names: Names) -> Iterator[tuple[str, Any, Verdict]]:
-    """Yield (description, request, expected verdict)."""
+def cases(method: str, names: Names) -> Iterator[tuple[str, Any, Outcome]]:
+    """Yield (description, request, expected outcome)."""
     request = good(method, names)
     for field in fields(request):
         if field.must or field.path in ALSO_MUST:
             yield f"no {field.path}", field.changed(request, None), (INVALID, field.path)
         if method == NO_PAGES and field.path != "timeout_ms":
             continue
-        for value, verdict in bad_values(method, field):
-            yield f"{field.path} = {value!r:.60}", field.changed(request, value), verdict
+        for value, outcome in bad_values(method, field):
+            yield f"{field.path} = {value!r:.60}", field.changed(request, value), outcome
 
 
-def bad_values(method: str, field: Field) -> Iterator[tuple[Any, Verdict]]:
-    """Yield values for the field with their expected verdicts."""
+def bad_values(method: str, field: Field) -> Iterator[tuple[Any, Outcome]]:
+    """Yield values for the field with their expected outcomes."""
     if field.ttype == TType.LIST:
         entries = field.steps[-1]
         for count, code in BAD_LISTS.get(field.name, ()):
@@ -129,7 +129,7 @@ def bad_values(method: str, field: Field) -> Iterator[tuple[Any, Verdict]]:
 
 
 def _entry(method: str, name: str, place: int) -> Any:
-    """Return the n-th entry of a list that is only too long."""
+    """Return the n-th entry of a list that is valid except for its length."""
     id_ = f"0-{NUMBER + place}"
     makers: dict[str, Callable[[], Any]] = {
         "items": lambda: ttypes.NewItem("t"),
@@ -146,16 +146,16 @@ def _entry(method: str, name: str, place: int) -> Any:
     return makers[name]()
 
 
-async def assert_refused(site: WireSite, cases: Iterator[tuple[str, str, Any, Verdict]]) -> int:
-    """Check that every case (method, description, request, verdict) gets its verdict and changes nothing. Return their number."""
+async def assert_refused(site: WireSite, cases: Iterator[tuple[str, str, Any, Outcome]]) -> int:
+    """Check that every case (method, description, request, outcome) has its outcome and changes nothing. Return their number."""
     before = await site.all()
     wrong = []
     count = 0
     for method, words, request, expected in cases:
         count += 1
-        verdict = await site.verdict(method, request)
-        if verdict != expected and not (method in LATER and verdict == ("NOT_IMPLEMENTED", None)):
-            wrong.append(f"{method}: {words}: {verdict}, not {expected}")
+        outcome = await site.outcome(method, request)
+        if outcome != expected and not (method in LATER and outcome == ("NOT_IMPLEMENTED", None)):
+            wrong.append(f"{method}: {words}: {outcome}, not {expected}")
         if (after := await site.all()) != before:
             wrong.append(f"{method}: {words} changed something")
             before = after
@@ -168,10 +168,10 @@ async def test_bad_field_is_named_and_changes_nothing(site: WireSite) -> None:
     names = await site.four("field")
     assert {"field", "config"} <= {key.removeprefix("topic '").removesuffix("'") for key in await site.all()}
 
-    def every() -> Iterator[tuple[str, str, Any, Verdict]]:
+    def every() -> Iterator[tuple[str, str, Any, Outcome]]:
         for method in METHODS:
-            for words, request, verdict in cases(method, names):
-                yield method, words, request, verdict
+            for words, request, outcome in cases(method, names):
+                yield method, words, request, outcome
 
     assert await assert_refused(site, every()) > 800
 
@@ -180,23 +180,23 @@ async def test_bad_field_is_named_and_changes_nothing(site: WireSite) -> None:
 async def test_incompatible_fields_are_refused(site: WireSite) -> None:
     names = await site.four("pair")
 
-    def new(field: str, **more: Any) -> tuple[str, str, Any, Verdict]:
+    def new(field: str, **more: Any) -> tuple[str, str, Any, Outcome]:
         request = ttypes.EnqueueRequest(site.namespace, [ttypes.NewItem("pair", **more)])
         return "enqueue", str(more), request, (INVALID, f"items[0].{field}")
 
-    def nack(field: str, **more: Any) -> tuple[str, str, Any, Verdict]:
+    def nack(field: str, **more: Any) -> tuple[str, str, Any, Outcome]:
         request = ttypes.NackRequest(site.namespace, [ttypes.Nack(names.id, names.token, **more)])
         return "nack", str(more), request, (INVALID, f"nacks[0].{field}")
 
-    def bulk(field: str, only: Any = None, **more: Any) -> tuple[str, str, Any, Verdict]:
+    def bulk(field: str, only: Any = None, **more: Any) -> tuple[str, str, Any, Outcome]:
         request = ttypes.BulkRequest(site.namespace, only or ttypes.ItemFilter("pair"), **more)
         return "bulk", f"{only} {more}", request, (INVALID, field)
 
-    def count(field: str, **more: Any) -> tuple[str, str, Any, Verdict]:
+    def count(field: str, **more: Any) -> tuple[str, str, Any, Outcome]:
         request = ttypes.CountItemsRequest(site.namespace, ttypes.ItemFilter(**more))
         return "countItems", str(more), request, (INVALID, field)
 
-    def update(field: str, *change: Any) -> tuple[str, str, Any, Verdict]:
+    def update(field: str, *change: Any) -> tuple[str, str, Any, Outcome]:
         request = ttypes.UpdateRequest(site.namespace, [names.id], ttypes.Change(*change))
         return "update", str(change), request, (INVALID, field)
 
@@ -237,12 +237,12 @@ async def test_incompatible_fields_are_refused(site: WireSite) -> None:
 
 @wire_story
 async def test_contradictory_settings_are_refused(site: WireSite) -> None:
-    def settings(field: str, **more: int) -> Iterator[tuple[str, str, Any, Verdict]]:
+    def settings(field: str, **more: int) -> Iterator[tuple[str, str, Any, Outcome]]:
         for method, name in (("createNamespace", "new"), ("updateNamespace", site.namespace)):
             request = ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(name, **more))
             yield method, str(more), request, (INVALID, f"settings.{field}")
 
-    def every() -> Iterator[tuple[str, str, Any, Verdict]]:
+    def every() -> Iterator[tuple[str, str, Any, Outcome]]:
         yield from settings("lease_ms_default", lease_ms_default=1_001, lease_ms_max=1_000)
         yield from settings("backoff_ms_min", backoff_ms_min=1_001, backoff_ms_max=1_000)
         existing = ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(site.namespace, weight=7))
@@ -255,7 +255,7 @@ async def test_contradictory_settings_are_refused(site: WireSite) -> None:
 async def test_missing_namespace_is_named_by_every_call(site: WireSite) -> None:
     names = await site.four("there")
 
-    def every() -> Iterator[tuple[str, str, Any, Verdict]]:
+    def every() -> Iterator[tuple[str, str, Any, Outcome]]:
         for method in METHODS:
             for name in ("nowhere", site.namespace.upper(), site.namespace + " "):
                 request = good(method, replace(names, namespace=name))
@@ -294,7 +294,7 @@ async def test_malformed_configuration_is_refused(site: WireSite) -> None:
         f'{{"format": 1, "version": 1, "namespaces": {{"{name}": {{"paused": [""]}}}}}}',
     ]  # fmt: skip
 
-    def every() -> Iterator[tuple[str, str, Any, Verdict]]:
+    def every() -> Iterator[tuple[str, str, Any, Outcome]]:
         for text in texts:
             yield "importConfig", repr(text)[:80], ttypes.ConfigDocument(text), (INVALID, "json")
 

@@ -11,20 +11,20 @@ import pytest
 from foqs_contract.idl import ttypes
 from foqs_contract.idl.ttypes import BulkAction, DeliveryPolicy
 from tests.behaviour.test_bad_fields import I64_MAX, I64_MIN, assert_refused
-from tests.behaviour.wires import OK, Verdict, WireSite, fake_wire, wire_story
+from tests.behaviour.wires import OK, Outcome, WireSite, fake_wire, wire_story
 from tests.support.aio import run
 from tests.support.requests import Names, good
 
 BY_ID: Final = ("ack", "nack", "extendLease", "release", "cancel", "update", "redrive", "getItem", "explain")
 BY_LEASE: Final = ("ack", "nack", "extendLease", "release")
-GONE: Final[Verdict] = ("ALREADY_GONE", None)
-NOT_FOUND: Final[Verdict] = ("NOT_FOUND", None)
-STALE: Final[Verdict] = ("STALE_LEASE", None)
-NOT_OWNER: Final[Verdict] = ("NOT_OWNER", None)
-CONFLICT: Final[Verdict] = ("KEY_CONFLICT", None)
-REPEATED: Final[Verdict] = ("REPEATED", None)
+GONE: Final[Outcome] = ("ALREADY_GONE", None)
+NOT_FOUND: Final[Outcome] = ("NOT_FOUND", None)
+STALE: Final[Outcome] = ("STALE_LEASE", None)
+NOT_OWNER: Final[Outcome] = ("NOT_OWNER", None)
+CONFLICT: Final[Outcome] = ("KEY_CONFLICT", None)
+REPEATED: Final[Outcome] = ("REPEATED", None)
 
-Case = tuple[str, str, Any, Verdict]
+Case = tuple[str, str, Any, Outcome]
 
 
 async def held(site: WireSite, topic: str) -> dict[str, Names]:
@@ -45,7 +45,7 @@ async def test_id_of_another_namespace_is_not_found_and_its_item_is_unchanged(si
     theirs = await held(site, "t")
     other = site.other(site.namespace + "-other")
     settings = ttypes.NamespaceSettings(other.namespace)
-    assert await site.verdict("createNamespace", ttypes.SetNamespaceRequest(settings)) == OK
+    assert await site.outcome("createNamespace", ttypes.SetNamespaceRequest(settings)) == OK
     mine = await held(other, "t")
 
     def every(own: WireSite, names: dict[str, Names]) -> Iterator[Case]:
@@ -60,7 +60,7 @@ async def test_id_of_another_namespace_is_not_found_and_its_item_is_unchanged(si
             seen = await own.call("getItem", ttypes.GetItemRequest(own.namespace, name.id))
             assert (seen.success.id, seen.failed) == (name.id, None)
         ack = ttypes.AckRequest(own.namespace, [ttypes.Lease(names["leased"].id, names["leased"].token)])
-        assert await own.verdicts("ack", ack) == [OK]
+        assert await own.outcomes("ack", ack) == [OK]
 
 
 @wire_story
@@ -68,8 +68,8 @@ async def test_id_that_was_never_issued_is_not_found(site: WireSite) -> None:
     names = await site.four("t")
     shard, number = map(int, names.id.split("-"))
     sequence = number & (1 << 43) - 1
-    nowhere: list[tuple[str, Verdict, Verdict]] = [
-        # the id; the answer to who wants it gone; to everybody else
+    unissued: list[tuple[str, Outcome, Outcome]] = [
+        # the id; the outcome of an ack or a cancel; the outcome of all other calls
         (f"{shard}-{(1 << 63) - 1}", GONE, NOT_FOUND),
         (f"{shard}-{number + (1 << 43)}", GONE, NOT_FOUND),  # the next epoch
         (f"{shard}-{number - sequence + (1 << 42)}", NOT_FOUND, NOT_FOUND),  # of this epoch, far ahead
@@ -78,7 +78,7 @@ async def test_id_that_was_never_issued_is_not_found(site: WireSite) -> None:
     ]
 
     def every() -> Iterator[Case]:
-        for id_, ended, else_ in nowhere:
+        for id_, ended, else_ in unissued:
             for method in BY_ID:
                 wanted = ended if method in {"ack", "cancel"} else else_
                 yield method, id_, good(method, replace(names, id=id_)), wanted
@@ -95,7 +95,7 @@ async def test_duplicate_id_is_refused_the_second_time(site: WireSite) -> None:
         field = lists.get(method, "ids")
         entries = getattr(request, field)
         entries += entries
-        first, second = await site.verdicts(method, request)
+        first, second = await site.outcomes(method, request)
         assert first == (NOT_FOUND if method == "redrive" else OK)
         assert second == ("INVALID_ARGUMENT", f"{field}[1].id" if method in lists else f"{field}[1]")
 
@@ -112,7 +112,7 @@ async def test_bad_entry_affects_no_other(site: WireSite) -> None:
         ]
         entries = [getattr(each, field)[0] for each in (requests[0], bad[0], bad[1], requests[1])]
         setattr(requests[0], field, entries)
-        assert await site.verdicts(method, requests[0]) == [OK, ("INVALID_ARGUMENT", f"{field}[1].id"), NOT_OWNER, OK]
+        assert await site.outcomes(method, requests[0]) == [OK, ("INVALID_ARGUMENT", f"{field}[1].id"), NOT_OWNER, OK]
 
 
 # --------------------------------------------------------------------- leases
@@ -135,7 +135,7 @@ async def test_wrong_token_changes_nothing(site: WireSite) -> None:
 @wire_story
 async def test_every_call_on_an_acked_item_changes_nothing(site: WireSite) -> None:
     names = await site.four("t")
-    assert await site.verdicts("ack", good("ack", names)) == [OK]
+    assert await site.outcomes("ack", good("ack", names)) == [OK]
 
     def every() -> Iterator[Case]:
         for _ in range(2):
@@ -158,11 +158,11 @@ async def test_ended_lease_can_only_be_acked_and_only_until_the_next_lease(site:
         await site.pass_ms(20)
     late = ("nack", "extendLease", "release")
     await assert_refused(site, ((method, "over", good(method, first), STALE) for method in late))
-    assert await site.verdicts("ack", good("ack", first)) == [OK]
+    assert await site.outcomes("ack", good("ack", first)) == [OK]
     [again] = await site.take("t")
     assert again.id == second.id
     await assert_refused(site, ((method, "superseded", good(method, second), STALE) for method in BY_LEASE))
-    assert await site.verdicts("ack", good("ack", replace(second, token=again.token))) == [OK]
+    assert await site.outcomes("ack", good("ack", replace(second, token=again.token))) == [OK]
 
 
 @wire_story
@@ -174,7 +174,7 @@ async def test_lease_of_a_returned_item_has_ended(site: WireSite) -> None:
         request = good(method, name)
         if method == "nack":
             request.nacks[0].delay_ms = 3_600_000  # otherwise it becomes READY during the test
-        assert await site.verdicts(method, request) == [OK]
+        assert await site.outcomes(method, request) == [OK]
         late = ("nack", "extendLease", "release")
         await assert_refused(site, ((each, f"after {method}", good(each, name), STALE) for each in late))
 
@@ -217,7 +217,7 @@ async def test_first_item_wins_if_a_key_is_twice_in_a_call(site: WireSite) -> No
         return ttypes.NewItem("t", payload=payload, idempotency_key="key")
 
     request = ttypes.EnqueueRequest(site.namespace, [new(b"1"), new(b"2"), new(b"1"), ttypes.NewItem("t")])
-    assert await site.verdicts("enqueue", request) == [OK, CONFLICT, REPEATED, OK]
+    assert await site.outcomes("enqueue", request) == [OK, CONFLICT, REPEATED, OK]
     assert len(await site.take("t")) == 2
 
 
@@ -226,16 +226,16 @@ def test_key_can_be_used_again_after_its_window() -> None:
         async with fake_wire() as site:
             window_ms = 121_000
             settings = ttypes.NamespaceSettings(site.namespace, key_window_ms=window_ms)
-            assert await site.verdict("updateNamespace", ttypes.SetNamespaceRequest(settings)) == OK
+            assert await site.outcome("updateNamespace", ttypes.SetNamespaceRequest(settings)) == OK
             one, other = [
                 ttypes.EnqueueRequest(site.namespace, [ttypes.NewItem("t", payload=payload, idempotency_key="key")])
                 for payload in (b"1", b"2")
             ]
-            assert await site.verdict("enqueue", one) == OK
+            assert await site.outcome("enqueue", one) == OK
             await site.pass_ms(window_ms - 1_000)
-            assert [await site.verdict("enqueue", each) for each in (one, other)] == [REPEATED, CONFLICT]
+            assert [await site.outcome("enqueue", each) for each in (one, other)] == [REPEATED, CONFLICT]
             await site.pass_ms(1_001)
-            assert [await site.verdict("enqueue", each) for each in (other, other, one)] == [OK, REPEATED, CONFLICT]
+            assert [await site.outcome("enqueue", each) for each in (other, other, one)] == [OK, REPEATED, CONFLICT]
 
     run(story())
 
@@ -301,7 +301,7 @@ async def test_any_name_can_be_the_cursor_of_a_list_by_name(site: WireSite) -> N
         page = ttypes.Page(5, cursor)
         request = ttypes.GetActiveTopicsRequest(site.namespace, page=page)
         assert [stats.topic for stats in (await site.call("getActiveTopics", request)).success.topics] == found
-        assert await site.verdict("listNamespaces", ttypes.ListRequest(page)) == OK
+        assert await site.outcome("listNamespaces", ttypes.ListRequest(page)) == OK
 
 
 @pytest.mark.parametrize("method", ["listDead", "bulk"])
@@ -313,7 +313,7 @@ def test_cursor_on_a_missing_shard_is_beyond_the_end(method: str) -> None:
             page = ttypes.Page(5, WALK_CURSOR.replace(":0:", ":65535:", 1))
             request = good(method, Names(site.namespace, "t"))
             request.page = page
-            assert await site.verdict(method, request) == OK
+            assert await site.outcome(method, request) == OK
             assert await site.all() == before
 
     run(story())

@@ -9,9 +9,9 @@ from foqs_contract.idl.ttypes import BulkAction
 from tests.behaviour.wires import OK, STATES, WireSite, wire_story
 
 NAMES: Final = [
-    "a", "A", "a ", " a", "a\t", "a\n", "a\r\n", "a\u00a0", "a\u200b", "\ufeffa", "\uff41", "\u0430",  # nearly a
+    "a", "A", "a ", " a", "a\t", "a\n", "a\r\n", "a\u00a0", "a\u200b", "\ufeffa", "\uff41", "\u0430",  # similar to "a"
     "\u00e9", "e\u0301", "e", "\u00c9",  # composed, decomposed, without, upper case
-    "\u00df", "ss", "\u1e9e", "I", "i", "\u0130", "\u0131",  # what upper and lower case confuse
+    "\u00df", "ss", "\u1e9e", "I", "i", "\u0130", "\u0131",  # special in upper or lower case
     "\N{GRINNING FACE}", "\N{GRINNING FACE}" * 63 + "abc", "\U0010ffff", "\ud7ff", "\ufffd",
     "%", "_", "a%", "'", '"', "\\", "\\0", "`", ";--", "x" * 254 + "y", "x" * 254 + "Y", "\u00e9" * 127,
     "0", "00", "null", ".", "..", "/", "a/b", "a:b", ":", "\x01", "\x7f", " ",
@@ -19,7 +19,7 @@ NAMES: Final = [
 
 
 async def named(site: WireSite) -> dict[str, str]:
-    """An item in a topic of each name, the name its payload: id by name."""
+    """Enqueue an item in a topic of each name, with the name as its payload. Return the ids by name."""
     ids = await site.put(*(ttypes.NewItem(name, payload=name.encode()) for name in NAMES))
     return dict(zip(NAMES, ids, strict=True))
 
@@ -66,7 +66,7 @@ async def test_similar_topics_are_delivered_and_paused_separately(site: WireSite
     ids = await named(site)
     paused = ("a", "\u00e9", "ss", "\N{GRINNING FACE}", "%")
     for name in paused:
-        assert await site.verdict("pauseTopic", ttypes.TopicRequest(site.namespace, name)) == OK
+        assert await site.outcome("pauseTopic", ttypes.TopicRequest(site.namespace, name)) == OK
     everything = ttypes.DequeueRequest(site.namespace, [ttypes.TopicCount(name, 9) for name in NAMES], wait_ms=5_000)
     got: dict[str, Any] = {}
     while len(got) < len(NAMES) - len(paused):
@@ -77,7 +77,7 @@ async def test_similar_topics_are_delivered_and_paused_separately(site: WireSite
         name: (ids[name], name) for name in NAMES if name not in paused
     }
     for name in paused:
-        assert await site.verdict("resumeTopic", ttypes.TopicRequest(site.namespace, name)) == OK
+        assert await site.outcome("resumeTopic", ttypes.TopicRequest(site.namespace, name)) == OK
         assert [delivery.id for delivery in await site.take(name)] == [ids[name]]
 
 
@@ -91,7 +91,7 @@ async def test_similar_topics_are_emptied_separately(site: WireSite) -> None:
         assert (reply.items, reply.refused) == (1, 0)
     purged = 0
     for name in gone[3:]:
-        code, _ = await site.verdict("purgeTopic", ttypes.TopicRequest(site.namespace, name))
+        code, _ = await site.outcome("purgeTopic", ttypes.TopicRequest(site.namespace, name))
         assert code in {"OK", "NOT_IMPLEMENTED"}
         purged += code == "OK"
     left = set(NAMES) - set(gone[: 3 + purged])
@@ -114,19 +114,19 @@ async def test_similar_keys_are_distinct(site: WireSite) -> None:
 async def test_similar_namespaces_and_principals_are_distinct(site: WireSite) -> None:
     namespaces = [site.namespace + end for end in ("-a", "-A", "-a ", "-\u00e9", "-e\u0301", "-\N{GRINNING FACE}")]
     for name in namespaces:
-        assert await site.verdict("createNamespace", ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(name))) == OK
+        assert await site.outcome("createNamespace", ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(name))) == OK
     for name in namespaces:
         await site.other(name).put(ttypes.NewItem("t", payload=name.encode(), idempotency_key="same"))
     for name in namespaces:
         assert await ready(site.other(name), "t") == [name]
         grant = ttypes.Grant("somebody", name, [1])
-        assert await site.verdict("setGrant", ttypes.GrantRequest(grant)) == OK
+        assert await site.outcome("setGrant", ttypes.GrantRequest(grant)) == OK
     for name in NAMES:
         grant = ttypes.Grant(name, namespaces[0], [1 + len(name) % 3])
-        assert await site.verdict("setGrant", ttypes.GrantRequest(grant)) == OK
+        assert await site.outcome("setGrant", ttypes.GrantRequest(grant)) == OK
     listed = (await site.call("listGrants", ttypes.NamespaceRequest(namespaces[0]))).success.grants
     expected = {**{name: [1 + len(name) % 3] for name in NAMES}, "somebody": [1]}
     assert {grant.principal: grant.permissions for grant in listed} == expected
     exported = (await site.call("exportConfig", ttypes.ListRequest())).success
-    assert await site.verdict("importConfig", ttypes.ConfigDocument(exported.json)) == OK
+    assert await site.outcome("importConfig", ttypes.ConfigDocument(exported.json)) == OK
     assert (await site.call("exportConfig", ttypes.ListRequest())).success == exported

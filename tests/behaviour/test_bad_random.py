@@ -23,7 +23,7 @@ CALLS: Final = 2_000
 SEED: Final = 11
 TOPICS: Final = ("a", "A", "a ")
 LEFT_OUT: Final = {"importConfig", "deleteNamespace"}
-"""What reaches beyond the story's own items, or ends the story."""
+"""The calls that affect more than the story's own items, or end the story."""
 GOOD: Final[dict[str, list[Any]]] = {
     "topic": [*TOPICS],
     "priority": [-1, 0, 1],
@@ -42,7 +42,7 @@ GOOD: Final[dict[str, list[Any]]] = {
     "permissions": [1, 2, 3],
     "metadata": [b"", b"m"],
 }
-"""By a field's name, values that may go through."""
+"""By a field's name, values that may be accepted."""
 
 
 def varied(rng: Random, request: Any) -> Any:
@@ -50,7 +50,7 @@ def varied(rng: Random, request: Any) -> Any:
     for _ in range(rng.randint(0, 3)):
         field = rng.choice(list(fields(request)))
         if field.path in {"namespace_name", "settings.name", "grant.namespace_name"} and rng.random() < 0.9:
-            continue  # else nearly all would be of no namespace
+            continue  # else nearly all calls would name no namespace
         kind = rng.random()
         if kind < 0.1 and not isinstance(field.steps[-1], int):
             request = field.changed(request, None)
@@ -108,16 +108,16 @@ async def test_random_bad_calls_get_replies_and_lose_no_item(site: WireSite) -> 
 
 async def assert_nothing_is_left_behind(site: WireSite, given: set[str]) -> None:
     """Check that every item was returned to a caller, is counted, and can be ended; then the namespace is empty."""
-    await site.pass_ms(50)  # what was delayed or leased for a moment is settled by now
+    await site.pass_ms(50)  # items that were delayed or leased for a moment are READY by now
     while True:
         before = (await site.call("getUsage", ttypes.NamespaceRequest(site.namespace))).success.items
         held = {name for name in await site.all() if name[0].isdigit()}
         if before == len(held):
             break
-        await site.pass_ms(20)  # one was on its way
+        await site.pass_ms(20)  # an item was changing its state
     assert held <= given
     for topic in (*TOPICS, "t"):
-        await site.verdict("resumeTopic", ttypes.TopicRequest(site.namespace, topic))
+        await site.outcome("resumeTopic", ttypes.TopicRequest(site.namespace, topic))
     cancelled, cursor = 0, None
     while True:
         everything = ttypes.BulkRequest(
@@ -130,12 +130,12 @@ async def assert_nothing_is_left_behind(site: WireSite, given: set[str]) -> None
             break
     assert cancelled <= len(held)
     assert (await site.call("getUsage", ttypes.NamespaceRequest(site.namespace))).success.items == 0
-    assert await site.verdict("deleteNamespace", ttypes.NamespaceRequest(site.namespace)) == OK
+    assert await site.outcome("deleteNamespace", ttypes.NamespaceRequest(site.namespace)) == OK
 
 
 @pytest.fixture(autouse=True)
 def nothing_goes_wrong_inside(caplog: pytest.LogCaptureFixture) -> Any:
-    """The fake's own log, as it is of this process."""
+    """Check that the fake, which runs in this process, logs no error."""
     with caplog.at_level(logging.ERROR, "foqs"):
         yield
     assert [record.getMessage() for record in caplog.get_records("call")] == []

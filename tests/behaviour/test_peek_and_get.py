@@ -113,9 +113,9 @@ async def test_item_can_be_read_in_every_state(site: Site) -> None:
 async def test_an_item_shows_the_key_that_names_it(site: Site) -> None:
     mine, automatic = await site.put(Item(site.topic, idempotency_key=f"ké-{site.topic}"), Item(site.topic))
     assert (await site.client.item(mine)).idempotency_key == f"ké-{site.topic}"
-    told = await site.client.explain(mine)
-    assert told.item is not None
-    assert told.item.idempotency_key == f"ké-{site.topic}"
+    explanation = await site.client.explain(mine)
+    assert explanation.item is not None
+    assert explanation.item.idempotency_key == f"ké-{site.topic}"
     made = (await site.client.item(automatic)).idempotency_key
     assert made is not None
     assert made.startswith("~")

@@ -27,15 +27,15 @@ from tests.support.processes import RestartableHost
 from tests.support.requests import Names
 from tests.support.rpc_server import call, parse_any, parse_reply
 
-Verdict = tuple[str, str | None]
-"""What came back: OK, ALREADY_GONE, REPEATED or the code of an error; and the field at fault."""
+Outcome = tuple[str, str | None]
+"""OK, ALREADY_GONE, REPEATED or the code of an error; and the field at fault."""
 
-OK: Final[Verdict] = ("OK", None)
+OK: Final[Outcome] = ("OK", None)
 STATES: Final = [1, 2, 3, 4]
 RUNNING: Final = {"age_ms", "due_in_ms", "lease_remaining_ms", "ttl_remaining_ms"}
-"""Of an item, what changes by itself."""
+"""The fields of an item that change by themselves."""
 COMPACT: Final = 0x82
-"""How a message in the compact protocol begins."""
+"""The first byte of a message in the compact protocol."""
 REPLY_S_MAX: Final = 20.0
 
 _names = count(1)
@@ -109,22 +109,22 @@ class WireSite:
         assert seqid == own
         return result
 
-    async def verdict(self, method: str, request: Any) -> Verdict:
-        """Return the verdict of a call; for a batch, of the first entry that is not a plain success."""
-        return next((each for each in await self.verdicts(method, request) if each != OK), OK)
+    async def outcome(self, method: str, request: Any) -> Outcome:
+        """Return the outcome of a call; for a batch, of the first entry that is not a plain success."""
+        return next((each for each in await self.outcomes(method, request) if each != OK), OK)
 
-    async def verdicts(self, method: str, request: Any) -> list[Verdict]:
-        """Return the verdict of each entry of a call; one verdict if the call failed as a whole."""
-        return _verdicts(await self.call(method, request))
+    async def outcomes(self, method: str, request: Any) -> list[Outcome]:
+        """Return the outcome of each entry of a call; one outcome if the call failed as a whole."""
+        return _outcomes(await self.call(method, request))
 
-    async def verdicts_of(self, method: str, frame: bytes) -> list[Verdict]:
-        """Return the same for the bytes of a call."""
+    async def outcomes_of(self, method: str, frame: bytes) -> list[Outcome]:
+        """Return the outcomes of a call that is given as bytes."""
         message = await self._line.ask(frame)
         assert message is not None, f"the host closed the connection at {method}"
-        return _verdicts(parse_reply(message, method, compact=message[0] == COMPACT)[1])
+        return _outcomes(parse_reply(message, method, compact=message[0] == COMPACT)[1])
 
     async def anything(self, frame: bytes) -> Any:
-        """Send the bytes of a call and return its result struct; None if the host closed the connection, which is opened again."""
+        """Send the bytes of a call and return its result struct. If the host closes the connection, reconnect and return None."""
         message = await self._line.ask(frame)
         if message is not None:
             return parse_any(message)
@@ -154,12 +154,12 @@ class WireSite:
         await self.put(new(topic, 1, b"dead"), new(topic, 2, b"leased"))
         dead, leased = sorted(await self.take(topic, lease_ms=3_600_000), key=lambda each: each.priority)
         await self.put(new(topic, 3, b"ready", b"meta"), new(topic, 4, b"deferred", delay_ms=3_600_000))
-        gave_up = ttypes.NackRequest(self.namespace, [ttypes.Nack(dead.id, dead.token, dead=True)])
-        assert await self.verdict("nack", gave_up) == OK
+        give_up = ttypes.NackRequest(self.namespace, [ttypes.Nack(dead.id, dead.token, dead=True)])
+        assert await self.outcome("nack", give_up) == OK
         return Names(self.namespace, topic, leased.id, leased.token)
 
     async def all(self) -> dict[str, Any]:
-        """Everything that a call could change: the items, whole but for times that run; and what is configured."""
+        """Return everything that a call could change: the items except their running times, and the configuration."""
         held: dict[str, Any] = {}
         cursor: str | None = None
         while True:
@@ -184,7 +184,7 @@ class WireSite:
                 held[view.id] = {name: getattr(view, name) for name in view.__slots__ if name not in RUNNING}
 
 
-def _verdicts(result: Any) -> list[Verdict]:
+def _outcomes(result: Any) -> list[Outcome]:
     if getattr(result, "failed", None) is not None:
         return [_of_error(result.failed.error)]
     assert getattr(result, "success", None) is not None, result
@@ -195,12 +195,12 @@ def _verdicts(result: Any) -> list[Verdict]:
     return [OK] if entries is None else [_of_entry(entry) for entry in entries]
 
 
-def _of_error(error: Any) -> Verdict:
+def _of_error(error: Any) -> Outcome:
     assert error.message
     return ErrorCode(error.code).name, error.field
 
 
-def _of_entry(entry: Any) -> Verdict:
+def _of_entry(entry: Any) -> Outcome:
     if entry.error is not None:
         return _of_error(entry.error)
     if getattr(entry, "already_gone", None):
@@ -217,7 +217,7 @@ def wire_story(tell: Callable[[WireSite], Coroutine[Any, Any, None]]) -> Callabl
     async def played(open_wire: OpenWire) -> None:
         async with open_wire() as site:
             await tell(site)
-            assert await site.verdict("getRouting", ttypes.GetRoutingRequest()) == OK
+            assert await site.outcome("getRouting", ttypes.GetRoutingRequest()) == OK
 
     @wraps(tell)
     def test(open_wire: OpenWire) -> None:

@@ -31,7 +31,7 @@ SHARD = 3
 
 
 class MakeStore(Protocol):
-    """Makes one more connection to a shard, not open yet."""
+    """Make one more connection to a shard, not open yet."""
 
     def __call__(self, shard: int = SHARD, faults: FaultHook = no_faults) -> Store: ...
 
@@ -52,7 +52,7 @@ class Bench:
     ) -> None:
         self.kind = kind
         self.make = make
-        """Makes a store that the caller must close."""
+        """Make a store that the caller must close."""
         self.memory = memory
         self._make_hasty = make_hasty or make
         self._made: list[Store] = []
@@ -83,14 +83,14 @@ class Bench:
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[Callable[[str], MariaDb]]:
-    """A function that returns the session's server of a kind, which is started when first used."""
+    """A function that returns the test session's server of a kind, which is started when first used."""
     with ExitStack() as stack:
         yield cache(lambda kind: stack.enter_context(running(kind)))
 
 
 @pytest.fixture(params=BOTH)
 def mariadb(request: pytest.FixtureRequest, servers: Callable[[str], MariaDb]) -> MariaDb:
-    """The session's server, MariaDB or MySQL 9. Each test creates its own database there."""
+    """The test session's server, MariaDB or MySQL 9. Each test creates its own database there."""
     return servers(request.param)
 
 
@@ -103,7 +103,7 @@ def own_mariadb(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
 
 @pytest.fixture
 def place(mariadb: MariaDb) -> MysqlSettings:
-    """A database of its own on the session's server."""
+    """A new database on the test session's server."""
     return mariadb.settings(mariadb.database())
 
 

@@ -41,7 +41,7 @@ def zookeeper() -> Iterator[ZooKeeper]:
 
 @pytest.fixture(scope="module")
 def follower() -> Iterator[ZooKeeper]:
-    """Of an ensemble of three."""
+    """A server of an ensemble of three."""
     with ensemble() as servers:
         yield servers[1]
 
@@ -58,8 +58,8 @@ def bench(request: pytest.FixtureRequest) -> Iterator[RegistryBench]:
     bench.remove()
 
 
-async def told(registry: Registry) -> asyncio.Event:
-    """Set by the next change; what was under way when it was asked for is over."""
+async def next_change(registry: Registry) -> asyncio.Event:
+    """Return an event that the next change sets. Earlier changes have been notified before."""
     event = asyncio.Event()
     registry.subscribe(event.set)
     for _ in range(3):
@@ -171,7 +171,7 @@ def test_a_members_name_is_one_part(bench: RegistryBench) -> None:
 # --------------------------------------------------------------------- members
 
 
-def test_what_is_announced_is_seen_by_all_until_it_is_withdrawn(bench: RegistryBench) -> None:
+def test_announcement_is_seen_by_all_until_it_is_withdrawn(bench: RegistryBench) -> None:
     async def story() -> None:
         registry, other = await bench.open_registry(), await bench.open_registry()
         assert await other.members("members") == {}
@@ -203,13 +203,13 @@ def test_a_name_that_another_session_has_is_neither_taken_nor_withdrawn(bench: R
     bench.run(story())
 
 
-def test_what_was_announced_is_gone_when_close_returns(bench: RegistryBench) -> None:
+def test_announcements_are_gone_when_close_returns(bench: RegistryBench) -> None:
     async def story() -> None:
         registry, other = await bench.open_registry(), await bench.open_registry()
         await registry.announce("members", "a", b"1")
         await registry.close()
         await registry.close()
-        # A name that is free again can be had.
+        # The name is free again.
         await other.announce("members", "a", b"2")
         assert await other.members("members") == {"a": b"2"}
 
@@ -260,15 +260,15 @@ def test_every_change_to_a_read_value_is_notified(bench: RegistryBench) -> None:
         ):
             await reader.read("plan")
             await reader.members("members")
-            event = await told(reader)
+            event = await next_change(reader)
             await change()
             await event.wait()
 
     bench.run(story())
 
 
-def test_what_is_read_is_never_older_than_the_call(bench: RegistryBench) -> None:
-    """Not even where it was read before, and is read while it changes."""
+def test_read_returns_nothing_older_than_the_call(bench: RegistryBench) -> None:
+    """The values were read before, and change during the reads."""
 
     async def story() -> None:
         writer, *readers = [await bench.open_registry() for _ in range(3)]
@@ -283,7 +283,7 @@ def test_what_is_read_is_never_older_than_the_call(bench: RegistryBench) -> None
                 written["plan"] = number
                 await announced(writer, b"%d" % number)
                 written["a"] = number
-                await asyncio.sleep(0)  # a local registry waits for nothing, and readers are to have their turns
+                await asyncio.sleep(0)  # a local registry never waits, and the readers need their turns
                 if asyncio.get_running_loop().time() > enough_s:
                     break
             written["plan"] = written["a"] = -1
@@ -292,7 +292,7 @@ def test_what_is_read_is_never_older_than_the_call(bench: RegistryBench) -> None
             while (least := dict(written))["a"] >= 0:
                 try:
                     entry, found = await asyncio.gather(reader.read("plan"), reader.members("members"))
-                except RegistryFailed:  # the machine stands still: nothing was read
+                except RegistryFailed:  # the machine stalls: nothing was read
                     await wait_for_condition(reader, lambda: reader.connection_state is ConnectionState.CONNECTED)
                     continue
                 assert int(entry.data if entry else b"0") >= least["plan"]
@@ -306,7 +306,7 @@ def test_what_is_read_is_never_older_than_the_call(bench: RegistryBench) -> None
 
 
 async def replaced(registry: Registry, data: bytes, version: int | None) -> int:
-    """Replaces `plan`, which nobody else writes; again where that failed, or may have. Returns its version."""
+    """Replace `plan`, which has no other writer, until it succeeds. Return its version."""
     with contextlib.suppress(RegistryFailed, RegistryOutcomeUnknown):
         return await registry.replace("plan", data, version)
     while True:
@@ -317,7 +317,7 @@ async def replaced(registry: Registry, data: bytes, version: int | None) -> int:
 
 
 async def announced(registry: Registry, data: bytes) -> None:
-    """Announces `members/a`; again where that failed, or may have."""
+    """Announce `members/a` until it succeeds."""
     while True:
         with contextlib.suppress(RegistryFailed, RegistryOutcomeUnknown):
             return await registry.announce("members", "a", data)
@@ -360,7 +360,7 @@ def test_disconnected_user_is_suspended_and_continues_its_session_after_a_reconn
         ):
             with pytest.raises(RegistryFailed, match="suspended"):
                 await call
-        event = await told(registry)
+        event = await next_change(registry)
         bench.reconnect(registry)
         await event.wait()
         await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.CONNECTED)

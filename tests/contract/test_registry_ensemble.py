@@ -27,7 +27,7 @@ _LATE_MS: Final = 150
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[ZooKeeper]]:
-    """The leader first."""
+    """Yield three servers, the leader first."""
     with ensemble(TICK_MS) as servers:
         yield servers
 
@@ -49,7 +49,7 @@ def test_the_leader_ends_no_session_early_whose_server_froze_after_an_answered_h
 
 
 async def _frozen(follower: ZooKeeper, folder: str, leader: KazooClient) -> dict[str, int]:
-    """By client of the follower, how long before `alive_until_ms` the leader ended its session."""
+    """Return for each client of the follower how long before `alive_until_ms` the leader ended its session."""
     registries = {
         f"client-{number}": ZooKeeperRegistry(
             follower.hosts, "/foqs", TIMEOUT_MS, boot_ms, connect_timeout_ms=60_000, tick_ms=TICK_MS
@@ -77,22 +77,22 @@ async def _frozen(follower: ZooKeeper, folder: str, leader: KazooClient) -> dict
 def _freeze_after_heartbeat(
     registry: ZooKeeperRegistry, follower: ZooKeeper, not_before_ms: int, frozen: asyncio.Event
 ) -> None:
-    """Freezes the server in the turn in which a heartbeat is heard that it answered shortly after a full tick."""
-    heard = registry._on_ping_answered
+    """Freeze the server in the turn in which a reply to a heartbeat arrives that it sent shortly after a full tick."""
+    on_ping_answered = registry._on_ping_answered
 
-    def heard_and_frozen(ping: asyncio.Future[object], sent_ms: int) -> None:
-        heard(ping, sent_ms)
+    def freeze_on_ping_answered(ping: asyncio.Future[object], sent_ms: int) -> None:
+        on_ping_answered(ping, sent_ms)
         into_tick_ms = time.monotonic_ns() // 1_000_000 % TICK_MS
         age_ms = boot_ms() - sent_ms
         if not frozen.is_set() and sent_ms > not_before_ms and age_ms < into_tick_ms < _LATE_MS:
             follower.freeze()
             frozen.set()
 
-    registry._on_ping_answered = heard_and_frozen  # type: ignore[method-assign]
+    registry._on_ping_answered = freeze_on_ping_answered  # type: ignore[method-assign]
 
 
 def _watch(leader: KazooClient, path: str) -> dict[str, asyncio.Future[int]]:
-    """By member of a folder, when the leader has ended its session."""
+    """Return for each member of a folder when the leader ended its session."""
     loop = asyncio.get_running_loop()
     gone: dict[str, asyncio.Future[int]] = {name: loop.create_future() for name in leader.get_children(path)}
 

@@ -35,7 +35,7 @@ _fresh = itertools.count(1)
 
 @pytest.fixture(scope="module", params=["alone", "follower"])
 def server(request: pytest.FixtureRequest) -> Iterator[ZooKeeper]:
-    """One that is alone, and one that follows the leader of an ensemble."""
+    """A standalone server, and a follower in an ensemble."""
     if request.param == "alone":
         with ZooKeeper() as server:
             yield server
@@ -58,7 +58,7 @@ async def is_connected(registry: Registry, after: int = 0) -> None:
 
 
 async def announce(registry: Registry) -> int:
-    """Announces `members/a`, however often the session changes meanwhile; returns the session that has it."""
+    """Announce `members/a`, however often the session changes meanwhile. Return the session that has it."""
     while True:
         await is_connected(registry)
         session = registry.session_number
@@ -99,7 +99,7 @@ def test_a_server_that_is_started_again_finds_its_users_in_their_sessions(
 def test_a_server_that_leaves_reconnects_without_an_answer_is_asked_again_in_the_same_session(
     bench: ZooKeeperBench,
 ) -> None:
-    """As ZooKeeper does with connections that come while it starts; see ZOOKEEPER-5051."""
+    """ZooKeeper does so with connections that arrive while it starts; see ZOOKEEPER-5051."""
 
     async def story() -> None:
         registry = await bench.open_registry(SESSION_TIMEOUT_MS_MAX)
@@ -114,7 +114,7 @@ def test_a_server_that_leaves_reconnects_without_an_answer_is_asked_again_in_the
 
 
 def test_a_server_whose_machine_is_gone_costs_no_session(server: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In the order in which they are given, so that the one that is gone is always tried first.
+    # Without a shuffle the missing server is always tried first.
     monkeypatch.setattr("kazoo.protocol.connection.random.shuffle", lambda hosts: None)
 
     async def story(gone: int, proxy: DroppingProxy) -> None:
@@ -190,7 +190,7 @@ def test_a_server_that_is_frozen_past_a_session_leaves_nothing_of_it(bench: ZooK
 
 
 def test_a_server_that_lost_its_data_is_taken_as_it_is_in_another_session() -> None:
-    """It refuses sessions that have seen more than it has: to it they come from a better informed server."""
+    """The server refuses sessions that have seen later changes than it has, as if from a more recent server."""
 
     async def story(server: ZooKeeper) -> None:
         registry = ZooKeeperRegistry(server.hosts, "/foqs", SHORT_MS, boot_ms)
@@ -213,7 +213,7 @@ def test_a_server_that_lost_its_data_is_taken_as_it_is_in_another_session() -> N
 
 
 async def replace(registry: Registry, times: int) -> None:
-    """Replaces `plan` so many times, however often the session is suspended or changes meanwhile."""
+    """Replace `plan` this many times, however often the session is suspended or changes meanwhile."""
     while times:
         await is_connected(registry)
         with contextlib.suppress(RegistryFailed, RegistryOutcomeUnknown, RegistryConflict):
@@ -227,7 +227,7 @@ async def _nobody(registry: Registry) -> bool:
 
 
 async def plan(registry: Registry) -> VersionedDocument | None:
-    """What `plan` is by the first answer."""
+    """Return `plan` from the first reply."""
     while True:
         await is_connected(registry)
         with contextlib.suppress(RegistryFailed):
@@ -256,7 +256,7 @@ class SteppedClock:
 
 
 def links_of(registry: Registry) -> list[tuple[ConnectionState, int]]:
-    """How the link stands, and in which session, at each change from now on."""
+    """Return a list that records the connection state and the session number at each change from now on."""
     seen: list[tuple[ConnectionState, int]] = []
     registry.subscribe(lambda: seen.append((registry.connection_state, registry.session_number)))
     return seen
@@ -276,26 +276,26 @@ def test_unchanged_value_is_read_once(bench: ZooKeeperBench) -> None:
             await reader.members("members")
             return sorted(asked)
 
-        async def all_is_kept() -> None:
-            # An answer that comes before it is waited for is not: see the next test.
+        async def until_all_is_cached() -> None:
+            # A reply that arrives before it is awaited is not cached: see the next test.
             while await look() != ["sync", "sync", "sync"]:
                 pass
 
         await writer.replace("plan", b"1", None)
         assert await look() == ["exists", "get", "get", "get", "get", "get_children", "sync", "sync", "sync"]
-        await all_is_kept()
+        await until_all_is_cached()
         await writer.replace("plan", b"2", 0)
         assert await look() == ["get", "sync", "sync", "sync"]
-        await all_is_kept()
+        await until_all_is_cached()
         await writer.replace("notes", b"1", None)
         assert await look() == ["get", "sync", "sync", "sync"]
-        await all_is_kept()
+        await until_all_is_cached()
         await writer.announce("members", "a", b"2")
         assert await look() == ["get", "sync", "sync", "sync"]
-        await all_is_kept()
+        await until_all_is_cached()
         await writer.withdraw("members", "a")
         assert await look() == ["get_children", "sync", "sync", "sync"]
-        await all_is_kept()
+        await until_all_is_cached()
         bench.disconnect(reader)
         await wait_for_condition(reader, lambda: reader.connection_state is ConnectionState.SUSPENDED)
         bench.reconnect(reader)
@@ -307,8 +307,8 @@ def test_unchanged_value_is_read_once(bench: ZooKeeperBench) -> None:
     bench.run(story())
 
 
-def test_an_answer_that_comes_before_it_is_waited_for_is_not_kept(bench: ZooKeeperBench) -> None:
-    """What has happened to the node since may be told before it."""
+def test_a_reply_that_arrives_before_it_is_awaited_is_not_cached(bench: ZooKeeperBench) -> None:
+    """A later change of the node may be notified before it."""
 
     async def story() -> None:
         reader = await bench.open_registry()
@@ -332,7 +332,7 @@ def test_an_answer_that_comes_before_it_is_waited_for_is_not_kept(bench: ZooKeep
 
 
 def test_value_that_is_never_cached_is_still_read(bench: ZooKeeperBench) -> None:
-    """On a busy machine every answer may come before it is waited for."""
+    """On a busy machine every reply may arrive before it is awaited."""
 
     async def story() -> None:
         reader, writer = await bench.open_registry(), await bench.open_registry()
@@ -361,7 +361,7 @@ def _answered_first(ask: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def asked_of(registry: Registry) -> list[str]:
-    """The names of the requests that a registry sends from now on in its session, but for those that keep it alive."""
+    """Return a list that records the requests of a registry from now on, except those that keep its session alive."""
     assert isinstance(registry, ZooKeeperRegistry)
     zk = registry._zk
     assert zk is not None
@@ -434,7 +434,7 @@ def test_a_session_lives_from_when_a_request_was_sent_and_not_from_its_answer(se
             def suspended_meanwhile(request: str, path: str, *args: Any, **more: Any) -> asyncio.Future[Any]:
                 sent = submit(request, path, *args, **more)
                 clock.away_ms += LONG_MS
-                # Called after the registry's own.
+                # Called after the registry's own listener.
                 asyncio.get_running_loop().call_soon(sent.add_done_callback, lambda _: answered.set())
                 return sent
 
@@ -470,7 +470,7 @@ def test_a_connection_that_dies_by_itself_is_the_end_of_a_session_and_not_of_the
     bench.run(story())
 
 
-def test_what_an_earlier_session_of_the_same_registry_left_is_announced_over(
+def test_announcement_replaces_that_of_an_earlier_session_of_the_same_registry(
     bench: ZooKeeperBench, server: ZooKeeper
 ) -> None:
     async def story() -> None:

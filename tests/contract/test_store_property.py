@@ -29,7 +29,7 @@ from tests.support.mysql9 import BOTH
 from tests.support.stores import Ownership, contents, keys_of, make_row, opened, reading
 
 _FEW = 12
-"""Ids are drawn from this many, so that flushes meet each other's rows."""
+"""The number of different ids: few, so that flushes meet each other's rows."""
 
 _shards = itertools.count(1)
 _ids = st.integers(1, _FEW)

@@ -1,4 +1,4 @@
-"""Delays of years and the last moment there is, through an engine on every store."""
+"""Delays of years, and the last possible moment, through an engine on every store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_row_due_at_the_last_moment_is_found_then_and_not_before(bench: Bench)
 
 
 def test_items_delayed_by_years_are_kept_over_a_restart_and_not_delivered(bench: Bench) -> None:
-    """Whether they come at their time is shown under virtual time, tests/unit/shard/test_time_of_shard.py."""
+    """tests/unit/shard/test_time_of_shard.py checks their delivery under virtual time."""
     book = MemoryEpochBook()
 
     @asynccontextmanager
@@ -70,10 +70,10 @@ def test_items_delayed_by_years_are_kept_over_a_restart_and_not_delivered(bench:
             assert all(isinstance(found, str) for found in given)
             now_ms = first.shards[SHARD].now_ms()
         async with engine("b") as second:
-            handed = await call_result(
+            dequeued = await call_result(
                 lambda done: second.queue.dequeue("default", [("t", 3)], 200, None, loop.time() + 10, done)
             )
-            assert handed.items == []
+            assert dequeued.items == []
             rows = await second.shards[SHARD].list_rows(("default", "t"), State.DEFERRED, None, 10)
         found_ms = sorted(row.deliver_after_ms for row in rows)
         assert abs(found_ms[0] - now_ms - 10 * YEAR_MS) < 60_000

@@ -111,7 +111,7 @@ class Administrator:
                 yield view
             cursor = page.next_cursor
 
-    # ------------------------------------------------------------------ deeds
+    # ------------------------------------------------------------------ calls
 
     async def _sweep(self) -> None:
         """Change all items that a filter matches, until the end or an error."""

@@ -180,7 +180,7 @@ def _breaker_changed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _apply_purge_marker_counted(original: Callable[..., Any]) -> Callable[..., Any]:
-    def cut(self: ShardMemory, made: PurgeMarker) -> int:
+    def apply_purge_marker(self: ShardMemory, made: PurgeMarker) -> int:
         COUNTS[
             "purge markers raised"
             if self.purge_markers.last_number((made.namespace, made.topic))
@@ -189,7 +189,7 @@ def _apply_purge_marker_counted(original: Callable[..., Any]) -> Callable[..., A
         items: int = original(self, made)
         return items
 
-    return cut
+    return apply_purge_marker
 
 
 def _purged(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from tests.support.recording_admin import RecordingAdmin
 
 _WANTED: Final = 2
 _NO_DOCUMENT: Final = '{"format": 0, "version": 1, "namespaces": {}}'
-"""What no host would read."""
+"""An input that every host refuses."""
 
 
 class Guest:

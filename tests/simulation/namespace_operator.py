@@ -72,7 +72,7 @@ class NamespaceOperator:
     async def close(self) -> None:
         await self._client.client.close()
 
-    # ------------------------------------------------------------------ deeds
+    # ------------------------------------------------------------------ calls
 
     async def _make(self) -> None:
         await self._call(self._client.create(Namespace(BRIEF)))

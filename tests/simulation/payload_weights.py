@@ -56,13 +56,13 @@ def _flush(original: Callable[..., Any]) -> Callable[..., Any]:
         keys: Sequence[KeyName],
         decide: Decide,
     ) -> None:
-        due, budget = _BUDGETS.get(self, ((), 0))
+        due, limit_bytes = _BUDGETS.get(self, ((), 0))
 
         def weigh(found: Mapping[int, Row], found_keys: Mapping[Any, Any]) -> Writes:
-            if budget:
+            if limit_bytes:
                 read = [found[number] for number in loaded if number in found]
-                _weigh("deliveries", [row for row in read if row.id not in due], budget)
-                _weigh("due items", [row for row in read if row.id in due], budget)
+                _weigh("deliveries", [row for row in read if row.id not in due], limit_bytes)
+                _weigh("due items", [row for row in read if row.id in due], limit_bytes)
             return decide(found, found_keys)
 
         await original(self, fence, touched, loaded, keys, weigh)
@@ -82,8 +82,10 @@ def _end_load(original: Callable[..., Any]) -> Callable[..., Any]:
     return end_load
 
 
-def _weigh(kind: str, rows: Iterable[Row], budget: int) -> None:
+def _weigh(kind: str, rows: Iterable[Row], limit_bytes: int) -> None:
     sizes = [len(row.payload) for row in rows if row.payload]
     # A payload that is longer than the limit is read alone.
-    if sum(sizes) > budget and len(sizes) > 1:
-        OVER[f"invariant 18: a read for {kind} has {sum(sizes)} bytes of payload, but its limit was {budget}"] = None
+    if sum(sizes) > limit_bytes and len(sizes) > 1:
+        OVER[f"invariant 18: a read for {kind} has {sum(sizes)} bytes of payload, but its limit was {limit_bytes}"] = (
+            None
+        )

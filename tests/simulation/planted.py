@@ -380,15 +380,15 @@ def refills_fail() -> None:
 
 
 SEEDS: Final = range(16)
-"""These show nearly every bug; most show it in the first."""
+"""The seeds that show nearly every bug; the first seed shows most."""
 
 
 @dataclass(slots=True, frozen=True)
 class Bug:
-    """A bug and the invariants of which it violates one in some seed of `SEEDS`."""
+    """A bug, and the invariants of which some seed of `SEEDS` violates at least one."""
 
     plant: Callable[[], None]
-    """Plants the bug for the rest of this process."""
+    """Plant the bug for the rest of this process."""
     shows: tuple[int, ...]
     seed_count: int = len(SEEDS)
     """How many seeds are played to show it. A rare bug needs more than `SEEDS`."""

@@ -1,4 +1,4 @@
-"""The simulation assert_seeds_pass its fixed seeds, repeats itself, and finds planted bugs. A fleet is several hosts.
+"""The simulation passes its fixed seeds, repeats itself, and finds planted bugs. A fleet is several hosts.
 
 Every run is a separate process: a simulated kill leaves state that only the end
 of the process clears.

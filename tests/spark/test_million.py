@@ -1,7 +1,7 @@
 """Writes a million rows from Spark to a cluster while a task fails and a host dies: every row is one item.
 
-Three host processes, two MariaDB servers, eight shards, ZooKeeper. The short form
-is the same story with fewer rows.
+The cluster has three host processes, two MariaDB servers, eight shards and ZooKeeper.
+The short form is the same test with fewer rows.
 """
 
 from __future__ import annotations

@@ -129,8 +129,8 @@ def test_driver_reports_why_a_write_cannot_begin_and_shows_no_token(
     [line] = [line for line in str(raised.value).splitlines() if "SinkError: " in line]
     assert "the hosts refuse this write: NAMESPACE_NOT_FOUND" in line
     assert BOSS not in str(raised.value)
-    told = "".join(capfd.readouterr())
-    assert BOSS not in told
+    printed = "".join(capfd.readouterr())
+    assert BOSS not in printed
     events = "".join(file.read_text() for file in _event_logs(spark))
     assert "foqs" in events
     assert BOSS not in events

@@ -95,7 +95,7 @@ def test_repeated_task_with_another_row_order_enqueues_each_row_once(
     spark: SparkSession, queue: Queue, topic: str, tmp_path: Path
 ) -> None:
     count, partitions, batch, step = 20_000, 4, 500, 100
-    url, told = queue.host.address, tmp_path / "told"
+    url, early = queue.host.address, tmp_path / "early"
 
     def fail_once(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Fail once in one partition, after a part of its rows is enqueued; later reverse the rows."""
@@ -110,11 +110,11 @@ def test_repeated_task_with_another_row_order_enqueues_each_row_once(
             own = ItemFilter(topic=topic, priority_min=1, priority_max=1)
             with SyncClient(url) as client:
                 until(lambda: client.count(own).items > 0, "some of the rows are in the queue")
-                told.write_text(str(client.count(own).items))
+                early.write_text(str(client.count(own).items))
             raise RuntimeError("on purpose")
         yield rows[::-1]
 
-    # Every payload stands twice in its partition, and the partition is its priority. Spark passes rows on by some 64 KiB.
+    # Each payload is twice in its partition, and the partition is its priority. Spark passes rows in parts of some 64 KiB.
     frame = (
         spark.range(0, count, 1, partitions)
         .select(
@@ -128,7 +128,7 @@ def test_repeated_task_with_another_row_order_enqueues_each_row_once(
         save(frame, url, topic=topic)
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert 0 < int(told.read_text()) < count // partitions
+    assert 0 < int(early.read_text()) < count // partitions
     found = Counter(queue.rows(topic))
     assert len(found) == count // 2
     assert set(found.values()) == {2}
