@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds before the measured ones")
     parser.add_argument("--repeats", type=int, default=3, help="rounds; the medians are shown")
     parser.add_argument("--zookeeper", action="store_true", help="run every FOQS host on MariaDB as a cluster of one")
-    parser.add_argument("--strict", action="store_true", help="fail when a comparator is below what it must reach")
+    parser.add_argument("--strict", action="store_true", help="fail when a comparator is below its required rate")
     parser.add_argument("--no-plots", action="store_true")
     parser.add_argument(
         "--markdown", type=Path, nargs="?", const=RESULTS, metavar="FILE",

@@ -95,7 +95,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m perf.end_to_end", description=__doc__)
-    cell = parser.add_argument_group("cells (all combinations of what is given)")
+    cell = parser.add_argument_group("cells (all combinations of the given values)")
     cell.add_argument("--system", nargs="+", choices=SYSTEMS)
     cell.add_argument("--mode", nargs="+", choices=("both", "produce", "consume"))
     cell.add_argument("--batch", nargs="+", type=int, help="items of a call")
@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=3.0, help="measured in each run")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds before the measured ones")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each cell; the medians are shown")
-    parser.add_argument("--strict", action="store_true", help="fail when a comparator is below what it must reach")
+    parser.add_argument("--strict", action="store_true", help="fail when a comparator is below its required rate")
     parser.add_argument("--no-plots", action="store_true")
     return parser
 

@@ -112,7 +112,7 @@ def ratios(report: Report) -> Path:
     axes.set_yticks(range(len(lines)), [line["parameters"]["says"] for line in lines])
     axes.invert_yaxis()
     axes.set_xlabel("how far: 1 is what must be reached, the short line is the aim (log)")
-    return _save(figure, report, "Against what was asked")
+    return _save(figure, report, "Against the requirements")
 
 
 def profile(report: Report) -> Path:

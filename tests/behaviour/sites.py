@@ -102,14 +102,14 @@ class Site:
 Open = Callable[[], AbstractAsyncContextManager[Site]]
 
 
-def story(tell: Callable[[Site], Coroutine[Any, Any, None]]) -> Callable[[Open], None]:
+def story(play: Callable[[Site], Coroutine[Any, Any, None]]) -> Callable[[Open], None]:
     """Return a test that runs this story on each kind of host."""
 
     async def played(open_site: Open) -> None:
         async with open_site() as site:
-            await tell(site)
+            await play(site)
 
-    @wraps(tell)
+    @wraps(play)
     def test(open_site: Open) -> None:
         run(played(open_site))
 

@@ -211,15 +211,15 @@ def _of_entry(entry: Any) -> Outcome:
 OpenWire = Callable[[], AbstractAsyncContextManager[WireSite]]
 
 
-def wire_story(tell: Callable[[WireSite], Coroutine[Any, Any, None]]) -> Callable[[OpenWire], None]:
+def wire_story(play: Callable[[WireSite], Coroutine[Any, Any, None]]) -> Callable[[OpenWire], None]:
     """Return a test that runs this story on each kind of host."""
 
     async def played(open_wire: OpenWire) -> None:
         async with open_wire() as site:
-            await tell(site)
+            await play(site)
             assert await site.outcome("getRouting", ttypes.GetRoutingRequest()) == OK
 
-    @wraps(tell)
+    @wraps(play)
     def test(open_wire: OpenWire) -> None:
         run(played(open_wire), 120.0)
 

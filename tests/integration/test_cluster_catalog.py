@@ -157,7 +157,7 @@ def test_an_export_restores_an_empty_zookeeper_and_no_item_is_lost(
     initialise(hosts[0])
     hosts[1].launch()
     until_served(hosts)
-    until(lambda: not run(knows(hosts[0], "orders")), "what is stored holds", 60)
+    until(lambda: not run(knows(hosts[0], "orders")), "the stored catalog is in force", 60)
     foqs("config", "import", str(export), "--yes", "--address", hosts[1].address)
     until_known()
     after = json.loads(foqs("config", "export", "--address", hosts[0].address))

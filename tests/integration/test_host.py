@@ -226,7 +226,7 @@ def test_a_host_waits_for_its_database_and_says_so(tmp_path: Path) -> None:
                 return ready is not None and ready[0] == status and words in ready[1]
 
             host.launch()
-            until(lambda: says(503, f"127.0.0.1:{server.port}"), "the host says what it waits for")
+            until(lambda: says(503, f"127.0.0.1:{server.port}"), "the host names the database that it waits for")
             with pytest.raises(FoqsError, match="UNAVAILABLE"):
                 run(enqueue_one(host)).require()
             server.start()

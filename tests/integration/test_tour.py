@@ -124,7 +124,7 @@ def test_the_tour_works_as_written(host: RestartableHost, tmp_path: Path) -> Non
                     if found:
                         names["ID"], names["TOKEN"] = found[1], found[2] or names["TOKEN"]
         assert next(expected, None) is None
-        until(lambda: "sent not yet" in third.shown, "the worker has what was held back")
+        until(lambda: "sent not yet" in third.shown, "the worker has the held items")
         until(lambda: third.shown.count(" attempt 2 of ") == 2, "the redriven item has failed as often as before")
         third.interrupt()
         ended, said = third.wait()

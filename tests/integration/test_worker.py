@@ -135,7 +135,7 @@ def test_a_stop_under_load_loses_nothing_and_counts_only_started_attempts(place:
     worker = place.start()
     until(lambda: len(place.notes("begun")) == 2 and left(client) == (ITEMS - 8, 8), "two begun, eight in hand")
     worker.send_signal(signal.SIGTERM)
-    until(lambda: left(client) == (ITEMS - 2, 2), "what was not begun is given back while handlers run")
+    until(lambda: left(client) == (ITEMS - 2, 2), "unstarted items are released while handlers run")
     place.go()
     out, err = worker.communicate(timeout=60)
     assert worker.returncode == 0, err
@@ -152,7 +152,7 @@ def test_a_killed_worker_process_affects_only_its_item_and_is_replaced(place: Wo
     until(lambda: len(place.notes("begun")) == 2, "two begun")
     (number, _, pid, _), (other, _, _, _) = place.notes("begun")
     os.kill(int(pid), signal.SIGKILL)
-    until(lambda: len(place.notes("begun")) == 3, "another process goes on")
+    until(lambda: len(place.notes("begun")) == 3, "another process continues")
     place.go()
     until(lambda: left(client) == (0, 0) and len(place.notes("done")) == ITEMS, "all is done")
     done = {tuple(note) for note in place.notes("done")}
@@ -186,7 +186,7 @@ def test_a_second_signal_ends_the_worker_at_once_and_says_so(place: Workplace, c
     worker = place.start()
     until(lambda: len(place.notes("begun")) == 2, "two begun")
     worker.send_signal(signal.SIGTERM)
-    until(lambda: left(client)[1] == 2, "what was not begun is given back")
+    until(lambda: left(client)[1] == 2, "unstarted items are released")
     worker.send_signal(signal.SIGTERM)
     _, err = worker.communicate(timeout=60)
     assert worker.returncode == 1

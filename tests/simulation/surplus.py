@@ -62,7 +62,7 @@ class SurplusLedger:
             self._counts[name] += 1
             if row is not None and row[0] == lease.token and row[1] >= attempt:
                 self.wrong[
-                    f"invariant 8: nobody received attempt {attempt} of {lease.id}, which was released and counts"
+                    f"invariant 8: no caller received attempt {attempt} of {lease.id}, which was released and counts"
                 ] = None
 
     def unreleased(self, dead: Iterable[str]) -> list[str]:
