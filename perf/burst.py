@@ -53,7 +53,7 @@ def main() -> None:
     options = _parser().parse_args()
     report = Report("burst")
     with stage("foqs-mariadb", options.shards) as found:
-        due_s = _lay(found, options.items, options.lead)
+        due_s = _write_delayed_items(found, options.items, options.lead)
         assert found.host is not None
         before_mib = machine.resident_mib(found.host.pid) or 0.0
         seen = uvloop.run(_race(found.host.address, options, due_s))
@@ -79,7 +79,7 @@ def main() -> None:
     report.table(SHOWN)
 
 
-def _lay(found: Stage, items: int, lead_s: float) -> float:
+def _write_delayed_items(found: Stage, items: int, lead_s: float) -> float:
     """Fill the tables and start the host on them. Return when the items are due, as `time.time` counts."""
     assert found.host is not None and found.mariadb is not None
     asyncio.run(_templates(found.host.address, found.shards))

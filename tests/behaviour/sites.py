@@ -113,7 +113,7 @@ def story(play: Callable[[Site], Coroutine[Any, Any, None]]) -> Callable[[Open],
     def test(open_site: Open) -> None:
         run(played(open_site))
 
-    del test.__wrapped__  # pytest asks what the test takes, not what the story does
+    del test.__wrapped__  # pytest must see the parameters of the test, not of the story
     return test
 
 

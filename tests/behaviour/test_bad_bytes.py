@@ -37,7 +37,7 @@ def wrong_types(method: str, names: Names) -> Iterator[tuple[str, bytes, Outcome
 
 @wire_story
 async def test_field_of_another_type_or_twice_is_named_and_changes_nothing(site: WireSite) -> None:
-    names = await site.four("t")
+    names = await site.enqueue_in_each_state("t")
     wrong = []
     tried = 0
     for method in METHODS:
@@ -55,7 +55,7 @@ async def test_field_of_another_type_or_twice_is_named_and_changes_nothing(site:
 
 @wire_story
 async def test_deep_nesting_is_refused_by_every_call_and_changes_nothing(site: WireSite) -> None:
-    names = await site.four("t")
+    names = await site.enqueue_in_each_state("t")
     before = await site.all()
     for method in METHODS:
         request = good(method, names)

@@ -153,7 +153,7 @@ async def test_longest_calls_are_served(site: WireSite) -> None:
 
 @wire_story
 async def test_huge_time_is_clamped_and_not_refused(site: WireSite) -> None:
-    names = await site.four("t")
+    names = await site.enqueue_in_each_state("t")
     for method in METHODS:
         if method in LATER or method in {"importConfig", "deleteNamespace"}:
             continue

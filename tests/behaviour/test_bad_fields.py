@@ -165,7 +165,7 @@ async def assert_refused(site: WireSite, cases: Iterator[tuple[str, str, Any, Ou
 
 @wire_story
 async def test_bad_field_is_named_and_changes_nothing(site: WireSite) -> None:
-    names = await site.four("field")
+    names = await site.enqueue_in_each_state("field")
     assert {"field", "config"} <= {key.removeprefix("topic '").removesuffix("'") for key in await site.all()}
 
     def every() -> Iterator[tuple[str, str, Any, Outcome]]:
@@ -178,7 +178,7 @@ async def test_bad_field_is_named_and_changes_nothing(site: WireSite) -> None:
 
 @wire_story
 async def test_incompatible_fields_are_refused(site: WireSite) -> None:
-    names = await site.four("pair")
+    names = await site.enqueue_in_each_state("pair")
 
     def new(field: str, **more: Any) -> tuple[str, str, Any, Outcome]:
         request = ttypes.EnqueueRequest(site.namespace, [ttypes.NewItem("pair", **more)])
@@ -253,7 +253,7 @@ async def test_contradictory_settings_are_refused(site: WireSite) -> None:
 
 @wire_story
 async def test_missing_namespace_is_named_by_every_call(site: WireSite) -> None:
-    names = await site.four("there")
+    names = await site.enqueue_in_each_state("there")
 
     def every() -> Iterator[tuple[str, str, Any, Outcome]]:
         for method in METHODS:
@@ -270,7 +270,7 @@ async def test_missing_namespace_is_named_by_every_call(site: WireSite) -> None:
 
 @wire_story
 async def test_malformed_configuration_is_refused(site: WireSite) -> None:
-    await site.four("config")
+    await site.enqueue_in_each_state("config")
     name = site.namespace
     texts: list[str | bytes] = [
         "", "{", "[]", "null", "1", "nan", '"x"', b"\xff", "[" * 100_000, '{"a":' * 100_000, "{}", '{"format": 2}',

@@ -29,7 +29,7 @@ Case = tuple[str, str, Any, Outcome]
 
 async def held(site: WireSite, topic: str) -> dict[str, Names]:
     """Enqueue an item of each state, and return them by state."""
-    leased = await site.four(topic)
+    leased = await site.enqueue_in_each_state(topic)
     found = {}
     for number, state in enumerate(("deferred", "ready", "leased", "dead"), 1):
         [seen] = (await site.call("peek", ttypes.PeekRequest(site.namespace, topic, number))).success.items
@@ -65,7 +65,7 @@ async def test_id_of_another_namespace_is_not_found_and_its_item_is_unchanged(si
 
 @wire_story
 async def test_id_that_was_never_issued_is_not_found(site: WireSite) -> None:
-    names = await site.four("t")
+    names = await site.enqueue_in_each_state("t")
     shard, number = map(int, names.id.split("-"))
     sequence = number & (1 << 43) - 1
     unissued: list[tuple[str, Outcome, Outcome]] = [
@@ -90,7 +90,7 @@ async def test_id_that_was_never_issued_is_not_found(site: WireSite) -> None:
 async def test_duplicate_id_is_refused_the_second_time(site: WireSite) -> None:
     lists = {"ack": "leases", "nack": "nacks", "extendLease": "extensions", "release": "leases"}
     for method in ("ack", "nack", "extendLease", "release", "cancel", "update", "redrive"):
-        names = await site.four(f"twice-{method}")
+        names = await site.enqueue_in_each_state(f"twice-{method}")
         request = good(method, names)
         field = lists.get(method, "ids")
         entries = getattr(request, field)
@@ -134,7 +134,7 @@ async def test_wrong_token_changes_nothing(site: WireSite) -> None:
 
 @wire_story
 async def test_every_call_on_an_acked_item_changes_nothing(site: WireSite) -> None:
-    names = await site.four("t")
+    names = await site.enqueue_in_each_state("t")
     assert await site.outcomes("ack", good("ack", names)) == [OK]
 
     def every() -> Iterator[Case]:
@@ -245,7 +245,7 @@ def test_key_can_be_used_again_after_its_window() -> None:
 
 @wire_story
 async def test_duplicate_topic_in_a_dequeue_is_refused(site: WireSite) -> None:
-    await site.four("t")
+    await site.enqueue_in_each_state("t")
     topics = [ttypes.TopicCount(topic, 1) for topic in ("t", "T", "t")]
     request = ttypes.DequeueRequest(site.namespace, topics)
     await assert_refused(site, iter([("dequeue", "twice", request, ("INVALID_ARGUMENT", "topics[2].topic"))]))
@@ -264,7 +264,7 @@ GARBAGE: Final = [
 
 @wire_story
 async def test_malformed_or_foreign_cursor_is_refused(site: WireSite) -> None:
-    await site.four("t")
+    await site.enqueue_in_each_state("t")
 
     def asked(cursor: str) -> Sequence[tuple[str, Any]]:
         page = ttypes.Page(1, cursor)
@@ -289,7 +289,7 @@ async def test_malformed_or_foreign_cursor_is_refused(site: WireSite) -> None:
 
 @wire_story
 async def test_any_name_can_be_the_cursor_of_a_list_by_name(site: WireSite) -> None:
-    await site.four("m")
+    await site.enqueue_in_each_state("m")
     for cursor, found in (
         ("", ["m"]),
         ("\0", ["m"]),
@@ -308,7 +308,7 @@ async def test_any_name_can_be_the_cursor_of_a_list_by_name(site: WireSite) -> N
 def test_cursor_on_a_missing_shard_is_beyond_the_end(method: str) -> None:
     async def story() -> None:
         async with fake_wire() as site:
-            await site.four("t")
+            await site.enqueue_in_each_state("t")
             before = await site.all()
             page = ttypes.Page(5, WALK_CURSOR.replace(":0:", ":65535:", 1))
             request = good(method, Names(site.namespace, "t"))

@@ -148,7 +148,7 @@ class WireSite:
         assert result.success.items
         return list(result.success.items)
 
-    async def four(self, topic: str) -> Names:
+    async def enqueue_in_each_state(self, topic: str) -> Names:
         """Enqueue an item of each state. Return the names of the leased one."""
         new = ttypes.NewItem
         await self.put(new(topic, 1, b"dead"), new(topic, 2, b"leased"))
@@ -223,7 +223,7 @@ def wire_story(play: Callable[[WireSite], Coroutine[Any, Any, None]]) -> Callabl
     def test(open_wire: OpenWire) -> None:
         run(played(open_wire), 120.0)
 
-    del test.__wrapped__  # pytest asks what the test takes, not what the story does
+    del test.__wrapped__  # pytest must see the parameters of the test, not of the story
     return test
 
 

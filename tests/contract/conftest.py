@@ -62,7 +62,7 @@ class Bench:
         self._made.append(store)
         return store
 
-    def hasty(self) -> Store:
+    def impatient_store(self) -> Store:
         """Make a store that waits only a moment for a file that another connection has locked."""
         store = self._make_hasty(SHARD, no_faults)
         self._made.append(store)

@@ -183,7 +183,7 @@ def test_a_server_that_is_frozen_past_a_session_leaves_nothing_of_it(bench: ZooK
         finally:
             server.thaw()
         await is_connected(registry, session)
-        await wait_for_condition(registry, lambda: _nobody(registry))
+        await wait_for_condition(registry, lambda: _has_no_members(registry))
         await announce(registry)
 
     bench.run(story())
@@ -222,7 +222,7 @@ async def replace(registry: Registry, times: int) -> None:
             times -= 1
 
 
-async def _nobody(registry: Registry) -> bool:
+async def _has_no_members(registry: Registry) -> bool:
     return await registry.members("members") == {}
 
 

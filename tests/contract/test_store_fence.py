@@ -130,7 +130,7 @@ def test_owner_paused_in_a_flush_commits_nothing_after_a_takeover(bench: Bench, 
         zombie = Zombie(bench, point, make_row(1, payload=b"zombie"))
         await zombie.pause()
         if bench.kind == "sqlite" and point not in ("begin", "committed"):
-            await _sqlite_takeover_waits(zombie, bench.hasty())
+            await _sqlite_takeover_waits(zombie, bench.impatient_store())
             return
         store = bench.store()
         await store.open()
@@ -166,7 +166,7 @@ def test_read_owner_of_a_fenced_owner_does_not_disturb_the_new_owner(bench: Benc
     """A former owner reads the row during a flush of the new one, which is slow or paused."""
 
     async def story() -> None:
-        former = await opened(bench.hasty())
+        former = await opened(bench.impatient_store())
         zombie = Zombie(bench, "written", make_row(1), epoch=2, nonce=OTHER)
         await zombie.pause()
         if bench.kind == "sqlite":

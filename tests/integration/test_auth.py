@@ -125,7 +125,7 @@ def test_the_command_line_reads_a_token_only_from_a_file(tmp_path: Path) -> None
 
 
 def test_a_secret_is_replaced_without_a_gap_and_revoking_it_closes_its_connections(tmp_path: Path) -> None:
-    async def whole(host: Guarded) -> None:
+    async def story(host: Guarded) -> None:
         async with Client(host.address, token_file=host.boss, timeout_ms=5_000) as client:
             await client.enqueue([Item("mail")])
             secret_file(host.boss, f"{LATER}\n{BOSS}\n".encode())
@@ -139,7 +139,7 @@ def test_a_secret_is_replaced_without_a_gap_and_revoking_it_closes_its_connectio
 
     with Guarded(tmp_path / "a") as host:
         host.start()
-        run(whole(host))
+        run(story(host))
         with pytest.raises(Unauthenticated):
             enqueue(host, token=BOSS)
         host.check_log()

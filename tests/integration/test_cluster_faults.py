@@ -215,7 +215,7 @@ def test_a_restart_of_zookeeper_loses_nothing(
             addresses = [f"127.0.0.1:{host.port}" for host in troubled.cluster.hosts]
             came_back.extend((await trouble.prober.served(range(SHARDS), addresses, began_s)).values())
             for host in troubled.cluster.hosts:
-                await trouble.wait_until(lambda host=host: not unready(host), "it hands out again")  # type: ignore[misc]
+                await trouble.wait_until(lambda host=host: not unready(host), "it delivers again")  # type: ignore[misc]
             await trouble.load.more(50)
 
     figures = FaultScenario(troubled, rate).play(restart, LONG_TIMEOUT_S)

@@ -41,7 +41,7 @@ async def spread(client: Client, topic: str) -> set[str]:
     return ids
 
 
-async def looked_at(client: Client, topic: str) -> list[ItemView]:
+async def peek_all(client: Client, topic: str) -> list[ItemView]:
     views: list[ItemView] = []
     cursor: str | None = ""
     while cursor is not None:
@@ -60,7 +60,7 @@ def test_a_call_to_one_host_covers_all_hosts(running: LocalCluster) -> None:
                 assert (await client.count(ItemFilter("mail"))).items == len(ids)
                 usage = await client.usage()
                 assert (usage.items, usage.topics) == (len(ids) + len(kept), 2)
-            views = await looked_at(three, "mail")
+            views = await peek_all(three, "mail")
             assert [view.priority for view in views] == sorted(view.priority for view in views)
             assert sorted(view.id for view in views) == sorted(ids)
 

@@ -110,7 +110,7 @@ def test_a_drained_host_owns_nothing_until_it_is_undrained(running: LocalCluster
         )
     finally:
         done(running, "host", "undrain", "host2")
-    until(lambda: "host2" in owners(running).values(), "host2 has something", 60)
+    until(lambda: "host2" in owners(running).values(), "host2 owns a shard", 60)
 
 
 def test_a_shard_is_added_drained_and_removed(running: LocalCluster) -> None:
@@ -120,7 +120,7 @@ def test_a_shard_is_added_drained_and_removed(running: LocalCluster) -> None:
     assert (refused.returncode, "drain it first" in refused.stderr) == (2, True)
     done(running, "shard", "drain", "9")
     done(running, "shard", "remove", "9", "--yes")
-    until(lambda: 9 not in {shard["shard"] for shard in status(running)["shards"]}, "shard 9 is forgotten", 60)
+    until(lambda: 9 not in {shard["shard"] for shard in status(running)["shards"]}, "shard 9 is removed", 60)
 
 
 def test_other_hosts_serve_the_shards_of_a_killed_host(running: LocalCluster) -> None:

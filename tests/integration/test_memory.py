@@ -67,7 +67,7 @@ def peak_bytes(host: RestartableHost) -> int:
     return int(kib) * 1024
 
 
-def pour(host: RestartableHost, message: bytes, times: int) -> int:
+def send_without_reading(host: RestartableHost, message: bytes, times: int) -> int:
     """Send a message repeatedly and read nothing, until the host stops reading or closes the connection.
 
     Return how many bytes the host accepted.
@@ -89,9 +89,9 @@ def pour(host: RestartableHost, message: bytes, times: int) -> int:
 def abuse(host: RestartableHost, message: bytes, times: int) -> int:
     """Send on several connections at once, beside a working neighbour. Return the bytes that the host accepted."""
     with ThreadPoolExecutor(CONNECTIONS) as threads:
-        pouring = [threads.submit(pour, host, message, times) for _ in range(CONNECTIONS)]
-        run(neighbour(host, lambda: all(each.done() for each in pouring)), timeout=150)
-        return sum(each.result() for each in pouring)
+        sending = [threads.submit(send_without_reading, host, message, times) for _ in range(CONNECTIONS)]
+        run(neighbour(host, lambda: all(each.done() for each in sending)), timeout=150)
+        return sum(each.result() for each in sending)
 
 
 async def neighbour(host: RestartableHost, over: Callable[[], bool]) -> None:

@@ -51,7 +51,7 @@ class Started:
 
     def __init__(self, first: Terminal) -> None:
         first.start(f"{START} --port 0")
-        until(lambda: "Stop with Ctrl-C" in first.shown or first.ended is not None, "the cluster is there", SOON_S)
+        until(lambda: "Stop with Ctrl-C" in first.shown or first.ended is not None, "the cluster has started", SOON_S)
         assert first.ended is None, first.shown
         patterns = {
             "PID": r"^host1 .* pid (\d+)$",

@@ -133,7 +133,7 @@ def gone(pid: int) -> bool:
 def test_a_stop_under_load_loses_nothing_and_counts_only_started_attempts(place: Workplace, client: SyncClient) -> None:
     put(client, "threads.a")
     worker = place.start()
-    until(lambda: len(place.notes("begun")) == 2 and left(client) == (ITEMS - 8, 8), "two begun, eight in hand")
+    until(lambda: len(place.notes("begun")) == 2 and left(client) == (ITEMS - 8, 8), "two begun, eight leased")
     worker.send_signal(signal.SIGTERM)
     until(lambda: left(client) == (ITEMS - 2, 2), "unstarted items are released while handlers run")
     place.go()
