@@ -15,3 +15,7 @@ def main() -> None:
             raise
         sys.exit(f"Only the Python client is installed here ({error.name} is missing); run: pip install 'foqs[server]'")
     cli.main()
+
+
+if __name__ == "__main__":
+    main()
