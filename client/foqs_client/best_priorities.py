@@ -56,7 +56,7 @@ class BestPriorities:
         """Record a host's reply to a dequeue of these topics.
 
         Args:
-            best_items: the contract's `TopicHead` structs; None: the host sent no report.
+            best_items: the contract's `TopicAvailability` structs; None: the host sent no report.
             has_items: it delivered an item. A host that delivered none counts as empty, whatever it reports.
         """
         if best_items is None:

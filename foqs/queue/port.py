@@ -1,6 +1,6 @@
 """The queue's port: the calls of one host, in the core's own types.
 
-The wire converts Thrift structs to these types and back. `queue.queue_service`
+`rpc` converts Thrift structs to these types and back. `queue.queue_service`
 implements the port; tests may implement it differently. A deadline is a moment
 of the event loop's clock, in seconds. Every call ends by its deadline.
 

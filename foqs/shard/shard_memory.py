@@ -213,7 +213,7 @@ class ShardMemory:
     def assign_to_waiters(self, batch: Batch) -> list[HandOut]:
         """Assign items that this batch inserts or finds due to waiters, for direct delivery.
 
-        The payloads of due items may have to be read: they are limited to `waiter_payload_bytes_max`.
+        The payloads of due items may have to be read: they are limited to `flush_bytes_max`.
         """
         now_ms = self._now_ms()
         found: dict[TopicName, list[OrderKey]] = {}

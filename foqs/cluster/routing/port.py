@@ -92,7 +92,7 @@ class RoutingTable:
 class RoutingChange:
     """The changes from a version of the routing table to the newest.
 
-    `hosts` and `shards` changed or are new; `gone_hosts` (nonces) and `gone_shards` (numbers) were removed.
+    `hosts` and `shards` changed or are new; `removed_hosts` (nonces) and `removed_shards` (numbers) were removed.
     """
 
     since_version: int
