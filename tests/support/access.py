@@ -14,7 +14,7 @@ ORDERS, ADMIN = "orders-0123456789", "admin-0123456789"
 
 
 class RecordingObserver:
-    """An observer that keeps what it is told."""
+    """An observer that records its calls."""
 
     def __init__(self) -> None:
         self.principals: list[str] = []
@@ -38,7 +38,7 @@ class EditableGrants:
 
 
 def keyring(client_ca: bytes | None = None, **tokens: str) -> Keyring:
-    """One with these tokens by principal; `orders` and `admin` have theirs unless others are given."""
+    """Return a keyring with these tokens by principal. `orders` and `admin` have theirs by default."""
     whole = {"orders": ORDERS, "admin": ADMIN} | tokens
     return Keyring({hashlib.sha256(token.encode()).digest(): name for name, token in whole.items()}, None, client_ca)
 
@@ -46,7 +46,7 @@ def keyring(client_ca: bytes | None = None, **tokens: str) -> Keyring:
 def gate(
     granted: EditableGrants | None = None, counted: RecordingObserver | None = None, **limits: Any
 ) -> Authenticator:
-    """A gate for `orders`, who may what is granted, and `admin`, who may all."""
+    """Return an authenticator for `orders`, which may do what is granted, and the administrator `admin`."""
     values = {"failure_delay_s": 0.01, "timeout_s": 3_600.0} | limits
     return Authenticator(
         keyring(),

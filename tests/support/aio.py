@@ -30,7 +30,7 @@ def run(coro: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
 
 
 async def call_result(start: Callable[[Callable[[Any], None]], PendingCall]) -> Any:
-    """What a call by callback is done with; cancelling this abandons it."""
+    """Wait for a call by callback. Cancelling this abandons the call."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     pending = start(lambda result: release_unwanted(result) if future.done() else future.set_result(result))
     try:

@@ -20,7 +20,7 @@ _FENCE, _ITEM = "fence", "item"
 
 @dataclass(slots=True, frozen=True)
 class Audited:
-    """What was counted on the way: of all shards, changes of epoch, fenced flushes, writes of items."""
+    """The counts of all shards: changes of epoch, fenced flushes, writes of items."""
 
     epochs: int
     flushes: int

@@ -27,12 +27,12 @@ def changed(options: T, **changes: Any) -> T:
 
 
 def rpc_options(**changes: int) -> RpcOptions:
-    """The options of the wire, with these values."""
+    """Return the RPC options with these values."""
     return changed(RpcOptions(), **changes)
 
 
 def cluster_options(**changes: int) -> ClusterOptions:
-    """The options of a host in a cluster, with these values."""
+    """Return the cluster options with these values."""
     return changed(ClusterOptions(), **changes)
 
 

@@ -19,7 +19,7 @@ class GatedCatalog(MemoryCatalog):
         self.gate.set()
         self.failure: Exception | None = None
         self.replacing = 0
-        """So many have found the gate closed."""
+        """The number of calls that found the gate closed."""
 
     async def replace(self, document: Document, expected: Document | None = None) -> None:
         self.replacing += not self.gate.is_set()

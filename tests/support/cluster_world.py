@@ -27,17 +27,17 @@ SESSION_MS = 6_000
 
 
 class OwnershipTimings(NullObserver):
-    """How long each takeover and handing over took, in seconds."""
+    """The seconds that each acquisition and each handover took."""
 
     def __init__(self) -> None:
-        self.taken: list[float] = []
-        self.handed: list[float] = []
+        self.acquired: list[float] = []
+        self.handed_over: list[float] = []
 
     def shard_acquired(self, shard: int, seconds: float) -> None:
-        self.taken.append(seconds)
+        self.acquired.append(seconds)
 
     def shard_handed_over(self, shard: int, seconds: float) -> None:
-        self.handed.append(seconds)
+        self.handed_over.append(seconds)
 
 
 class ClusterHost:
@@ -82,7 +82,7 @@ class ClusterHost:
         self.engine.on_view_changed(*self.membership.closed_shards())
 
     async def stop(self) -> None:
-        """As a host is told to stop."""
+        """Stop like a host that gets a signal."""
         self.engine.queue.drain()
         await self.membership.leave(self._world.deadline_in(10))
         self.engine.on_release_requested()
@@ -90,7 +90,7 @@ class ClusterHost:
         await self.membership.close()
 
     async def die(self) -> None:
-        """Everything of it ends, and nobody is told: its session ends after its timeout."""
+        """End without a notice: the session ends after its timeout."""
         self._world.ensemble.disconnect(self.registry)
         for task in self.membership._tasks:
             task.cancel()
@@ -120,7 +120,7 @@ class ClusterWorld(World):
         self.overlaps: list[str] = []
         """Moments at which two hosts served one shard."""
         self.epochs: dict[tuple[int, int], set[str]] = {}
-        """By shard and epoch, who owned it."""
+        """The owners by shard and epoch; there may be only one."""
         self._watching: asyncio.Task[None]
         self._started = 0
 
@@ -133,7 +133,7 @@ class ClusterWorld(World):
         self._watching = asyncio.ensure_future(self._watch())
 
     async def host(self, name: str) -> ClusterHost:
-        """One that has begun to join; of the tier of its name, or else of the first."""
+        """Return a host that has begun to join, in the tier of its name or else in the first."""
         self._started += 1
         host = ClusterHost(self, name, self._started, name if name in self._tiers else self._tiers[0])
         self.hosts.append(host)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _LATENCY_MS: Final = (0.1, 4.0)
 TICK_MS: Final = 600
-"""Of the ensemble: a server passes on what it knows of its clients twice in each."""
+"""The tick of the ensemble: a server reports its clients to the leader twice in each."""
 _HEARTBEATS: Final = 12
 """In each session timeout."""
 
@@ -33,8 +33,8 @@ class DelayedRegistry(LocalRegistry):
     """One user.
 
     Attributes:
-        lost: how likely it is that a call, or its answer, is lost though the session goes on.
-        session_over: told when a session of it has ended at the service.
+        lost: the probability that a call, or its reply, is lost while the session goes on.
+        session_over: called when its session has ended at the service.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class DelayedRegistry(LocalRegistry):
         self._relay_ms = 0
         """Each time at which its server passes on what it knows differs from this one by a multiple of half a tick."""
         self._known_ms = 0
-        """When the leader was told last that the session is alive."""
+        """When the leader last learned that the session is alive."""
         self._loss: asyncio.TimerHandle | None = None
 
     @property
@@ -96,7 +96,7 @@ class DelayedRegistry(LocalRegistry):
         super().disconnect()
         if not connected:
             return
-        # The leader ends the session by what it knows, and does not tell; the user goes by its own clock.
+        # The leader ends the session by what it knows, without a notice; the user goes by its own clock.
         self._cancel_expiry()
         loop, now_ms = asyncio.get_running_loop(), self._boot_ms()
         left_ms = self._known_ms + self._timeout_ms - now_ms

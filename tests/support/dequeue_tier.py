@@ -33,7 +33,7 @@ PORT: Final = 7411
 
 @dataclass(slots=True, frozen=True)
 class FixedAvailability:
-    """Of one topic at one other host."""
+    """The availability of one topic at one other host."""
 
     peer: Peer
     best_priority: int
@@ -49,26 +49,30 @@ class FakeGossip:
         self.on_items_available: Callable[[Collection[TopicName]], None] = lambda topics: None
         self._world = world
         self._host = host
-        self._heads: dict[TopicName, dict[Peer, FixedAvailability]] = {}
+        self._availabilities: dict[TopicName, dict[Peer, FixedAvailability]] = {}
 
     def best_peers(self, topic: TopicName) -> Sequence[FixedAvailability]:
-        heads = self._heads.get(topic)
-        return sorted(heads.values(), key=lambda head: head.best_priority) if heads else ()
+        availabilities = self._availabilities.get(topic)
+        return (
+            sorted(availabilities.values(), key=lambda availability: availability.best_priority)
+            if availabilities
+            else ()
+        )
 
     def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
-        heads = self._heads.setdefault(topic, {})
-        heads.pop(peer, None)
+        availabilities = self._availabilities.setdefault(topic, {})
+        availabilities.pop(peer, None)
         if best_priority is not None:
-            heads[peer] = FixedAvailability(peer, best_priority, ready, 0, self._world.loop.time())
+            availabilities[peer] = FixedAvailability(peer, best_priority, ready, 0, self._world.loop.time())
 
     def ask(self, *topics: str) -> None:
-        """Hears from all others what they have of these topics now."""
+        """Update these topics from all other hosts."""
         news = []
         for peer in self._host.peers.by_nonce.values():
             other = next(host for host in self._world.tier if host.nonce == peer.nonce)
             for topic in [("default", name) for name in topics]:
                 stock = other.engine.queue.availability
-                before = self._heads.get(topic, {}).get(peer)
+                before = self._availabilities.get(topic, {}).get(peer)
                 best = stock.best_priority(topic)
                 self.update_topic(peer, topic, best, stock.ready_count(topic))
                 if best is not None and (before is None or best < before.best_priority):
@@ -83,7 +87,7 @@ class DequeueTierHost(ClusterHost):
         gossip: what it knows of the others.
     """
 
-    wire: RpcServer
+    server: RpcServer
     peers: Peers
     dequeues: DequeueForwarder
 
@@ -107,8 +111,8 @@ class DequeueTierHost(ClusterHost):
             handlers.methods[b"dequeue"].handle, self.peers, queue.availability, self.gossip
         )
         calls = TierService(handlers, {b"dequeue": self.dequeues.handle})
-        self.wire = RpcServer(world.loop, calls, rpc_options(reply_grace_ms=200))
-        await world.network.listen(self.address, PORT, self.wire.connection)
+        self.server = RpcServer(world.loop, calls, rpc_options(reply_grace_ms=200))
+        await world.network.listen(self.address, PORT, self.server.connection)
 
     @property
     def waiters(self) -> int:
@@ -137,7 +141,7 @@ class DequeueTierWorld(ClusterWorld):
 
     @asynccontextmanager
     async def client(self, *hosts: DequeueTierHost, **more: Any) -> AsyncIterator[Client]:
-        """Of one host, which it then knows alone, or of several, whose map it follows."""
+        """Return a client of one host alone, or of several with their routing table."""
         given = {"automatic_keys": False, "connect": self.network.connector("client"), **more}
         async with Client("foqs://" + ",".join(host.address for host in hosts), **given) as client:
             yield client

@@ -63,7 +63,7 @@ class DroppingProxy:
 
     @property
     def hanging(self) -> int:
-        """So many connections are still to be left hanging."""
+        """The number of further connections that get no reply."""
         return self._hanging
 
     def _accept(self) -> None:

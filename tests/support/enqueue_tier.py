@@ -26,8 +26,7 @@ from foqs.queue.port import EnqueueOutcome, PendingCall
 from foqs.rpc.methods import RpcService, ServerMethod
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
-from foqs_client import Client, Item, conversion
-from foqs_client import Enqueued as Told
+from foqs_client import Client, Enqueued, Item, conversion
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import make_handshake
 from foqs_contract.errors import FoqsError, NotOwner
@@ -42,10 +41,10 @@ GRACE_S: Final = 0.2
 
 
 class SelectiveQueue(FakeQueue):
-    """A queue that takes what it shall take.
+    """A queue that accepts the items that the test chooses.
 
     Attributes:
-        refusal: what an item is told in its place; None: it is taken.
+        refusal: returns the error of an item; None: it is accepted.
     """
 
     def __init__(self) -> None:
@@ -58,14 +57,14 @@ class SelectiveQueue(FakeQueue):
         refused = [self.refusal(item) for item in items]
         good = [item for item, error in zip(items, refused, strict=True) if error is None]
 
-        def whole(taken: list[EnqueueOutcome]) -> None:
+        def reply_to_all(taken: list[EnqueueOutcome]) -> None:
             rest = iter(taken)
             on_done([next(rest) if error is None else error for error in refused])
 
-        return super().enqueue(namespace, good, deadline, whole)
+        return super().enqueue(namespace, good, deadline, reply_to_all)
 
     def accept_only(self, *keys: str) -> None:
-        """Of items with keys it takes only these; of the others it says who owns them, where `owners` does."""
+        """The key slots that it accepts. Items of others are refused with the owner, if `owners` knows it."""
         mine = {key.encode() for key in keys}
 
         def refusal(item: NewItem) -> FoqsError | None:
@@ -100,7 +99,7 @@ class EnqueueTierHost:
         alone = QueueHandlers(self.queue, HostIdentity(view.name, PORT, 1), Random(1))
         enqueues = EnqueueForwarder(alone.methods[b"enqueue"].handle, self.peers)
         calls = TierService(alone, {b"enqueue": enqueues.handle})
-        self.wire = RpcServer(
+        self.server = RpcServer(
             asyncio.get_running_loop(),
             self._recorded(calls),
             rpc_options(reply_grace_ms=int(GRACE_S * 1_000)),
@@ -143,13 +142,13 @@ class EnqueueTier:
     async def host(
         self, name: str, *, token: str | None = principals.token(principals.OPERATOR), listens: bool = True, **view: Any
     ) -> EnqueueTierHost:
-        """One more, which all know."""
+        """Start one more host, known to all."""
         known = HostView(name, (name, PORT), "default", "", 1, f"nonce-{name}")
         host = EnqueueTierHost(self, replace(known, **view), token)
         self.hosts.append(host)
         self.views = (*self.views, host.view)
         if listens:
-            await self.network.listen(name, PORT, host.wire.connection)
+            await self.network.listen(name, PORT, host.server.connection)
         self._stack.push_async_callback(host.peers.close)
         return host
 
@@ -159,13 +158,13 @@ class EnqueueTier:
         self.views = [host.view for host in self.hosts]
 
     async def client(self, host: EnqueueTierHost, **more: Any) -> Client:
-        """Of one host, without keys of its own."""
+        """Return a client of one host, without automatic keys."""
         shown = principals.token(principals.OPERATOR) if self.gated else None
         given = {"automatic_keys": False, "token": shown, "connect": self.network.connector("client"), **more}
         return await self._stack.enter_async_context(Client(f"foqs://{host.view.name}", **given))
 
 
-async def send(client: Client, *items: Item, timeout_ms: int = 3_000) -> list[Told]:
+async def send(client: Client, *items: Item, timeout_ms: int = 3_000) -> list[Enqueued]:
     """One attempt at an enqueue. Raises the FoqsError of the whole call."""
     return await client._send_items_to(None, conversion.items(items), timeout_ms)
 
@@ -182,5 +181,5 @@ def in_tier(story: Callable[[EnqueueTier], Coroutine[Any, Any, None]], *, gated:
 
 
 def names(hosts: Collection[Any]) -> list[str]:
-    """Of peers, in order."""
+    """Return the names of peers in order."""
     return [each.view.name for each in hosts]

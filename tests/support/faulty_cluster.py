@@ -104,19 +104,19 @@ class FaultyCluster:
         self._stack.close()
 
     def explain(self, error: BaseException) -> None:
-        """Adds to an error what the hosts said and what the map is."""
+        """Add the hosts' logs and the routing table to an error."""
         for host in self.cluster.hosts:
             error.add_note(f"the end of the log of {name_of(host)}:\n{host.log_tail()}")
-        error.add_note(f"the map: {self.routing()}")
+        error.add_note(f"the routing table: {self.routing()}")
 
     # ------------------------------------------------------------------- looking
 
     def routing(self, *without: HostProcess) -> Routing | None:
-        """The map, as a host tells it that is not one of these; None where none tells."""
+        """Return the routing table from a host that is not one of these; None if no host replies."""
         return asyncio.run(_ask([host.address for host in self.cluster.hosts if host not in without]))
 
     def owners(self, *without: HostProcess) -> dict[int, str]:
-        """By shard, the name of who serves it."""
+        """Return the name of each shard's owner."""
         return _owners(self.routing(*without))
 
     def is_settled(self) -> bool:
@@ -158,7 +158,7 @@ class FaultScenario:
         spoil: the share of deliveries that are not acked.
 
     Attributes:
-        told: the figures so far; `end` adds what the load saw.
+        report: the figures so far; `end` adds those of the load.
     """
 
     def __init__(self, on: FaultyCluster, rate: float, spoil: float = 0.05, seed: int = 1) -> None:
@@ -272,7 +272,7 @@ class FaultScenario:
 def latencies(
     load: OpenLoad, from_s: float, to_s: float, shards: Sequence[int] | range = range(SHARDS)
 ) -> dict[str, Any]:
-    """Of enqueues into these shards that were to begin between two moments of the loop's clock."""
+    """Return figures of the enqueues into these shards that were due between two moments of the loop's clock."""
     found = [call for call in load.timed if call.shard in shards and from_s <= call.begun_s < to_s]
     took = sorted(call.took_s * 1_000 for call in found if call.done)
     return {
@@ -284,7 +284,7 @@ def latencies(
 
 
 def _errors(book: ItemHistories) -> Counter[str]:
-    """What callers were told that was not success, of whole calls and of their entries."""
+    """Count the errors of calls and of their entries."""
     found: Counter[str] = Counter()
     for call in book.record.calls:
         if call.process == PROCESS:
@@ -305,7 +305,7 @@ def rounded_s(value: float) -> float:
 
 
 def now_s() -> float:
-    """As the loop's clock, and `time.monotonic`, count."""
+    """Return the time of the loop's clock and `time.monotonic`."""
     return time.monotonic()
 
 

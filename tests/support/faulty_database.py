@@ -4,7 +4,7 @@ Holds `FaultRates` (how likely each fault is), `FaultyDatabaseServer` (one serve
 which can also be restarted, read-only or slow for a while) and its stores. Always
 true: every error has the type and the meaning that it has in the MySQL store;
 committed data is kept. Knows nothing of hosts, except for how long the current one
-is cut off.
+is disconnected.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FaultyDatabaseServer(MemoryDatabase):
 
     Args:
         clock: the server's clock.
-        held_s: returns for how long the current host is cut off from it.
+        held_s: returns for how long the current host is disconnected from it.
         connected: called with every new connection of the current host.
     """
 

@@ -52,7 +52,7 @@ class DirectPeers(Peers):
         answer = _ReplySink()
         found.gossip.exchange.handle(request, deadline, answer)
         await asyncio.sleep(ONE_WAY_S)
-        world.told += len(answer.received.topics)
+        world.reported_topics += len(answer.received.topics)
         return answer.received
 
 
@@ -73,7 +73,7 @@ class _ReplySink:
 
 
 class GossipHost(ClusterHost):
-    """One host and what it knows of the others."""
+    """One host with its gossip view."""
 
     def __init__(self, world: GossipWorld, name: str, number: int) -> None:
         super().__init__(world, name, number)
@@ -102,7 +102,7 @@ class GossipHost(ClusterHost):
     async def listed(
         self, prefix: str = "", states: list[State] | None = ALL, limit: int = 3, namespace: str = "default"
     ) -> dict[str, TopicStats]:
-        """All pages, by name."""
+        """Return the topics of all pages by name."""
         found: list[TopicStats] = []
         cursor: str | None = None
         while True:
@@ -126,9 +126,9 @@ class GossipWorld(ClusterWorld):
         self.settings = settings
         self.tier: list[GossipHost] = []
         self.parted: set[str] = set()
-        """Names of hosts that others do not reach, nor they them."""
-        self.told = 0
-        """Topics in answers of all exchanges."""
+        """The names of partitioned hosts."""
+        self.reported_topics = 0
+        """The number of topics in the replies of all exchanges."""
 
     async def host(self, name: str) -> GossipHost:
         self._started += 1
@@ -139,7 +139,7 @@ class GossipWorld(ClusterWorld):
         return host
 
     async def three(self) -> list[GossipHost]:
-        """Three hosts that serve all shards and have heard of each other."""
+        """Start three hosts that serve all shards and know each other."""
         hosts = [await self.host(name) for name in ("one", "two", "three")]
         await self.wait_until_settled(*hosts)
         await self.pass_s(3)

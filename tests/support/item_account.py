@@ -58,7 +58,7 @@ def account(events: Iterable[Event]) -> ItemAccount:
 
 
 def _removals(case: ItemHistory) -> list[Event]:
-    """What removed it; where nothing says that it did, one that found it gone: a client tries again by itself."""
+    """The call that removed it. If no call reports that, one that found it gone: a client retries by itself."""
     done = [entry.result for entry in case.acknowledged_operations(*DESTROYING)]
     return [result for result in done if not result.get("already_gone")] or done[:1]
 

@@ -50,7 +50,7 @@ class LocalEnsemble:
         self._users: list[LocalRegistry] = []
 
     def registry(self, session_timeout_ms: int, boot_ms: Callable[[], int] | None = None) -> LocalRegistry:
-        """One more user, who has not begun a session; `boot_ms` is its own clock where that is another."""
+        """Return one more user without a session. `boot_ms` is its own clock, if that differs."""
         return LocalRegistry(self, session_timeout_ms, boot_ms or self._boot_ms)
 
     # ---------------------------------------------------------------- controls
@@ -86,7 +86,7 @@ class LocalEnsemble:
         self._users.remove(registry)
 
     def end_session(self, registry: LocalRegistry) -> None:
-        """What a session had announced is gone."""
+        """Remove the entries that a session announced."""
         for folder, entries in self._members.items():
             kept = {name: entry for name, entry in entries.items() if entry.owner is not registry}
             if len(kept) != len(entries):

@@ -150,7 +150,7 @@ def _value(
 
 
 def mutate(rng: Random, good: bytes) -> bytes:
-    """A good message with some bytes changed, dropped, doubled or cut."""
+    """Return a good message with some bytes changed, dropped, doubled or truncated."""
     message = bytearray(good)
     for _ in range(rng.randint(1, 4)):
         place = rng.randrange(len(message))

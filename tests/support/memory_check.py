@@ -48,17 +48,17 @@ def watermark_ms(shard: Shard) -> int | None:
 
 
 def purged_in_index(shard: Shard) -> list[str]:
-    """The topics of which the index holds what a cut covers. Holds at any time, not only at rest."""
-    cuts, index = shard.memory.purge_markers, shard.index
+    """Return the topics with purged items in the index. Must be empty at any time."""
+    markers, index = shard.memory.purge_markers, shard.index
     return [
         f"{topic} has something in its window that is purged"
-        for topic, last in (cuts._last_numbers.items() if cuts else ())
+        for topic, last in (markers._last_numbers.items() if markers else ())
         if any(order_key_number(key) <= last for key in index.peek(topic, len(index)))
     ]
 
 
 def differences(shard: Shard, rows: Sequence[Row]) -> list[str]:
-    """What of the shard's memory is not as its table's `rows` say."""
+    """Return how the shard's memory differs from its table's `rows`."""
     return [*_counts(shard, rows), *_index(shard, rows), *_cache(shard, rows), *_timers(shard, rows)]
 
 

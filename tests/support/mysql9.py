@@ -26,7 +26,7 @@ from tests.support.mariadb import MariaDb
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 MISSING: Final = "MySQL 9 cannot be had here"
-"""So begins what the script says where there is no server."""
+"""The beginning of the script's message if there is no server."""
 _OPTIONS: Final = ("--innodb-redo-log-capacity=96M",)
 _USERS: Final = "CREATE USER root@127.0.0.1 IDENTIFIED BY '';\nGRANT ALL ON *.* TO root@127.0.0.1 WITH GRANT OPTION;\n"
 """MySQL has root come through the socket only; MariaDB also from this machine's address."""
@@ -76,7 +76,7 @@ def mysqld() -> str:
 
 
 def not_run(skipped: Iterable[pytest.TestReport]) -> str | None:
-    """One line about those of the skipped tests that MySQL 9 was missing for; None where there are none."""
+    """Return a line about the tests that were skipped without MySQL 9; None if there are none."""
     count = sum(isinstance(each.longrepr, tuple) and MISSING in each.longrepr[2] for each in skipped)
     return f"{count} tests did not run, as {MISSING}: run make system-packages" if count else None
 

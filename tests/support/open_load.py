@@ -25,7 +25,7 @@ from tests.support.workload import pause, wall_ms
 TOPICS: Final = ("audit", "mail", "sms")
 LEASE_MS: Final = 3_000
 _LEASE_UNSPOILT_MS: Final = 10_000
-"""Where every delivery is acked, no lease has to end."""
+"""Long enough that no lease ends if every delivery is acked."""
 _ITEMS_PER_CALL: Final = 4
 _ENQUEUE_MS: Final = 10_000
 _ACK_MS: Final = 10_000

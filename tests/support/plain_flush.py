@@ -122,9 +122,9 @@ def plain_flush(
         results.append([entry_result(apply(event)) for event in events])
     for part in batch.events:
         results.append([apply(event) for event in part.work.events[part.start : part.stop]])
-    for hand_out in batch.hand_outs:
-        lease_ms = hand_out.work.lease_ms
-        results.append([leased(Event(EventKind.DELIVER, n, lease_ms=lease_ms)) for n in hand_out.numbers])
+    for delivery in batch.hand_outs:
+        lease_ms = delivery.work.lease_ms
+        results.append([leased(Event(EventKind.DELIVER, n, lease_ms=lease_ms)) for n in delivery.numbers])
     for inserts in batch.inserts:
         part_results: list[Any] = []
         for place in range(inserts.start, inserts.stop):

@@ -102,7 +102,7 @@ class Caller:
     def events(self, kind: EventKind, *numbers: int, namespace: str = "n", metadata: bytes | None = None) -> Events:
         return Events(namespace, [Event(kind, number, metadata=metadata) for number in numbers], self._new_callback())
 
-    def hand_out(self, *numbers: int, namespace: str = "n", read_bytes: int = 0) -> HandOut:
+    def delivery(self, *numbers: int, namespace: str = "n", read_bytes: int = 0) -> HandOut:
         spans: list[tuple[TopicName, list[OrderKey]]] = [((namespace, "t"), keys_of(numbers))]
         return HandOut(namespace, spans, None, read_bytes, self._new_callback())
 

@@ -28,7 +28,7 @@ def make_layout(count: int, *, first: int = 1, weight: int = 1) -> Layout:
 
 
 def follow_plan(members: Sequence[Member], plan: Plan) -> list[Member]:
-    """What the members announce once they have done as the plan says."""
+    """Return the entries of the members once they have followed the plan."""
     return [replace(member, held_shards=_holdings(member, plan.assignments), taken_epochs={}) for member in members]
 
 

@@ -30,7 +30,7 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0, pau
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 30.0) -> None:
-    """As `until`, where the condition is asked for in an event loop."""
+    """Wait like `until`, in an event loop."""
     deadline = time.monotonic() + timeout_s
     while not await condition():
         if time.monotonic() > deadline:

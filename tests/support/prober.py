@@ -23,7 +23,7 @@ from tests.support.workload import pause, wall_ms
 
 PROCESS: Final = "prober"
 TRY_MS: Final = 300
-"""A try has so long, and 1.5 s more where the owner is frozen: a client waits for a late reply. No time is told more exactly."""
+"""The timeout of a try. It is 1.5 s longer if the owner is frozen: a client waits for a late reply. Times are no more exact than this."""
 _PAUSE_S: Final = 0.02
 
 
@@ -50,7 +50,7 @@ class Prober:
 
     async def _served(self, shard: int, addresses: Sequence[str], since_s: float) -> float:
         while True:
-            # A new client asks for the map anew.
+            # A new client reads the routing table again.
             async with Client("foqs://" + ",".join(addresses)) as client:
                 asking = RecordingClient(client, self._history, PROCESS, wall_ms)
                 name = f"probe-{self._story}-{next(self._numbers)}"

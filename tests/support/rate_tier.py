@@ -30,7 +30,7 @@ Rates = Callable[[float, int], float]
 
 
 class _FixedUsageQuota(Quota):
-    """What is held is set by the test."""
+    """The test sets what is held."""
 
     items = 0
 
@@ -151,13 +151,13 @@ class RateTier:
                     self._on_the_way.append((self.now_s + self._rng.random() * LATENCY_S, number, peer, answer))
         arrived = [each for each in self._on_the_way if each[0] <= self.now_s]
         self._on_the_way = [each for each in self._on_the_way if each[0] > self.now_s]
-        for _, asking, asked, told in arrived:
-            self._receive(asking, asked, told)
+        for _, asking, asked, demands in arrived:
+            self._receive(asking, asked, demands)
 
-    def _receive(self, asking: int, asked: Any, told: Sequence[Any]) -> None:
+    def _receive(self, asking: int, asked: Any, demands: Sequence[Any]) -> None:
         host = self.hosts.get(asking)
         if host is not None and asked in host.others:
-            host.limits.on_demands(asked, told)
+            host.limits.on_demands(asked, demands)
 
 
 def between(sides: Collection[Collection[int]]) -> Callable[[int, int], bool]:

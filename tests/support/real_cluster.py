@@ -25,9 +25,9 @@ from tests.support.processes import RestartableHost
 from tests.support.zookeeper import ZooKeeper
 
 SESSION_TIMEOUT_MS: Final = 6_000
-"""Of hosts: a machine that stands still for some seconds ends it, and moves their shards."""
+"""The hosts' timeout. A machine that stalls for some seconds ends the session, and their shards move."""
 _LOOK_TIMEOUT_MS: Final = 20_000
-"""Of who only looks, and is not to be cut off meanwhile."""
+"""The timeout of a session that only reads, so that it outlives the faults."""
 _ROOT: Final = "/foqs/v1"
 
 

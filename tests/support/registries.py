@@ -37,13 +37,13 @@ class RegistryBench(ABC):
         self._given: list[Registry] = []
 
     async def open_registry(self, session_timeout_ms: int = LONG_MS) -> Registry:
-        """One more user, in its first session."""
+        """Return one more user, in its first session."""
         registry = self.registry(session_timeout_ms)
         await registry.open()
         return registry
 
     def registry(self, session_timeout_ms: int = LONG_MS) -> Registry:
-        """One more user, not opened yet."""
+        """Return one more user, not opened yet."""
         registry = self._make(session_timeout_ms)
         self._given.append(registry)
         return registry
@@ -51,14 +51,14 @@ class RegistryBench(ABC):
     def run(self, story: Coroutine[Any, Any, T], timeout: float = 120.0) -> T:
         """Runs a test's story and closes its registries."""
 
-        async def told() -> T:
+        async def run_and_close() -> T:
             try:
                 return await story
             finally:
                 given, self._given = self._given, []
                 await asyncio.gather(*(registry.close() for registry in given))
 
-        return run(told(), timeout)
+        return run(run_and_close(), timeout)
 
     @abstractmethod
     def _make(self, session_timeout_ms: int) -> Registry: ...
@@ -130,11 +130,11 @@ class ZooKeeperBench(RegistryBench):
         self._proxies[id(registry)].leave_hanging(connections)
 
     def hanging(self, registry: Registry) -> int:
-        """So many of its connections are still to be left without an answer."""
+        """The number of further connections that get no reply."""
         return self._proxies[id(registry)].hanging
 
     async def expire(self, registry: Registry) -> None:
-        """As ZooKeeper's own tests do: somebody else takes the session over, and closes it."""
+        """End the session as ZooKeeper's own tests do: another client resumes and closes it."""
         assert isinstance(registry, ZooKeeperRegistry)
         zk = registry._zk
         assert zk is not None
@@ -151,7 +151,7 @@ class ZooKeeperBench(RegistryBench):
 
 
 async def wait_for_condition(registry: Registry, condition: Callable[[], Awaitable[bool] | bool]) -> None:
-    """Returns once `condition` holds, asked anew after each change that the registry tells of; a call that fails is a no."""
+    """Returns once `condition` holds, evaluated again after each change of the registry; a failed call counts as False."""
     changed = asyncio.Event()
     registry.subscribe(changed.set)
     while True:

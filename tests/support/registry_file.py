@@ -35,7 +35,7 @@ class RegistryFile:
             }
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise RegistryFailed(
-                f"{self._path} is not a file of the coordinator; move it away and it is begun anew"
+                f"{self._path} is not a file of the coordinator; move it away and a new one is created"
             ) from None
 
     def save(self, documents: Mapping[str, VersionedDocument]) -> None:

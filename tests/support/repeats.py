@@ -37,7 +37,7 @@ def _cause(case: ItemHistory, first: DeliveryReceipt, second: DeliveryReceipt, b
 
 
 def acked_twice(book: ItemHistories) -> list[str]:
-    """Stories of items of which two were told that they did them."""
+    """Return the timelines of items whose ack succeeded for two consumers."""
     return [
         "\n".join(case.timeline())
         for case in book
@@ -50,8 +50,8 @@ class OwnerChange:
     """A shard's owner, by epoch, and the next one, as callers of enqueue saw them.
 
     Attributes:
-        gap_ms: from when the last call began that the old one took, to the first answer of the new one;
-            below 0 both took calls at once.
+        gap_ms: from the begin of the last call that the old owner accepted to the first reply of
+            the new one; below 0: both accepted calls at once.
     """
 
     shard: int
@@ -61,8 +61,8 @@ class OwnerChange:
 def owner_changes(book: ItemHistories) -> list[OwnerChange]:
     """Each change of owner between two acknowledged enqueues of a shard.
 
-    An id tells who took its item. The beginning counts of the old one's calls, because
-    the answer may have come from the new one, which knew the key.
+    An id names the owner that accepted its item. For the old owner the begin of a call
+    counts: its reply may have come from the new owner, which knew the key.
     """
     begun: dict[tuple[int, int], float] = {}
     answered: dict[tuple[int, int], float] = {}

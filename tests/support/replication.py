@@ -1,8 +1,7 @@
-"""Two MariaDB servers, of which one copies the other asynchronously, and takes its place when told.
+"""Two MariaDB servers, a primary and an asynchronous replica that can be promoted.
 
-Always true: who connects to `port` reaches the server that is meant to be written
-to, and nobody when that is dead; what the primary has committed may be missing in
-the replica. Knows nothing of queues.
+Always true: a connection to `port` reaches the current primary, and is refused while
+that is dead; the replica may lack what the primary has committed. Knows nothing of queues.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Replication:
 
     @property
     def port(self) -> int:
-        """Of the address under which the database is known."""
+        """The port under which the database is known."""
         return self._proxy.port
 
     def until_copied(self) -> None:

@@ -26,7 +26,7 @@ METHODS: Final = tuple(name for name in vars(Foqs.Iface) if not name.startswith(
 
 @dataclass(slots=True, frozen=True)
 class Names:
-    """What a request is about."""
+    """The item or topic of a request."""
 
     namespace: str = "default"
     topic: str = "topic"

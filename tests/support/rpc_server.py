@@ -54,10 +54,10 @@ async def serve_queue(
     failed: Callable[[], None] = lambda: None,
     **more: Any,
 ) -> AsyncIterator[ServedQueue]:
-    """A wire server over `queue`, and other `calls`, on a free port (or this one); nothing of it is left afterwards.
+    """Serves `queue` and other `calls` over RPC on `port`, or on a free one. Closes everything at the end.
 
     Args:
-        context: of TLS, if it is to be spoken; `failed` is told of handshakes that came to nothing.
+        context: serve TLS with this context; `failed` is called for each handshake that failed.
     """
     loop = asyncio.get_running_loop()
     handlers = QueueHandlers(queue, HostIdentity("127.0.0.1", 7411, 42, region="here"), random.Random(1), calls)
@@ -143,7 +143,7 @@ class RawConnection:
         return parse_reply(await self.message(), name, compact)
 
     async def read_to_end(self) -> bytes:
-        """What comes until the other side closes."""
+        """Return the bytes up to the other side's close."""
         try:
             return await self.reader.read()
         except ConnectionResetError:
@@ -166,8 +166,8 @@ def parse_reply(message: bytes, name: str, compact: bool = False) -> tuple[int, 
 
 
 def parse_any(message: bytes) -> Any:
-    """The result struct, or TApplicationException, of a reply to whatever call."""
-    head, _ = read_head(message)  # the name of a call that there is not may be any bytes
+    """Return the result struct, or TApplicationException, of a reply to any call."""
+    head, _ = read_head(message)  # the name of an unknown call may be any bytes
     unknown = head.message_type == TMessageType.EXCEPTION
     result = TApplicationException() if unknown else getattr(Foqs, f"{head.name.decode()}_result")()
     result.read(_protocol(TMemoryBuffer(message, head.body_start), head.is_compact))
@@ -193,7 +193,7 @@ def frame(message: bytes) -> bytes:
 
 
 def call(name: str, request: Any, seqid: int = 1, *, compact: bool = False, kind: int = TMessageType.CALL) -> bytes:
-    """A whole frame of a call, as the generated code would write it."""
+    """Return the frame of a call, as the generated code writes it."""
     buffer = TMemoryBuffer()
     protocol = _protocol(buffer, compact)
     protocol.writeMessageBegin(name, kind, seqid)
@@ -203,7 +203,7 @@ def call(name: str, request: Any, seqid: int = 1, *, compact: bool = False, kind
 
 
 def head(name: str, seqid: int = 1) -> bytes:
-    """The head of a binary call; what follows is the test's."""
+    """Return the head of a binary call; the test appends the rest."""
     return struct.pack(">II", 0x80010001, len(name)) + name.encode() + struct.pack(">i", seqid)
 
 

@@ -38,17 +38,17 @@ class RpcTierWorld(ClusterWorld):
 
     Attributes:
         network: between the hosts, and from the test to each.
-        heard: (host, method, shards) of every call that one host made to another, in order.
+        forwarded_calls: (host, method, shards) of every call that one host made to another, in order.
     """
 
     def __init__(self, shards: int = 8, page_bytes_max: int = PAGE_BYTES_MAX) -> None:
         super().__init__(shards)
         self.network = Network(asyncio.get_running_loop(), Random(3), latency_ms=(0.1, 0.5))
-        self.heard: list[tuple[str, str, list[int]]] = []
+        self.forwarded_calls: list[tuple[str, str, list[int]]] = []
         self._page_bytes_max = page_bytes_max
         self._fresh = [str(number) for number in range(2_000)]
         """Keys that were not used yet."""
-        self._wires: list[RpcServer] = []
+        self._servers: list[RpcServer] = []
         self._listeners: dict[str, Any] = {}
         self._peers: list[Peers] = []
 
@@ -62,9 +62,9 @@ class RpcTierWorld(ClusterWorld):
         alone = QueueHandlers(engine.queue, HostIdentity(f"{name}.example", 7411, 1), Random(1), more)
         scatter = ScatterGather(alone.methods, peers, membership, self._page_bytes_max)
         calls = TierService(alone, {**by_id_handlers(alone.methods, peers), **scatter.handlers})
-        wire = RpcServer(asyncio.get_running_loop(), _RecordedCalls(calls, name, self.heard), RpcOptions())
-        self._wires.append(wire)
-        self._listeners[name] = await self.network.listen(f"{name}.example", 7411, wire.connection)
+        server = RpcServer(asyncio.get_running_loop(), _RecordedCalls(calls, name, self.forwarded_calls), RpcOptions())
+        self._servers.append(server)
+        self._listeners[name] = await self.network.listen(f"{name}.example", 7411, server.connection)
         return host
 
     async def three(self) -> list[ClusterHost]:
@@ -75,7 +75,7 @@ class RpcTierWorld(ClusterWorld):
         return hosts
 
     async def ask(self, host: ClusterHost, method: str, request: Any, timeout_s: float = 5.0) -> Any:
-        """What that host replies. Raises FoqsError."""
+        """Return that host's reply. Raises FoqsError."""
         tester = Peers(lambda: self.views(host), "tester", "default", "", self._pools("tester"))
         try:
             (peer,) = tester.by_nonce.values()
@@ -88,7 +88,7 @@ class RpcTierWorld(ClusterWorld):
         return [view for view in cluster.hosts if view.nonce == host.nonce]
 
     async def put(self, hosts: Sequence[ClusterHost], topic: str = "t", count: int = 1, **changes: Any) -> set[str]:
-        """So many items of a topic in every shard; their ids."""
+        """Enqueue `count` items of a topic in every shard. Return their ids."""
         ids: set[str] = set()
         for host in hosts:
             for shard in host.engine.shards.values():
@@ -105,8 +105,8 @@ class RpcTierWorld(ClusterWorld):
     async def end(self) -> None:
         for peers in self._peers:
             await peers.close()
-        for wire in self._wires:
-            await wire.stop(self.loop.time())
+        for server in self._servers:
+            await server.stop(self.loop.time())
 
     def _pools(self, source: str) -> Callable[[tuple[str, int]], ConnectionPool]:
         connect = self.network.connector(source)
@@ -114,17 +114,17 @@ class RpcTierWorld(ClusterWorld):
 
 
 class _RecordedCalls:
-    """The same calls; those that another host passed on are written down."""
+    """The same calls; records those that another host forwarded."""
 
-    def __init__(self, calls: TierService, name: str, heard: list[tuple[str, str, list[int]]]) -> None:
+    def __init__(self, calls: TierService, name: str, forwarded_calls: list[tuple[str, str, list[int]]]) -> None:
         self._calls = calls
         self._name = name
-        self._heard = heard
+        self._forwarded_calls = forwarded_calls
         self.methods = calls.methods
 
     def timeout_s(self, request: Any) -> float:
         if getattr(request, "forwarded", None) and hasattr(request, "shards"):
-            self._heard.append((self._name, type(request).__name__, list(request.shards)))
+            self._forwarded_calls.append((self._name, type(request).__name__, list(request.shards)))
         return self._calls.timeout_s(request)
 
 

@@ -8,12 +8,12 @@ from shardmgr.port import Coordinator
 
 
 class ScriptedCoordinator(Coordinator):
-    """Gives out the epochs of `plan`; whoever needs a higher one waits until the test has put it there."""
+    """Issues the epochs of `plan`. A caller that needs a higher one waits until the test assigns it."""
 
     def __init__(self, plan: dict[int, int] | None = None) -> None:
         self.plan = plan or {}
         self.wanted: dict[int, int] = {}
-        """By shard, above which epoch somebody waits for one."""
+        """By shard, the epoch above which a caller waits for one."""
         self.reported: list[tuple[int, str]] = []
         self._changed = asyncio.Event()
 
@@ -33,7 +33,7 @@ class ScriptedCoordinator(Coordinator):
         self.reported.append((shard, state))
 
     def states(self, shard: int) -> list[str]:
-        """What was told of a shard, in order, each once in a row."""
+        """Return the reported states of a shard in order, without repetitions."""
         found: list[str] = []
         for number, state in self.reported:
             if number == shard and found[-1:] != [state]:

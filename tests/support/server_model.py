@@ -36,7 +36,7 @@ FLAWS: Final = {
     "forgets some ready items": 11,
     "fails after writing": 16,
 }
-"""What can be wrong, and which invariant that breaks."""
+"""The possible flaws, and the invariant that each breaks."""
 
 _LEASE_MS, _WINDOW_MS, _RETENTION_MS, _BOUND_MS = 300, 1500, 1000, 100
 _POLICY = RetryPolicy(backoff_ms_min=20, backoff_ms_max=80, dead_retention_ms=_RETENTION_MS, key_window_ms=_WINDOW_MS)
@@ -134,16 +134,16 @@ class ServerModel:
         self._numbers += 1
         moment = FlushContext(int(self.now_ms), int(self.now_ms), make_number(1, self._numbers), {"n": _POLICY})
         row = self.rows.get(happening.id)
-        verdict = apply_event(happening, row, moment)
-        if verdict.effect is Effect.CHANGED:
-            assert row is not None and verdict.row is not None
-            self.rows[happening.id] = self._apply_flaw(row, verdict.row)
-        elif verdict.effect is Effect.DELETED:
+        transition = apply_event(happening, row, moment)
+        if transition.effect is Effect.CHANGED:
+            assert row is not None and transition.row is not None
+            self.rows[happening.id] = self._apply_flaw(row, transition.row)
+        elif transition.effect is Effect.DELETED:
             assert row is not None
             self._drop(happening, row)
-        if verdict.error is not None:
-            return _error(verdict.error)
-        return {"already_gone": True} if verdict.already_gone else {}
+        if transition.error is not None:
+            return _error(transition.error)
+        return {"already_gone": True} if transition.already_gone else {}
 
     def _apply_flaw(self, old: Row, new: Row) -> Row:
         leased = new.state is State.LEASED and new.token != old.token

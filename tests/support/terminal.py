@@ -64,7 +64,7 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """What came since the last line was typed, without styles and the prompt that follows."""
+        """Return the output since the last typed line, without styles and the next prompt."""
         return _STYLE.sub("", _PROMPT.sub("", self._text[self._begin :]))
 
     @property

@@ -19,7 +19,7 @@ ADDRESSES: Final = "foqs://127.0.0.1:7411,127.0.0.1:7413,127.0.0.1:7415"
 
 @dataclass(frozen=True)
 class Block:
-    """What stands between two fences, and in which language."""
+    """The text between two fences, and its language."""
 
     language: str
     text: str

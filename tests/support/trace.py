@@ -91,10 +91,10 @@ class Trace:
 
     def _attached(self) -> bool:
         if self._process.poll() is not None:
-            _, told = self._process.communicate()
-            if "not permitted" in told and os.geteuid() != 0:
+            _, output = self._process.communicate()
+            if "not permitted" in output and os.geteuid() != 0:
                 pytest.skip("tracing a running process needs root, or kernel.yama.ptrace_scope = 0")
-            pytest.fail(f"strace ended: {told}")
+            pytest.fail(f"strace ended: {output}")
         states = [status.read_text() for pid in self._pids for status in Path(f"/proc/{pid}/task").glob("*/status")]
         return all(f"TracerPid:\t{self._process.pid}\n" in state for state in states)
 
@@ -130,7 +130,7 @@ class Exchange:
 
 
 def exchanges(steps: Sequence[Step], port: int, words: str) -> list[Exchange]:
-    """What was asked of the server on `port` with `words` in it, and its answers."""
+    """Return the requests to the server on `port` that contain `words`, and its replies."""
     found = []
     for asked in steps:
         if asked.name in READS and asked.target.startswith(f"TCP:[127.0.0.1:{port}->") and words in asked.text:

@@ -22,13 +22,13 @@ SHARDS: Final = ((1, 2), (3, 4))
 
 
 class SharedRouting(StandaloneCluster):
-    """What both hosts say of the cluster."""
+    """The routing table that both hosts report."""
 
     def __init__(self) -> None:
         super().__init__(HostIdentity("nowhere", 1, 1), list)
         self.current = RoutingTable(1, [], [])
         self.full_routing_count = 0
-        """How often all of it was told."""
+        """How often the full table was read."""
         self._log = RoutingLog()
 
     @property
@@ -46,7 +46,7 @@ class SharedRouting(StandaloneCluster):
         return [host.load or 0.0 for host in sorted(self.current.hosts, key=lambda host: host.nonce)]
 
     def set_load(self, place: int, items: float) -> None:
-        """So much waits at a host; the map is the same."""
+        """Set the load of a host; the routing table stays the same."""
         hosts = [replace(host, load=items if at == place else host.load) for at, host in enumerate(self.current.hosts)]
         self.current = replace(self.current, hosts=hosts)
 
@@ -68,7 +68,7 @@ class SharedRouting(StandaloneCluster):
 
 
 def slots(shard: int) -> range:
-    """A quarter of them each, in turn."""
+    """Return every fourth slot."""
     return range(shard - 1, KEY_SLOT_COUNT, 4)
 
 
@@ -128,13 +128,13 @@ async def two_hosts() -> AsyncIterator[TwoHosts]:
 
 
 async def wait_for_routing(client: Client) -> None:
-    """Returns once the client knows the map; asks for it anew where that failed."""
+    """Return once the client knows the routing table. Retries failed reads."""
     while client._router.routing_table is None:
         client._router.mark_stale()
         await client._router.wait_refreshed()
 
 
 async def call_and_wait_for_routing(client: Client) -> None:
-    """As `told`, of a client that has made a call."""
+    """Make a call, then wait as `wait_for_routing` does."""
     await client.enqueue([Item("else", b"")])
     await wait_for_routing(client)

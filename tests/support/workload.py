@@ -41,10 +41,10 @@ class Load:
     """The clients of one run.
 
     Args:
-        address: of the host, or of several that serve the same shards in turn.
+        address: of the host, or of several that serve the same shards one after the other.
         seed: of every choice.
         patience_ms: the time of every call; None: short times, so that each new
-            call begins anew to knock quickly.
+            call starts with short backoffs.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Load:
             while not self._stopping:
                 if self._backlog > _BACKLOG_MAX:
                     await pause(0.01)
-                    # What expired, died or was lost from sight is not waited for.
+                    # Items that expired, died or were lost are not waited for.
                     self._backlog = int(self._backlog * 0.95)
                     continue
                 items = [self._item(rng, name) for _ in range(rng.randint(1, 12))]

@@ -47,7 +47,7 @@ class ZooKeeper(zookeeper_server.ZooKeeper):
         return (self.folder / "log").read_text(errors="replace")
 
     def stop(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Ends the server, as a crash would unless told otherwise; its data stays."""
+        """End the server, by default like a crash. Its data stays."""
         super().stop(number)
 
     def freeze(self) -> None:

@@ -388,7 +388,7 @@ VALID_HISTORIES: dict[str, HandWrittenHistory] = {
     "leased again before a call took over the poll that had brought it": item(lease_ms=10)
     .dequeue(60, 65, 1, asked_at=20.0)
     .dequeue(45, 55, 2),
-    "another namespace is told that it is gone": (
+    "another namespace gets that it is gone": (
         item().op("cancel", 20, 30).op("cancel", 40, 50, gone=True, namespace="m").present(60)
     ),
     # 1
@@ -406,7 +406,7 @@ VALID_HISTORIES: dict[str, HandWrittenHistory] = {
     "given up and aged out": item().dequeue(20, 30, 1).op("nack", 40, 50, 1, dead=True).present(10_040),
     "at most once, lease over": item(at_most_once=True).dequeue(20, 30, 1).present(1020),
     "at most once, nacked": item(at_most_once=True).dequeue(20, 30, 1).op("nack", 40, 50, 1).present(60),
-    "at most once, handed out unseen": item(at_most_once=True).dequeue(20, None).present(60),
+    "at most once, delivered unseen": item(at_most_once=True).dequeue(20, None).present(60),
     "no tables to look into": item().dequeue(20, 30, 1),
     # 2
     "delivered while its enqueue is under way": HandWrittenHistory().enqueue(0, 100).dequeue(20, 30, 1),
@@ -528,7 +528,7 @@ VALID_HISTORIES: dict[str, HandWrittenHistory] = {
     .present(2000, ROW),
     "ready only lately": item(delay_ms=1500).healed(1000).dequeue(1100, 1700).present(2000, ROW),
     "leased until lately": item().dequeue(900, 930, 1).healed(1000).dequeue(1100, 1700).present(2100, ROW),
-    "leased perhaps by a call that was cut": item()
+    "perhaps leased by a call whose connection broke": item()
     .dequeue(900, None)
     .healed(1000)
     .dequeue(1100, 1700)

@@ -17,19 +17,19 @@ from tests.support import cluster, containers
 
 
 class StubContainer:
-    """As `testcontainers.core.container.DockerContainer`, as far as it is used; itself the wrapped one too."""
+    """A stub of `testcontainers.core.container.DockerContainer` and of the container that it wraps."""
 
     made: list[StubContainer]
 
     def __init__(self, image: str) -> None:
         self.image = image
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
         self.environment: dict[str, str] = {}
         self.attrs = {"State": {"Pid": 77, "Running": False, "ExitCode": 0}}
         StubContainer.made.append(self)
 
     def with_bind_ports(self, inner: int, outer: Any) -> Self:
-        self.told.append((inner, outer))
+        self.calls.append((inner, outer))
         return self
 
     def with_env(self, name: str, value: str) -> Self:
@@ -37,7 +37,7 @@ class StubContainer:
         return self
 
     def start(self) -> Self:
-        self.told.append("start")
+        self.calls.append("start")
         self.attrs["State"]["Running"] = True
         return self
 
@@ -48,11 +48,11 @@ class StubContainer:
         pass
 
     def kill(self, signal: str) -> None:
-        self.told.append(signal)
+        self.calls.append(signal)
         self.attrs["State"] |= {"Running": False, "ExitCode": 137}
 
     def stop(self, timeout: int | None = None) -> None:
-        self.told.append("remove" if timeout is None else "stop")
+        self.calls.append("remove" if timeout is None else "stop")
         self.attrs["State"]["Running"] = False
 
 
@@ -77,7 +77,7 @@ def test_zookeeper_is_started_stopped_and_started_again_on_its_port(
         server.stop(signal.SIGKILL)
         assert server.exit_code == 137
         server.start()
-    assert container.told == [
+    assert container.calls == [
         (2181, ("127.0.0.1", server.port)), "start", "SIGKILL", "stop", "start", "SIGTERM", "stop", "remove",
     ]  # fmt: skip
 

@@ -17,7 +17,7 @@ from tests.support.virtual_time import VirtualClock, VirtualLoop, run_virtual
 TIMEOUT_MS = 6_000
 
 
-def told(story: Callable[[LocalEnsemble], Coroutine[Any, Any, None]], path: Path | None = None) -> None:
+def run_story(story: Callable[[LocalEnsemble], Coroutine[Any, Any, None]], path: Path | None = None) -> None:
     """Plays a story on an ensemble under virtual time."""
 
     async def play() -> None:
@@ -50,8 +50,8 @@ def test_documents_and_their_versions_survive_a_restart(tmp_path: Path) -> None:
         assert await registry.read("plan") == VersionedDocument(data, 1)
         assert await registry.members("members") == {}
 
-    told(write, path)
-    told(read, path)
+    run_story(write, path)
+    run_story(read, path)
     assert [entry.name for entry in path.parent.iterdir()] == ["coordinator.json"]
 
 
@@ -66,7 +66,7 @@ def test_a_damaged_file_is_named_with_the_remedy(tmp_path: Path, content: str) -
         with pytest.raises(RegistryFailed, match=r"coordinator\.json .* move it away"):
             await joined(ensemble)
 
-    told(story, path)
+    run_story(story, path)
 
 
 def test_a_document_that_cannot_be_saved_does_not_exist(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_document_that_cannot_be_saved_does_not_exist(tmp_path: Path) -> None:
         path.parent.unlink()
         assert await registry.replace("plan", b"1", None) == 0
 
-    told(story, path)
+    run_story(story, path)
 
 
 def test_a_document_is_synced_before_the_rename_and_its_folder_after_it(
@@ -98,7 +98,7 @@ def test_a_document_is_synced_before_the_rename_and_its_folder_after_it(
     async def story(ensemble: LocalEnsemble) -> None:
         await (await joined(ensemble)).replace("plan", b"1", None)
 
-    told(story, path)
+    run_story(story, path)
     assert seen == [(False, False), (True, True)]
 
 
@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_synced_leaves_the_outcome_unknown(
             await registry.replace("plan", b"1", None)
         assert await registry.read("plan") is None
 
-    told(story, tmp_path / "coordinator.json")
+    run_story(story, tmp_path / "coordinator.json")
 
 
 # -------------------------------------------------------------------- sessions
@@ -127,73 +127,73 @@ def test_a_folder_that_cannot_be_synced_leaves_the_outcome_unknown(
 
 def test_a_disconnected_user_fails_its_calls_and_keeps_its_session_if_it_reconnects_in_time() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
-        cut, other = await joined(ensemble), await joined(ensemble)
-        await cut.announce("members", "a", b"1")
-        ensemble.disconnect(cut)
-        assert cut.connection_state is ConnectionState.SUSPENDED
+        one, other = await joined(ensemble), await joined(ensemble)
+        await one.announce("members", "a", b"1")
+        ensemble.disconnect(one)
+        assert one.connection_state is ConnectionState.SUSPENDED
         with pytest.raises(RegistryFailed):
-            await cut.read("plan")
+            await one.read("plan")
         await asyncio.sleep((TIMEOUT_MS - 1) / 1000)
         assert await other.members("members") == {"a": b"1"}
-        ensemble.reconnect(cut)
-        assert (cut.connection_state, cut.session_number) == (ConnectionState.CONNECTED, 1)
+        ensemble.reconnect(one)
+        assert (one.connection_state, one.session_number) == (ConnectionState.CONNECTED, 1)
         await asyncio.sleep(2 * TIMEOUT_MS / 1000)
         assert await other.members("members") == {"a": b"1"}
 
-    told(story)
+    run_story(story)
 
 
 def test_a_user_that_is_disconnected_for_too_long_gets_a_new_session() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
-        cut, other = await joined(ensemble), await joined(ensemble)
-        await cut.announce("members", "a", b"1")
+        one, other = await joined(ensemble), await joined(ensemble)
+        await one.announce("members", "a", b"1")
         links: list[tuple[ConnectionState, int]] = []
-        cut.subscribe(lambda: links.append((cut.connection_state, cut.session_number)))
-        ensemble.disconnect(cut)
+        one.subscribe(lambda: links.append((one.connection_state, one.session_number)))
+        ensemble.disconnect(one)
         await asyncio.sleep(2 * TIMEOUT_MS / 1000)
-        assert cut.connection_state is ConnectionState.LOST
+        assert one.connection_state is ConnectionState.LOST
         assert await other.members("members") == {}
-        ensemble.reconnect(cut)
+        ensemble.reconnect(one)
         await asyncio.sleep(0.001)
-        assert (cut.connection_state, cut.session_number) == (ConnectionState.CONNECTED, 2)
+        assert (one.connection_state, one.session_number) == (ConnectionState.CONNECTED, 2)
         assert (ConnectionState.SUSPENDED, 1) in links
         assert (ConnectionState.LOST, 1) in links
         assert links[-1] == (ConnectionState.CONNECTED, 2)
 
-    told(story)
+    run_story(story)
 
 
 def test_a_session_ends_after_the_moment_that_was_announced() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
         clock = VirtualClock(asyncio.get_running_loop())
-        cut, other = await joined(ensemble), await joined(ensemble)
-        await cut.announce("members", "a", b"1")
+        one, other = await joined(ensemble), await joined(ensemble)
+        await one.announce("members", "a", b"1")
         gone = asyncio.Event()
         await asyncio.sleep(1.2345)
-        ensemble.disconnect(cut)
-        until_ms = cut.alive_until_ms
+        ensemble.disconnect(one)
+        until_ms = one.alive_until_ms
         other.subscribe(gone.set)
         await gone.wait()
         assert clock.monotonic_ms() >= until_ms
-        assert cut.alive_until_ms == until_ms
+        assert one.alive_until_ms == until_ms
 
-    told(story)
+    run_story(story)
 
 
 def test_a_disconnected_user_learns_of_the_end_of_its_session_when_it_reconnects() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
-        cut, other = await joined(ensemble), await joined(ensemble)
-        await cut.announce("members", "a", b"1")
-        ensemble.disconnect(cut)
-        ensemble.expire(cut)
-        assert (cut.connection_state, cut.session_number) == (ConnectionState.SUSPENDED, 1)
+        one, other = await joined(ensemble), await joined(ensemble)
+        await one.announce("members", "a", b"1")
+        ensemble.disconnect(one)
+        ensemble.expire(one)
+        assert (one.connection_state, one.session_number) == (ConnectionState.SUSPENDED, 1)
         assert await other.members("members") == {}
-        ensemble.reconnect(cut)
-        assert (cut.connection_state, cut.session_number) == (ConnectionState.LOST, 1)
+        ensemble.reconnect(one)
+        assert (one.connection_state, one.session_number) == (ConnectionState.LOST, 1)
         await asyncio.sleep(0)
-        assert (cut.connection_state, cut.session_number) == (ConnectionState.CONNECTED, 2)
+        assert (one.connection_state, one.session_number) == (ConnectionState.CONNECTED, 2)
 
-    told(story)
+    run_story(story)
 
 
 def test_no_user_can_start_while_the_service_is_unreachable() -> None:
@@ -206,31 +206,31 @@ def test_no_user_can_start_while_the_service_is_unreachable() -> None:
         await registry.open()
         assert registry.session_number == 1
 
-    told(story)
+    run_story(story)
 
 
 def test_the_session_of_a_user_that_closes_while_disconnected_times_out() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
-        cut, other = await joined(ensemble), await joined(ensemble)
-        await cut.announce("members", "a", b"1")
-        ensemble.disconnect(cut)
-        await cut.close()
+        one, other = await joined(ensemble), await joined(ensemble)
+        await one.announce("members", "a", b"1")
+        ensemble.disconnect(one)
+        await one.close()
         assert await other.members("members") == {"a": b"1"}
         await asyncio.sleep(2 * TIMEOUT_MS / 1000)
         assert await other.members("members") == {}
 
-    told(story)
+    run_story(story)
 
 
 def test_a_killed_process_is_not_notified_and_its_session_ends() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        heard: list[str] = []
+        events: list[str] = []
 
         async def live() -> LocalRegistry:
             registry = await joined(ensemble)
-            registry.subscribe(lambda: heard.append("dead"))
+            registry.subscribe(lambda: events.append("dead"))
             await registry.announce("members", "a", b"1")
             return registry
 
@@ -238,10 +238,10 @@ def test_a_killed_process_is_not_notified_and_its_session_ends() -> None:
         registry = await process.spawn(live())
         other = await joined(ensemble)
         process.kill()
-        heard.clear()
+        events.clear()
         ensemble.disconnect(registry)
         await asyncio.sleep(2 * TIMEOUT_MS / 1000)
         assert await other.members("members") == {}
-        assert heard == []
+        assert events == []
 
-    told(story)
+    run_story(story)

@@ -44,8 +44,8 @@ def test_one_line_counts_the_tests_that_did_not_run() -> None:
 
     others = [skipped("no strace")]
     assert mysql9.not_run(others) is None
-    told = mysql9.not_run([*others, skipped(f"{mysql9.MISSING}: a reason"), skipped(f"{mysql9.MISSING}: a reason")])
-    assert told == "2 tests did not run, as MySQL 9 cannot be had here: run make system-packages"
+    line = mysql9.not_run([*others, skipped(f"{mysql9.MISSING}: a reason"), skipped(f"{mysql9.MISSING}: a reason")])
+    assert line == "2 tests did not run, as MySQL 9 cannot be had here: run make system-packages"
 
 
 def test_a_system_without_apt_cannot_fetch_the_server_and_says_so(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ from tests.support.network import Network, NetworkTransport
 from tests.support.virtual_time import VirtualLoop, run_virtual
 
 
-class Ear(asyncio.Protocol):
-    """Writes down all it is told."""
+class RecordingProtocol(asyncio.Protocol):
+    """Records its events."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.data = bytearray()
         self.chunks = 0
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.lost: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self.made = asyncio.Event()
 
@@ -34,14 +34,14 @@ class Ear(asyncio.Protocol):
         self.chunks += 1
 
     def eof_received(self) -> bool | None:
-        self.told.append("eof")
+        self.events.append("eof")
         return None
 
     def pause_writing(self) -> None:
-        self.told.append("pause")
+        self.events.append("pause")
 
     def resume_writing(self) -> None:
-        self.told.append("resume")
+        self.events.append("resume")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost.set_result(exc)
@@ -50,7 +50,7 @@ class Ear(asyncio.Protocol):
 class Pair:
     """Two ends that know each other."""
 
-    def __init__(self, network: Network, client: Ear, server: Ear) -> None:
+    def __init__(self, network: Network, client: RecordingProtocol, server: RecordingProtocol) -> None:
         self.network = network
         self.client = client
         self.server = server
@@ -67,15 +67,15 @@ class Pair:
 
 
 async def connected(network: Network) -> Pair:
-    servers: list[Ear] = []
+    servers: list[RecordingProtocol] = []
 
-    def factory() -> Ear:
-        servers.append(Ear())
+    def factory() -> RecordingProtocol:
+        servers.append(RecordingProtocol())
         return servers[-1]
 
     await network.listen("host", 7411, factory)
-    client = (await network.connect(Ear, "host", 7411))[1]
-    assert isinstance(client, Ear)
+    client = (await network.connect(RecordingProtocol, "host", 7411))[1]
+    assert isinstance(client, RecordingProtocol)
     await servers[0].made.wait()
     return Pair(network, client, servers[0])
 
@@ -145,15 +145,15 @@ def test_every_arrival_takes_its_latency() -> None:
 def test_connecting_without_a_listener_is_refused() -> None:
     async def test(network: Network) -> None:
         with pytest.raises(ConnectionRefusedError):
-            await network.connect(Ear, "host", 7411)
-        listener = await network.listen("host", 0, Ear)
-        await network.connect(Ear, "host", listener.port)
+            await network.connect(RecordingProtocol, "host", 7411)
+        listener = await network.listen("host", 0, RecordingProtocol)
+        await network.connect(RecordingProtocol, "host", listener.port)
         with pytest.raises(OSError, match="taken"):
-            await network.listen("host", listener.port, Ear)
+            await network.listen("host", listener.port, RecordingProtocol)
         listener.close()
         assert not listener.is_serving()
         with pytest.raises(ConnectionRefusedError):
-            await network.connect(Ear, "host", listener.port)
+            await network.connect(RecordingProtocol, "host", listener.port)
 
     on_network(test)
 
@@ -168,8 +168,8 @@ def test_closing_delivers_everything_and_ends_both_sides_cleanly() -> None:
         assert await pair.server.lost is None
         assert await pair.client.lost is None
         assert pair.server.data == b"y" * 1000
-        assert pair.server.told == ["eof"]
-        assert pair.client.told == []
+        assert pair.server.events == ["eof"]
+        assert pair.client.events == []
         assert network.connections() == []
 
     on_network(test)
@@ -191,7 +191,7 @@ def test_both_sides_closing_with_data_under_way_still_end() -> None:
 
 
 def test_half_closing_keeps_the_other_direction() -> None:
-    class Patient(Ear):
+    class Patient(RecordingProtocol):
         def eof_received(self) -> bool | None:
             assert self.transport is not None
             self.transport.write(b"the answer")
@@ -200,8 +200,8 @@ def test_half_closing_keeps_the_other_direction() -> None:
 
     async def test(network: Network) -> None:
         await network.listen("host", 1, Patient)
-        transport, client = await network.connect(Ear, "host", 1)
-        assert isinstance(client, Ear)
+        transport, client = await network.connect(RecordingProtocol, "host", 1)
+        assert isinstance(client, RecordingProtocol)
         transport.write(b"question")
         transport.write_eof()
         assert await client.lost is None
@@ -217,15 +217,15 @@ def test_writing_pauses_above_the_high_water_mark_and_resumes_below_the_low() ->
         assert pair.client_end.get_write_buffer_limits() == (20, 100)
         pair.server_end.pause_reading()
         pair.client_end.write(b"z" * 100)
-        assert pair.client.told == []
+        assert pair.client.events == []
         pair.client_end.write(b"z")
-        assert pair.client.told == ["pause"]
+        assert pair.client.events == ["pause"]
         await settle()
         assert pair.client_end.get_write_buffer_size() == 101
         assert not pair.server.data
         pair.server_end.resume_reading()
         await settle()
-        assert pair.client.told == ["pause", "resume"]
+        assert pair.client.events == ["pause", "resume"]
         assert pair.server.data == b"z" * 101
 
     on_network(test)
@@ -269,8 +269,8 @@ def test_a_partition_delays_all_data_until_it_is_healed() -> None:
         network.partition("host")
         pair.client_end.write(b"held")
         pair.server_end.write(b"back")
-        connecting = asyncio.ensure_future(network.connect(Ear, "host", 7411))
-        beside = await network.connect(Ear, "host", 7411, source="host")
+        connecting = asyncio.ensure_future(network.connect(RecordingProtocol, "host", 7411))
+        beside = await network.connect(RecordingProtocol, "host", 7411, source="host")
         await settle()
         assert not pair.client.data
         assert not pair.server.data
@@ -313,11 +313,11 @@ def test_a_crashed_host_sends_and_receives_nothing() -> None:
         await settle()
         assert not pair.client.data
         assert not pair.server.data
-        assert pair.server.told == []
+        assert pair.server.events == []
         assert not pair.server.lost.done()
         assert network.connections() == []
         with pytest.raises(ConnectionRefusedError):
-            await network.connect(Ear, "host", 7411)
+            await network.connect(RecordingProtocol, "host", 7411)
         again = await connected(network)
         again.client_end.write(b"hello")
         await settle()
@@ -328,15 +328,15 @@ def test_a_crashed_host_sends_and_receives_nothing() -> None:
 
 
 def test_writing_to_a_closed_end_resets_the_writer() -> None:
-    class Stubborn(Ear):
+    class Stubborn(RecordingProtocol):
         def eof_received(self) -> bool | None:
             return True
 
     async def test(network: Network) -> None:
-        servers: list[Ear] = []
+        servers: list[RecordingProtocol] = []
 
-        def factory() -> Ear:
-            servers.append(Ear())
+        def factory() -> RecordingProtocol:
+            servers.append(RecordingProtocol())
             return servers[0]
 
         await network.listen("host", 1, factory)
@@ -354,7 +354,7 @@ def test_writing_to_a_closed_end_resets_the_writer() -> None:
 
 
 def test_a_protocol_that_fails_loses_its_connection_and_fails_the_run() -> None:
-    class Fragile(Ear):
+    class Fragile(RecordingProtocol):
         def data_received(self, data: bytes) -> None:
             raise ValueError("I cannot read this")
 
@@ -362,8 +362,8 @@ def test_a_protocol_that_fails_loses_its_connection_and_fails_the_run() -> None:
         loop = asyncio.get_running_loop()
         network = Network(loop, random.Random(1))
         await network.listen("host", 1, Fragile)
-        transport, client = await network.connect(Ear, "host", 1)
-        assert isinstance(client, Ear)
+        transport, client = await network.connect(RecordingProtocol, "host", 1)
+        assert isinstance(client, RecordingProtocol)
         transport.write(b"x")
         assert isinstance(await client.lost, ConnectionResetError)
 
@@ -406,7 +406,7 @@ def test_a_buffered_protocol_gets_its_bytes() -> None:
     async def test(network: Network) -> None:
         server = Buffered()
         await network.listen("host", 1, lambda: server)
-        transport, _ = await network.connect(Ear, "host", 1)
+        transport, _ = await network.connect(RecordingProtocol, "host", 1)
         transport.write(b"0123456789")
         await settle()
         assert server.data == b"0123456789"
@@ -420,15 +420,15 @@ def test_killing_a_process_silences_its_protocols() -> None:
         assert isinstance(loop, VirtualLoop)
         network = Network(loop, random.Random(1))
         process = loop.process("host")
-        servers: list[Ear] = []
+        servers: list[RecordingProtocol] = []
 
-        def factory() -> Ear:
-            servers.append(Ear())
+        def factory() -> RecordingProtocol:
+            servers.append(RecordingProtocol())
             return servers[-1]
 
         await process.spawn(network.listen("host", 1, factory))
-        transport, client = await network.connect(Ear, "host", 1)
-        assert isinstance(client, Ear)
+        transport, client = await network.connect(RecordingProtocol, "host", 1)
+        assert isinstance(client, RecordingProtocol)
         transport.write(b"one")
         await settle()
         transport.write(b"two")
@@ -445,13 +445,13 @@ def test_the_same_seed_gives_the_same_arrivals() -> None:
         async def program() -> list[str]:
             log: list[str] = []
 
-            class Noting(Ear):
+            class Noting(RecordingProtocol):
                 def data_received(self, data: bytes) -> None:
                     log.append(f"{asyncio.get_running_loop().time():.9f} {data!r}")
 
             network = Network(asyncio.get_running_loop(), random.Random(seed))
             await network.listen("host", 1, Noting)
-            transport, _ = await network.connect(Ear, "host", 1)
+            transport, _ = await network.connect(RecordingProtocol, "host", 1)
             for n in range(20):
                 transport.write(b"%d" % n)
             await settle()

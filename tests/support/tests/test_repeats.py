@@ -17,28 +17,30 @@ LEASE_MS = 100
 ITEM = format_id(0, make_number(1, 1))
 
 
-class Told:
-    """A history, call by call."""
+class HistoryBuilder:
+    """Builds a history call by call."""
 
     def __init__(self) -> None:
         self._now_ms = 0.0
         self._history = History(lambda: self._now_ms)
 
-    def call(self, at: float, till: float, op: str, items: list[Event], results: list[Event], **args: Any) -> Told:
+    def call(
+        self, at: float, till: float, op: str, items: list[Event], results: list[Event], **args: Any
+    ) -> HistoryBuilder:
         self._now_ms = at
         number = self._history.invoke("p", op, items, **args)
         self._now_ms = till
         self._history.ok(number, results)
         return self
 
-    def put(self, at: float, till: float, id: str = ITEM) -> Told:
+    def put(self, at: float, till: float, id: str = ITEM) -> HistoryBuilder:
         return self.call(at, till, "enqueue", [{"mark": mark(id.encode()), "topic": "t"}], [{"id": id}])
 
-    def got(self, at: float, token: int) -> Told:
+    def got(self, at: float, token: int) -> HistoryBuilder:
         result = {"id": ITEM, "token": token, "topic": "t", "mark": mark(ITEM.encode()), "attempt": token}
         return self.call(at, at + 1, "dequeue", [], [result], topics={"t": 1}, lease_ms=LEASE_MS)
 
-    def did(self, at: float, op: str, token: int, result: Event) -> Told:
+    def did(self, at: float, op: str, token: int, result: Event) -> HistoryBuilder:
         return self.call(at, at + 1, op, [{"id": ITEM, "token": token}], [result])
 
     def book(self) -> ItemHistories:
@@ -50,7 +52,7 @@ class Told:
     [
         pytest.param(("nack", {}), 20, "nack", id="nacked"),
         pytest.param(("release", {"error": UNKNOWN}), 20, "release", id="perhaps released"),
-        pytest.param(("nack", {"error": "STALE_LEASE"}), 20, NO_CAUSE, id="nacked in vain"),
+        pytest.param(("nack", {"error": "STALE_LEASE"}), 20, NO_CAUSE, id="nack refused"),
         pytest.param(("ack", {"error": UNKNOWN}), 200, "lease end, ack unknown", id="perhaps acked"),
         pytest.param(("ack", {"error": "UNAVAILABLE"}), 200, "lease end, ack refused", id="not acked"),
         pytest.param(None, 200, "lease end", id="forgotten"),
@@ -60,15 +62,15 @@ class Told:
 def test_a_repeated_delivery_has_the_cause_that_the_history_shows(
     between: tuple[str, Event] | None, again_ms: float, cause: str
 ) -> None:
-    told = Told().put(0, 1).got(2, 1)
+    history = HistoryBuilder().put(0, 1).got(2, 1)
     if between is not None:
         op, result = between
-        told.did(10, op, 1, result)
-    assert dict(repeats(told.got(again_ms, 2).book(), BOUNDS)) == {cause: 1}
+        history.did(10, op, 1, result)
+    assert dict(repeats(history.got(again_ms, 2).book(), BOUNDS)) == {cause: 1}
 
 
 def test_an_item_that_two_consumers_acked_is_reported() -> None:
-    once = Told().put(0, 1).got(2, 1).did(10, "ack", 1, {}).did(20, "ack", 1, {"already_gone": True})
+    once = HistoryBuilder().put(0, 1).got(2, 1).did(10, "ack", 1, {}).did(20, "ack", 1, {"already_gone": True})
     assert not acked_twice(once.book())
     [story] = acked_twice(once.did(30, "ack", 2, {}).book())
     assert "ack" in story
@@ -77,7 +79,7 @@ def test_an_item_that_two_consumers_acked_is_reported() -> None:
 def test_the_gap_between_two_owners_lasts_from_the_last_call_of_one_to_the_first_reply_of_the_other() -> None:
     ids = [format_id(0, make_number(epoch, 1)) for epoch in (1, 2)]
     other = format_id(1, make_number(2, 1))
-    [change] = owner_changes(Told().put(0, 5, ids[0]).put(6, 7, other).put(8, 9, ids[1]).book())
+    [change] = owner_changes(HistoryBuilder().put(0, 5, ids[0]).put(6, 7, other).put(8, 9, ids[1]).book())
     assert (change.shard, change.gap_ms) == (0, 9)
-    [overlap] = owner_changes(Told().put(0, 5, ids[1]).put(8, 9, ids[0]).book())
+    [overlap] = owner_changes(HistoryBuilder().put(0, 5, ids[1]).put(8, 9, ids[0]).book())
     assert overlap.gap_ms < 0

@@ -268,14 +268,14 @@ def test_a_thawed_process_continues_with_everything_that_came_due() -> None:
         process.spawn(worker())
         await asyncio.sleep(0.5)
         process.freeze()
-        process.run(running_loop().call_soon, note, "told")
+        process.run(running_loop().call_soon, note, "called")
         await asyncio.sleep(9.5)
         assert log == []
         process.thaw()
         await asyncio.sleep(9)
 
     run_virtual(program)
-    assert log == [("told", 10.0), ("timer", 10.0), ("slept", 10.0), ("slept", 11.0), ("slept", 12.0)]
+    assert log == [("called", 10.0), ("timer", 10.0), ("slept", 10.0), ("slept", 11.0), ("slept", 12.0)]
 
 
 def test_a_process_killed_while_frozen_stays_dead() -> None:

@@ -19,7 +19,7 @@ from tests.support.engines import Caller, World, run_in_world
 
 
 async def put(world: World, engine: Engine, namespace: str, payload: bytes = b"p", key: bytes = b"k") -> EnqueueOutcome:
-    """Enqueue an item with a key, as the wire does."""
+    """Enqueue an item with a key, as the RPC handler does."""
     raw = ttypes.NewItem(topic=b"t", payload=payload, idempotency_key=key)
     items, errors = codec.parse_new_items([raw], namespace, engine.queue.namespace_settings(namespace))
     assert not errors

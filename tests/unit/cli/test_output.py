@@ -44,7 +44,7 @@ def below(lines: list[str]) -> list[str]:
 
 
 def words(lines: list[str]) -> list[str]:
-    """Of the last column, below its headline."""
+    """Return the last column without its header."""
     return " ".join(line[32:] for line in below(lines)).split()
 
 

@@ -1,4 +1,4 @@
-"""Tests the administrative calls, from the client through the wire to the administration and back."""
+"""Tests the administrative calls, from the client over RPC to the administration and back."""
 
 from __future__ import annotations
 

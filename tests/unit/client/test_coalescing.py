@@ -348,10 +348,10 @@ def test_error_that_is_true_of_all_reaches_every_caller(refusal: errors.FoqsErro
     async def story() -> None:
         queue = Counting(refusal)
         async with asked(queue, automatic_keys=False) as client:
-            told = await together(*(client.enqueue([Item("t")]) for _ in range(3)))
-            assert [type(error) for error in told] == [kind] * 3
-            assert len(set(map(id, told))) == 3
-            assert {error.retry_after_ms for error in told} == {refusal.retry_after_ms}
+            errors = await together(*(client.enqueue([Item("t")]) for _ in range(3)))
+            assert [type(error) for error in errors] == [kind] * 3
+            assert len(set(map(id, errors))) == 3
+            assert {error.retry_after_ms for error in errors} == {refusal.retry_after_ms}
             assert queue.sizes("enqueue") == [3]
 
     run_story(story)
@@ -459,7 +459,7 @@ def test_internal_error_reaches_every_caller() -> None:
                 raise ZeroDivisionError
 
             client._send_items = broken  # type: ignore[assignment,method-assign]
-            told = await together(*(client.enqueue([Item("t")]) for _ in range(3)))
-            assert [type(error) for error in told] == [ZeroDivisionError] * 3
+            errors = await together(*(client.enqueue([Item("t")]) for _ in range(3)))
+            assert [type(error) for error in errors] == [ZeroDivisionError] * 3
 
     run_story(story)

@@ -137,13 +137,13 @@ def test_every_caller_gets_the_results_of_its_own_entries(seed: int) -> None:
         async def call(entries: list[int]) -> None:
             for _ in range(rng.randint(1, 3)):
                 names = [str(entry) for entry in entries]
-                sent, told = await gatherer.call("kind", entries, (len(entries), 0, names), ask)
+                sent, outcomes = await gatherer.call("kind", entries, (len(entries), 0, names), ask)
                 if min(entries) < 0:
-                    assert isinstance(told, InvalidArgument)
+                    assert isinstance(outcomes, InvalidArgument)
                     continue
-                assert not isinstance(told, FoqsError)
+                assert not isinstance(outcomes, FoqsError)
                 assert list(sent) == entries
-                for place, (entry, outcome) in enumerate(zip(entries, told, strict=True)):
+                for place, (entry, outcome) in enumerate(zip(entries, outcomes, strict=True)):
                     assert isinstance(outcome.error, InvalidArgument)
                     assert outcome.error.message == str(entry)
                     assert outcome.error.field == f"x[{place}].y"

@@ -19,7 +19,7 @@ ITEM = ThriftMethod("getItem")
 BODY = ITEM.encode(ttypes.GetItemRequest("default", "3-1", timeout_ms=5))
 
 
-class Wire(asyncio.Transport):
+class FakeTransport(asyncio.Transport):
     """Records what the connection writes."""
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class Wire(asyncio.Transport):
         self.closing = True
 
 
-def linked(program: Callable[[HostConnection, Wire], Awaitable[None]]) -> None:
+def linked(program: Callable[[HostConnection, FakeTransport], Awaitable[None]]) -> None:
     """Run a program with an open connection under virtual time."""
 
     async def main() -> None:
-        link, wire = HostConnection(asyncio.get_running_loop()), Wire()
-        link.connection_made(wire)
+        link, transport = HostConnection(asyncio.get_running_loop()), FakeTransport()
+        link.connection_made(transport)
         assert link.is_ready
-        await program(link, wire)
+        await program(link, transport)
 
     run_virtual(main)
 
@@ -62,23 +62,23 @@ async def turn() -> None:
 
 
 def test_first_call_is_sent_at_once_and_further_calls_of_the_turn_in_one_write() -> None:
-    async def program(link: HostConnection, wire: Wire) -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
         request = ttypes.GetItemRequest("default", "3-1", timeout_ms=5)
         first = link.send(ITEM, BODY, 9.0)[0]
-        assert wire.written == [call("getItem", request, first)]
+        assert transport.written == [call("getItem", request, first)]
         numbers = [link.send(ITEM, BODY, 9.0)[0] for _ in range(3)]
-        assert len(wire.written) == 1
+        assert len(transport.written) == 1
         await turn()
-        assert wire.written[1:] == [b"".join(call("getItem", request, number) for number in numbers)]
+        assert transport.written[1:] == [b"".join(call("getItem", request, number) for number in numbers)]
         link.send(ITEM, BODY, 9.0)
         await turn()
-        assert len(wire.written) == 3
+        assert len(transport.written) == 3
 
     linked(program)
 
 
 def test_calls_of_callers_woken_by_replies_are_sent_in_one_write() -> None:
-    async def program(link: HostConnection, wire: Wire) -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
         async def caller() -> None:
             await link.send(ITEM, BODY, 9.0)[1]
             link.send(ITEM, BODY, 9.0)
@@ -86,36 +86,36 @@ def test_calls_of_callers_woken_by_replies_are_sent_in_one_write() -> None:
         tasks = [asyncio.ensure_future(caller()) for _ in range(3)]
         await turn()
         await turn()
-        assert len(wire.written) == 2
+        assert len(transport.written) == 2
         link.data_received(b"".join(answer(number) for number in (1, 2, 3)))
         await turn()
         assert all(task.done() for task in tasks)
-        assert len(wire.written) == 3
+        assert len(transport.written) == 3
 
     linked(program)
 
 
 def test_many_bytes_are_written_before_the_turn_ends() -> None:
-    async def program(link: HostConnection, wire: Wire) -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
         link.send(ITEM, BODY, 9.0)
         link.send(ITEM, bytes(UNSENT_BYTES_MAX // 2), 9.0)
-        assert len(wire.written) == 1
+        assert len(transport.written) == 1
         link.send(ITEM, bytes(UNSENT_BYTES_MAX // 2), 9.0)
-        assert len(wire.written) == 2
+        assert len(transport.written) == 2
         link.send(ITEM, bytes(UNSENT_BYTES_MAX // 2), 9.0)
-        assert len(wire.written) == 2
+        assert len(transport.written) == 2
 
     linked(program)
 
 
 def test_lost_connection_ends_written_calls_as_no_reply_and_others_as_not_sent() -> None:
-    async def program(link: HostConnection, wire: Wire) -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
         sent = link.send(ITEM, BODY, 9.0)[1]
         await turn()
-        wire.closing = True
+        transport.closing = True
         unsent = link.send(ITEM, BODY, 9.0)[1]
         await turn()
-        assert len(wire.written) == 1
+        assert len(transport.written) == 1
         link.connection_lost(OSError("cut"))
         assert isinstance(sent.exception(), NoReply)
         assert isinstance(unsent.exception(), NotSent)
@@ -127,14 +127,14 @@ def test_lost_connection_ends_written_calls_as_no_reply_and_others_as_not_sent()
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 11, 12, 13, 30, 1_000])
 def test_replies_are_complete_in_any_pieces(size: int) -> None:
-    async def program(link: HostConnection, wire: Wire) -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
         calls = [link.send(ITEM, BODY, 9.0) for _ in range(4)]
         texts = ["", "a", "b" * 40, "c" * 300]
         data = b"".join(answer(number, text) for (number, _), text in zip(calls, texts, strict=True))
         for position in range(0, len(data), size):
             link.data_received(data[position : position + size])
         assert [(await reply).decode() for _, reply in calls] == texts
-        assert not wire.closing
+        assert not transport.closing
 
     linked(program)
 
@@ -149,11 +149,11 @@ def test_replies_are_complete_in_any_pieces(size: int) -> None:
     ],
 )
 def test_bytes_that_are_no_reply_end_the_connection(data: bytes) -> None:
-    async def program(link: HostConnection, wire: Wire) -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
         reply = link.send(ITEM, BODY, 9.0)[1]
         await turn()
         link.data_received(data)
-        assert wire.closing
+        assert transport.closing
         assert not link.is_ready
         link.connection_lost(None)
         with pytest.raises(NoReply, match="not a FOQS host"):
@@ -163,7 +163,7 @@ def test_bytes_that_are_no_reply_end_the_connection(data: bytes) -> None:
 
 
 def test_error_quotes_a_host_that_cannot_read_a_call() -> None:
-    async def program(link: HostConnection, wire: Wire) -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
         number, reply = link.send(ITEM, BODY, 9.0)
         plain = head("getItem", number)
         message = b"\x0b\0\1\0\0\0\5what?\x08\0\2\0\0\0\1\0"
@@ -176,7 +176,7 @@ def test_error_quotes_a_host_that_cannot_read_a_call() -> None:
 
 
 def test_each_call_ends_at_its_own_deadline() -> None:
-    async def program(link: HostConnection, wire: Wire) -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
         loop = asyncio.get_running_loop()
         ended: dict[float, float] = {}
 
@@ -193,7 +193,7 @@ def test_each_call_ends_at_its_own_deadline() -> None:
 
 
 def test_call_with_a_reply_leaves_nothing_and_a_late_reply_is_dropped() -> None:
-    async def program(link: HostConnection, wire: Wire) -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
         number, reply = link.send(ITEM, BODY, 1.0)
         link.data_received(answer(number, "x") + answer(number, "again") + answer(77, "nobody's"))
         assert await reply == b"x"
@@ -204,13 +204,13 @@ def test_call_with_a_reply_leaves_nothing_and_a_late_reply_is_dropped() -> None:
         link.forget(late)
         link.data_received(answer(late, "late"))
         assert link._waiting == {}
-        assert not wire.closing
+        assert not transport.closing
 
     linked(program)
 
 
 def test_connection_is_not_ready_while_its_peer_does_not_read() -> None:
-    async def program(link: HostConnection, wire: Wire) -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
         link.pause_writing()
         assert not link.is_ready
         assert link.is_open
@@ -229,7 +229,7 @@ def test_connection_is_not_ready_while_its_peer_does_not_read() -> None:
 
 
 def test_nothing_is_sent_after_the_host_closed_its_side() -> None:
-    async def program(link: HostConnection, wire: Wire) -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
         link.eof_received()
         assert not link.is_ready
         assert not link.is_open
@@ -238,7 +238,7 @@ def test_nothing_is_sent_after_the_host_closed_its_side() -> None:
 
 
 def test_sequence_ids_in_use_are_skipped_after_a_wrap_around() -> None:
-    async def program(link: HostConnection, wire: Wire) -> None:
+    async def program(link: HostConnection, transport: FakeTransport) -> None:
         link._seqid = 0x7FFFFFFE
         assert [link.send(ITEM, BODY, 9.0)[0] for _ in range(3)] == [0x7FFFFFFF, 0, 1]
         link._seqid = 0x7FFFFFFE

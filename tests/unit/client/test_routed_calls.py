@@ -252,12 +252,12 @@ def refused_port() -> int:
 def test_call_that_could_not_be_sent_is_unreachable(call: Callable[[Client], Any]) -> None:
     async def main() -> None:
         async with Client(f"foqs://127.0.0.1:{refused_port()}") as client:
-            told = "there was no time"
-            while "there was no time" in told:  # for one attempt
+            error = "there was no time"
+            while "there was no time" in error:  # for one attempt
                 with pytest.raises(Unreachable) as caught:
                     await call(client)
-                told = caught.value.message
-            assert "connection refused" in told
+                error = caught.value.message
+            assert "connection refused" in error
 
     run(main())
 

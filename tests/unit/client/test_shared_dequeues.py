@@ -114,12 +114,12 @@ def test_no_call_exceeds_its_time() -> None:
 def test_refusal_reaches_all_callers_unless_others_may_have_caused_it() -> None:
     async def story() -> None:
         host = Host(UnknownOutcome("perhaps"))
-        told = await together(*(host.take({"t": 1}) for _ in range(3)))
-        assert [type(each) for each in told] == [UnknownOutcome] * 3
-        assert len(set(map(id, told))) == 3
+        outcomes = await together(*(host.take({"t": 1}) for _ in range(3)))
+        assert [type(each) for each in outcomes] == [UnknownOutcome] * 3
+        assert len(set(map(id, outcomes))) == 3
         host = Host(Overloaded("full"), ["t1"], Overloaded("full"), [])
-        told = await together(*(host.take({"t": n}) for n in (1, 2, 3)))
-        assert (told[0], type(told[1]), told[2]) == (["t1"], Overloaded, [])
+        outcomes = await together(*(host.take({"t": n}) for n in (1, 2, 3)))
+        assert (outcomes[0], type(outcomes[1]), outcomes[2]) == (["t1"], Overloaded, [])
         assert [wants["t"] for wants, _, _ in host.asked] == [6, 1, 2, 3]
 
     run_story(story)
@@ -128,8 +128,8 @@ def test_refusal_reaches_all_callers_unless_others_may_have_caused_it() -> None:
 def test_error_of_a_later_call_reaches_the_callers_that_still_wait() -> None:
     async def story() -> None:
         host = Host(["t1"], UnknownOutcome("perhaps"))
-        told = await together(*(host.take({"t": 1}) for _ in range(3)))
-        assert [each if isinstance(each, list) else type(each) for each in told] == [
+        outcomes = await together(*(host.take({"t": 1}) for _ in range(3)))
+        assert [each if isinstance(each, list) else type(each) for each in outcomes] == [
             ["t1"], UnknownOutcome, UnknownOutcome,
         ]  # fmt: skip
 
@@ -149,8 +149,8 @@ def test_large_or_malformed_dequeue_is_sent_alone(wants: Mapping[str, Any]) -> N
 def test_bad_time_is_refused_as_without_coalescing() -> None:
     async def story() -> None:
         host = Host(InvalidArgument("no time"), InvalidArgument("no time"), InvalidArgument("no time"))
-        told = await together(*(host.take({"t": 1}, wait_ms=-5, timeout_ms=0) for _ in range(2)))
-        assert [type(each) for each in told] == [InvalidArgument] * 2
+        outcomes = await together(*(host.take({"t": 1}, wait_ms=-5, timeout_ms=0) for _ in range(2)))
+        assert [type(each) for each in outcomes] == [InvalidArgument] * 2
         assert host.asked[0][1:] == (-5, 0)
 
     run_story(story)

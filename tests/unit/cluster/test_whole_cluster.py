@@ -1,4 +1,4 @@
-"""A cluster of whole hosts: who serves what while hosts join, leave, die and are cut off.
+"""A cluster of whole hosts: which host serves which shard while hosts join, leave, die and are cut off.
 
 In every story no two hosts serve one shard at a time, and no epoch has two owners; see `tests.support.cluster_world`.
 """
@@ -86,7 +86,7 @@ def test_removed_shard_accepts_no_new_items_while_it_is_still_owned(back: bool) 
     async def story(world: ClusterWorld) -> None:
         one = await world.host("one")
         await world.wait_until_settled(one)
-        one.membership._tasks[1].cancel()  # its planner: nobody tells it to give anything back
+        one.membership._tasks[1].cancel()  # its planner: no planner asks it to hand shards over
         await layout_changes.remove_shard(world.administrator, 0, force=True)
         if back:
             await layout_changes.add_shard(world.administrator, ShardSpec(0, "elsewhere"))
@@ -141,13 +141,13 @@ def test_a_host_shows_its_cluster_and_what_moved() -> None:
             assert 0 < found["foqs_cluster_serving_left_seconds",] < SESSION_MS / 1_000
         assert len({shown(host)["foqs_plan_version",] for host in hosts}) == 1
         assert sum(shown(host)["foqs_planner_elected",] for host in hosts) == 1
-        before, version = len(one.facts.taken), shown(one)["foqs_plan_version",]
+        before, version = len(one.facts.acquired), shown(one)["foqs_plan_version",]
         shards = two.is_serving()
         await two.stop()
         await world.wait_until_settled(one, hosts[2])
-        assert len(two.facts.handed) == len(shards)
-        assert len(one.facts.taken) > before
-        assert all(0 <= seconds < 5 for seconds in (*one.facts.taken, *two.facts.handed))
+        assert len(two.facts.handed_over) == len(shards)
+        assert len(one.facts.acquired) > before
+        assert all(0 <= seconds < 5 for seconds in (*one.facts.acquired, *two.facts.handed_over))
         await world.pass_s(1)
         assert shown(one)["foqs_plan_version",] > version
         assert shown(one)["foqs_cluster_hosts",] == 2

@@ -35,7 +35,7 @@ from tests.support.aio import run
 
 
 class Queue:
-    """As much of a queue as the demo uses; delays are nothing, and leases never end."""
+    """The part of a queue that the demo uses. Ignores delays; leases never end."""
 
     def __init__(self) -> None:
         self.items: dict[str, tuple[Item, int]] = {}

@@ -47,8 +47,8 @@ def test_items_are_delivered_by_priority_then_age_then_id_over_all_shards() -> N
         for priority in (5, -3, 7, 0, 5, -3, 2_147_483_647, -2_147_483_648):
             await caller.put(priority=priority, count=7)
             await world.pass_s(ROTATION_S)
-        handed = await caller.get(count=100)
-        keys = [seen.row.order_key for seen in handed.items]
+        delivered = await caller.get(count=100)
+        keys = [seen.row.order_key for seen in delivered.items]
         assert len(keys) == 56
         assert keys == sorted(keys)
 
@@ -60,8 +60,8 @@ def test_dequeue_gets_at_most_its_count_of_each_topic() -> None:
         caller = Caller(world, await world.engine())
         await caller.put("a", 5)
         await caller.put("b", 5)
-        handed = await caller.dequeue([("a", 2), ("b", 9)])
-        assert [seen.row.topic for seen in handed.items] == ["a"] * 2 + ["b"] * 5
+        delivered = await caller.dequeue([("a", 2), ("b", 9)])
+        assert [seen.row.topic for seen in delivered.items] == ["a"] * 2 + ["b"] * 5
 
     run_in_world(story)
 
@@ -94,8 +94,8 @@ def test_each_waiter_gets_one_of_many_items_that_arrive_together() -> None:
         waiting = [asyncio.ensure_future(caller.get(wait_ms=3_000)) for _ in range(20)]
         await world.pass_s(0.1)
         await caller.put(count=20)
-        handed = await asyncio.gather(*waiting)
-        assert [len(one.items) for one in handed] == [1] * 20
+        delivered = await asyncio.gather(*waiting)
+        assert [len(one.items) for one in delivered] == [1] * 20
         assert world.loop.time() < 1
 
     run_in_world(story)
@@ -129,9 +129,9 @@ def test_items_leased_to_a_consumer_that_left_are_released() -> None:
             if not taking.cancelled():
                 taking.result().release()
         await world.pass_s(0.1)
-        handed = await caller.get(count=10)
-        assert len(handed.items) == 3
-        assert {seen.row.attempt for seen in handed.items} == {1}
+        delivered = await caller.get(count=10)
+        assert len(delivered.items) == 3
+        assert {seen.row.attempt for seen in delivered.items} == {1}
 
     run_in_world(story)
 
@@ -235,8 +235,8 @@ def test_at_most_once_item_is_deleted_when_its_lease_ends() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         await caller.put(policy=DeliveryPolicy.AT_MOST_ONCE, lease_ms=100, count=2)
-        handed = await caller.get(count=2)
-        await caller.do(EventKind.NACK, handed.items[:1], delay_ms=0)
+        delivered = await caller.get(count=2)
+        await caller.do(EventKind.NACK, delivered.items[:1], delay_ms=0)
         assert len(world.rows()) == 1
         await world.pass_s(0.2)
         assert world.rows() == []
@@ -349,9 +349,9 @@ def test_backlog_larger_than_the_index_is_delivered_in_order() -> None:
         for priority in range(30):
             await caller.put(priority=priority * 7 % 30, count=10)
         got = []
-        while handed := (await caller.get(count=23)).items:
-            got += [seen.row.priority for seen in handed]
-            await caller.do(EventKind.ACK, handed)
+        while delivered := (await caller.get(count=23)).items:
+            got += [seen.row.priority for seen in delivered]
+            await caller.do(EventKind.ACK, delivered)
         assert got == sorted(got)
         assert len(got) == 300
 
@@ -443,10 +443,10 @@ def test_item_is_written_once_if_the_connection_is_lost_at_any_point(point: str)
 
         world.faults = fail
         await caller.put(count=4)
-        handed = await caller.get(count=9)
-        assert len(handed.items) == 4
-        assert {seen.row.attempt for seen in handed.items} == {1}
-        await caller.do(EventKind.ACK, handed.items)
+        delivered = await caller.get(count=9)
+        assert len(delivered.items) == 4
+        assert {seen.row.attempt for seen in delivered.items} == {1}
+        await caller.do(EventKind.ACK, delivered.items)
         assert world.rows() == []
         assert failures == 0
 
@@ -463,8 +463,8 @@ def test_calls_end_by_their_deadline_with_the_known_outcome_while_the_database_i
         assert isinstance((await started)[0], UnknownOutcome)
         assert isinstance((await queued)[0], DeadlineExceeded)
         world.resume()
-        handed = await caller.get(count=9, wait_ms=1_000)
-        assert [seen.row.payload for seen in handed.items] == [b"1"]
+        delivered = await caller.get(count=9, wait_ms=1_000)
+        assert [seen.row.payload for seen in delivered.items] == [b"1"]
 
     run_in_world(story)
 
@@ -473,7 +473,7 @@ def test_bad_row_fails_alone_and_delays_no_ack() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         await caller.put("good", 3)
-        handed = await caller.get("good", 3)
+        delivered = await caller.get("good", 3)
 
         def refuse(writes: Writes) -> str | None:
             return "no such luck" if any(row.payload == b"bad" for row in writes.inserts) else None
@@ -481,7 +481,7 @@ def test_bad_row_fails_alone_and_delays_no_ack() -> None:
         world.database.refuse = refuse
         items = [new_item(payload=b"bad" if n == 5 else b"fine") for n in range(12)]
         putting = asyncio.ensure_future(caller.enqueue(items, 5))
-        assert await caller.do(EventKind.ACK, handed.items) == [None] * 3
+        assert await caller.do(EventKind.ACK, delivered.items) == [None] * 3
         results = await putting
         assert [n for n, result in enumerate(results) if not isinstance(result, str)] == [5]
         assert len(world.rows()) == 11

@@ -413,13 +413,13 @@ def test_suspended_host_delivers_nothing_but_accepts_items() -> None:
         assert not poll.done()
         assert world.rows() == [("t", State.READY), ("u", State.READY)]
         [second] = [row.id for row in world.database.tables[1].rows.values() if row.topic == "t"]
-        told = await engine.queue.explain("default", 1, second, world.deadline_in(1))
-        assert any("delivers nothing" in reason for reason in told.reasons)
+        explanation = await engine.queue.explain("default", 1, second, world.deadline_in(1))
+        assert any("delivers nothing" in reason for reason in explanation.reasons)
         engine.on_resumed()
         assert len((await poll).items) == 1
         assert len((await caller.get()).items) == 1
-        told = await engine.queue.explain("default", 1, second, world.deadline_in(1))
-        assert not any("delivers nothing" in reason for reason in told.reasons)
+        explanation = await engine.queue.explain("default", 1, second, world.deadline_in(1))
+        assert not any("delivers nothing" in reason for reason in explanation.reasons)
 
     run_in_world(story)
 
@@ -452,8 +452,8 @@ def test_not_owner_error_names_the_address_of_the_owner() -> None:
             if isinstance(outcome, NotOwner)
         ]
         assert owners == [("10.0.0.2", 7411), None]
-        with pytest.raises(NotOwner) as told:
+        with pytest.raises(NotOwner) as explanation:
             await engine.queue.explain("default", 2, 5, world.deadline_in(1))
-        assert told.value.owner == ("10.0.0.2", 7411)
+        assert explanation.value.owner == ("10.0.0.2", 7411)
 
     run_in_world(story)

@@ -69,9 +69,9 @@ def test_unresponsive_shard_delays_no_item_of_the_others(monkeypatch: pytest.Mon
     async def story(world: World) -> None:
         engine = await restarted_with_items(world)
         slow_shard(monkeypatch, 1, "ready_keys")
-        handed = await Caller(world, engine).get(count=100, wait_ms=20_000, timeout_s=30.0)
-        assert {seen.shard for seen in handed.items} == {2}
-        assert len(handed.items) == 6
+        delivered = await Caller(world, engine).get(count=100, wait_ms=20_000, timeout_s=30.0)
+        assert {seen.shard for seen in delivered.items} == {2}
+        assert len(delivered.items) == 6
         assert world.loop.time() < 5
 
     run_in_world(story)

@@ -166,8 +166,8 @@ def test_items_enqueued_after_a_purge_are_delivered_in_order() -> None:
         assert stats is not None
         assert stats.ready == 9
         taken: list[int] = []
-        while handed := (await caller.get(count=3, wait_ms=50)).items:
-            taken += [seen.row.priority for seen in handed]
+        while delivered := (await caller.get(count=3, wait_ms=50)).items:
+            taken += [seen.row.priority for seen in delivered]
         assert taken == list(range(1, 10))
         await wait_for_deletion(world, engine)
         assert len(stored(world)) == 9
@@ -237,8 +237,8 @@ def test_reserved_items_are_not_delivered_after_a_purge(monkeypatch: pytest.Monk
             await asyncio.sleep(0)
         await first
         await purging
-        handed = (await commits_of_lease).items
-        assert await caller.do(EventKind.ACK, handed) == [ALREADY_GONE] * len(handed)
+        delivered = (await commits_of_lease).items
+        assert await caller.do(EventKind.ACK, delivered) == [ALREADY_GONE] * len(delivered)
         assert (await caller.get(count=5)).items == []
         await wait_for_deletion(world, engine)
 

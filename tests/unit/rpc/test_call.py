@@ -93,11 +93,11 @@ def view(number: int) -> Any:
     return ttypes.ItemView(attempt=number)
 
 
-def waiting(work: PendingCall, told: list[Caller]) -> MethodHandler:
-    """Serves by waiting; the caller is kept in `told`."""
+def waiting(work: PendingCall, callers: list[Caller]) -> MethodHandler:
+    """Return a handler that replies nothing and appends its caller to `callers`."""
 
     def serve(request: Any, deadline: float, caller: Caller) -> PendingCall:
-        told.append(caller)
+        callers.append(caller)
         return work
 
     return serve
@@ -128,12 +128,12 @@ def test_reply_before_the_handler_returns_is_the_only_one_and_sets_no_deadline()
 
 def test_only_the_first_reply_is_sent_and_the_others_are_undone() -> None:
     async def test(line: FakeLine) -> None:
-        told: list[Caller] = []
+        callers: list[Caller] = []
         back: list[int] = []
-        begin(line, waiting(Work(), told))
+        begin(line, waiting(Work(), callers))
         for number in (1, 2, 3):
-            told[0].reply(view, number, lambda number=number: back.append(number))  # type: ignore[misc]
-        told[0].fail(NotFound("too late"))
+            callers[0].reply(view, number, lambda number=number: back.append(number))  # type: ignore[misc]
+        callers[0].fail(NotFound("too late"))
         assert [result.success.attempt for result in line.results] == [1]
         assert (back, line.ends) == ([2, 3], ["OK"])
 
@@ -155,14 +155,14 @@ def test_failure_after_a_reply_is_not_sent() -> None:
 @pytest.mark.parametrize(("writes", "code"), [(True, ErrorCode.UNKNOWN_OUTCOME), (False, ErrorCode.DEADLINE_EXCEEDED)])
 def test_unanswered_call_fails_after_its_deadline_and_grace_and_is_abandoned(writes: bool, code: ErrorCode) -> None:
     async def test(line: FakeLine) -> None:
-        told: list[Caller] = []
+        callers: list[Caller] = []
         work, back = Work(), []
-        begin(line, waiting(work, told), writes=writes)
+        begin(line, waiting(work, callers), writes=writes)
         await asyncio.sleep(1 + GRACE_S - 0.01)
         assert (line.results, work.abandoned) == ([], 0)
         await asyncio.sleep(0.03)
         assert (line.codes(), line.ends, work.abandoned) == ([code], [code.name], 1)
-        told[0].reply(view, 1, lambda: back.append(1))
+        callers[0].reply(view, 1, lambda: back.append(1))
         assert (len(line.results), back, len(line.ends)) == (1, [1], 1)
 
     virtually(test)
@@ -170,11 +170,11 @@ def test_unanswered_call_fails_after_its_deadline_and_grace_and_is_abandoned(wri
 
 def test_an_answered_call_does_not_expire() -> None:
     async def test(line: FakeLine) -> None:
-        told: list[Caller] = []
+        callers: list[Caller] = []
         work = Work()
-        begin(line, waiting(work, told))
+        begin(line, waiting(work, callers))
         assert line.awaited() == 1
-        told[0].reply(view, 1)
+        callers[0].reply(view, 1)
         assert line.awaited() == 0
         await asyncio.sleep(5)
         assert (line.codes(), work.abandoned) == ([None], 0)
@@ -184,13 +184,13 @@ def test_an_answered_call_does_not_expire() -> None:
 
 def test_an_abandoned_call_sends_nothing_and_does_not_expire() -> None:
     async def test(line: FakeLine) -> None:
-        told: list[Caller] = []
+        callers: list[Caller] = []
         work, back = Work(), []
-        call = begin(line, waiting(work, told))
+        call = begin(line, waiting(work, callers))
         call.abandon()
         call.abandon()
         await asyncio.sleep(5)
-        told[0].reply(view, 1, lambda: back.append(1))
+        callers[0].reply(view, 1, lambda: back.append(1))
         assert (line.results, line.ends, work.abandoned, back) == ([], [None], 1, [1])
 
     virtually(test)
@@ -198,9 +198,9 @@ def test_an_abandoned_call_sends_nothing_and_does_not_expire() -> None:
 
 def test_error_in_abandon_is_logged_and_affects_no_other_call(caplog: pytest.LogCaptureFixture) -> None:
     async def test(line: FakeLine) -> None:
-        told: list[Caller] = []
-        begin(line, waiting(Work(RuntimeError("planted")), told))
-        begin(line, waiting(Work(), told))
+        callers: list[Caller] = []
+        begin(line, waiting(Work(RuntimeError("planted")), callers))
+        begin(line, waiting(Work(), callers))
         await asyncio.sleep(5)
         assert len(line.results) == 2
 
@@ -212,11 +212,11 @@ def test_error_in_abandon_is_logged_and_affects_no_other_call(caplog: pytest.Log
 
 def test_reply_to_a_lost_connection_is_undone() -> None:
     async def test(line: FakeLine) -> None:
-        told: list[Caller] = []
+        callers: list[Caller] = []
         back: list[int] = []
-        begin(line, waiting(Work(), told))
+        begin(line, waiting(Work(), callers))
         line.lost = True
-        told[0].reply(view, 1, lambda: back.append(1))
+        callers[0].reply(view, 1, lambda: back.append(1))
         assert back == [1]
 
     virtually(test)
@@ -229,12 +229,12 @@ def test_reply_that_is_too_long_or_cannot_be_encoded_is_undone_and_fails_the_cal
         raise RuntimeError("planted")
 
     async def test(line: FakeLine) -> None:
-        told: list[Caller] = []
+        callers: list[Caller] = []
         back: list[int] = []
-        begin(line, waiting(Work(), told))
-        begin(line, waiting(Work(), told))
-        told[0].reply(lambda payload: ttypes.ItemView(payload=payload), b"x" * 10_001, lambda: back.append(1))
-        told[1].reply(broken, 1, lambda: back.append(2))
+        begin(line, waiting(Work(), callers))
+        begin(line, waiting(Work(), callers))
+        callers[0].reply(lambda payload: ttypes.ItemView(payload=payload), b"x" * 10_001, lambda: back.append(1))
+        callers[1].reply(broken, 1, lambda: back.append(2))
         assert line.codes() == [ErrorCode.LIMIT_EXCEEDED, ErrorCode.UNAVAILABLE]
         assert (back, line.ends) == ([1, 2], ["LIMIT_EXCEEDED", "UNAVAILABLE"])
 
@@ -294,11 +294,11 @@ def test_coroutine_handler_is_cancelled_when_abandoned_and_replies_when_it_retur
 
 def test_failure_is_sent_once() -> None:
     async def test(line: FakeLine) -> None:
-        told: list[Caller] = []
-        begin(line, waiting(Work(), told))
+        callers: list[Caller] = []
+        begin(line, waiting(Work(), callers))
         errors: list[FoqsError] = [NotFound("first"), NotFound("second")]
         for error in errors:
-            told[0].fail(error)
+            callers[0].fail(error)
         assert [result.failed.error.message for result in line.results] == ["first"]
         assert line.ends == ["NOT_FOUND"]
 

@@ -1,4 +1,4 @@
-"""The calls about hosts and shards, from the client through the wire to the cluster and back."""
+"""The calls about hosts and shards, from the client over RPC to the cluster and back."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_every_change_reaches_the_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "request_", "verdict"),
+    ("method", "request_", "expected_error"),
     [
         ("addShard", ttypes.AddShardRequest(database_name="d"), ("INVALID_ARGUMENT", "shard")),
         ("addShard", ttypes.AddShardRequest(-1, "d"), ("INVALID_ARGUMENT", "shard")),
@@ -177,13 +177,15 @@ def test_every_change_reaches_the_cluster() -> None:
         ("listShards", ttypes.ListRequest(ttypes.Page(cursor="x")), ("INVALID_ARGUMENT", "page.cursor")),
     ],
 )
-def test_a_bad_request_is_refused_and_changes_nothing(method: str, request_: Any, verdict: tuple[str, str]) -> None:
+def test_a_bad_request_is_refused_and_changes_nothing(
+    method: str, request_: Any, expected_error: tuple[str, str]
+) -> None:
     async def story() -> None:
         cluster = Recording()
         async with asked(cluster) as client:
             with pytest.raises(FoqsError) as caught:
                 await client._call(ThriftMethod(method), request_, None)
-            assert (caught.value.code, caught.value.field) == verdict
+            assert (caught.value.code, caught.value.field) == expected_error
         assert cluster.asked == []
 
     run(story())

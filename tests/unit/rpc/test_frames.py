@@ -18,11 +18,11 @@ def frame(message: bytes) -> bytes:
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=6), st.data())
 def test_messages_are_complete_for_any_split_of_their_bytes(messages: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(map(frame, messages))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    ends = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     room = ByteBudget(1 << 20)
     frames = FrameReader(100, room)
     got = []
-    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+    for start, end in zip([0, *ends], [*ends, len(stream)], strict=True):
         got += list(frames.feed(stream[start:end]))
     assert got == [(message, False) for message in messages]
     assert not frames.is_mid_frame

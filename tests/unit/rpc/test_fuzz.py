@@ -123,8 +123,8 @@ def test_thousands_of_mutated_frames_fail_nothing_and_leak_nothing(caplog: pytes
     streams = []
     for _ in range(MUTATIONS // 4):
         stream = b"".join(stream_part(rng) for _ in range(4))
-        cut = rng.randrange(len(stream))
-        streams.append([stream[:cut], stream[cut:]])
+        middle = rng.randrange(len(stream))
+        streams.append([stream[:middle], stream[middle:]])
     with caplog.at_level(logging.ERROR):
         sinks = drive(streams)
     assert caplog.records == []

@@ -384,9 +384,9 @@ def test_each_item_of_a_mixed_call_keeps_its_own_topic_and_place() -> None:
 
 def test_an_item_that_the_queue_refuses_is_named_by_its_place_in_the_call() -> None:
     malformed, taken = InvalidArgument("it is empty", field="items[0].topic"), "1-8796093022209"
-    refused, whole = InvalidArgument("it ends too early", field="ttl_ms"), LimitExceeded("too many", field="items")
-    told = codec.enqueue_reply([malformed, taken, refused, whole, Overloaded("not now")]).results
-    assert [result.error and result.error.field for result in told] == [
+    refused, full = InvalidArgument("it ends too early", field="ttl_ms"), LimitExceeded("too many", field="items")
+    reply = codec.enqueue_reply([malformed, taken, refused, full, Overloaded("not now")]).results
+    assert [result.error and result.error.field for result in reply] == [
         "items[0].topic", None, "items[2].ttl_ms", "items", None,
     ]  # fmt: skip
 
@@ -457,8 +457,8 @@ def test_shards_are_listed_by_number_in_pages() -> None:
 
 
 def test_routing_reply_has_only_the_version_if_the_caller_has_it() -> None:
-    whole = serve(FakeQueue(), "getRouting", ttypes.GetRoutingRequest())
-    assert (whole.version, whole.hosts[0].address.port, len(whole.shards)) == (42, 7411, 2)
+    full = serve(FakeQueue(), "getRouting", ttypes.GetRoutingRequest())
+    assert (full.version, full.hosts[0].address.port, len(full.shards)) == (42, 7411, 2)
     short = serve(FakeQueue(), "getRouting", ttypes.GetRoutingRequest(42))
     assert (short.version, short.hosts, short.shards) == (42, None, None)
 
@@ -481,10 +481,10 @@ def test_the_codes_are_those_of_the_contract() -> None:
 def test_explanation_has_the_item_if_it_exists_and_its_payload_on_request() -> None:
     queue = FakeQueue()
     result = serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem("t", payload=b"p")])).results[0]
-    told = serve(queue, "explain", ttypes.GetItemRequest("default", result.id, True))
-    assert (told.item.id, told.item.payload) == (result.id, b"p")
-    assert (told.reasons, told.remedies) == (["First.", "Then."], ["Wait."])
-    assert (told.better_items, told.better_items_more, told.absent) == (7, True, None)
+    reply = serve(queue, "explain", ttypes.GetItemRequest("default", result.id, True))
+    assert (reply.item.id, reply.item.payload) == (result.id, b"p")
+    assert (reply.reasons, reply.remedies) == (["First.", "Then."], ["Wait."])
+    assert (reply.better_items, reply.better_items_more, reply.absent) == (7, True, None)
     assert serve(queue, "explain", ttypes.GetItemRequest("default", result.id)).item.payload is None
     gone = serve(queue, "explain", ttypes.GetItemRequest("default", ID.replace("09", "99")))
     assert (gone.item, gone.reasons, gone.better_items, gone.absent) == (None, ["It is gone."], None, True)

@@ -40,7 +40,7 @@ async def stocked(
 
 
 def seqids(transport: RecordingTransport) -> list[list[int]]:
-    """Of each write, the calls that it answers."""
+    """Return the calls that each write answers."""
     return [[seqid for seqid, _ in parse_replies(data, "dequeue")] for data in transport.writes]
 
 

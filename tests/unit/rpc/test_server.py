@@ -387,12 +387,12 @@ def test_call_that_is_unfinished_at_the_stop_deadline_has_an_unknown_outcome() -
 
 
 def test_every_reply_is_reported_to_the_observer() -> None:
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
 
     async def main() -> None:
         def observe(method: str, code: str, seconds: float) -> None:
             assert seconds >= 0
-            told.append((method, code))
+            reported.append((method, code))
 
         async with serve_queue(FakeQueue(), on_call_replied=observe) as host:
             raw = await host.raw()
@@ -404,7 +404,7 @@ def test_every_reply_is_reported_to_the_observer() -> None:
             await raw.close()
 
     run(main())
-    assert sorted(told) == [("ack", "INVALID_ARGUMENT"), ("enqueue", "NAMESPACE_NOT_FOUND"), ("getRouting", "OK")]
+    assert sorted(reported) == [("ack", "INVALID_ARGUMENT"), ("enqueue", "NAMESPACE_NOT_FOUND"), ("getRouting", "OK")]
 
 
 class FakeTimeLoop(asyncio.SelectorEventLoop):

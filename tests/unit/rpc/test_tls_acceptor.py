@@ -29,8 +29,8 @@ LIMITS = rpc_options(reply_grace_ms=200, handshake_timeout_ms=30_000)
 FEW = rpc_options(reply_grace_ms=200, handshake_timeout_ms=5_000, handshakes_max=3)
 """For handshakes that are to take too long, once all of them have begun."""
 TIMEOUT_MS = 30_000
-IN_VAIN_MS = 1_000
-"""Of a call to a host that is tried until the call's time is over."""
+RETRIES_MS = 1_000
+"""The timeout of a call that is retried until its time is over."""
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, uvloop.new_event_loop]
 
 
@@ -97,12 +97,12 @@ async def message(url: str, **options: Any) -> str:
     return caught.value.message
 
 
-async def in_vain(url: str, **options: Any) -> str:
-    """As `message`, where the host is tried again and again: called until there is time for one attempt at least."""
-    told = "there was no time"
-    while "there was no time" in told:
-        told = await message(url, timeout_ms=IN_VAIN_MS, **options)
-    return told
+async def message_of_retries(url: str, **options: Any) -> str:
+    """Return the error of a call whose attempts all failed. Repeats a call that had no time for one attempt."""
+    error = "there was no time"
+    while "there was no time" in error:
+        error = await message(url, timeout_ms=RETRIES_MS, **options)
+    return error
 
 
 def test_calls_go_through_tls(runner: asyncio.Runner, authority: Authority) -> None:
@@ -199,7 +199,7 @@ def test_a_certificate_of_another_ca_and_an_expired_one_are_refused(
     async def main(host: ServedQueue) -> None:
         files = (authority if expired else stranger).sign("orders", expired=expired)
         tls = Tls(ca_file=authority.file, cert_file=files.cert, key_file=files.key)
-        assert "may not accept the client's certificate" in await in_vain(host.url, tls=tls)
+        assert "may not accept the client's certificate" in await message_of_retries(host.url, tls=tls)
 
     secure.run(runner, main)
     assert secure.counted.principals == []
@@ -223,7 +223,7 @@ def test_client_with_tls_learns_that_the_port_has_none(
 ) -> None:
     async def whole() -> str:
         async with serve_queue(FakeQueue()) as host:
-            return await in_vain(host.url.replace("foqs", "foqss"), tls=Tls(ca_file=authority.file))
+            return await message_of_retries(host.url.replace("foqs", "foqss"), tls=Tls(ca_file=authority.file))
 
     assert "its address begins with foqs://" in runner.run(whole())
     assert "a TLS client" in caplog.text
@@ -312,6 +312,6 @@ def test_old_tls_version_is_refused(runner: asyncio.Runner, authority: Authority
         assert await enqueued(host.url, tls=old)
         assert host.doorway is not None
         host.doorway.context.minimum_version = ssl.TLSVersion.TLSv1_3
-        assert "it ended the TLS handshake" in await in_vain(host.url, tls=old)
+        assert "it ended the TLS handshake" in await message_of_retries(host.url, tls=old)
 
     Secure(authority).run(runner, main)

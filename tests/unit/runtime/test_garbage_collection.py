@@ -36,13 +36,13 @@ def test_calls_leave_no_cycles(waiting: bool) -> None:
                     getting = asyncio.ensure_future(caller.get(count=2, wait_ms=1_000))
                     await asyncio.sleep(0.01)
                     await caller.put(count=2)
-                    handed = await getting
+                    delivered = await getting
                 else:
                     await caller.put(count=2)
-                    handed = await caller.get(count=2)
-                assert len(handed.items) == 2
-                await caller.do(EventKind.RELEASE, handed.items[:1])
-                await caller.do(EventKind.ACK, handed.items[1:])
+                    delivered = await caller.get(count=2)
+                assert len(delivered.items) == 2
+                await caller.do(EventKind.RELEASE, delivered.items[:1])
+                await caller.do(EventKind.ACK, delivered.items[1:])
                 await caller.do(EventKind.ACK, (await caller.get(count=2)).items)
 
         await rounds(2)

@@ -26,13 +26,13 @@ LAYOUT_OF_THREE = Layout({number: ShardSpec(number, f"db{number}") for number in
 
 
 class Recorder:
-    """A holder that writes down what it is told."""
+    """A holder that records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.views = 0
         self.known: list[str] = []
-        """What of the news it was told before the last of them."""
+        """The calls before the last change of the view."""
 
     def on_assigned(self, shard: int, database: str) -> None:
         self.calls.append(f"assigned {shard} {database}")
@@ -54,7 +54,7 @@ class Recorder:
         self.known = [*self.calls]
 
     def news(self) -> list[str]:
-        """What was told since this was last asked."""
+        """Return and clear the recorded calls."""
         calls, self.calls = self.calls, []
         return calls
 
@@ -99,7 +99,7 @@ class Site:
         await asyncio.sleep(seconds)
 
     async def entry(self) -> Member | None:
-        """What stands in the agent's entry."""
+        """Return the agent's entry."""
         data = (await self.user.members(MEMBERS)).get(ME.nonce)
         return None if data is None else parse_member(ME.nonce, data)
 
@@ -117,7 +117,7 @@ def other(epoch: int) -> Assignment:
     return Assignment("two", "nonce-two", epoch, "")
 
 
-def told(story: Callable[[Site], Coroutine[Any, Any, None]], *, begin: bool = True) -> None:
+def run_story(story: Callable[[Site], Coroutine[Any, Any, None]], *, begin: bool = True) -> None:
     async def play() -> None:
         site = Site()
         if begin:
@@ -136,7 +136,7 @@ def test_a_host_serves_only_in_a_session_whose_plan_it_has_read() -> None:
         SessionState.SERVING,
         SessionState.SUSPENDED,
     }
-    assert all(TRANSITIONS[standing, SessionEvent.ENDED] is SessionState.CUT_OFF for standing in SessionState)
+    assert all(TRANSITIONS[state, SessionEvent.ENDED] is SessionState.CUT_OFF for state in SessionState)
     with pytest.raises(ValueError, match="cut off"):
         next_session_state(SessionState.CUT_OFF, SessionEvent.PLAN_FOLLOWED)
 
@@ -162,7 +162,7 @@ def test_a_host_that_joins_announces_itself_and_follows_the_plan_before_it_serve
         )
         assert await site.agent.issue_epoch(1, 0) == 4
 
-    told(story, begin=False)
+    run_story(story, begin=False)
 
 
 def test_shards_are_assigned_released_and_dropped_as_the_plan_says() -> None:
@@ -181,7 +181,7 @@ def test_shards_are_assigned_released_and_dropped_as_the_plan_says() -> None:
         assert site.holder.news() == ["dropped 1"]
         assert set(await site.holdings()) == {3}
 
-    told(story)
+    run_story(story)
 
 
 def test_shard_that_is_leaving_at_the_first_read_is_reported_free() -> None:
@@ -190,7 +190,7 @@ def test_shard_that_is_leaving_at_the_first_read_is_reported_free() -> None:
         assert site.holder.news() == ["resumed"]
         assert await site.holdings() == {1: HeldShard(3, "free")}
 
-    told(story)
+    run_story(story)
 
 
 def test_assigned_shard_is_acquired_once_it_is_in_the_layout() -> None:
@@ -203,7 +203,7 @@ def test_assigned_shard_is_acquired_once_it_is_in_the_layout() -> None:
         assert site.holder.news() == ["assigned 1 db1"]
         assert site.holder.views == views + 1
 
-    told(story)
+    run_story(story)
 
 
 def test_view_change_is_reported_before_a_new_layout_or_plan_is_followed() -> None:
@@ -218,7 +218,7 @@ def test_view_change_is_reported_before_a_new_layout_or_plan_is_followed() -> No
         await site.pass_s(PACE.tick_ms / 1_000 * 3)
         assert holder.views == views + 2
 
-    told(story)
+    run_story(story)
 
 
 def test_missing_layout_changes_nothing_until_it_is_restored() -> None:
@@ -236,7 +236,7 @@ def test_missing_layout_changes_nothing_until_it_is_restored() -> None:
         assert site.agent.problem is None
         assert (site.holder.views, site.holder.news()) == (views, [])
 
-    told(story)
+    run_story(story)
 
 
 def test_shard_with_a_new_database_is_acquired_only_from_that_database() -> None:
@@ -253,7 +253,7 @@ def test_shard_with_a_new_database_is_acquired_only_from_that_database() -> None
         await site.plan({1: mine(2, database="new"), 2: mine(2, database="new")})
         assert site.holder.news() == ["dropped 1", "assigned 1 new"]
 
-    told(story)
+    run_story(story)
 
 
 def test_waiting_supervisor_gets_no_epoch_of_another_database() -> None:
@@ -267,7 +267,7 @@ def test_waiting_supervisor_gets_no_epoch_of_another_database() -> None:
         assert not asking.done()
         asking.cancel()
 
-    told(story)
+    run_story(story)
 
 
 def test_used_epoch_is_replaced_by_the_next_assignment() -> None:
@@ -290,7 +290,7 @@ def test_used_epoch_is_replaced_by_the_next_assignment() -> None:
         assert entry is not None
         assert (entry.taken_epochs, entry.held_shards[1].epoch) == ({}, 6)
 
-    told(story)
+    run_story(story)
 
 
 def test_cancelled_request_for_an_epoch_is_withdrawn() -> None:
@@ -306,7 +306,7 @@ def test_cancelled_request_for_an_epoch_is_withdrawn() -> None:
         assert entry is not None
         assert (entry.taken_epochs, entry.held_shards) == ({}, {1: HeldShard(1, "free")})
 
-    told(story)
+    run_story(story)
 
 
 def test_shard_that_was_reassigned_between_two_reads_gets_a_new_supervisor() -> None:
@@ -318,7 +318,7 @@ def test_shard_that_was_reassigned_between_two_reads_gets_a_new_supervisor() -> 
         assert site.holder.news() == ["dropped 1", "assigned 1 db1"]
         assert await site.agent.issue_epoch(1, 0) == 3
 
-    told(story)
+    run_story(story)
 
 
 def test_restarted_plan_issues_no_epoch_twice() -> None:
@@ -335,7 +335,7 @@ def test_restarted_plan_issues_no_epoch_twice() -> None:
         await site.plan({1: mine(8)})
         assert await asking == 8
 
-    told(story)
+    run_story(story)
 
 
 def test_epoch_of_an_unassigned_shard_is_refused() -> None:
@@ -343,7 +343,7 @@ def test_epoch_of_an_unassigned_shard_is_refused() -> None:
         with pytest.raises(CoordinatorFailed, match="not assigned"):
             await site.agent.issue_epoch(1, 0)
 
-    told(story)
+    run_story(story)
 
 
 def test_malformed_plan_changes_nothing_and_is_reported() -> None:
@@ -360,7 +360,7 @@ def test_malformed_plan_changes_nothing_and_is_reported() -> None:
         assert site.holder.news() == ["assigned 2 db2"]
         assert site.agent.problem is None
 
-    told(story)
+    run_story(story)
 
 
 def test_owner_comes_from_the_last_view() -> None:
@@ -377,7 +377,7 @@ def test_owner_comes_from_the_last_view() -> None:
         assert me is not None
         assert me.name == "one"
 
-    told(story)
+    run_story(story)
 
 
 # ---------------------------------------------------------------------- session
@@ -399,7 +399,7 @@ def test_host_without_replies_delivers_nothing_until_it_has_read_the_plan_again(
         assert site.holder.news() == ["dropped 2", "assigned 3 db3", "resumed"]
         assert (await site.holdings())[1] == HeldShard(1, "owned")
 
-    told(story)
+    run_story(story)
 
 
 def test_host_stops_serving_a_margin_before_its_session_can_end() -> None:
@@ -416,7 +416,7 @@ def test_host_stops_serving_a_margin_before_its_session_can_end() -> None:
         with pytest.raises(CoordinatorFailed):
             await site.agent.issue_epoch(1, 0)
 
-    told(story)
+    run_story(story)
 
 
 def test_agent_ends_when_its_clock_check_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,7 +432,7 @@ def test_agent_ends_when_its_clock_check_fails(monkeypatch: pytest.MonkeyPatch) 
         await site.pass_s((until_ms - site.clock.monotonic_ms()) / 1000 + 0.1)
         assert isinstance(site.running.exception(), RuntimeError)
 
-    told(story)
+    run_story(story)
 
 
 def test_a_machine_that_slept_is_cut_off_by_its_boot_time_clock() -> None:
@@ -454,7 +454,7 @@ def test_a_machine_that_slept_is_cut_off_by_its_boot_time_clock() -> None:
         await site.pass_s(0.3)
         assert site.holder.news() == ["suspended", "suspended", "dropped 1"]
 
-    told(story, begin=False)
+    run_story(story, begin=False)
 
 
 @pytest.mark.parametrize("away_s", [0.0, 5.7, 60.0])
@@ -481,7 +481,7 @@ def test_in_a_new_session_every_shard_waits_for_a_new_epoch(away_s: float) -> No
         assert await asking == 5
         assert site.registry.session_number == (1 if away_s == 5.7 else 2)
 
-    told(story)
+    run_story(story)
 
 
 def test_a_session_that_ends_while_the_plan_is_read_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,7 +506,7 @@ def test_a_session_that_ends_while_the_plan_is_read_is_not_followed(monkeypatch:
         assert site.agent._session == 2
         assert site.holder.news() == ["resumed", "suspended", "resumed"]
 
-    told(story)
+    run_story(story)
 
 
 def test_entry_with_an_unknown_outcome_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,7 +525,7 @@ def test_entry_with_an_unknown_outcome_is_written_again(monkeypatch: pytest.Monk
         await site.pass_s(1)
         assert await site.holdings() == {1: HeldShard(1, "owned")}
 
-    told(story)
+    run_story(story)
 
 
 def test_entry_that_may_have_been_written_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -545,7 +545,7 @@ def test_entry_that_may_have_been_written_is_replaced(monkeypatch: pytest.Monkey
         await site.pass_s(1)
         assert await site.holdings() == {1: HeldShard(1, "acquiring")}
 
-    told(story)
+    run_story(story)
 
 
 def test_deleted_entry_is_written_again() -> None:
@@ -558,7 +558,7 @@ def test_deleted_entry_is_written_again() -> None:
         await site.pass_s(1)
         assert await site.holdings() == {1: HeldShard(1, "owned")}
 
-    told(story)
+    run_story(story)
 
 
 def test_session_that_was_replaced_without_notice_drops_all_shards() -> None:
@@ -574,7 +574,7 @@ def test_session_that_was_replaced_without_notice_drops_all_shards() -> None:
         await site.pass_s(1)
         assert site.holder.news() == ["suspended", "dropped 1", "assigned 1 db1", "resumed"]
 
-    told(story)
+    run_story(story)
 
 
 def test_one_write_of_the_entry_is_in_flight_and_the_last_state_counts(
@@ -601,7 +601,7 @@ def test_one_write_of_the_entry_is_in_flight_and_the_last_state_counts(
         assert await site.holdings() == {1: HeldShard(1, "owned")}
         assert (most, writes) == (1, 2)
 
-    told(story)
+    run_story(story)
 
 
 def test_load_is_reported_at_each_tick_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -622,7 +622,7 @@ def test_load_is_reported_at_each_tick_only(monkeypatch: pytest.MonkeyPatch) -> 
         await site.pass_s(60)
         assert reads <= 2 * 60 / (PACE.tick_ms / 1000)
 
-    told(story)
+    run_story(story)
 
 
 # ------------------------------------------------------------------------- end
@@ -644,7 +644,7 @@ def test_host_leaves_when_all_shards_are_handed_over() -> None:
         await site.plan({1: other(2), 2: other(2)})
         assert leaving.done()
 
-    told(story)
+    run_story(story)
 
 
 def test_host_leaves_at_its_deadline_when_no_host_takes_its_shards() -> None:
@@ -654,7 +654,7 @@ def test_host_leaves_at_its_deadline_when_no_host_takes_its_shards() -> None:
         await site.agent.leave(at + 3)
         assert site.loop.time() == pytest.approx(at + 3, abs=0.01)
 
-    told(story)
+    run_story(story)
 
 
 def test_leave_of_a_cut_off_host_returns_at_once() -> None:
@@ -667,7 +667,7 @@ def test_leave_of_a_cut_off_host_returns_at_once() -> None:
         await site.pass_s(1)
         assert leaving.done()
 
-    told(story)
+    run_story(story)
 
 
 def test_host_without_shards_announces_its_leaving_before_it_ends() -> None:
@@ -677,4 +677,4 @@ def test_host_without_shards_announces_its_leaving_before_it_ends() -> None:
         assert entry is not None
         assert entry.leaving
 
-    told(story)
+    run_story(story)

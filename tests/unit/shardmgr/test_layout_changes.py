@@ -34,7 +34,9 @@ from tests.support.virtual_time import VirtualClock, run_virtual
 ONE, TWO = ShardSpec(1, "east"), ShardSpec(2, "west", region="eu")
 
 
-def told(story: Callable[[LocalRegistry], Coroutine[Any, Any, None]], *, shards: tuple[ShardSpec, ...] = ()) -> None:
+def run_story(
+    story: Callable[[LocalRegistry], Coroutine[Any, Any, None]], *, shards: tuple[ShardSpec, ...] = ()
+) -> None:
     """Plays a story on a registry under virtual time, with a layout of these shards if there are any."""
 
     async def play() -> None:
@@ -72,7 +74,7 @@ def test_new_cluster_has_its_initial_shards() -> None:
         assert await create_layout(registry, [TWO, ONE])
         assert await layout_of(registry) == Layout({1: ONE, 2: TWO})
 
-    told(story)
+    run_story(story)
 
 
 def test_equal_layout_can_be_created_again_and_a_different_one_is_refused() -> None:
@@ -81,7 +83,7 @@ def test_equal_layout_can_be_created_again_and_a_different_one_is_refused() -> N
         await refused(create_layout(registry, [ONE]), "cluster", "there is already a different layout")
         assert await version_of(registry) == 0
 
-    told(story, shards=(ONE, TWO))
+    run_story(story, shards=(ONE, TWO))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,7 @@ def test_invalid_layout_is_refused(shards: list[ShardSpec], field: str, words: s
         await refused(create_layout(registry, shards), field, words)
         assert await registry.read(LAYOUT) is None
 
-    told(story)
+    run_story(story)
 
 
 def test_every_change_without_a_layout_is_refused() -> None:
@@ -114,7 +116,7 @@ def test_every_change_without_a_layout_is_refused() -> None:
         ):
             await refused(doing, "cluster", "foqs cluster init")
 
-    told(story)
+    run_story(story)
 
 
 def test_view_holds_layout_plan_and_members() -> None:
@@ -131,7 +133,7 @@ def test_view_holds_layout_plan_and_members() -> None:
             [make_member("a"), make_member("b")],
         )
 
-    told(story, shards=(ONE,))
+    run_story(story, shards=(ONE,))
 
 
 def test_a_shard_is_added_once() -> None:
@@ -143,7 +145,7 @@ def test_a_shard_is_added_once() -> None:
         await refused(add_shard(registry, replace(TWO, weight=2)), "shard", "another shard 2")
         await refused(add_shard(registry, ShardSpec(3, "")), "shards.3.database", "a printable name")
 
-    told(story, shards=(ONE,))
+    run_story(story, shards=(ONE,))
 
 
 def test_shard_that_accepts_new_items_is_removed_only_with_force() -> None:
@@ -157,7 +159,7 @@ def test_shard_that_accepts_new_items_is_removed_only_with_force() -> None:
         await remove_shard(registry, 1, force=True)
         assert await layout_of(registry) == Layout()
 
-    told(story, shards=(ONE, TWO))
+    run_story(story, shards=(ONE, TWO))
 
 
 def test_a_shard_is_drained_and_undrained() -> None:
@@ -167,7 +169,7 @@ def test_a_shard_is_drained_and_undrained() -> None:
         await drain_shard(registry, 1, drain=False)
         assert await layout_of(registry) == Layout({1: ONE, 2: TWO})
 
-    told(story, shards=(ONE, TWO))
+    run_story(story, shards=(ONE, TWO))
 
 
 def test_missing_shard_is_named() -> None:
@@ -175,7 +177,7 @@ def test_missing_shard_is_named() -> None:
         for doing in (remove_shard(registry, 7), drain_shard(registry, 7), move_shard(registry, 7, None)):
             await refused(doing, "shard", "there is no shard 7")
 
-    told(story, shards=(ONE,))
+    run_story(story, shards=(ONE,))
 
 
 def test_shard_is_pinned_only_to_a_host_that_may_own_it() -> None:
@@ -194,7 +196,7 @@ def test_shard_is_pinned_only_to_a_host_that_may_own_it() -> None:
         await move_shard(registry, 1, None)
         assert (await layout_of(registry)).pins == {}
 
-    told(story, shards=(ONE,))
+    run_story(story, shards=(ONE,))
 
 
 def test_a_host_is_drained_and_undrained_by_name() -> None:
@@ -209,7 +211,7 @@ def test_a_host_is_drained_and_undrained_by_name() -> None:
         await undrain_host(registry, "a")
         assert (await layout_of(registry)).drained == frozenset()
 
-    told(story, shards=(ONE,))
+    run_story(story, shards=(ONE,))
 
 
 def test_the_last_host_of_a_tier_is_drained_only_when_forced() -> None:
@@ -230,7 +232,7 @@ def test_the_last_host_of_a_tier_is_drained_only_when_forced() -> None:
         await drain_host(registry, "a", force=True)
         assert (await layout_of(registry)).drained == {"a", "b", "other"}
 
-    told(story, shards=(ONE, TWO))
+    run_story(story, shards=(ONE, TWO))
 
 
 def test_missing_host_is_drained_only_with_force() -> None:
@@ -242,7 +244,7 @@ def test_missing_host_is_drained_only_with_force() -> None:
         await refused(undrain_host(registry, "away"), "host", "no host named away")
         await refused(drain_host(registry, "", force=True), "drained[0]", "a printable name")
 
-    told(story, shards=(ONE,))
+    run_story(story, shards=(ONE,))
 
 
 class Busy(LocalRegistry):
@@ -286,7 +288,7 @@ def test_malformed_layout_stays_as_it_is() -> None:
                 await doing
         assert await version_of(registry) == 0
 
-    told(story)
+    run_story(story)
 
 
 def test_raised_epoch_is_issued_next_and_owners_stay() -> None:
@@ -302,4 +304,4 @@ def test_raised_epoch_is_issued_next_and_owners_stay() -> None:
         assert planned.assignments[1] == owned
         assert planned.assignments[2].epoch == 10
 
-    told(story, shards=(ONE, TWO))
+    run_story(story, shards=(ONE, TWO))

@@ -142,7 +142,7 @@ def test_drained_host_hands_over_all_shards_at_once() -> None:
 
 
 def test_shard_with_a_new_database_is_handed_over_before_it_is_assigned_again() -> None:
-    """Its number was removed and added again: whoever serves the former database must not go on."""
+    """Its number was removed and added again: the owner of the former database must stop."""
     before = plan_of(s1=assigned(A), s2=assigned(B))
     wanted = make_layout(2)
     wanted = replace(wanted, shards={**wanted.shards, 1: ShardSpec(1, "new")})

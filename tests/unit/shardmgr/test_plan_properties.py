@@ -56,7 +56,7 @@ def liars(draw: st.DrawFn) -> list[Member]:
 
 
 def fitting(layout: Layout, spec: ShardSpec, members: list[Member]) -> list[Member]:
-    """Who may be given a shard, told plainly."""
+    """Return the hosts that may get a shard, by a plain rule."""
     fit = [each for each in members if each.tier == spec.tier and not each.leaving and each.name not in layout.drained]
     pinned = [each for each in fit if each.name == layout.pins.get(spec.number)]
     home = [each for each in fit if spec.region and each.region == spec.region]

@@ -40,20 +40,20 @@ class Site:
         return registry
 
     async def planner(self, nonce: str, registry: LocalRegistry | None = None) -> tuple[Planner, LocalRegistry]:
-        """One that runs."""
+        """Start a planner."""
         registry = registry or await self.user()
         planner = Planner(registry, nonce, PACE, self.clock.monotonic_ms, Random(1))
         self.tasks.append(asyncio.create_task(planner.run()))
         return planner, registry
 
     async def host(self, member: Member) -> LocalRegistry:
-        """One that is there, and does nothing."""
+        """Announce a member that does nothing."""
         registry = await self.user()
         await registry.announce(MEMBERS, member.nonce, render_member(member))
         return registry
 
     async def obedient(self, member: Member) -> LocalRegistry:
-        """One that does as the plan says whenever that changes, in its first session."""
+        """Announce a member that follows each plan, in its first session."""
         registry, changed = await self.host(member), asyncio.Event()
         registry.subscribe(changed.set)
 
@@ -79,7 +79,7 @@ class Counting(LocalRegistry):
         return dict(await super().members(folder))
 
 
-def told(story: Callable[[Site, LocalRegistry], Coroutine[Any, Any, None]]) -> None:
+def run_story(story: Callable[[Site, LocalRegistry], Coroutine[Any, Any, None]]) -> None:
     """Plays a story at a site with four shards."""
 
     async def play() -> None:
@@ -133,7 +133,7 @@ def test_shards_are_assigned_as_hosts_join_and_die() -> None:
         plan = await until(registry, lambda plan: list(owner_names(plan).values()) == ["a"] * 4)
         assert sorted(plan.epochs.values()) == [1, 1, 3, 3]
 
-    told(story)
+    run_story(story)
 
 
 def test_layout_changes_are_followed() -> None:
@@ -150,7 +150,7 @@ def test_layout_changes_are_followed() -> None:
         plan = await until(registry, lambda plan: 1 not in plan.assignments)
         assert plan.epochs[1] == 2
 
-    told(story)
+    run_story(story)
 
 
 def test_unchanged_plan_is_not_written() -> None:
@@ -163,7 +163,7 @@ def test_unchanged_plan_is_not_written() -> None:
         await passes(10 * PACE.tick_ms)
         assert await version_of(registry) == version is not None
 
-    told(story)
+    run_story(story)
 
 
 def test_without_a_layout_nothing_is_planned() -> None:
@@ -200,7 +200,7 @@ def test_one_plans_and_the_next_takes_over_when_its_session_ends() -> None:
         await passes(1_000)
         assert (first.is_elected, second.is_elected) == (False, True)
 
-    told(story)
+    run_story(story)
 
 
 def test_planner_announces_itself_again_in_its_next_session() -> None:
@@ -213,7 +213,7 @@ def test_planner_announces_itself_again_in_its_next_session() -> None:
         assert planner.is_elected
         assert await registry.members(ELECTION_FOLDER) == {LEADER_ENTRY: b"p"}
 
-    told(story)
+    run_story(story)
 
 
 def test_entry_of_an_earlier_session_is_replaced() -> None:
@@ -239,12 +239,12 @@ def test_entry_of_an_earlier_session_is_replaced() -> None:
         await passes(1_000)
         assert await registry.members(ELECTION_FOLDER) == {LEADER_ENTRY: b"p"}
 
-    told(story)
+    run_story(story)
 
 
 def test_two_planners_that_both_believe_to_be_elected_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     class Deaf(LocalRegistry):
-        """It sees no other planner, and is told that it is elected; and it sees the plan late."""
+        """A registry that sees no other planner, reports that it is elected, and shows the plan late."""
 
         async def members(self, folder: str) -> dict[str, bytes]:
             await asyncio.sleep(0.001)
@@ -272,7 +272,7 @@ def test_two_planners_that_both_believe_to_be_elected_do_no_harm(caplog: pytest.
         assert all(planner.is_elected and planner.problem is None for planner in planners)
         assert await plan_of(registry) == plan
 
-    told(story)
+    run_story(story)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
@@ -296,7 +296,7 @@ def test_handover_that_hangs_is_waited_for_until_it_is_overdue() -> None:
         assert DRAIN_MS <= now_ms() - begun_ms <= DRAIN_MS + 2 * PACE.pause_ms
         assert plan.epochs == dict.fromkeys((1, 2, 3, 4), 2)
 
-    told(story)
+    run_story(story)
 
 
 def test_each_handover_has_its_own_timeout() -> None:
@@ -314,7 +314,7 @@ def test_each_handover_has_its_own_timeout() -> None:
         assert await plan_of(registry) == left
         await until(registry, lambda plan: 2 not in plan.assignments)
 
-    told(story)
+    run_story(story)
 
 
 def test_next_planner_gives_a_handover_its_full_timeout_again() -> None:
@@ -330,7 +330,7 @@ def test_next_planner_gives_a_handover_its_full_timeout_again() -> None:
         assert (await plan_of(registry)).assignments[1].leaving
         await until(registry, lambda plan: 1 not in plan.assignments)
 
-    told(story)
+    run_story(story)
 
 
 def test_planner_that_is_not_elected_any_more_waits_for_no_handover() -> None:
@@ -353,7 +353,7 @@ def test_planner_that_is_not_elected_any_more_waits_for_no_handover() -> None:
         await passes(5 * PACE.tick_ms)
         assert its.looks <= 6
 
-    told(story)
+    run_story(story)
 
 
 # -------------------------------------------------------------------------- failures
@@ -381,7 +381,7 @@ def test_malformed_document_stops_planning_and_is_not_overwritten(
         await passes(100)
         assert planner.problem is None
 
-    told(story)
+    run_story(story)
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 1
 
@@ -398,7 +398,7 @@ def test_missing_layout_is_reported_and_the_plan_stays() -> None:
         assert "a plan of 4 shards; write the layout again" in planner.problem
         assert await plan_of(registry) == plan
 
-    told(story)
+    run_story(story)
 
 
 def test_malformed_member_is_logged_once_and_gets_no_shards(caplog: pytest.LogCaptureFixture) -> None:
@@ -411,7 +411,7 @@ def test_malformed_member_is_logged_once_and_gets_no_shards(caplog: pytest.LogCa
         assert set(owner_names(plan).values()) == {"a"}
         await passes(3 * PACE.tick_ms)
 
-    told(story)
+    run_story(story)
     said = sorted(record.__dict__["entry"] for record in caplog.records if record.levelno == logging.WARNING)
     assert said == ["another", "bad"]
 
@@ -444,7 +444,7 @@ def test_failed_registry_is_called_again_with_growing_pauses() -> None:
         await until(registry, lambda plan: len(plan.assignments) == 4)
         assert planner.problem is None
 
-    told(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("written", [True, False])
@@ -471,7 +471,7 @@ def test_plan_with_an_unknown_outcome_is_read_again(written: bool) -> None:
         assert plan.epochs == dict.fromkeys((1, 2, 3, 4), 1)
         assert await version_of(registry) == 0
 
-    told(story)
+    run_story(story)
 
 
 def test_simultaneous_changes_are_planned_together() -> None:
@@ -484,7 +484,7 @@ def test_simultaneous_changes_are_planned_together() -> None:
         assert sorted(owner_names(await plan_of(registry)).values()) == ["a", "b", "c", "d"]
         assert await version_of(registry) == 0
 
-    told(story)
+    run_story(story)
 
 
 def test_many_changes_cause_few_reads() -> None:
@@ -499,4 +499,4 @@ def test_many_changes_cause_few_reads() -> None:
             await passes(1)
         assert 1 <= its.looks <= 12
 
-    told(story)
+    run_story(story)

@@ -34,8 +34,8 @@ def rpc_server_of(engine: Engine) -> RpcServer:
 
 def shown(engine: Engine) -> dict[tuple[Any, ...], float]:
     """Return all samples by (metric, label values in the order of the labels' names)."""
-    wire, metrics = rpc_server_of(engine), Metrics()
-    metrics.add_sampler(lambda: samples.host_samples(engine, wire))
+    server, metrics = rpc_server_of(engine), Metrics()
+    metrics.add_sampler(lambda: samples.host_samples(engine, server))
     page = b"".join(metrics.render()).decode()
     return {
         (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
@@ -51,8 +51,8 @@ def test_metrics_page_is_generated_from_the_table() -> None:
 def test_host_shows_all_metrics_of_the_table_and_no_others() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
-        wire, metrics = rpc_server_of(engine), Metrics()
-        metrics.add_sampler(lambda: samples.host_samples(engine, wire))
+        server, metrics = rpc_server_of(engine), Metrics()
+        metrics.add_sampler(lambda: samples.host_samples(engine, server))
         await Caller(world, engine).put(count=2)
         families = list(text_string_to_metric_families(b"".join(metrics.render()).decode()))
         # The parser takes the `_total` off a counter's name.
@@ -71,7 +71,7 @@ def test_host_shows_all_metrics_of_the_table_and_no_others() -> None:
             "process_open_fds",
             "process_max_fds",
         }
-        assert set(samples.host_samples(engine, wire)) <= {each.name for each in metric_table.SAMPLED_METRICS}
+        assert set(samples.host_samples(engine, server)) <= {each.name for each in metric_table.SAMPLED_METRICS}
 
     run_in_world(story)
 

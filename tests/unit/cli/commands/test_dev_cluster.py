@@ -30,7 +30,7 @@ def run(*args: str) -> Result:
 
 
 class Sleeper(ServerProcess):
-    """A process that does nothing, or what it is told."""
+    """A process that does nothing or runs the given code."""
 
     name = "sleeper"
 
@@ -143,11 +143,15 @@ def test_a_folder_serves_one_cluster_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_cluster_is_initialised_once_for_a_folder(tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    command = [sys.executable, "-c", f"import sys; open({str(told)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))"]
+    arguments = tmp_path / "arguments"
+    command = [
+        sys.executable,
+        "-c",
+        f"import sys; open({str(arguments)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))",
+    ]
     for _ in range(2):
         LocalCluster(tmp_path / "c", shards=5, command=command)._init_once()
-    [line] = told.read_text().splitlines()
+    [line] = arguments.read_text().splitlines()
     assert line == f"cluster init --config {tmp_path / 'c' / 'host1' / 'foqs.toml'} --shards 5 --yes"
 
 

@@ -34,7 +34,7 @@ def config(folder: Path, token: str = "") -> Config:
 
 
 def look(mine: Config, others: Callable[[ServedQueue], list[Member]], gate: Authenticator | None = None) -> Finding:
-    """What is found of a host that is served, and whatever else is said to be there."""
+    """Return the findings about a served host and the other given hosts."""
 
     async def main() -> Finding:
         calls = cluster_handlers(StandaloneCluster(HostIdentity("h", 1, 1), list))

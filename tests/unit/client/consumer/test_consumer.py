@@ -320,13 +320,13 @@ def test_stop_releases_waiting_items_and_waits_for_running_handlers() -> None:
 def test_handler_that_exceeds_the_stop_timeout_is_cancelled_and_its_item_released() -> None:
     async def story(fake: FakeHost, client: Client) -> None:
         loop = asyncio.get_running_loop()
-        told: list[bool] = []
+        lost: list[bool] = []
 
         async def handle(job: Job) -> None:
             try:
                 await asyncio.sleep(1_000)
             finally:
-                told.append(job.lost)
+                lost.append(job.lost)
 
         await client.enqueue([Item("t")])
         consumer = Consumer(client, handle, ["t"], stop_timeout_s=5.0, rng=Random(1))
@@ -336,7 +336,7 @@ def test_handler_that_exceeds_the_stop_timeout_is_cancelled_and_its_item_release
         consumer.stop()
         assert await running == Counts(released=1)
         assert 5.0 <= loop.time() - begun <= 6.5
-        assert told == [True]
+        assert lost == [True]
         [view] = await fake.items("t")
         assert (view.state, view.attempt) == ("ready", 0)
 

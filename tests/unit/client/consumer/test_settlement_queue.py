@@ -20,7 +20,7 @@ def test_entries_that_arrive_during_a_call_form_the_next_batch() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         batches: list[list[int]] = []
-        told: list[int] = []
+        finished: list[int] = []
 
         async def call(entries: Sequence[int]) -> Sequence[Outcome]:
             batches.append(list(entries))
@@ -28,7 +28,7 @@ def test_entries_that_arrive_during_a_call_form_the_next_batch() -> None:
             return [Outcome()] * len(entries)
 
         def settled(entries: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[int]:
-            told.extend(entries)
+            finished.extend(entries)
             return ()
 
         outbox: SettlementQueue[int] = SettlementQueue(call, settled, unexpected, Random(1))
@@ -39,7 +39,7 @@ def test_entries_that_arrive_during_a_call_form_the_next_batch() -> None:
         await asyncio.sleep(0.95)
         await outbox.wait_empty()
         assert batches == [[0, 1], list(range(2, 9))]
-        assert told == list(range(9))
+        assert finished == list(range(9))
         assert loop.time() == 2.0
 
     run_virtual(main)
@@ -68,14 +68,14 @@ def test_retried_entries_are_sent_first_after_a_pause() -> None:
 
 def test_internal_error_drops_only_the_entries_of_its_call() -> None:
     async def main() -> None:
-        told: list[int] = []
+        settled: list[int] = []
         errors: list[Exception] = []
 
         async def call(entries: Sequence[int]) -> Sequence[Outcome]:
             await asyncio.sleep(1)
             if 0 in entries:
                 raise ZeroDivisionError
-            told.extend(entries)
+            settled.extend(entries)
             return [Outcome()] * len(entries)
 
         outbox: SettlementQueue[int] = SettlementQueue(call, lambda entries, _: (), errors.append, Random(1))
@@ -84,7 +84,7 @@ def test_internal_error_drops_only_the_entries_of_its_call() -> None:
         outbox.put(1)
         outbox.put(2)
         await outbox.wait_empty()
-        assert told == [1, 2]
+        assert settled == [1, 2]
         assert [type(error) for error in errors] == [ZeroDivisionError]
 
     run_virtual(main)

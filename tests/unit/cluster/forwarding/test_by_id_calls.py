@@ -27,8 +27,8 @@ def states(world: RpcTierWorld) -> list[State]:
 async def leases(world: RpcTierWorld, hosts: list[ClusterHost]) -> list[tuple[str, int]]:
     """An item of every shard, leased by its own host: (id, token)."""
     await world.put(hosts)
-    handed = [seen for host in hosts for seen in (await host.caller.get("t", 100)).items]
-    return [(format_id(seen.shard, seen.row.id), seen.row.token) for seen in handed]
+    delivered = [seen for host in hosts for seen in (await host.caller.get("t", 100)).items]
+    return [(format_id(seen.shard, seen.row.id), seen.row.token) for seen in delivered]
 
 
 def test_any_host_accepts_acks_for_all_shards() -> None:
@@ -152,7 +152,7 @@ def test_lost_reply_makes_only_its_own_entries_unknown() -> None:
         one, two, _ = hosts = await world.three()
         held = await leases(world, hosts)
         theirs = [int(id.split("-")[0]) in two.is_serving() for id, _ in held]
-        # So that a connection is there, whose other end falls silent.
+        # This opens a connection whose other end then stops replying.
         await world.ask(one, "countItems", ttypes.CountItemsRequest("default", ttypes.ItemFilter("t")))
         world.network.partition("two.example")
         request = ttypes.AckRequest("default", [ttypes.Lease(*each) for each in held])

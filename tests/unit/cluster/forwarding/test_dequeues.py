@@ -1,4 +1,4 @@
-"""Dequeues that another host fills, under virtual time: three hosts of which each knows what it was told.
+"""Dequeues that another host fills, under virtual time: three hosts, each of which knows what the others reported.
 
 A client of one host is a thin one: it has one connection, and follows no map.
 """
@@ -36,7 +36,7 @@ async def waits(world: DequeueTierWorld, client: Client, host: DequeueTierHost, 
 
 
 async def is_ready_again(world: DequeueTierWorld, host: DequeueTierHost, topic: str = "t") -> None:
-    """One item is, whose earlier delivery does not count."""
+    """Assert that one item is READY and that its earlier delivery does not count."""
     await world.until(lambda: host.engine.queue.availability.ready_count(("default", topic)) == 1)
     seen = await host.caller.one(topic)
     assert seen.row.attempt == 1
@@ -218,7 +218,7 @@ def test_local_delivery_is_released_if_items_of_a_peer_came_first() -> None:
             await world.pass_s(0.1)
             world.stall()
             here = asyncio.ensure_future(one.caller.put())
-            await world.until(lambda: one.waiters == 0)  # it is claimed, in a flush that is under way
+            await world.until(lambda: one.waiters == 0)  # its direct delivery is in a flush that is under way
             world.network.heal()
             [delivery] = await waiting
             world.resume()
@@ -238,7 +238,7 @@ def test_items_leased_for_a_caller_that_left_are_released() -> None:
             world.stall()
             one.gossip.ask("t")
             await world.until(lambda: two.engine.queue.availability.best_priority(("default", "t")) is None)
-        await world.until(lambda: one.wire.calls_in_flight == 0)
+        await world.until(lambda: one.server.calls_in_flight == 0)
         world.resume()
         await world.until(lambda: one.dequeues.released_count == 1)
         await world.pass_s(0.1)
@@ -258,7 +258,7 @@ def test_dequeue_behind_a_caller_that_left_is_served() -> None:
                 world.stall()
                 one.gossip.ask("t")
                 await world.until(lambda: two.engine.queue.availability.best_priority(("default", "t")) is None)
-            await world.until(lambda: one.wire.calls_in_flight == 1)
+            await world.until(lambda: one.server.calls_in_flight == 1)
             world.resume()
             await world.until(lambda: one.dequeues.released_count == 1)
             await world.pass_s(0.1)
@@ -402,16 +402,16 @@ def test_reply_says_which_hosts_have_the_best_remaining_items() -> None:
         async with world.client(one) as client:
             reply = await raw(client, ("t", 1))
             assert len(reply.items) == 1
-            told = {head.host.host: (head.topic, head.best_priority) for head in reply.availability}
-            assert told == {one.address: ("t", 4), two.address: ("t", 6)}
-            ages = {head.host.host: head.age_ms for head in reply.availability}
+            best = {report.host.host: (report.topic, report.best_priority) for report in reply.availability}
+            assert best == {one.address: ("t", 4), two.address: ("t", 6)}
+            ages = {report.host.host: report.age_ms for report in reply.availability}
             assert ages[one.address] == 0
             assert 500 <= ages[two.address] < 600
             alone = await raw(client, ("t", 1), forwarded=True)
             assert alone.availability == []
             reply = await raw(client, ("t", 1))
-            assert {head.host.host: head.ready for head in reply.availability} == {two.address: 2}
-            assert {head.best_priority for head in reply.availability} == {6}
+            assert {report.host.host: report.ready for report in reply.availability} == {two.address: 2}
+            assert {report.best_priority for report in reply.availability} == {6}
 
     run_dequeue_tier(story)
 

@@ -235,9 +235,9 @@ def test_only_refused_items_are_sent_to_the_next_peer() -> None:
         alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
         all_of_it(FULL)(alpha)
         alpha.peers.by_nonce[gamma.view.nonce].load = 1.0
-        told = {b"1": None, b"2": FULL, b"3": errors.LimitExceeded("too many"), b"4": OPEN}
-        beta.queue.refusal = lambda item: told[item.payload]
-        results = await send(await tier.client(alpha), *(Item("t", payload) for payload in told))
+        refusals = {b"1": None, b"2": FULL, b"3": errors.LimitExceeded("too many"), b"4": OPEN}
+        beta.queue.refusal = lambda item: refusals[item.payload]
+        results = await send(await tier.client(alpha), *(Item("t", payload) for payload in refusals))
         assert (beta.items, gamma.items) == ([b"1"], [b"2", b"4"])
         assert [result.error is None for result in results] == [True, True, False, True]
 
@@ -268,7 +268,7 @@ def test_forwarded_item_without_a_reply_is_unknown_and_not_sent_again() -> None:
         alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
         all_of_it(FULL)(alpha)
         for host in (beta, gamma):
-            host.queue.refusal = lambda item: cut(tier, "alpha", "beta", "gamma")
+            host.queue.refusal = lambda item: abort_connections(tier, "alpha", "beta", "gamma")
         [result] = await send(await tier.client(alpha), Item("t", b"1"))
         assert isinstance(result.error, UnknownOutcome)
         assert len(beta.items) + len(gamma.items) == 1
@@ -281,8 +281,8 @@ def test_keyed_retry_of_a_client_resolves_an_unknown_outcome() -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         tier.owners["k"] = ("beta", PORT)
         alpha.queue.accept_only()
-        told = iter([True])
-        beta.queue.refusal = lambda item: cut(tier, "alpha", "beta") if next(told, False) else None
+        is_first = iter([True])
+        beta.queue.refusal = lambda item: abort_connections(tier, "alpha", "beta") if next(is_first, False) else None
         client = await tier.client(alpha)
         [result] = await client.enqueue([Item("t", b"1", idempotency_key="k")])
         assert result.require()
@@ -389,7 +389,7 @@ def test_peer_that_accepts_this_host_later_is_asked_again(caplog: pytest.LogCapt
         client = await tier.client(alpha)
         with pytest.raises(Overloaded):
             await send(client, Item("t", b"1"))
-        await tier.network.listen("beta", PORT, beta.wire.connection)
+        await tier.network.listen("beta", PORT, beta.server.connection)
         await asyncio.sleep(2)
         [result] = await send(client, Item("t", b"1"))
         assert result.require()
@@ -407,13 +407,13 @@ def test_forwarded_items_may_be_written_after_the_caller_left() -> None:
         client = await tier.client(alpha)
         sending = asyncio.ensure_future(send(client, Item("t", b"1")))
         await soon(lambda: beta.queue.running == 1)
-        cut(tier, "alpha", "client")
+        abort_connections(tier, "alpha", "client")
         await asyncio.gather(sending, return_exceptions=True)
-        await soon(lambda: not alpha.wire.calls_in_flight)
+        await soon(lambda: not alpha.server.calls_in_flight)
         assert not [task for task in asyncio.all_tasks() if "_pass_on" in repr(task)]
         beta.queue.gate.set()
         await soon(lambda: beta.items == [b"1"])
-        assert alpha.wire.byte_budget.reserved_bytes == 0
+        assert alpha.server.byte_budget.reserved_bytes == 0
 
     in_tier(story)
 
@@ -472,7 +472,7 @@ def test_unkeyed_items_of_a_lost_shard_are_forwarded() -> None:
     in_tier(story)
 
 
-def cut(tier: EnqueueTier, *hosts: str) -> None:
+def abort_connections(tier: EnqueueTier, *hosts: str) -> None:
     """Breaks the connections between these."""
     for connection in tier.network.connections():
         if set(connection.hosts) <= set(hosts):

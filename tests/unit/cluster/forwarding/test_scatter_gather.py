@@ -67,7 +67,7 @@ def rows(world: RpcTierWorld, topic: str = "t") -> list[Any]:
         row
         for table in world.database.tables.values()
         for row in table.rows.values()
-        if row.topic == topic and not any(cut.covers(row) for cut in [PurgeMarkers(table.purge_markers)] if cut)
+        if row.topic == topic and not PurgeMarkers(table.purge_markers).covers(row)
     ]
 
 
@@ -120,7 +120,7 @@ def test_each_shard_is_asked_about_once() -> None:
         one, two, three = hosts = await world.three()
         await world.put(hosts)
         await count(world, one)
-        asked = sorted((name, shards) for name, _, shards in world.heard)
+        asked = sorted((name, shards) for name, _, shards in world.forwarded_calls)
         assert asked == [("three", sorted(three.is_serving())), ("two", sorted(two.is_serving()))]
 
     run_rpc_tier(story)
@@ -132,7 +132,7 @@ def test_each_shard_is_asked_about_once() -> None:
 def test_peek_shows_items_of_all_hosts_in_order_from_any_host() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()
-        # Of equal priority and time, so that only numbers and shards tell them apart.
+        # Priority and time are equal: only numbers and shards differ.
         ids = set[str]()
         for priority in (2, 1):
             ids |= await world.put(hosts, priority=priority, deliver_after_ms=2_000_000_000_000)
@@ -179,8 +179,8 @@ def test_pages_continue_while_shards_move() -> None:
 async def kill_items(world: RpcTierWorld, hosts: Sequence[ClusterHost], topic: str) -> set[str]:
     ids = await world.put(hosts, topic, attempts_max=1)
     for host in hosts:
-        handed = await host.caller.get(topic, 100)
-        await host.caller.do(EventKind.NACK, handed.items, dead=True)
+        delivered = await host.caller.get(topic, 100)
+        await host.caller.do(EventKind.NACK, delivered.items, dead=True)
     return ids
 
 

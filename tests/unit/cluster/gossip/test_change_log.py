@@ -23,30 +23,30 @@ def peer(name: str = "one") -> Peer:
 
 
 class Host:
-    """One that holds topics with so many READY items, and tells of them by a journal."""
+    """A host that holds topics with their counts of READY items, and reports them by a change log."""
 
     def __init__(self, rng: Random, gone_max: int = 2) -> None:
         self._rng = rng
         self._gone_max = gone_max
         self.topics: dict[TopicName, int] = {}
-        self.journal: ChangeLog
+        self.change_log: ChangeLog
         self.start()
 
     def start(self) -> None:
-        """Another run of it, on the same shards."""
-        self.journal = ChangeLog(self._rng.getrandbits(62), self._gone_max)
+        """Start again, on the same shards."""
+        self.change_log = ChangeLog(self._rng.getrandbits(62), self._gone_max)
         for topic in self.topics:
-            self.journal.record(topic, exists=True)
+            self.change_log.record(topic, exists=True)
 
     def set(self, topic: TopicName, ready: int | None) -> None:
         if ready is None:
             self.topics.pop(topic, None)
         else:
             self.topics[topic] = ready
-        self.journal.record(topic, exists=ready is not None)
+        self.change_log.record(topic, exists=ready is not None)
 
     def answer(self, version: int | None, topics_max: int, whole_since: int | None = None) -> Any:
-        changes = self.journal.changes_since(version, whole_since, topics_max)
+        changes = self.change_log.changes_since(version, whole_since, topics_max)
         assert len(changes.topics) <= topics_max
         assert len(set(changes.topics)) == len(changes.topics)
         return ttypes.GossipReply(
@@ -58,25 +58,25 @@ class Host:
         )
 
 
-def known(summaries: GossipView) -> dict[TopicName, int]:
-    """What is remembered, by every way to look at it."""
+def known(view: GossipView) -> dict[TopicName, int]:
+    """Return the READY count of each known topic. Checks that all queries agree."""
     found = {}
     for topic in NAMES:
-        told = summaries.topic_stats(topic)
-        assert len(told) <= 1
-        names = [each.page_from("", 99, is_exclusive=False) for each in summaries.topic_names(topic[0])]
-        assert any(topic[1] in each for each in names) == bool(told)
-        heads = [head.ready for head in summaries.best_peers(topic)]
-        if told:
-            found[topic] = told[0].ready
-        assert heads == [each.ready for each in told if each.ready]
-    assert len(summaries) == len(found)
+        report = view.topic_stats(topic)
+        assert len(report) <= 1
+        names = [each.page_from("", 99, is_exclusive=False) for each in view.topic_names(topic[0])]
+        assert any(topic[1] in each for each in names) == bool(report)
+        available = [availability.ready for availability in view.best_peers(topic)]
+        if report:
+            found[topic] = report[0].ready
+        assert available == [each.ready for each in report if each.ready]
+    assert len(view) == len(found)
     return found
 
 
 EVENTS = st.one_of(
     st.tuples(st.just("set"), st.sampled_from(NAMES), st.one_of(st.none(), st.integers(0, 3))),
-    st.tuples(st.sampled_from(("ask", "ask in vain", "restart"))),
+    st.tuples(st.sampled_from(("ask", "ask without reply", "restart"))),
 )
 
 
@@ -84,13 +84,13 @@ EVENTS = st.one_of(
 def test_reader_of_all_pages_knows_exactly_the_existing_topics(
     events: list[tuple[Any, ...]], seed: int, topics_max: int, gone_max: int
 ) -> None:
-    host, asked, summaries = Host(Random(seed), gone_max), peer(), GossipView(100)
+    host, asked, view = Host(Random(seed), gone_max), peer(), GossipView(100)
     clock = 0.0
 
     def ask(*, lost: bool = False) -> Any:
-        reply = host.answer(summaries.version(asked), topics_max, summaries.full_since(asked))
+        reply = host.answer(view.version(asked), topics_max, view.full_since(asked))
         if not lost:
-            summaries.apply_reply(asked, reply, clock)
+            view.apply_reply(asked, reply, clock)
         return reply
 
     for event in events:
@@ -100,16 +100,16 @@ def test_reader_of_all_pages_knows_exactly_the_existing_topics(
         elif event[0] == "restart":
             host.start()
         else:
-            ask(lost=event[0] == "ask in vain")
-    tellings = 0
+            ask(lost=event[0] == "ask without reply")
+    full_listings = 0
     for _ in range(4 * len(NAMES)):
         reply = ask()
-        tellings += reply.full
-        if not reply.more and summaries.version(asked) == host.journal.changes_since(None, None, 100).version:
+        full_listings += reply.full
+        if not reply.more and view.version(asked) == host.change_log.changes_since(None, None, 100).version:
             break
-    assert tellings <= 2  # one under way may have missed what went meanwhile
-    assert known(summaries) == host.topics
-    assert summaries.is_complete({asked.nonce: asked})
+    assert full_listings <= 2  # a listing under way may have missed a deletion
+    assert known(view) == host.topics
+    assert view.is_complete({asked.nonce: asked})
     assert ask().topics == []
 
 
@@ -126,9 +126,9 @@ def test_only_changed_topics_are_reported_again() -> None:
 
 
 def test_topic_deleted_before_it_was_reported_is_not_reported() -> None:
-    journal = ChangeLog(7, 10)
-    journal.record(("n", "a"), exists=False)
-    assert journal.changes_since(7, None, 10).topics == []
+    change_log = ChangeLog(7, 10)
+    change_log.record(("n", "a"), exists=False)
+    assert change_log.changes_since(7, None, 10).topics == []
 
 
 def test_version_of_an_earlier_run_is_unknown() -> None:
@@ -159,7 +159,7 @@ def test_reader_that_missed_a_forgotten_deletion_gets_a_full_listing() -> None:
 
 
 def test_full_listing_ends_even_if_deletions_are_forgotten() -> None:
-    host, asked, summaries = Host(Random(1), gone_max=1), peer(), GossipView(100)
+    host, asked, view = Host(Random(1), gone_max=1), peer(), GossipView(100)
     for name in "abc":
         host.set(("n", name), 1)
     for name in "xyz":
@@ -167,58 +167,58 @@ def test_full_listing_ends_even_if_deletions_are_forgotten() -> None:
         host.set(("n", name), None)
     pages = []
     for _ in range(3):
-        reply = host.answer(summaries.version(asked), 1, summaries.full_since(asked))
-        summaries.apply_reply(asked, reply, 1.0)
+        reply = host.answer(view.version(asked), 1, view.full_since(asked))
+        view.apply_reply(asked, reply, 1.0)
         pages.append(([each.topic for each in reply.topics], reply.full, reply.more))
     assert pages == [(["a"], True, True), (["b"], False, True), (["c"], False, False)]
-    assert known(summaries) == host.topics
-    assert not host.answer(summaries.version(asked), 1).full
+    assert known(view) == host.topics
+    assert not host.answer(view.version(asked), 1).full
 
 
 def test_deletion_forgotten_during_a_full_listing_restarts_the_listing() -> None:
-    host, asked, summaries = Host(Random(1), gone_max=0), peer(), GossipView(100)
+    host, asked, view = Host(Random(1), gone_max=0), peer(), GossipView(100)
     for name in "abc":
         host.set(("n", name), 1)
-    summaries.apply_reply(asked, host.answer(None, 2), 1.0)
-    assert known(summaries) == {("n", "a"): 1, ("n", "b"): 1}
+    view.apply_reply(asked, host.answer(None, 2), 1.0)
+    assert known(view) == {("n", "a"): 1, ("n", "b"): 1}
     host.set(("n", "a"), None)
-    last = host.answer(summaries.version(asked), 2, summaries.full_since(asked))
+    last = host.answer(view.version(asked), 2, view.full_since(asked))
     assert ([each.topic for each in last.topics], last.full, last.more) == (["c"], False, False)
-    summaries.apply_reply(asked, last, 2.0)
-    assert summaries.full_since(asked) is None
-    again = host.answer(summaries.version(asked), 2)
+    view.apply_reply(asked, last, 2.0)
+    assert view.full_since(asked) is None
+    again = host.answer(view.version(asked), 2)
     assert again.full
-    summaries.apply_reply(asked, again, 3.0)
-    assert known(summaries) == host.topics
-    assert not host.answer(summaries.version(asked), 2).full
+    view.apply_reply(asked, again, 3.0)
+    assert known(view) == host.topics
+    assert not host.answer(view.version(asked), 2).full
 
 
 def test_full_listing_has_no_topics_deleted_before_it() -> None:
-    journal = ChangeLog(7, 10)
+    change_log = ChangeLog(7, 10)
     for name in "abc":
-        journal.record(("n", name), exists=True)
-    journal.record(("n", "b"), exists=False)
-    first = journal.changes_since(None, None, 1)
-    journal.record(("n", "a"), exists=False)
+        change_log.record(("n", name), exists=True)
+    change_log.record(("n", "b"), exists=False)
+    first = change_log.changes_since(None, None, 1)
+    change_log.record(("n", "a"), exists=False)
     assert first.topics == [("n", "a")]
-    rest = journal.changes_since(first.version, first.full_since, 10)
+    rest = change_log.changes_since(first.version, first.full_since, 10)
     assert rest.topics == [("n", "c"), ("n", "a")]
     assert (rest.is_full, rest.has_more) == (False, False)
 
 
 def test_change_log_size_follows_the_topics_not_the_changes() -> None:
-    journal = ChangeLog(0, 100)
+    change_log = ChangeLog(0, 100)
     for n in range(50_000):
-        journal.record(("n", str(n % 10)), exists=True)
-        journal.record(("n", f"brief {n}"), exists=True)
-        journal.record(("n", f"brief {n}"), exists=False)
-    assert len(journal) == 10
-    assert len(journal._logged_topics) < 5_000
-    assert len(journal._version_of) <= 110
+        change_log.record(("n", str(n % 10)), exists=True)
+        change_log.record(("n", f"brief {n}"), exists=True)
+        change_log.record(("n", f"brief {n}"), exists=False)
+    assert len(change_log) == 10
+    assert len(change_log._logged_topics) < 5_000
+    assert len(change_log._version_of) <= 110
 
 
-def reply(*topics: Any, whole: bool = False, version: int = 1, more: bool = False) -> Any:
-    return ttypes.GossipReply(version=version, topics=list(topics), full=whole, more=more)
+def reply(*topics: Any, full: bool = False, version: int = 1, more: bool = False) -> Any:
+    return ttypes.GossipReply(version=version, topics=list(topics), full=full, more=more)
 
 
 def ready(name: str, items: int, best: int | None = 0, age_ms: int | None = None) -> Any:
@@ -227,103 +227,103 @@ def ready(name: str, items: int, best: int | None = 0, age_ms: int | None = None
 
 def test_the_best_hosts_come_first_and_one_that_does_not_know_its_best_comes_last() -> None:
     one, two, three = peer("one"), peer("two"), peer("three")
-    summaries = GossipView(100)
-    summaries.apply_reply(one, reply(ready("a", 3, 5, 200), whole=True), 10.0)
-    summaries.apply_reply(two, reply(ready("a", 1, -2), whole=True), 11.0)
-    summaries.apply_reply(three, reply(ready("a", 9, None), whole=True), 12.0)
-    summaries.apply_reply(one, reply(version=2), 13.0)
-    heads = summaries.best_peers(("n", "a"))
-    assert [(head.peer, head.ready) for head in heads] == [(two, 1), (one, 3), (three, 9)]
-    assert [head.as_of_s for head in heads] == [11.0, 13.0, 12.0]
-    assert heads[1].oldest_ready_age_ms == 3_200
-    summaries.remove_peers([two])
-    assert [head.peer for head in summaries.best_peers(("n", "a"))] == [one, three]
-    assert len(summaries) == 2
+    view = GossipView(100)
+    view.apply_reply(one, reply(ready("a", 3, 5, 200), full=True), 10.0)
+    view.apply_reply(two, reply(ready("a", 1, -2), full=True), 11.0)
+    view.apply_reply(three, reply(ready("a", 9, None), full=True), 12.0)
+    view.apply_reply(one, reply(version=2), 13.0)
+    available = view.best_peers(("n", "a"))
+    assert [(availability.peer, availability.ready) for availability in available] == [(two, 1), (one, 3), (three, 9)]
+    assert [availability.as_of_s for availability in available] == [11.0, 13.0, 12.0]
+    assert available[1].oldest_ready_age_ms == 3_200
+    view.remove_peers([two])
+    assert [availability.peer for availability in view.best_peers(("n", "a"))] == [one, three]
+    assert len(view) == 2
 
 
 def test_listener_gets_topics_with_more_or_better_items() -> None:
     news: list[TopicName] = []
-    one, summaries = peer(), GossipView(100)
-    summaries.on_items_available = news.extend
+    one, view = peer(), GossipView(100)
+    view.on_items_available = news.extend
 
-    def told(*topics: Any, whole: bool = False) -> list[str]:
+    def report(*topics: Any, full: bool = False) -> list[str]:
         news.clear()
-        summaries.apply_reply(one, reply(*topics, whole=whole), 1.0)
+        view.apply_reply(one, reply(*topics, full=full), 1.0)
         return [name for _, name in news]
 
-    assert told(ready("a", 1, 5), ready("b", 0, None), whole=True) == ["a"]
-    assert told(ready("a", 1, 5), ready("b", 1, 5)) == ["b"]
-    assert told(ready("a", 1, 4), ready("b", 1, 6)) == ["a"]
-    assert told(ready("a", 1, 9), ready("b", 2, 6)) == ["b"]
-    summaries.update_topic(one, ("n", "b"), None, 0)
-    assert summaries.best_peers(("n", "b")) == []
-    assert told(ready("b", 1, 9)) == ["b"]
-    # What is told anew is no news where nothing is better.
-    assert told(ready("a", 1, 9), ready("b", 1, 9), whole=True) == []
+    assert report(ready("a", 1, 5), ready("b", 0, None), full=True) == ["a"]
+    assert report(ready("a", 1, 5), ready("b", 1, 5)) == ["b"]
+    assert report(ready("a", 1, 4), ready("b", 1, 6)) == ["a"]
+    assert report(ready("a", 1, 9), ready("b", 2, 6)) == ["b"]
+    view.update_topic(one, ("n", "b"), None, 0)
+    assert view.best_peers(("n", "b")) == []
+    assert report(ready("b", 1, 9)) == ["b"]
+    # A topic that is reported again without a better item is not passed to the listener.
+    assert report(ready("a", 1, 9), ready("b", 1, 9), full=True) == []
 
 
 def test_update_from_a_reply_holds_until_the_next_report() -> None:
-    one, summaries = peer(), GossipView(100)
-    summaries.apply_reply(one, reply(ready("a", 5, 1, 100), whole=True), 1.0)
-    summaries.update_topic(one, ("n", "a"), 3, 4)
-    [head] = summaries.best_peers(("n", "a"))
-    assert (head.best_priority, head.ready) == (3, 4)
-    summaries.update_topic(one, ("n", "never told"), 1, 9)
-    summaries.update_topic(peer("two"), ("n", "a"), 1, 9)
-    assert summaries.best_peers(("n", "never told")) == []
-    assert len(summaries.best_peers(("n", "a"))) == 1
-    summaries.apply_reply(one, reply(ready("a", 2, 2)), 2.0)
-    [head] = summaries.best_peers(("n", "a"))
-    assert (head.best_priority, head.ready) == (2, 2)
+    one, view = peer(), GossipView(100)
+    view.apply_reply(one, reply(ready("a", 5, 1, 100), full=True), 1.0)
+    view.update_topic(one, ("n", "a"), 3, 4)
+    [availability] = view.best_peers(("n", "a"))
+    assert (availability.best_priority, availability.ready) == (3, 4)
+    view.update_topic(one, ("n", "never reported"), 1, 9)
+    view.update_topic(peer("two"), ("n", "a"), 1, 9)
+    assert view.best_peers(("n", "never reported")) == []
+    assert len(view.best_peers(("n", "a"))) == 1
+    view.apply_reply(one, reply(ready("a", 2, 2)), 2.0)
+    [availability] = view.best_peers(("n", "a"))
+    assert (availability.best_priority, availability.ready) == (2, 2)
 
 
 def test_earlier_report_stays_during_a_full_listing() -> None:
-    one, summaries = peer(), GossipView(100)
-    summaries.apply_reply(one, reply(ready("a", 1), ready("b", 1), ready("c", 1), whole=True), 1.0)
-    summaries.apply_reply(one, reply(ready("c", 2), whole=True, more=True), 2.0)
-    assert {name: len(summaries.topic_stats(("n", name))) for name in "abc"} == {"a": 1, "b": 1, "c": 1}
-    summaries.apply_reply(one, reply(ready("b", 2)), 3.0)
-    assert summaries.topic_stats(("n", "a")) == []
-    assert summaries.topic_stats(("n", "b")) == [PeerTopicStats(2, 0, 0, 0, 0, None, False)]
+    one, view = peer(), GossipView(100)
+    view.apply_reply(one, reply(ready("a", 1), ready("b", 1), ready("c", 1), full=True), 1.0)
+    view.apply_reply(one, reply(ready("c", 2), full=True, more=True), 2.0)
+    assert {name: len(view.topic_stats(("n", name))) for name in "abc"} == {"a": 1, "b": 1, "c": 1}
+    view.apply_reply(one, reply(ready("b", 2)), 3.0)
+    assert view.topic_stats(("n", "a")) == []
+    assert view.topic_stats(("n", "b")) == [PeerTopicStats(2, 0, 0, 0, 0, None, False)]
 
 
 def test_view_of_a_host_is_incomplete_before_its_last_page() -> None:
-    one, summaries = peer(), GossipView(100)
+    one, view = peer(), GossipView(100)
     others = {one.nonce: one}
-    assert not summaries.is_complete(others)
-    summaries.apply_reply(one, reply(ready("a", 1), whole=True, more=True), 1.0)
-    assert not summaries.is_complete(others)
-    assert summaries.complete_as_of_s(one) is None
-    assert [head.as_of_s for head in summaries.best_peers(("n", "a"))] == [1.0]
-    summaries.apply_reply(one, reply(), 2.0)
-    assert summaries.is_complete(others)
-    assert summaries.complete_as_of_s(one) == 2.0
+    assert not view.is_complete(others)
+    view.apply_reply(one, reply(ready("a", 1), full=True, more=True), 1.0)
+    assert not view.is_complete(others)
+    assert view.complete_as_of_s(one) is None
+    assert [availability.as_of_s for availability in view.best_peers(("n", "a"))] == [1.0]
+    view.apply_reply(one, reply(), 2.0)
+    assert view.is_complete(others)
+    assert view.complete_as_of_s(one) == 2.0
 
 
 def test_continuation_pages_do_not_advance_the_time_of_the_view() -> None:
-    one, summaries = peer(), GossipView(100)
-    summaries.apply_reply(one, reply(ready("a", 1), whole=True), 1.0)
-    summaries.apply_reply(one, reply(ready("a", 2), more=True), 2.0)
-    assert summaries.complete_as_of_s(one) == 1.0
-    summaries.apply_reply(one, reply(ready("b", 1), more=True), 3.0, is_continuation=True)
-    summaries.apply_reply(one, reply(ready("c", 1)), 4.0, is_continuation=True)
-    assert summaries.complete_as_of_s(one) == 2.0
-    assert [head.as_of_s for head in summaries.best_peers(("n", "c"))] == [2.0]
+    one, view = peer(), GossipView(100)
+    view.apply_reply(one, reply(ready("a", 1), full=True), 1.0)
+    view.apply_reply(one, reply(ready("a", 2), more=True), 2.0)
+    assert view.complete_as_of_s(one) == 1.0
+    view.apply_reply(one, reply(ready("b", 1), more=True), 3.0, is_continuation=True)
+    view.apply_reply(one, reply(ready("c", 1)), 4.0, is_continuation=True)
+    assert view.complete_as_of_s(one) == 2.0
+    assert [availability.as_of_s for availability in view.best_peers(("n", "c"))] == [2.0]
 
 
 def test_topics_beyond_the_limit_are_left_out_and_requested_when_there_is_room() -> None:
     one, two = peer("one"), peer("two")
-    summaries = GossipView(10)
-    summaries.apply_reply(one, reply(*(ready(str(n), 1) for n in range(8)), whole=True, version=5), 1.0)
-    summaries.apply_reply(two, reply(*(ready(str(n), 1) for n in range(8)), whole=True, version=6), 1.0)
-    assert len(summaries) == 10
-    assert summaries.version(one) == 5
-    assert summaries.version(two) == 6
-    assert summaries.is_complete({"one": one})
-    assert not summaries.is_complete({"one": one, "two": two})
-    summaries.apply_reply(one, reply(ttypes.TopicUpdate("n", "0"), version=7), 2.0)
-    assert summaries.version(two) is None
-    assert summaries.version(two) is None  # the answer was lost
-    summaries.apply_reply(two, reply(ready("0", 1), ready("7", 1), whole=True, version=8), 3.0)
-    assert summaries.is_complete({"one": one, "two": two})
-    assert len(summaries) == 9
+    view = GossipView(10)
+    view.apply_reply(one, reply(*(ready(str(n), 1) for n in range(8)), full=True, version=5), 1.0)
+    view.apply_reply(two, reply(*(ready(str(n), 1) for n in range(8)), full=True, version=6), 1.0)
+    assert len(view) == 10
+    assert view.version(one) == 5
+    assert view.version(two) == 6
+    assert view.is_complete({"one": one})
+    assert not view.is_complete({"one": one, "two": two})
+    view.apply_reply(one, reply(ttypes.TopicUpdate("n", "0"), version=7), 2.0)
+    assert view.version(two) is None
+    assert view.version(two) is None  # the answer was lost
+    view.apply_reply(two, reply(ready("0", 1), ready("7", 1), full=True, version=8), 3.0)
+    assert view.is_complete({"one": one, "two": two})
+    assert len(view) == 9

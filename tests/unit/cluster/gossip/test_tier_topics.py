@@ -81,7 +81,7 @@ def test_topic_that_exists_only_between_two_refreshes_is_not_listed() -> None:
         version: int | None = None
         believed: set[str] = set()
 
-        def hear() -> None:
+        def read_changes() -> None:
             nonlocal version
             changes = local.changes_since(version, None, 100)
             for summary in local.summaries(changes.topics):
@@ -90,19 +90,19 @@ def test_topic_that_exists_only_between_two_refreshes_is_not_listed() -> None:
 
         await host.caller.put("t")
         local.refresh(100)
-        hear()
+        read_changes()
         assert believed == {"t"}
         await host.caller.do(EventKind.ACK, (await host.caller.get("t")).items)
         local.refresh(100)
         await host.caller.put("t")
-        hear()
+        read_changes()
         await host.caller.do(EventKind.ACK, (await host.caller.get("t")).items)
         local.refresh(100)
-        hear()
+        read_changes()
         assert believed == set()
         await host.caller.put("t")
         local.refresh(100)
-        hear()
+        read_changes()
         assert believed == {"t"}
 
     run_gossip_world(story)
@@ -160,7 +160,7 @@ def test_purged_topic_is_not_listed() -> None:
 
 @pytest.mark.parametrize("ends", ["stays", "stops"])
 def test_a_list_that_may_lack_topics_says_so(ends: str) -> None:
-    """A host that has just joined is told page by page; one that takes a shard over looks at its topics page by page."""
+    """A host that joins gets all topics page by page. A host that takes over a shard reads its topics page by page."""
 
     async def story(world: GossipWorld) -> None:
         one = await world.host("one")
@@ -232,10 +232,10 @@ def test_last_report_of_an_unresponsive_host_stays() -> None:
         await two.caller.put("a", 5)
         await world.pass_s(30)
         assert counts((await one.listed())["a"]) == (2, 0, 0, 0)
-        [head] = one.gossip.view.best_peers(("default", "a"))
-        assert 27 < world.loop.time() - head.as_of_s < 35
+        [best] = one.gossip.view.best_peers(("default", "a"))
+        assert 27 < world.loop.time() - best.as_of_s < 35
         assert one.gossip.exchange.failure_count > 3
-        assert one.gossip.exchange.oldest_view_age_s == pytest.approx(world.loop.time() - head.as_of_s)
+        assert one.gossip.exchange.oldest_view_age_s == pytest.approx(world.loop.time() - best.as_of_s)
         world.parted.clear()
         await world.pass_s(3 + BOUND_S)
         assert counts((await one.listed())["a"]) == (7, 0, 0, 0)
@@ -264,9 +264,9 @@ def test_late_host_gets_a_full_listing() -> None:
         await world.pass_s(BOUND_S)
         assert set(await two.listed()) == set(stays)
         assert not any(stats.counts_lag for stats in (await two.listed()).values())
-        world.told = 0
+        world.reported_topics = 0
         await world.pass_s(10)
-        assert world.told == 0
+        assert world.reported_topics == 0
 
     run_gossip_world(story, shards=1, settings=changed(SETTINGS, gossip_page_topics_max=2, topic_tombstones_max=1))
 
@@ -284,8 +284,8 @@ def test_changes_are_reported_once_within_two_intervals() -> None:
         await two.caller.put("a", priority=-5)
         await world.pass_s(BOUND_S)
         assert len(news) == 2
-        [head] = one.gossip.view.best_peers(("default", "a"))
-        assert (head.peer.view.name, head.best_priority, head.ready) == ("two", -5, 2)
+        [best] = one.gossip.view.best_peers(("default", "a"))
+        assert (best.peer.view.name, best.best_priority, best.ready) == ("two", -5, 2)
 
     run_gossip_world(story)
 
@@ -298,18 +298,18 @@ def test_items_that_become_ready_again_are_reported() -> None:
 
         async def known() -> tuple[int, int] | None:
             await world.pass_s(BOUND_S)
-            heads = one.gossip.view.best_peers(("default", "a"))
-            return (heads[0].ready, heads[0].best_priority) if heads else None
+            peers = one.gossip.view.best_peers(("default", "a"))
+            return (peers[0].ready, peers[0].best_priority) if peers else None
 
         await two.caller.put("a", 1, priority=7)
         assert await known() == (1, 7)
-        handed = await two.caller.get("a", lease_ms=5_000)
+        delivered = await two.caller.get("a", lease_ms=5_000)
         assert await known() is None
         await world.pass_s(5)
         assert await known() == (1, 7)
-        handed = await two.caller.get("a")
+        delivered = await two.caller.get("a")
         assert await known() is None
-        await two.caller.do(EventKind.NACK, handed.items, delay_ms=0)
+        await two.caller.do(EventKind.NACK, delivered.items, delay_ms=0)
         assert await known() == (1, 7)
         shard = next(shard for shard in two.engine.shards.values() if ("default", "a") in shard.index)
         taken = shard.index.reserve(("default", "a"), 1)
@@ -331,17 +331,17 @@ def test_new_owner_reports_counts_at_once_and_the_best_priority_once_it_was_read
         await world.wait_until_settled(one, three)
         await world.pass_s(BOUND_S)
         owner, other = (one, three) if holds(one, "a") else (three, one)
-        [head] = other.gossip.view.best_peers(("default", "a"))
-        assert (head.ready, head.best_priority) == (3, 2**31 - 1)
+        [best] = other.gossip.view.best_peers(("default", "a"))
+        assert (best.ready, best.best_priority) == (3, 2**31 - 1)
         [shard] = [shard for shard in owner.engine.shards.values() if shard.memory.has_topic(("default", "a"))]
         shard.start_refill(("default", "a"))
         await world.pass_s(BOUND_S)
-        [head] = other.gossip.view.best_peers(("default", "a"))
-        assert (head.ready, head.best_priority) == (3, 4)
+        [best] = other.gossip.view.best_peers(("default", "a"))
+        assert (best.ready, best.best_priority) == (3, 4)
         assert len((await owner.caller.get("a", 1, wait_ms=100)).items) == 1
         await world.pass_s(BOUND_S)
-        [head] = other.gossip.view.best_peers(("default", "a"))
-        assert (head.ready, head.best_priority) == (2, 4)
+        [best] = other.gossip.view.best_peers(("default", "a"))
+        assert (best.ready, best.best_priority) == (2, 4)
 
     run_gossip_world(story)
 
@@ -363,8 +363,8 @@ def test_uncounted_topics_are_reported_with_lagging_counts(monkeypatch: pytest.M
             await world.until(lambda: holds(one, "a") or holds(three, "a"))
             await world.pass_s(BOUND_S)
             owner, other = (one, three) if holds(one, "a") else (three, one)
-            [head] = other.gossip.view.best_peers(("default", "a"))
-            assert head.ready == 1
+            [best] = other.gossip.view.best_peers(("default", "a"))
+            assert best.ready == 1
             for host in (owner, other):
                 found = await host.listed()
                 assert found["a"].counts_lag
@@ -382,7 +382,7 @@ def test_uncounted_topics_are_reported_with_lagging_counts(monkeypatch: pytest.M
 
 
 def test_idle_topics_cost_nothing_however_many_they_are() -> None:
-    """Per tick, only what had events is touched: no loop over all topics."""
+    """A tick handles only the topics with events, not all topics."""
 
     async def story(world: GossipWorld) -> None:
         hosts = await world.three()
@@ -393,30 +393,30 @@ def test_idle_topics_cost_nothing_however_many_they_are() -> None:
         await world.pass_s(5)
         assert len(await hosts[0].listed(limit=100)) == 1_000
         assert len(await hosts[0].listed(limit=1_000)) == 1_000
-        world.told = 0
+        world.reported_topics = 0
         looked = [host.gossip.local_topics.refreshed_count for host in hosts]
         await hosts[0].caller.put("busy")
         await world.pass_s(60)
         assert [host.gossip.local_topics.refreshed_count for host in hosts] == [looked[0] + 1, *looked[1:]]
-        assert world.told == 2
+        assert world.reported_topics == 2
 
     run_gossip_world(story, settings=changed(SETTINGS, gossip_page_topics_max=500))
 
 
 def test_busy_topics_are_refreshed_and_reported_once_per_interval() -> None:
-    """More of them than one answer holds: an answer's rest is not what has changed meanwhile."""
+    """There are more topics than one reply holds. Later pages do not repeat what changed meanwhile."""
 
     async def story(world: GossipWorld) -> None:
         hosts = await world.three()
         local = hosts[0].gossip.local_topics
         items = [new_item(f"busy {n}") for n in range(120)]
-        begun, looked, world.told = world.loop.time(), local.refreshed_count, 0
+        begun, looked, world.reported_topics = world.loop.time(), local.refreshed_count, 0
         while world.loop.time() < begun + 20:
             await hosts[0].caller.enqueue(items)
             await world.pass_s(0.005)
-        # A period is a second, give or take a tenth: the host looks by itself, and when either of two others asks.
+        # A period is a second, give or take a tenth: the host refreshes by itself and when one of the two others asks.
         assert 120 * 20 <= local.refreshed_count - looked <= 120 * 3 * (20 / 0.9 + 1)
-        assert 2 * 120 * 16 <= world.told <= 2 * 120 * 2 * (20 / 0.9 + 1)
+        assert 2 * 120 * 16 <= world.reported_topics <= 2 * 120 * 2 * (20 / 0.9 + 1)
 
     run_gossip_world(story)
 

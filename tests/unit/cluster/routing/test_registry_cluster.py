@@ -78,7 +78,7 @@ def test_state_of_a_shard_is_what_its_owner_reports_for_the_issued_epoch() -> No
     served = shards[0]
     assert (served.owner, served.owner_name, served.epoch, served.state) == (("10.0.0.1", 7411), "host1", 5, "owned")
     assert (served.queued_items, served.reason, served.database) == (11, None, "db0")
-    # What it says of the epoch before says nothing of this one.
+    # A report about the former epoch is ignored.
     assert (shards[1].state, shards[1].epoch, shards[1].reason) == ("acquiring", 3, "the database is away")
     assert shards[1].pinned_to == "host1"
     assert (shards[2].state, shards[2].queued_items, shards[2].reason) == ("owned", None, None)

@@ -104,11 +104,11 @@ def test_loads_are_not_part_of_the_routing_table() -> None:
     assert change.hosts == []
 
 
-# ---------------------------------------------------------- over the wire, and back
+# ---------------------------------------------------------- over RPC and back
 
 
 class Cluster:
-    """What is to be read of a registry, with a host that tells it."""
+    """A routing table, with a host that reports it."""
 
     def __init__(self, rng: Random, hosts: int, shards: int) -> None:
         self.rng = rng
@@ -124,7 +124,7 @@ class Cluster:
         self.service = self.host()
 
     def host(self) -> RegistryCluster:
-        """One that has told nothing yet."""
+        """Start a host that has reported nothing yet."""
         registry = LocalEnsemble(None, lambda: 0).registry(6_000)
         self.read()
         return RegistryCluster(registry, lambda: self.view, "", "default", list, lambda: self.slots)
@@ -163,7 +163,7 @@ class Cluster:
 
 
 def ask(service: RegistryCluster, known: Told | None) -> Any:
-    """What a host replies."""
+    """Return a host's reply."""
     replies: list[Any] = []
 
     class Caller:

@@ -155,7 +155,7 @@ def test_a_delivery_returns_its_keys_by_topic() -> None:
 def test_a_batch_knows_the_numbers_of_its_events() -> None:
     caller = Caller()
     batch = Batch()
-    for work in (caller.acks(1, 2), caller.events(EventKind.NACK, 3), caller.hand_out(4, 5), caller.inserts(6, 1)):
+    for work in (caller.acks(1, 2), caller.events(EventKind.NACK, 3), caller.delivery(4, 5), caller.inserts(6, 1)):
         batch.add([Part(work, 0, len(work))])
     assert (batch.event_numbers, batch.hand_out_numbers) == ([1, 2, 3], [4, 5])
     assert len(batch) == 6

@@ -257,7 +257,7 @@ def test_a_delivery_leases_ready_rows_with_the_token_of_the_flush_and_the_items_
         make_row(4, expires_at_ms=NOW),
     ]
     rows += [make_row(5), make_row(6, lease_ms=900, attempt=2)]
-    decision = decide(whole(Caller().hand_out(1, 2, 3, 4, 5, 6, 7)), rows)
+    decision = decide(whole(Caller().delivery(1, 2, 3, 4, 5, 6, 7)), rows)
     ((_, results),) = decision.results
     assert [row and (row.id, row.state, row.due_ms, row.token, row.attempt) for row in results] == [
         (1, State.LEASED, NOW + 500, TOKEN, 1),
@@ -274,7 +274,7 @@ def test_a_delivery_leases_ready_rows_with_the_token_of_the_flush_and_the_items_
 
 def test_equal_leases_of_several_deliveries_are_one_group() -> None:
     caller = Caller()
-    decision = decide(whole(caller.hand_out(1, 2), caller.hand_out(3)), [make_row(n) for n in (1, 2, 3)])
+    decision = decide(whole(caller.delivery(1, 2), caller.delivery(3)), [make_row(n) for n in (1, 2, 3)])
     assert decision.leases == {(NOW + 500, TOKEN, 1): [1, 2, 3]}
 
 
@@ -290,7 +290,7 @@ def test_no_due_is_written_below_the_watermark() -> None:
     inserts = Inserts(
         "n", [make_item(delay_ms=10), make_item(ttl_ms=10), make_item(), make_item()], FIRST_NEW, no_callback
     )
-    batch = whole(caller.hand_out(1), caller.events(EventKind.NACK, 2), inserts)
+    batch = whole(caller.delivery(1), caller.events(EventKind.NACK, 2), inserts)
     batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 3]))], None, 0, no_callback)]
     decision = decide(batch, [make_row(1), make_row(2, state=State.LEASED)], watermark_ms)
     assert list(decision.leases) == [(watermark_ms, TOKEN, 1)]
@@ -441,5 +441,5 @@ def test_old_rows_are_not_changed() -> None:
     ready, leased = make_row(1), make_row(2, state=State.LEASED)
     copies = replace(ready), replace(leased)
     caller = Caller()
-    decide(whole(caller.hand_out(1), caller.events(EventKind.RELEASE, 2)), [ready, leased], NOW + 10_000)
+    decide(whole(caller.delivery(1), caller.events(EventKind.RELEASE, 2)), [ready, leased], NOW + 10_000)
     assert (ready, leased) == copies

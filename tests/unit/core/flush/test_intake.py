@@ -85,7 +85,7 @@ def test_the_entry_of_a_lane_whose_works_were_withdrawn_does_not_go_to_another_l
     withdrawn = caller.acks(1)
     queue.submit(withdrawn)
     queue.submit(caller.events(EventKind.NACK, 2))
-    queue.submit(caller.hand_out(3))
+    queue.submit(caller.delivery(3))
     queue.submit(caller.inserts(10, 1, 1))
     withdrawn.abandon()
     assert numbers_of(queue.seal()) == [2, 3, 10]
@@ -171,7 +171,7 @@ def test_internal_events_pass_a_full_queue() -> None:
 
 def test_a_flood_of_deliveries_does_not_keep_acks_out() -> None:
     queue, caller = intake(queue_items_max=10), Caller()
-    queue.submit(caller.hand_out(*range(100, 150), namespace="m"), is_internal=True)
+    queue.submit(caller.delivery(*range(100, 150), namespace="m"), is_internal=True)
     queue.submit(caller.acks(1, 2))
     queue.submit(caller.acks(3, namespace="m"))
     assert len(queue) == 53
@@ -256,7 +256,7 @@ class IntakeMachine(RuleBasedStateMachine):
         read_bytes=st.integers(0, 60),
     )
     def deliver(self, numbers: list[int], namespace: str, read_bytes: int) -> None:
-        self.submit(self.caller.hand_out(*numbers, namespace=namespace, read_bytes=read_bytes), internal=True)
+        self.submit(self.caller.delivery(*numbers, namespace=namespace, read_bytes=read_bytes), internal=True)
 
     @rule(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6), namespace=st.sampled_from("nm"))
     def insert(self, sizes: list[int], namespace: str) -> None:

@@ -103,7 +103,7 @@ def test_the_bytes_of_a_lane_stay_within_the_limit_except_for_a_single_larger_en
             work = Events(namespace, events, lambda: None)
         else:
             numbers = range(first, first + len(work_sizes))
-            work = caller.hand_out(*numbers, namespace=namespace, read_bytes=work_sizes[0])
+            work = caller.delivery(*numbers, namespace=namespace, read_bytes=work_sizes[0])
         queue.submit(work)
     entries = sum(map(len, sizes))
     while len(queue):
@@ -116,7 +116,7 @@ def test_the_bytes_of_a_lane_stay_within_the_limit_except_for_a_single_larger_en
 
 def test_a_lane_with_large_entries_does_not_stop_another() -> None:
     queue, caller = intake(flush_bytes_max=100), Caller()
-    queue.submit(caller.hand_out(1, 2, read_bytes=90))
+    queue.submit(caller.delivery(1, 2, read_bytes=90))
     queue.submit(caller.inserts(10, 60, 60))
     assert numbers_of(sealed(queue)) == [1, 10]
 

@@ -14,7 +14,7 @@ def rows(namespace: str, count: int) -> list[Row]:
 ROW = size_of(rows("a", 1))
 
 
-def budget(rows_max: int) -> PrefetchBudget:
+def budget_for(rows_max: int) -> PrefetchBudget:
     """Return a budget with bytes for `rows_max` rows and a count of ten times that. `a`, `b` and `c` have read such rows."""
     new = PrefetchBudget(rows_max * ROW, 10 * rows_max)
     for namespace in "abc":
@@ -65,11 +65,11 @@ def test_a_namespace_may_hold_as_many_written_rows_as_are_left_free() -> None:
 
 
 def test_a_single_namespace_may_use_the_whole_budget() -> None:
-    assert load(budget(100), "a", 500, 10.0) == 100
+    assert load(budget_for(100), "a", 500, 10.0) == 100
 
 
 def test_reserved_room_is_not_reserved_twice() -> None:
-    pool = budget(10)
+    pool = budget_for(10)
     assert pool.reserve("a", 1, 7, 10.0) == (7, 7 * ROW)
     assert pool.reserve("a", 1, 7, 10.0)[0] == 3
     pool.release_reservation("a", 7, 7 * ROW)
@@ -77,7 +77,7 @@ def test_reserved_room_is_not_reserved_twice() -> None:
 
 
 def test_two_namespaces_that_want_all_end_with_half_each() -> None:
-    pool = budget(100)
+    pool = budget_for(100)
     assert load(pool, "a", 500, 10.0) == 100
     assert load(pool, "b", 500, 10.1) == 0
     unload(pool, "a", 60)
@@ -86,7 +86,7 @@ def test_two_namespaces_that_want_all_end_with_half_each() -> None:
 
 
 def test_shares_are_by_weight() -> None:
-    pool = budget(100)
+    pool = budget_for(100)
     pool.reserve("b", 3, 0, 10.0)
     assert load(pool, "a", 500, 10.0) == 50
     assert load(pool, "a", 500, 10.0) == 0
@@ -95,7 +95,7 @@ def test_shares_are_by_weight() -> None:
 
 
 def test_half_of_the_budget_is_first_come_first_served() -> None:
-    pool = budget(100)
+    pool = budget_for(100)
     for namespace in "abc":
         pool.reserve(namespace, 1, 0, 10.0)
     assert load(pool, "a", 500, 10.0) == 50
@@ -107,14 +107,14 @@ def test_half_of_the_budget_is_first_come_first_served() -> None:
 
 
 def test_a_namespace_without_rows_and_recent_requests_has_no_share() -> None:
-    pool = budget(100)
+    pool = budget_for(100)
     pool.reserve("b", 1, 0, 10.0)
     assert load(pool, "a", 500, 10.9) == 50
     assert load(pool, "a", 500, 11.0) == 50
 
 
 def test_a_namespace_with_rows_keeps_its_share_without_recent_requests() -> None:
-    pool = budget(100)
+    pool = budget_for(100)
     load(pool, "b", 10, 10.0)
     assert load(pool, "a", 500, 90.0) == 50
 
@@ -127,13 +127,13 @@ def test_the_count_of_rows_is_divided_like_their_bytes() -> None:
 
 
 def test_rows_are_expected_to_be_as_large_as_the_last_ones() -> None:
-    pool = budget(100)
+    pool = budget_for(100)
     pool.learn_row_bytes("a", [row(namespace="a", payload=b"p" * (10 * ROW - ROW_BYTES))])
     assert pool.reserve("a", 1, 500, 10.0)[0] == 10
 
 
 def test_inactive_namespaces_are_forgotten_unless_they_hold_rows() -> None:
-    pool = budget(100)
+    pool = budget_for(100)
     load(pool, "a", 1, 0.0)
     for number in range(2_000):
         pool.reserve(f"n{number}", 1, 0, float(number))
@@ -144,7 +144,7 @@ def test_inactive_namespaces_are_forgotten_unless_they_hold_rows() -> None:
 
 
 def test_rows_that_are_expected_to_be_too_large_are_tried_one_by_one() -> None:
-    pool = budget(10)
+    pool = budget_for(10)
     pool.learn_row_bytes("a", [row(namespace="a", payload=b"p" * 1_000_000)])
     assert pool.reserve("a", 1, 500, 10.0) == (1, 10 * ROW)
     assert pool.reserve("a", 1, 500, 10.0) == (0, 0)

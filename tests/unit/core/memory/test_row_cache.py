@@ -278,16 +278,16 @@ class AgainstATable(RuleBasedStateMachine):
                 assert replace(one, payload=None) == replace(table[one.id], payload=None)
 
     @invariant()
-    def the_budgets_count_what_is_cached_or_reserved(self) -> None:
+    def budgets_count_the_cached_and_reserved_rows(self) -> None:
         found = [row for cache in self.caches for number in range(1, 13) if (row := cache.get(number)) is not None]
         reserved = sum(prefetch.reserved_bytes for _, prefetch, _ in self.prefetches)
         assert self.written.bytes + self.prefetched.bytes == size_of(found) + reserved
         assert self.written.items + self.prefetched.items == len(found) + sum(
             len(prefetch.numbers) for _, prefetch, _ in self.prefetches
         )
-        for budget in (self.written, self.prefetched):
-            assert 0 <= budget.bytes <= budget.bytes_max
-            assert 0 <= budget.items <= budget.items_max
+        for pool in (self.written, self.prefetched):
+            assert 0 <= pool.bytes <= pool.bytes_max
+            assert 0 <= pool.items <= pool.items_max
 
 
 TestAgainstATable = AgainstATable.TestCase

@@ -13,7 +13,7 @@ TIMEOUT_MS = 6_000
 
 
 def lifetime(tick_ms: int = TICK_MS, timeout_ms: int = TIMEOUT_MS) -> SessionLifetime:
-    """Of a session that was asked for at 0 and granted."""
+    """Return the lifetime of a session that was requested at 0 and granted."""
     made = SessionLifetime(tick_ms, timeout_ms)
     made.on_connected(0, timeout_ms)
     return made
