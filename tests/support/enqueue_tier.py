@@ -64,7 +64,7 @@ class SelectiveQueue(FakeQueue):
         return super().enqueue(namespace, good, deadline, reply_to_all)
 
     def accept_only(self, *keys: str) -> None:
-        """The key slots that it accepts. Items of others are refused with the owner, if `owners` knows it."""
+        """Refuse items with other keys than these, with the owner of the key if `owners` has one."""
         mine = {key.encode() for key in keys}
 
         def refusal(item: NewItem) -> FoqsError | None:

@@ -607,7 +607,7 @@ def test_clock_drift_within_the_slew_bound_is_allowed() -> None:
     assert not check(events, ClockBounds(lease_ms_default=1000, slew_ratio=0.05))
 
 
-def test_an_unknown_setting_proves_nothing() -> None:
+def test_call_with_an_unknown_setting_is_no_violation() -> None:
     assert 5 not in item().dequeue(20, 30, 1, lease_remaining_ms=None).dequeue(40, 50, 2).broken(ClockBounds())
     assert 5 in item().dequeue(20, 30, 1).dequeue(40, 50, 2).broken(ClockBounds())
 

@@ -29,7 +29,7 @@ def test_wants_are_topics_with_counts() -> None:
 
 
 @pytest.mark.parametrize("texts", [["mail=0"], ["=5"], [""], ["mail", "mail=2"], ["mail=99999999999"]])
-def test_a_wrong_want_is_a_usage_error(texts: list[str]) -> None:
+def test_wrong_count_is_a_usage_error(texts: list[str]) -> None:
     with pytest.raises(click.UsageError):
         parse_topic_counts(texts)
 

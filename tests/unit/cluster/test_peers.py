@@ -82,7 +82,7 @@ def test_hosts_of_the_same_region_come_first() -> None:
     in_tier(story)
 
 
-def test_the_loaded_host_is_asked_last_of_all_and_no_other_gets_everything() -> None:
+def test_loaded_host_is_asked_last_and_its_load_is_spread_over_the_others() -> None:
     async def story(tier: EnqueueTier) -> None:
         alpha = await tier.host("alpha")
         for name, load in (("busy", 900.0), ("idle", 0.0), ("calm", 1.0), ("slow", 2.0)):

@@ -148,7 +148,7 @@ def test_everything_is_enqueued_in_batches_and_settled_once(made: Run, pool: Exe
     assert all(made.ledger.entries[path].sha256 == found for path, found in made.ledger.checksums.items())
 
 
-def test_what_fails_is_tried_again_and_its_reason_kept_in_the_metadata(made: Run, pool: Executor) -> None:
+def test_failed_item_is_retried_and_its_metadata_holds_the_reason(made: Run, pool: Executor) -> None:
     made.topics = {path: topic for path, topic in made.topics.items() if path in made.nursery.paths}
     run(made.produce())
     run(made.consume(pool))
@@ -186,7 +186,7 @@ def test_a_lease_is_extended_while_a_worker_is_busy(made: Run, pool: Executor) -
     assert len(made.ledger.acks) == 250
 
 
-def test_a_stale_ack_is_not_counted_and_the_item_is_done_again(made: Run, pool: Executor) -> None:
+def test_stale_ack_is_not_counted_and_the_item_is_processed_again(made: Run, pool: Executor) -> None:
     made.queue.stale_acks = 3
     run(made.produce())
     run(made.consume(pool))
@@ -195,7 +195,7 @@ def test_a_stale_ack_is_not_counted_and_the_item_is_done_again(made: Run, pool: 
     assert len(made.ledger.acks) == 250
 
 
-def test_the_consumer_gives_up_on_an_item_that_never_comes(made: Run, pool: Executor) -> None:
+def test_consumer_gives_up_if_an_item_never_arrives(made: Run, pool: Executor) -> None:
     run(made.produce())
     lost = next(iter(made.queue.items))
     del made.queue.items[lost]
@@ -232,6 +232,6 @@ def test_chunks_are_bounded_by_count_and_size_and_keep_everything() -> None:
     assert [len(chunk) for chunk in found] == [demo_consumer.CHUNK_ITEMS, 4, 1, 2, 1]
 
 
-def test_an_entry_carries_what_a_task_needs() -> None:
+def test_entry_has_all_inputs_of_a_task() -> None:
     entry = FileEntry("/x", "t", 3, "ab", is_planted=True)
     assert FileTask(**json.loads(entry.payload)) == FileTask("/x", 3, "ab")

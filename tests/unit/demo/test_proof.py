@@ -117,7 +117,7 @@ def test_a_planted_file_given_up_too_early_is_found() -> None:
 
 
 @pytest.mark.parametrize("state", ["ready", "deferred", "leased"])
-def test_what_the_host_still_holds_is_found(state: str) -> None:
+def test_item_still_held_by_the_host_is_found(state: str) -> None:
     rest = left()
     rest.topics[0] = topic("run/txt", dead=1, **{state: 1})
     assert failed(ledger(), rest) == [4]

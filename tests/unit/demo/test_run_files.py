@@ -48,7 +48,7 @@ def test_rare_types_share_a_topic() -> None:
     assert (topics["/x/0.t0"], topics["/x/0.t39"]) == ("run/t0", "run/other")
 
 
-def test_an_entry_says_what_was_read(tmp_path: Path) -> None:
+def test_entry_describes_its_file(tmp_path: Path) -> None:
     write(tmp_path, "a.py")
     entry = run_files.read_file(str(tmp_path / "a.py"), "t")
     checksum = hashlib.sha256(b"text of a.py").hexdigest()
@@ -56,7 +56,7 @@ def test_an_entry_says_what_was_read(tmp_path: Path) -> None:
     assert entry.priority == 12
 
 
-def test_a_huge_file_has_the_last_priority_there_is() -> None:
+def test_huge_file_has_the_worst_priority() -> None:
     assert run_files.FileEntry("/x", "t", 2**40, "").priority == 2**31 - 1
 
 
@@ -96,7 +96,7 @@ def test_results_come_in_the_order_of_the_tasks(tmp_path: Path) -> None:
         (run_files.LINKED_TO_ITSELF, "Too many levels of symbolic links"),
     ],
 )
-def test_a_planted_file_fails_once_it_is_spoiled(tmp_path: Path, name: str, why: str) -> None:
+def test_planted_file_fails_once_it_is_damaged(tmp_path: Path, name: str, why: str) -> None:
     nursery = run_files.PlantedFiles(tmp_path)
     entry = next(run_files.read_file(path, "t", planted=True) for path in nursery.paths if path.endswith(name))
     task = FileTask(entry.path, entry.size, entry.sha256)

@@ -93,6 +93,6 @@ def test_commands_in_the_comments_exist() -> None:
         assert_exists(shlex.split(line)[1:])
 
 
-def test_examples_that_were_never_run_say_so() -> None:
+def test_examples_that_were_never_run_are_marked() -> None:
     for text in (UNIT, COMPOSE, DOCKERFILE):
         assert "not run" in text

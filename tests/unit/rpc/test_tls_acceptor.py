@@ -296,7 +296,7 @@ def test_new_certificate_is_used_from_the_next_connection(
     secure.run(runner, main)
 
 
-def test_a_context_of_the_caller_s_own_is_used(runner: asyncio.Runner, authority: Authority) -> None:
+def test_tls_context_of_the_caller_is_used(runner: asyncio.Runner, authority: Authority) -> None:
     async def main(host: ServedQueue) -> None:
         assert await enqueued(host.url, tls=ssl.create_default_context(cafile=authority.file))
 

@@ -77,7 +77,7 @@ def test_removed_thing_does_not_expire_and_the_others_do() -> None:
     run_virtual(main)
 
 
-def test_thing_removed_by_another_s_expiry_does_not_expire() -> None:
+def test_entry_removed_by_the_expiry_of_another_does_not_expire() -> None:
     async def main() -> None:
         loop, expiring = deadlines()
         second = Thing()
@@ -90,7 +90,7 @@ def test_thing_removed_by_another_s_expiry_does_not_expire() -> None:
     run_virtual(main)
 
 
-def test_thing_added_by_another_s_expiry_expires_too() -> None:
+def test_entry_added_by_the_expiry_of_another_expires_too() -> None:
     async def main() -> None:
         loop, expiring = deadlines()
         moment = loop.time() + 1

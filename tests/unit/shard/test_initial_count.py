@@ -51,7 +51,7 @@ def test_counts_are_exact_after_a_takeover_under_load(monkeypatch: pytest.Monkey
     run_in_world(story)
 
 
-def test_shards_are_counted_in_turn_and_each_snapshot_begins_with_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_are_counted_one_after_the_other_each_from_a_new_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, 2, 3)
         engine = await world.engine(settings)

@@ -190,7 +190,7 @@ def test_overdue_handover_is_not_waited_for() -> None:
     assert after == plan_of(s1=assigned(B, 4), s2=assigned(A, 3, leaving=True))
 
 
-def test_only_what_is_leaving_can_be_overdue() -> None:
+def test_only_a_leaving_shard_can_be_overdue() -> None:
     before = plan_of(s1=assigned(A, 3), s2=assigned(B))
     assert step(make_layout(2), before, A, B, overdue=frozenset({1})) == before
 

@@ -182,7 +182,7 @@ def test_without_a_layout_nothing_is_planned() -> None:
 # ------------------------------------------------------------------------ elections
 
 
-def test_one_plans_and_the_next_takes_over_when_its_session_ends() -> None:
+def test_next_planner_takes_over_when_the_session_of_the_planner_ends() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         first, gone = await site.planner("p1")
         await passes(100)

@@ -387,7 +387,7 @@ def test_two_processes_fence_each_other_by_the_owner_row(tmp_path: Path) -> None
         other.communicate()
 
 
-def test_killed_process_leaves_what_it_committed(tmp_path: Path) -> None:
+def test_killed_process_keeps_its_committed_data(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     other = _start_other(path)
     assert other.stdout is not None

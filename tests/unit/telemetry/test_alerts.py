@@ -19,7 +19,7 @@ ALERTS: Final = {
 SUFFIXES: Final = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 
 
-def test_there_are_alerts() -> None:
+def test_alert_table_is_not_empty() -> None:
     assert len(ALERTS) == RULES.count("- alert:") > 10
 
 

@@ -175,7 +175,7 @@ def test_operations_that_wait_for_an_unresponsive_database_are_shown() -> None:
     run_in_world(story)
 
 
-def test_due_items_are_counted_by_what_ended() -> None:
+def test_due_items_are_counted_by_cause() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         caller = Caller(world, engine)

@@ -68,7 +68,7 @@ def test_time_goes_through_everything_that_is_due_in_its_order() -> None:
     run(main())
 
 
-def test_a_long_poll_ends_when_its_wait_is_over_in_the_host_s_time() -> None:
+def test_long_poll_ends_by_the_clock_of_the_host() -> None:
     async def main() -> None:
         async with FakeHost() as fake:
             polling = asyncio.ensure_future(fake.client().dequeue({"t": 1}, wait_ms=20_000))
@@ -80,7 +80,7 @@ def test_a_long_poll_ends_when_its_wait_is_over_in_the_host_s_time() -> None:
     run(main())
 
 
-def test_a_year_passes() -> None:
+def test_year_of_virtual_time_passes() -> None:
     async def main() -> None:
         async with FakeHost() as fake:
             client = fake.client()
@@ -147,7 +147,7 @@ def test_items_shows_all_states_with_their_payloads() -> None:
     run(main())
 
 
-def test_when_it_ends_its_clients_are_closed_and_its_calls_answered() -> None:
+def test_end_of_the_fake_host_closes_its_clients_and_answers_its_calls() -> None:
     async def main() -> None:
         async with FakeHost() as fake:
             client, idle = fake.client(), fake.client()
@@ -161,7 +161,7 @@ def test_when_it_ends_its_clients_are_closed_and_its_calls_answered() -> None:
     run(main())
 
 
-def test_the_synchronous_face_is_the_same_host_in_one_thread() -> None:
+def test_synchronous_api_is_the_same_host_in_one_thread() -> None:
     threads = threading.active_count()
     with SyncFakeHost() as fake:
         client = fake.client()

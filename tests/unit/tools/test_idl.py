@@ -25,7 +25,7 @@ def idl() -> ModuleType:
     return module
 
 
-def test_the_committed_code_is_what_the_contract_gives(idl: ModuleType) -> None:
+def test_committed_code_is_generated_from_the_contract(idl: ModuleType) -> None:
     assert idl.main(["--check"]) == 0
 
 
@@ -42,7 +42,7 @@ def test_a_changed_contract_and_a_changed_file_are_both_noticed(idl: ModuleType,
         idl.check(idl.CONTRACT, copy)
 
 
-def test_writing_makes_what_the_check_expects(idl: ModuleType, tmp_path: Path) -> None:
+def test_written_files_pass_the_check(idl: ModuleType, tmp_path: Path) -> None:
     idl.write(idl.CONTRACT, tmp_path / "idl")
     idl.check(idl.CONTRACT, tmp_path / "idl")
 

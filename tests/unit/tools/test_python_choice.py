@@ -50,7 +50,7 @@ def chosen(*path: Path, asked: str | None = None) -> subprocess.CompletedProcess
     )
 
 
-def test_a_python_that_was_built_with_profiles_goes_before_others(tools: Path, tmp_path: Path) -> None:
+def test_python_built_with_profiles_precedes_others(tools: Path, tmp_path: Path) -> None:
     python(tmp_path / "version manager")
     good = python(tmp_path / "distribution", "python3.12", optimised=True)
 
@@ -70,7 +70,7 @@ def test_without_one_the_first_that_has_venv_is_taken(tools: Path, tmp_path: Pat
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{usable}\n", "")
 
 
-def test_the_one_that_is_asked_for_goes_before_all(tools: Path, tmp_path: Path) -> None:
+def test_requested_python_is_the_first(tools: Path, tmp_path: Path) -> None:
     asked = python(tmp_path / "asked", "my-python")
     python(tmp_path / "distribution", optimised=True)
 
@@ -89,7 +89,7 @@ def test_missing_python_is_reported(tools: Path, tmp_path: Path, *, there: bool)
     assert ("its venv module is missing" in done.stderr) == there
 
 
-def test_the_python_that_runs_this_is_one_that_would_do() -> None:
+def test_running_python_is_acceptable() -> None:
     """The script's questions are ones that a real Python answers."""
     done = chosen(Path(shutil.which("tr") or "").parent, asked=sys.executable)
 

@@ -107,7 +107,7 @@ def test_init_leaves_a_cluster_of_other_shards_as_it_is(run: Run, place: Place) 
     assert len(place.tables()) == 2
 
 
-def test_the_tables_are_there_before_the_shards_are(run: Run, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_exist_before_the_shards(run: Run, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     async def interrupted(*arguments: object) -> bool:
         raise RegistryFailed("it went away")
 

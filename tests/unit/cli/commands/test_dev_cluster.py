@@ -45,7 +45,7 @@ class Sleeper(ServerProcess):
 # ------------------------------------------------------------------------ servers
 
 
-def test_a_server_is_there_in_its_block_and_its_temporary_folder_goes_with_it() -> None:
+def test_server_runs_within_its_block_and_its_temporary_folder_is_deleted_after_it() -> None:
     with Sleeper() as server:
         assert server.exit_code is None
         assert server.folder.is_dir()
@@ -58,7 +58,7 @@ def test_free_ports_are_not_given_twice() -> None:
     assert len(set(ports)) == len(ports), "the kernel alone offers some 15 of so many again"
 
 
-def test_a_folder_that_was_given_stays(tmp_path: Path) -> None:
+def test_given_folder_is_not_deleted(tmp_path: Path) -> None:
     with Sleeper(tmp_path / "a"):
         pass
     assert (tmp_path / "a" / "log").exists()
@@ -155,7 +155,7 @@ def test_a_cluster_is_initialised_once_for_a_folder(tmp_path: Path) -> None:
     assert line == f"cluster init --config {tmp_path / 'c' / 'host1' / 'foqs.toml'} --shards 5 --yes"
 
 
-def test_an_initialisation_that_failed_is_tried_again(tmp_path: Path) -> None:
+def test_failed_initialisation_is_tried_again(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(ServerNotAvailable, match="no such luck"):
             LocalCluster(tmp_path, command=[sys.executable, "-c", "raise SystemExit('no such luck')"])._init_once()
@@ -181,7 +181,7 @@ def test_nothing_is_left_when_a_part_cannot_be_started(monkeypatch: pytest.Monke
     assert not cluster.folder.exists()
 
 
-def test_a_cluster_is_served_when_all_hosts_are_there_and_own_every_shard() -> None:
+def test_cluster_is_ready_when_its_hosts_own_every_shard() -> None:
     host = Host("h", 1, None, None, 1, False, None, None)
     owned = Shard(0, None, ("h", 1), 1, "owned", None, None, None)
     waits = Shard(1, None, ("h", 1), 1, "acquiring", None, None, None)
@@ -268,7 +268,7 @@ def test_dead_process_is_reported_once(started: Sequence[Started]) -> None:
     assert "--data FOLDER keeps them" in result.stdout
 
 
-def test_a_host_that_its_user_started_is_named_when_it_outlives_the_cluster(
+def test_host_started_by_the_user_is_named_if_it_outlives_the_cluster(
     started: Sequence[Started], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Started, "others", ("host1",))

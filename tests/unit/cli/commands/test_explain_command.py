@@ -89,9 +89,7 @@ def test_topic_show_ignores_topics_with_the_same_prefix(run: Run, client: FakeCl
 
 
 @pytest.mark.parametrize(("command", "method"), [("peek mail", "peek"), ("dead list", "dead")])
-def test_payloads_have_a_column_where_they_were_asked_for(
-    run: Run, client: FakeClient, command: str, method: str
-) -> None:
+def test_payloads_have_a_column_if_requested(run: Run, client: FakeClient, command: str, method: str) -> None:
     client.answers[method] = ItemPage([VIEW], None)
     assert "PAYLOAD" not in run(*command.split()).stdout
     assert "PAYLOAD" in run(*command.split(), "--payload").stdout
@@ -136,7 +134,7 @@ def test_watch_repeats_until_ctrl_c_with_exit_code_0(
 
 
 @pytest.mark.parametrize(("command", "method", "answer"), WATCHED)
-def test_watched_tables_follow_each_other_where_there_is_no_terminal(
+def test_watched_tables_follow_each_other_without_a_terminal(
     run: Run, client: FakeClient, command: str, method: str, answer: Any
 ) -> None:
     client.answers[method] = answer

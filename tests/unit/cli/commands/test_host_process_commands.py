@@ -221,7 +221,7 @@ def test_doctor_finds_no_problem_and_leaves_no_trace(healthy: dict[str, str], tm
     assert list(tmp_path.iterdir()) == []
 
 
-def test_doctor_names_what_is_bad_with_a_remedy(healthy: dict[str, str], taken: int, tmp_path: Path) -> None:
+def test_doctor_names_each_problem_with_a_remedy(healthy: dict[str, str], taken: int, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, found = examine(
         **healthy | {"FOQS_SERVER__PORT": str(taken), "FOQS_STORE__URL": f"sqlite:{tmp_path}/file/data"}

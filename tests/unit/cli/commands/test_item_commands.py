@@ -232,7 +232,7 @@ def test_equal_refusals_are_one_row_of_the_table(run: Callable[..., Result], cli
 # ------------------------------------------------------------ dequeue and ack
 
 
-def test_dequeue_shows_what_it_got(run: Callable[..., Result], client: FakeClient) -> None:
+def test_dequeue_shows_the_delivered_items(run: Callable[..., Result], client: FakeClient) -> None:
     client.answers["dequeue"] = [DELIVERY]
     result = run("dequeue", "mail=10", "sms", "--wait", "30s", "--lease", "1m", "-o", "jsonl")
     assert result.exit_code == 0
@@ -270,7 +270,7 @@ def test_dequeue_of_nothing_is_no_failure_and_prints_no_data(run: Callable[..., 
     assert "within 5.0s" in run("dequeue", "mail", "--wait", "5s").stderr
 
 
-def test_dequeue_of_nothing_says_which_topics_are_paused(run: Callable[..., Result], client: FakeClient) -> None:
+def test_empty_dequeue_names_the_paused_topics(run: Callable[..., Result], client: FakeClient) -> None:
     client.answers.update(dequeue=[], topics=TopicPage([replace(TOPIC, paused=True)], None))
     said = run("dequeue", TOPIC.topic, "other").stderr
     assert said == f"Nothing is ready. {TOPIC.topic} is paused; foqs topic resume '{TOPIC.topic}'\n"
@@ -432,11 +432,11 @@ def test_every_help_has_a_description(run: Callable[..., Result], path: tuple[st
         assert "Example" in result.stdout
 
 
-def test_version_is_the_package_s(run: Callable[..., Result]) -> None:
+def test_version_is_that_of_the_package(run: Callable[..., Result]) -> None:
     assert run("--version").stdout.startswith("foqs 0.")
 
 
-def test_the_client_s_region_comes_from_the_command_line_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_region_comes_from_the_command_line_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
 
     class Client:

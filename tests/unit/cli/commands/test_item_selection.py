@@ -72,7 +72,7 @@ def test_many_ids_go_in_several_calls(run: Run, client: FakeClient) -> None:
     assert [len(args[0]) for _, args, _ in client.calls] == [1_000, 1]
 
 
-def test_a_filter_is_counted_and_asked_for_before_anything_is_changed(run: Run, client: FakeClient) -> None:
+def test_filter_is_counted_and_confirmed_before_anything_is_changed(run: Run, client: FakeClient) -> None:
     client.answers["count"] = ItemCount(5, None)
     result = run("item", "cancel", "--topic", "mail", stdin="n\n")
     assert result.exit_code == 1
@@ -108,13 +108,13 @@ def test_items_that_match_afterwards_are_reported(run: Run, client: FakeClient) 
     assert client.calls[1] == ("redrive_matching", (DEAD,), {"cursor": None})
 
 
-def test_nothing_that_matches_is_nothing_to_ask(run: Run, client: FakeClient) -> None:
+def test_filter_without_matches_does_not_ask(run: Run, client: FakeClient) -> None:
     client.answers["count"] = ItemCount(0, None)
     assert run("dead", "redrive", "--topic", "mail").exit_code == 0
     assert client.calls == [("count", (replace(DEAD, topic="mail"),), {})]
 
 
-def test_a_page_of_unknown_outcome_is_called_for_again(run: Run, client: FakeClient) -> None:
+def test_page_of_unknown_outcome_is_requested_again(run: Run, client: FakeClient) -> None:
     client.answers["count"] = ItemCount(2, None)
     client.answers["update_matching"] = pages(
         BulkPage(1, 0, None, "x"), UnknownOutcome("?"), UnknownOutcome("?"), BulkPage(1, 0, None, None)

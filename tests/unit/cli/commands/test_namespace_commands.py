@@ -44,7 +44,7 @@ def test_every_setting_has_its_option(run: Run, client: FakeClient) -> None:
     assert client.calls == [("create_namespace", (Namespace("orders", **options),), {})]  # type: ignore[arg-type]
 
 
-def test_a_namespace_is_made_changed_and_shown(run: Run, client: FakeClient) -> None:
+def test_namespace_is_created_changed_and_shown(run: Run, client: FakeClient) -> None:
     for call in ("create_namespace", "update_namespace", "get_namespace"):
         client.answers[call] = ORDERS
     assert run("namespace", "create", "orders").exit_code == 0
@@ -83,7 +83,7 @@ def test_a_namespace_is_deleted_when_that_is_confirmed(run: Run, client: FakeCli
     assert run("namespace", "delete", "orders", "--yes").exit_code == 4
 
 
-def test_usage_shows_a_dash_for_what_is_not_counted(run: Run, client: FakeClient) -> None:
+def test_usage_shows_a_dash_for_an_unknown_count(run: Run, client: FakeClient) -> None:
     client.answers["usage"] = Usage(3, None, 2, None)
     lines = run("namespace", "usage", "orders").stdout.splitlines()
     assert [line.split() for line in lines[1:]] == [

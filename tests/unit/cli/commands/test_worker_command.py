@@ -85,7 +85,7 @@ def test_missing_host_or_namespace_is_reported(
 def module_level(job: Job) -> None: ...
 
 
-def test_only_what_a_process_can_import_runs_in_processes() -> None:
+def test_only_importable_handlers_run_in_processes() -> None:
     def nested(job: Job) -> None: ...
 
     assert reference_of(module_level).name == "module_level"
@@ -94,7 +94,7 @@ def test_only_what_a_process_can_import_runs_in_processes() -> None:
             reference_of(handler)
 
 
-def test_a_topic_is_the_handlers_that_was_registered_first() -> None:
+def test_topic_belongs_to_the_handler_that_was_registered_first() -> None:
     worker = Worker(concurrency=3)
 
     @worker.task("mail.vip", concurrency=1)

@@ -18,7 +18,7 @@ def test_missing_options_have_their_defaults() -> None:
     }
 
 
-def test_each_unnamed_write_is_a_run_of_its_own() -> None:
+def test_each_unnamed_write_is_a_separate_run() -> None:
     assert SinkOptions.parse({"url": URL}).run != SinkOptions.parse({"url": URL}).run
     assert SinkOptions.parse({"url": URL, "run": "monday"}).run == "monday"
 

@@ -96,7 +96,7 @@ def place(begun_ms: int, shard: int, topic: str, number: int = 1) -> WalkCursor:
     return WalkCursor(begun_ms, shard, State.DEAD, pack_order_key(*AT, number), topic)
 
 
-def test_a_walk_goes_by_shard_then_topic_and_keeps_the_latest_beginning() -> None:
+def test_walk_is_ordered_by_shard_then_topic_and_keeps_the_latest_beginning() -> None:
     early = walk_reply(7, [place(7, 1, "b"), place(7, 3, "a")], place(7, 3, "c"))
     late = walk_reply(9, [place(9, 2, "z"), place(9, 4, "a")])
     page = merge_walk_pages([early, late], 10, BYTES_MAX, None)
@@ -104,7 +104,7 @@ def test_a_walk_goes_by_shard_then_topic_and_keeps_the_latest_beginning() -> Non
     assert parse_walk_cursor(page.next_cursor) == place(9, 3, "c")
 
 
-def test_a_walk_that_goes_on_keeps_its_beginning() -> None:
+def test_continued_walk_keeps_its_beginning() -> None:
     page = merge_walk_pages([walk_reply(7, [], place(7, 3, "c"))], 10, BYTES_MAX, str(place(6, 1, "a")))
     assert parse_walk_cursor(page.next_cursor).started_ms == 6
 

@@ -159,7 +159,7 @@ def test_purged_topic_is_not_listed() -> None:
 
 
 @pytest.mark.parametrize("ends", ["stays", "stops"])
-def test_a_list_that_may_lack_topics_says_so(ends: str) -> None:
+def test_list_that_may_lack_topics_is_marked(ends: str) -> None:
     """A host that joins gets all topics page by page. A host that takes over a shard reads its topics page by page."""
 
     async def story(world: GossipWorld) -> None:

@@ -278,7 +278,7 @@ def test_equal_leases_of_several_deliveries_are_one_group() -> None:
     assert decision.leases == {(NOW + 500, TOKEN, 1): [1, 2, 3]}
 
 
-def test_the_caller_s_lease_time_overrides_the_item_s() -> None:
+def test_lease_time_of_the_caller_overrides_that_of_the_item() -> None:
     work = HandOut("n", [(("n", "t"), keys_of([1, 2]))], 50, 0, no_callback)
     decision = decide(whole(work), [make_row(1), make_row(2, lease_ms=900)])
     assert decision.leases == {(NOW + 50, TOKEN, 1): [1, 2]}

@@ -104,7 +104,7 @@ def test_any_other_spelling_of_an_id_is_refused_and_the_error_names_the_field(te
 
 
 @given(st.text(alphabet="0123456789-+_ \u0663x", max_size=30))
-def test_no_two_texts_are_ids_of_one_item(text: str) -> None:
+def test_item_has_only_one_text_form_of_its_id(text: str) -> None:
     try:
         shard, number = parse_id(text, "id")
     except InvalidArgument:

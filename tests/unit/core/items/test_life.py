@@ -161,7 +161,7 @@ def test_an_error_never_comes_with_a_change(state: State, kind: EventKind) -> No
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
-def test_a_caller_s_event_that_changes_nothing_gets_an_error(state: State, kind: EventKind) -> None:
+def test_event_of_a_caller_that_changes_nothing_gets_an_error(state: State, kind: EventKind) -> None:
     """Only the shard's own events may find nothing to do."""
     for _, _, transition in transitions(state, kind):
         if transition.effect is Effect.UNCHANGED and kind not in (EventKind.DUE, EventKind.DELIVER):
@@ -403,7 +403,7 @@ def test_picture_and_table_show_every_transition_that_changes_an_item() -> None:
     assert table.count("| **") == len(EventKind)
 
 
-def test_an_arrow_without_a_place_in_the_picture_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_without_a_position_in_the_diagram_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(diagram.ARROWS, ("DEAD", "READY"))
     with pytest.raises(diagram.Failed, match="differ about DEAD to READY"):
         diagram.picture()

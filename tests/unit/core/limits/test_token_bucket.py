@@ -17,7 +17,7 @@ def passes(bucket: TokenBucket, items: int, per_minute: int, now_s: float) -> bo
     return True
 
 
-def test_a_full_bucket_passes_one_minute_s_items_at_once_and_then_refills_with_time() -> None:
+def test_full_bucket_passes_items_of_one_minute_at_once_and_then_refills_with_time() -> None:
     bucket = TokenBucket()
     assert passes(bucket, 60, 60, 1_000.0)
     assert not passes(bucket, 1, 60, 1_000.0)
@@ -26,7 +26,7 @@ def test_a_full_bucket_passes_one_minute_s_items_at_once_and_then_refills_with_t
     assert not passes(bucket, 1, 60, 1_005.5)
 
 
-def test_an_idle_bucket_saves_up_at_most_one_minute_s_items() -> None:
+def test_idle_bucket_accumulates_items_of_at_most_one_minute() -> None:
     bucket = TokenBucket()
     assert passes(bucket, 60, 60, 0.0)
     assert not passes(bucket, 61, 60, 10_000.0)

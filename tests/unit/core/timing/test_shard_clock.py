@@ -141,11 +141,11 @@ def test_a_wait_ends_exactly_at_its_time(apart_ms: int, slew: int, before_ms: in
     assert time.now_ms() >= until_ms
 
 
-def test_a_new_shard_starts_at_the_database_s_clock() -> None:
+def test_new_shard_starts_at_the_database_clock() -> None:
     assert initial_time_ms(START_MS, 0, 0, 500) == START_MS
 
 
-def test_a_new_owner_continues_the_former_owner_s_time_even_if_the_database_s_clock_is_hours_off() -> None:
+def test_new_owner_continues_the_time_of_the_former_owner_even_if_the_database_clock_is_hours_off() -> None:
     saved_ms = START_MS + 3 * HOUR_MS
     assert initial_time_ms(START_MS + 700, saved_ms, 3 * HOUR_MS, 0) == saved_ms + 700
 
