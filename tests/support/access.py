@@ -39,8 +39,10 @@ class EditableGrants:
 
 def keyring(client_ca: bytes | None = None, **tokens: str) -> Keyring:
     """Return a keyring with these tokens by principal. `orders` and `admin` have theirs by default."""
-    whole = {"orders": ORDERS, "admin": ADMIN} | tokens
-    return Keyring({hashlib.sha256(token.encode()).digest(): name for name, token in whole.items()}, None, client_ca)
+    all_tokens = {"orders": ORDERS, "admin": ADMIN} | tokens
+    return Keyring(
+        {hashlib.sha256(token.encode()).digest(): name for name, token in all_tokens.items()}, None, client_ca
+    )
 
 
 def gate(

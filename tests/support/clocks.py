@@ -15,7 +15,7 @@ from tests.support.virtual_time import VirtualClock
 
 MINUTE_MS: Final = 60_000
 STEPS_MINUTES: Final = (1, 300)
-"""How far a step goes, either way: beyond what any statement's time could explain."""
+"""The size of a step, either way: more than any statement's time could explain."""
 
 
 class ServerClock:
@@ -23,7 +23,7 @@ class ServerClock:
 
     Args:
         rate: how fast it runs; 1.01 gains ten milliseconds a second.
-        skew_ms: how far it may be off, either way, without a new owner's being able to tell.
+        skew_ms: how far it may be off, either way, without a new owner noticing.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: Random, *, rate: float = 1.0, skew_ms: int = 0) -> None:

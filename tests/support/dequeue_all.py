@@ -12,7 +12,7 @@ _LEASE_MS: Final = 5_000
 
 
 async def dequeue_all(client: Client, *topics: str) -> list[bytes]:
-    """Payloads of all that is ready in these topics, or becomes so when a lease ends; acked. What is paused stays.
+    """Dequeue and ack all items of these topics, also those whose lease ends meanwhile. Return their payloads. Paused topics stay.
 
     The host may have passed a call on to one that was lost just then, and does not
     know what came of it: as any consumer, this one asks again. So it does when

@@ -43,7 +43,7 @@ class FixedAvailability:
 
 
 class FakeGossip:
-    """What one host knows of the others; see `foqs.cluster.forwarding.dequeues.AvailabilityView`."""
+    """The availability at the other hosts, as one host knows it; see `foqs.cluster.forwarding.dequeues.AvailabilityView`."""
 
     def __init__(self, world: DequeueTierWorld, host: DequeueTierHost) -> None:
         self.on_items_available: Callable[[Collection[TopicName]], None] = lambda topics: None

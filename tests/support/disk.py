@@ -14,7 +14,7 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, mib: int) -> Iterator[Path]:
-    """A file system of so many MiB at `folder`, which is made; skips the test where none can be mounted."""
+    """Create and mount a file system of this size in MiB at `folder`. Skips the test if it cannot be mounted."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("only root can mount a small file system")
     folder.mkdir()

@@ -15,7 +15,7 @@ from tests.support.dropping_proxy import DroppingProxy
 
 
 class DroppingProcess:
-    """As `DroppingProxy`; `drop` and `heal` hold when they return."""
+    """A `DroppingProxy` in a process. `drop` and `heal` are in effect when they return."""
 
     def __init__(self, to: int) -> None:
         self._process = subprocess.Popen(

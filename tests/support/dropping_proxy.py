@@ -56,7 +56,7 @@ class DroppingProxy:
         self._reset()
 
     def leave_hanging(self, connections: int) -> None:
-        """Resets what is connected; the next so many connections stay open, and nothing that they say gets through."""
+        """Reset all connections. This many further connections stay open, but pass no data."""
         with self._lock:
             self._hanging = connections
             self._reset_all()

@@ -136,7 +136,7 @@ class EnqueueTier:
         self.hosts: list[EnqueueTierHost] = []
         self.views: Sequence[HostView] = ()
         self.owners: dict[str, Address] = {}
-        """By key, who takes it."""
+        """The owner of each key."""
         self._stack = stack
 
     async def host(

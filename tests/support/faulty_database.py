@@ -38,7 +38,7 @@ NAMES: Final = (
 
 @dataclass(slots=True, frozen=True)
 class FaultRates:
-    """How likely each fault is, per occasion."""
+    """The probability of each fault, per occasion."""
 
     lost_line: float = 0.004
     deadlock: float = 0.004
@@ -78,7 +78,7 @@ class FaultyDatabaseServer(MemoryDatabase):
         super().__init__(clock.now_ms, self._travel)
         self.clock = clock
         self.waited_ms = 0.0
-        """How long all new owners together waited for its time. Their shard clocks may be behind by that."""
+        """The total time that new owners waited for its time. Their shard clocks may be behind by that."""
         self.steps_carried_ms: dict[int, int] = {}
         """The connections with a COMMIT in flight, and the part of the clock's steps that the COMMIT saves."""
         self.steps_saved_ms = 0

@@ -64,7 +64,7 @@ class LocalEnsemble:
         registry.reconnect()
 
     def expire(self, registry: LocalRegistry) -> None:
-        """Ends its session now. One that is reached begins another; one that is not learns of it by its timeout, or when resumed."""
+        """End its session now. A connected user begins another; a disconnected one learns of it by its timeout or when it reconnects."""
         registry.expire()
 
     def delete(self, name: str) -> None:
@@ -149,7 +149,7 @@ class LocalRegistry:
         """The session, at the service."""
         self._is_closed = False
         self._alive_until_ms = 0
-        """Of a session that is not reached."""
+        """When the session of a disconnected user ends."""
         self._expiry: asyncio.TimerHandle | None = None
         self._listeners: list[tuple[Callable[[], None], Context]] = []
 
@@ -233,7 +233,7 @@ class LocalRegistry:
     # ---------------------------------------------------------- of the ensemble
 
     def on_ensemble_change(self) -> None:
-        """Something has changed; one that is not reached hears nothing."""
+        """Notify of a change, unless this user is disconnected."""
         if self._is_reachable:
             self._notify_listeners()
 

@@ -58,7 +58,7 @@ VALUES: Final[Mapping[int, Callable[[Any], None]]] = {
     TType.SET: lambda p: _list(p, p.writeSetBegin),
     TType.MAP: _map,
 }
-"""How a value of each type is written; lists and sets of a type that the contract has none of."""
+"""The encoding of a value of each type. Lists and sets have an element type that the contract does not use."""
 
 
 def field_of_type(ttype: int) -> WriteField:

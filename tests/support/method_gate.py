@@ -72,5 +72,5 @@ async def restarted(world: World, engine: Engine, settings: EngineSettings) -> E
 
 
 def start_task(call: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    """The call goes on beside the story."""
+    """Let the call continue concurrently with the test."""
     return asyncio.ensure_future(call)

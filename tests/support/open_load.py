@@ -95,7 +95,7 @@ class OpenLoad:
                 await asyncio.gather(*self._calls, *self._acking)
 
     async def more(self, items: int) -> None:
-        """Returns when so many more items were acked. Raises what ended a worker, as nothing should."""
+        """Return when this many more items were acked. Raises the error that ended a worker."""
         goal = self.acked + items
         while self.acked < goal:
             self._acked.clear()

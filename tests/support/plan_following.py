@@ -45,12 +45,12 @@ def plans_until_stable(layout: Layout, plan: Plan, members: Sequence[Member], mo
 
 
 def owner_names(plan: Plan) -> dict[int, str]:
-    """By shard, the name of who should own it."""
+    """Return the name of each shard's planned owner."""
     return {number: assignment.name for number, assignment in sorted(plan.assignments.items())}
 
 
 def shard_counts(plan: Plan, *names: str) -> list[int]:
-    """How many shards each of the hosts has."""
+    """Return the number of shards of each host."""
     return [list(owner_names(plan).values()).count(name) for name in names]
 
 

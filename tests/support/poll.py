@@ -45,5 +45,5 @@ async def soon(condition: Callable[[], bool]) -> None:
 
 
 async def pass_ms(ms: int) -> None:
-    """Returns when so much time has passed on every clock of this machine."""
+    """Return when this time has passed on every clock of this machine."""
     await asyncio.sleep(ms / 1_000 + 0.005)

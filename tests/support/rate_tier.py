@@ -107,7 +107,7 @@ class RateTier:
         return None
 
     def run(self, seconds: float, rates: Rates = lambda at_s, host: 0.0) -> None:
-        """Time passes, in which so much is asked of each host; `rates` gets the time since the beginning."""
+        """Let time pass while each host is asked at these rates. `rates` gets the time since the beginning."""
         end_s = self.now_s + seconds
         while self.now_s < end_s - STEP_S / 2:
             at_s = self.now_s - _START_S

@@ -83,7 +83,7 @@ class RealCluster:
         until(served, f"{', '.join(hosts)} serve all shards", 120, pause_s=0.2)
 
     def _served(self) -> Counter[str]:
-        """How many shards each host serves; nothing while one is not served, or on its way."""
+        """Return the number of shards that each host serves; nothing while a shard is unserved or moving."""
         view = self.view()
         members = {member.nonce: member for member in view.members}
         owners: Counter[str] = Counter()

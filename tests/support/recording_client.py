@@ -123,7 +123,7 @@ class RecordingClient:
         return self._history.invoke(self._process, op, items, namespace=self.client.namespace, **self._caller, **args)
 
     async def _finish_single(self, call: int, reply: Awaitable[T], describe: Callable[[T], Event] = lambda _: {}) -> T:
-        """As `_finish`, for a call with one result."""
+        """Record the end of a call with one result, as `_finish` does."""
 
         async def results() -> list[T]:
             return [await reply]

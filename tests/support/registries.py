@@ -126,7 +126,7 @@ class ZooKeeperBench(RegistryBench):
         self._proxies[id(registry)].heal()
 
     def leave_hanging(self, registry: Registry, connections: int) -> None:
-        """The user's connection is reset, and the next so many are never answered."""
+        """Reset the user's connection. This many further ones get no reply."""
         self._proxies[id(registry)].leave_hanging(connections)
 
     def hanging(self, registry: Registry) -> int:

@@ -34,17 +34,17 @@ class Replication:
         return self._proxy.port
 
     def until_copied(self) -> None:
-        """Returns when the replica has all that the primary has committed so far."""
+        """Return when the replica has all that the primary has committed so far."""
         [(position,)] = self.primary.query("SELECT @@GLOBAL.gtid_binlog_pos")
         [(reached,)] = self.replica.query("SELECT MASTER_GTID_WAIT(%s, 60)", position)
         assert reached == 0, self._state()
 
     def stop_applying(self) -> None:
-        """The replica still receives what is committed, and shows nothing of it. What it had not received is lost with it."""
+        """Let the replica receive but not apply commits. What it has not applied is lost if it is promoted."""
         self.replica.query("STOP SLAVE SQL_THREAD")
 
     def promote(self) -> None:
-        """The replica forgets what it has not applied, takes writes, and is reached under the address."""
+        """Make the replica the primary: it drops what it has not applied and accepts writes at `port`."""
         self.replica.query("STOP SLAVE")
         self.replica.query("RESET SLAVE ALL")
         self.replica.query("SET GLOBAL read_only = 0")

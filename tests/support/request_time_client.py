@@ -13,19 +13,19 @@ from typing import Any, Final
 from foqs_client import Client, Delivery
 
 SURPLUS_AGE_S_MAX: Final = 0.5
-"""Longer than a client keeps what no call wants for the next one, be its process slow."""
+"""Longer than a client keeps surplus items for the next call, even in a slow process."""
 
 
 class RequestTimeClient(Client):
-    """As `Client`."""
+    """A client that knows when each delivery was requested."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._polls_s: dict[tuple[str, int], tuple[float, float]] = {}
-        """By lease, when a host was asked for it and when it came."""
+        """By lease, when it was requested and when it arrived."""
 
     def pop_requested_s(self, delivery: Delivery, called_s: float) -> float | None:
-        """When a host was asked for what a call has brought that was made at `called_s`, if that was before; by the loop's clock, once."""
+        """Return when a delivery was requested if that was before `called_s`, by the loop's clock; else None. Forgets it."""
         asked_s, came_s = self._polls_s.pop((delivery.id, delivery.token), (called_s, called_s))
         return asked_s if asked_s < called_s <= came_s + SURPLUS_AGE_S_MAX else None
 

@@ -26,7 +26,7 @@ METHODS: Final = tuple(name for name in vars(Foqs.Iface) if not name.startswith(
 
 @dataclass(slots=True, frozen=True)
 class Names:
-    """The item or topic of a request."""
+    """The names in a request."""
 
     namespace: str = "default"
     topic: str = "topic"
@@ -109,8 +109,8 @@ class Field:
 
     def changed(self, request: Any, value: Any) -> Any:
         """A copy of the request in which this field is something else, or (None) missing."""
-        whole = deepcopy(request)
-        inner = whole
+        result = deepcopy(request)
+        inner = result
         for step in self.steps[:-1]:
             inner = inner[step] if isinstance(step, int) else getattr(inner, step)
         last = self.steps[-1]
@@ -118,7 +118,7 @@ class Field:
             inner[last] = value
         else:
             setattr(inner, last, value)
-        return whole
+        return result
 
 
 def fields(request: Any) -> Iterator[Field]:

@@ -63,7 +63,7 @@ class ServerModel:
         self.rows: dict[int, Row] = {}
         self.dropped: Callable[[str, str], None] = lambda number, why: None
         self.waited: Counter[str] = Counter()
-        """How many consumers wait on a topic: what comes due there goes straight to one of them."""
+        """The number of consumers that wait on a topic. An item that comes due there is delivered to one of them."""
         self._keys: dict[str, tuple[int, str, float]] = {}
         self._numbers = 0
 
@@ -120,7 +120,7 @@ class ServerModel:
         return self.apply(happening)
 
     def tick(self) -> None:
-        """Does what is due, but for what is left to who waits for it."""
+        """Apply what is due, except for items that are left to a waiter."""
         for row in list(self.rows.values()):
             if row.due_ms is None or row.due_ms > self.now_ms:
                 continue
@@ -342,7 +342,7 @@ class _ModelRun:
 
 
 def discard_results(results: list[Event]) -> None:
-    """An answer that nobody hears."""
+    """A reply that reaches nobody."""
 
 
 def _new_item(asked: Event, payload: bytes) -> NewItem:

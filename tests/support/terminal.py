@@ -1,4 +1,4 @@
-"""A terminal with a shell, as of a person who follows a page.
+"""A terminal with a shell, for a test that follows a page like a person.
 
 Always true: lines are typed one after the other into a real pseudo-terminal. So
 programs format for people, Ctrl-C reaches the foreground program, and variables stay

@@ -44,6 +44,6 @@ def part(title: str) -> list[Block]:
 
 
 def _pattern(line: str) -> str:
-    """Of a line with its end."""
+    """Return the regex of a line with its end."""
     words = [r"\S+" if re.search(r"\d", word) else re.escape(word) for word in line.split()]
     return r" *" + r" +".join(words) + r" *\n"

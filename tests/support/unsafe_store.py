@@ -19,7 +19,7 @@ from foqs.store.sqlite.sqlite_store import SqliteStore
 
 
 def unsafe_store_factory(config: Config, clock: Clock) -> Callable[[int], Store]:
-    """As `foqs.stores.local_store_factory`."""
+    """Return a store factory like `foqs.stores.local_store_factory`."""
     folder = Path(config.store.parsed_url.path)
     return lambda shard: SqliteStore(folder / f"shard-{shard}.db", shard, synchronous="OFF", unsafe_durability=True)
 

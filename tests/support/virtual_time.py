@@ -201,7 +201,7 @@ class VirtualLoop(BaseEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None, **more: Any
     ) -> asyncio.Task[T]:
-        """As in asyncio, but task names are numbered from 1 in each loop, not over all loops of the program."""
+        """Create a task as asyncio does, but number the task names from 1 in each loop."""
         self._task_count += 1
         number = self._task_count
         task = super().create_task(coro, name=name or f"task-{number}", context=context, **more)

@@ -83,7 +83,7 @@ class Load:
         self._tasks = [asyncio.ensure_future(each) for each in work]
 
     async def acked(self, items: int) -> None:
-        """Returns when so many more items were acked.
+        """Return when this many more items were acked.
 
         Raises:
             Exception: what ended a worker, as nothing should.
@@ -225,7 +225,7 @@ class Load:
         self._progress.set()
 
     async def _ack_late(self, over_s: float, consumer: RecordingClient, leases: Sequence[Delivery]) -> None:
-        """Acks when the leases are over: in vain where somebody else has the item by then."""
+        """Ack after the end of the leases. The ack fails if another consumer has the item by then."""
         await pause(leases[0].lease_remaining_ms / 1_000 + over_s)
         await self._ack(consumer, leases)
 
@@ -245,7 +245,7 @@ async def _succeeded(call: Coroutine[Any, Any, Any]) -> bool:
 
 
 def _wait_s(error: FoqsError) -> float:
-    """How long a polite client waits after an error."""
+    """Return the time that a polite client waits after an error."""
     return max(10, error.retry_after_ms or 0) / 1_000
 
 

@@ -136,8 +136,8 @@ class HandWrittenHistory:
         return self
 
     def present(self, at: float, *rows: Event) -> HandWrittenHistory:
-        whole = [{"mark": "a", "topic": "t", "priority": 0, "attempt": 0, "state": "ready", **row} for row in rows]
-        self._at(at, lambda: self.history.present(whole))
+        views = [{"mark": "a", "topic": "t", "priority": 0, "attempt": 0, "state": "ready", **row} for row in rows]
+        self._at(at, lambda: self.history.present(views))
         return self
 
     def drops_known(self) -> HandWrittenHistory:

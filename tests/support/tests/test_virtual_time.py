@@ -205,14 +205,14 @@ def worker_program(kill_at: int) -> list[str]:
 
 
 def test_a_killed_process_stops_at_any_step_and_runs_no_cleanup() -> None:
-    whole = worker_program(kill_at=0)
-    assert whole == ["child", "second", "third", "timer", "finally", "awaited in finally"]
+    full_log = worker_program(kill_at=0)
+    assert full_log == ["child", "second", "third", "timer", "finally", "awaited in finally"]
     seen = set()
     for kill_at in range(2, 40):
         log = worker_program(kill_at)
-        assert log == whole[: len(log)]
+        assert log == full_log[: len(log)]
         seen.add(len(log))
-    assert seen == set(range(len(whole) + 1))
+    assert seen == set(range(len(full_log) + 1))
 
 
 def test_killing_leaves_other_processes_alone() -> None:

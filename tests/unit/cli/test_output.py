@@ -25,7 +25,7 @@ class Screen(io.StringIO):
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[Row, int], list[str]]:
-    """The lines of a row's table on a terminal of so many columns."""
+    """Return the lines of a row's table on a terminal of this width."""
 
     def draw(row: Row, columns: int) -> list[str]:
         for name, value in {"COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"}.items():

@@ -38,7 +38,7 @@ def test_single_consumer_gets_items_of_random_priorities_nearly_in_order() -> No
         rng = Random(5)
         order: dict[str, tuple[int, int]] = {}
         for batch in range(150):
-            # Each host has its own part of them: asking all hosts in turn would mix up the order.
+            # Each host has a part of the items: asking one host after the other would mix up the order.
             priorities = [batch % 3 * 2 + rng.randint(0, 5) for _ in range(10)]
             items = [new_item("t", priority=priority) for priority in priorities]
             ids = await hosts[batch % 3].caller.enqueue(items)

@@ -31,7 +31,7 @@ class Network:
         return transport, protocol
 
 
-def told(story: Callable[[Network], Awaitable[None]]) -> None:
+def run_story(story: Callable[[Network], Awaitable[None]]) -> None:
     async def main() -> None:
         await story(Network())
 
@@ -46,7 +46,7 @@ def test_host_that_closes_connections_at_once_is_retried_after_growing_pauses() 
         after = [round((at - begun) / BACKOFF_S_MIN) for _, at in network.asked]
         assert after == [0, 1, 3, 7, 15]
 
-    told(story)
+    run_story(story)
 
 
 def test_caller_without_retry_connects_once_to_a_host_that_closes_connections_at_once() -> None:
@@ -56,7 +56,7 @@ def test_caller_without_retry_connects_once_to_a_host_that_closes_connections_at
             await HostConnector([CLOSING], network.connect).wait_for_connection(begun + 10.0, retry_connect=False)
         assert network.asked == [(CLOSING[0], begun)]
 
-    told(story)
+    run_story(story)
 
 
 def test_next_host_is_tried_after_one_closes_connections_at_once() -> None:
@@ -70,4 +70,4 @@ def test_next_host_is_tried_after_one_closes_connections_at_once() -> None:
         assert first.is_ready
         assert [host for host, _ in network.asked] == [CLOSING[0], OPEN[0]]
 
-    told(story)
+    run_story(story)

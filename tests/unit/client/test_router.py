@@ -398,7 +398,7 @@ def test_client_uses_another_host_instead_of_waiting_for_an_unavailable_one() ->
         async with two_hosts() as two, Client(two.both) as client:
             await call_and_wait_for_routing(client)
             for shard in two.engines[0].shards.values():
-                shard._breaker._open("its database is tried in vain")
+                shard._breaker._open("its database does not respond")
             for _ in range(4):
                 [result] = await client.enqueue([Item("t", b"x")], timeout_ms=900)
                 assert result.require().partition("-")[0] in {"3", "4"}

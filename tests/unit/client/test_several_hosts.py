@@ -51,7 +51,7 @@ def test_new_items_are_sent_to_the_clients_region_while_it_has_room(region: str,
                 await client.enqueue([Item("t", b"x")])
             assert (two.item_count(near), two.item_count(1 - near)) == (6, 0)
             for shard in two.engines[near].shards.values():
-                shard._breaker._open("its database is tried in vain")
+                shard._breaker._open("its database does not respond")
             [result] = await client.enqueue([Item("t", b"x")], timeout_ms=2_000)
             assert result.require()
             assert two.item_count(1 - near) == 1

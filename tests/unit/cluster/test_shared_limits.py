@@ -38,7 +38,7 @@ def moving(hosts: int, every_s: float, each: float = FLOOD) -> Rates:
     return lambda at_s, host: each if int(at_s / every_s) % hosts == host else 0.0
 
 
-def by_lot(hosts: int, every_s: float, seed: int, limit: int = LIMIT) -> Rates:
+def at_random(hosts: int, every_s: float, seed: int, limit: int = LIMIT) -> Rates:
     """Never less than the limit over all hosts, and as unlike as can be."""
     rng = Random(seed)
     drawn = [[rng.choice([0, 0, 10, limit / 4, 2 * limit, 10 * limit]) for _ in range(hosts)] for _ in range(200)]
@@ -57,7 +57,7 @@ PATTERNS: dict[str, Rates] = {
     "from host to host every 3 s": moving(3, 3),
     "from host to host every 5 s": moving(3, 5, 3 * LIMIT),
     "from host to host every 20 s": moving(3, 20),
-    **{f"by lot {seed}": by_lot(3, 2.0 + seed, seed) for seed in range(4)},
+    **{f"random {seed}": at_random(3, 2.0 + seed, seed) for seed in range(4)},
 }
 
 
@@ -75,7 +75,7 @@ def test_rate_holds_for_any_number_of_hosts_and_any_limit(hosts: int, per_minute
     patterns = [
         at(*range(hosts), each=5 * per_minute / hosts),
         moving(hosts, 4, 2 * per_minute),
-        by_lot(hosts, 4, 7, per_minute),
+        at_random(hosts, 4, 7, per_minute),
     ]
     for seed, pattern in enumerate(patterns):
         tier = RateTier(hosts, rate(per_minute), seed, items=max(1, per_minute // 1_200))
@@ -96,7 +96,7 @@ def test_rate_holds_with_lost_and_late_replies() -> None:
     tier = RateTier(3, rate())
     rng = Random(1)
     tier.lost = lambda asking, asked: rng.random() < 0.2
-    tier.run(100, PATTERNS["by lot 1"])
+    tier.run(100, PATTERNS["random 1"])
     least, most = tier.minutes()
     assert least >= 0.9 * LIMIT
     assert most <= 1.05 * LIMIT
@@ -313,7 +313,7 @@ def test_a_backlog_is_full_when_all_hosts_together_hold_its_limit(settings: Name
     assert "for all hosts together" in error.message
 
 
-@pytest.mark.parametrize("pattern", [at(0), moving(3, 3), *(by_lot(3, 1.0 + seed, seed) for seed in range(3))])
+@pytest.mark.parametrize("pattern", [at(0), moving(3, 3), *(at_random(3, 1.0 + seed, seed) for seed in range(3))])
 @pytest.mark.parametrize("each", [1, 10])
 def test_backlog_limit_is_exceeded_by_little(pattern: Rates, each: int) -> None:
     tier = RateTier(3, backlog(items=600), items=each)

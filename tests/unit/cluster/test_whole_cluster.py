@@ -49,7 +49,7 @@ def test_draining_shard_accepts_only_its_keyed_items_and_delivers_its_items() ->
         drained, *others = sorted(one.is_serving())
 
         async def taken() -> list[int]:
-            """The shards of so many new items that each shard would have some."""
+            """Return the shards of new items, enough that each shard would have some."""
             shards = []
             for _ in range(20):
                 shards += [parse_id(id, "id")[0] for id in await one.caller.put()]

@@ -137,10 +137,10 @@ def made(tmp_path: Path) -> Run:
 
 
 def test_everything_is_enqueued_in_batches_and_settled_once(made: Run, pool: Executor) -> None:
-    async def whole() -> None:
+    async def main() -> None:
         await asyncio.gather(made.produce(), made.consume(pool))
 
-    run(whole())
+    run(main())
     assert [count for name, count in made.queue.calls if name == "enqueue"] == [5, BATCH_ITEMS, BATCH_ITEMS, 50]
     assert set(made.ledger.acks.values()) == {1}
     assert (len(made.ledger.acks), len(made.ledger.given_up)) == (250, 5)

@@ -65,12 +65,12 @@ def request_of(name: str, namespace: str | None = "default") -> Any:
 def with_gate(
     own: Authenticator, main: Callable[[ServedQueue, FakeQueue], Awaitable[None]], limits: RpcOptions | None = None
 ) -> None:
-    async def whole() -> None:
+    async def main() -> None:
         queue = FakeQueue()
         async with serve_queue(queue, limits, authenticator=own) as host:
             await main(host, queue)
 
-    run(whole())
+    run(main())
 
 
 # ---------------------------------------------------------- without a principal
@@ -111,8 +111,8 @@ def test_large_frame_of_an_unauthenticated_peer_is_answered_but_not_kept() -> No
 def test_unauthenticated_call_is_refused_before_it_is_decoded() -> None:
     async def main(host: ServedQueue, queue: FakeQueue) -> None:
         raw = await host.raw()
-        whole = call("enqueue", enqueue("t"))[4:]
-        raw.send(frame(whole[:-3]))
+        message = call("enqueue", enqueue("t"))[4:]
+        raw.send(frame(message[:-3]))
         _, result = await raw.reply("enqueue")
         assert code_of(result) == "UNAUTHENTICATED"
         await raw.close()

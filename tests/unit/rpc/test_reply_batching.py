@@ -144,7 +144,7 @@ def test_reply_is_sent_even_if_the_metrics_fail(caplog: pytest.LogCaptureFixture
 
 
 async def waiting(calls: int) -> tuple[RpcServer, Connection, RecordingTransport]:
-    """A connection with so many dequeues that wait."""
+    """Return a connection with this number of waiting dequeues."""
     queue = FakeQueue()
     queue.gate = asyncio.Event()
     server = RpcServer(

@@ -54,9 +54,9 @@ def test_calls_on_a_surplus_connection_are_overloaded_and_it_is_closed(compact: 
             large = enqueue(*["t"] * 50, payload=b"x" * 10_000)
             second.send(call("enqueue", large, 7, compact=compact) + call("enqueue", enqueue("t"), 8, compact=compact))
             for seqid in (7, 8):
-                told, result = await second.reply("enqueue", compact)
+                answered, result = await second.reply("enqueue", compact)
                 error = result.failed.error
-                assert (told, error.code, error.retry_after_ms) == (seqid, ErrorCode.OVERLOADED, ONE.retry_after_ms)
+                assert (answered, error.code, error.retry_after_ms) == (seqid, ErrorCode.OVERLOADED, ONE.retry_after_ms)
             assert await second.read_to_end() == b""
             await soon(lambda: not host.server.surplus_connections)
             assert queue.calls == []
@@ -117,9 +117,9 @@ def test_surplus_connection_that_keeps_calling_is_closed() -> None:
             calls += 1
             connection.data_received(call("dequeue", wants(), calls))
             await asyncio.sleep(0.01)
-        told = parse_replies(transport.written, "dequeue")
-        assert {result.failed.error.code for _, result in told} == {ErrorCode.OVERLOADED}
-        assert calls - 1 <= len(told) <= calls <= 100 * SURPLUS_CONNECTION_S + 2
+        replies = parse_replies(transport.written, "dequeue")
+        assert {result.failed.error.code for _, result in replies} == {ErrorCode.OVERLOADED}
+        assert calls - 1 <= len(replies) <= calls <= 100 * SURPLUS_CONNECTION_S + 2
 
     run_virtual(main, until_s=60)
 

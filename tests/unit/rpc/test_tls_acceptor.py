@@ -74,7 +74,7 @@ class Secure:
     def run(
         self, runner: asyncio.Runner, main: Callable[[ServedQueue], Awaitable[Any]], limits: RpcOptions = LIMITS
     ) -> None:
-        async def whole() -> None:
+        async def main() -> None:
             async with (
                 asyncio.timeout(60),
                 serve_queue(
@@ -83,7 +83,7 @@ class Secure:
             ):
                 await main(host)
 
-        runner.run(whole())
+        runner.run(main())
 
 
 async def enqueued(url: str, timeout_ms: int = TIMEOUT_MS, **options: Any) -> bool:
@@ -221,11 +221,11 @@ def test_client_without_tls_learns_that_the_port_needs_it(
 def test_client_with_tls_learns_that_the_port_has_none(
     runner: asyncio.Runner, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def whole() -> str:
+    async def main() -> str:
         async with serve_queue(FakeQueue()) as host:
             return await message_of_retries(host.url.replace("foqs", "foqss"), tls=Tls(ca_file=authority.file))
 
-    assert "its address begins with foqs://" in runner.run(whole())
+    assert "its address begins with foqs://" in runner.run(main())
     assert "a TLS client" in caplog.text
 
 

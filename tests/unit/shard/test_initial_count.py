@@ -273,13 +273,13 @@ def test_the_initial_counts_are_added_in_steps_with_flushes_between(monkeypatch:
         await Caller(world, engine).do(EventKind.ACK, (await Caller(world, engine).get("gone")).items)
         await engine.abort()
         monkeypatch.setattr(shard_memory, "_TOPICS_PER_STEP", 10)
-        whole, change = ShardMemory.add_counts, TopicCounts.add
+        add_counts, change = ShardMemory.add_counts, TopicCounts.add
         changes = [0]
         flushes: list[int] = []
 
         def in_steps(self: ShardMemory, found: Sequence[TopicCount]) -> Iterator[None]:
             shard: Any = self._shard
-            for _ in whole(self, found):
+            for _ in add_counts(self, found):
                 changes.append(0)
                 flushes.append(shard._writer.flush_number)
                 assert not shard._writer._is_flushing

@@ -185,7 +185,7 @@ def test_later_migrations_are_applied_in_order_and_all_or_nothing(
 
 
 _NO_OFFSET = "ALTER TABLE owner DROP COLUMN offset_ms"
-_NO_CUT = "DROP TABLE cut"
+_NO_PURGE_MARKERS = "DROP TABLE cut"
 
 
 def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
@@ -206,7 +206,15 @@ def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
         await store.close()
 
     run(fill())
-    _edit(path, "DROP TABLE topic", "DROP TABLE key", "DROP TABLE slot", _NO_CUT, _NO_OFFSET, "PRAGMA user_version = 1")
+    _edit(
+        path,
+        "DROP TABLE topic",
+        "DROP TABLE key",
+        "DROP TABLE slot",
+        _NO_PURGE_MARKERS,
+        _NO_OFFSET,
+        "PRAGMA user_version = 1",
+    )
     run(story())
 
 
@@ -228,7 +236,7 @@ def test_a_version_2_file_gets_tables_of_keys_and_slots(tmp_path: Path) -> None:
         await owned.store.close()
 
     run(fill())
-    _edit(path, "DROP TABLE key", "DROP TABLE slot", _NO_CUT, _NO_OFFSET, "PRAGMA user_version = 2")
+    _edit(path, "DROP TABLE key", "DROP TABLE slot", _NO_PURGE_MARKERS, _NO_OFFSET, "PRAGMA user_version = 2")
     run(story())
 
 
@@ -250,7 +258,7 @@ def test_a_version_4_file_gets_its_payload_bytes_counted(tmp_path: Path) -> None
 
     run(fill())
     old = "CREATE INDEX item_order ON item (namespace, topic, state, priority, deliver_after_ms)"
-    _edit(path, "DROP INDEX item_order", old, _NO_CUT, "PRAGMA user_version = 4")
+    _edit(path, "DROP INDEX item_order", old, _NO_PURGE_MARKERS, "PRAGMA user_version = 4")
     run(story())
 
 
@@ -271,7 +279,7 @@ def test_a_version_5_file_gets_a_table_of_purge_markers(tmp_path: Path) -> None:
         await owned.store.close()
 
     run(fill())
-    _edit(path, _NO_CUT, "PRAGMA user_version = 5")
+    _edit(path, _NO_PURGE_MARKERS, "PRAGMA user_version = 5")
     run(story())
 
 
@@ -300,7 +308,7 @@ def test_reads_cannot_write(tmp_path: Path) -> None:
 
 def test_statement_of_a_cancelled_read_is_ended(tmp_path: Path) -> None:
     """Otherwise the next call would wait for a result that is not wanted any more."""
-    long = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 1000000) SELECT COUNT(tell()) FROM n"
+    long = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 1000000) SELECT COUNT(count_call()) FROM n"
     errors: list[str] = []
 
     async def story() -> None:
@@ -308,11 +316,11 @@ def test_statement_of_a_cancelled_read_is_ended(tmp_path: Path) -> None:
         loop = asyncio.get_running_loop()
         running = asyncio.Event()
 
-        def tell() -> None:
+        def count_call() -> None:
             loop.call_soon_threadsafe(running.set)
 
         def count(db: sqlite3.Connection) -> None:
-            db.create_function("tell", 0, tell)
+            db.create_function("count_call", 0, count_call)
             try:
                 db.execute(long).fetchone()
             except sqlite3.OperationalError as error:

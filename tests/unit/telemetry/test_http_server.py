@@ -21,7 +21,7 @@ Answer = tuple[int, str, bytes]
 def serve(
     server: HttpServer, talk: Callable[[Callable[[str], Awaitable[Answer]]], Awaitable[None]], host: str = "127.0.0.1"
 ) -> None:
-    async def whole() -> None:
+    async def main() -> None:
         port = await server.start(host, 0)
         try:
             async with aiohttp.ClientSession() as http:
@@ -35,7 +35,7 @@ def serve(
             await server.stop()
             await server.stop()
 
-    asyncio.run(whole())
+    asyncio.run(main())
 
 
 def test_livez_answers_while_shards_are_not_served() -> None:
@@ -102,13 +102,13 @@ def test_scrape_lets_the_event_loop_run_between_metrics() -> None:
 
 
 def test_port_in_use_is_an_error_and_leaves_nothing_open() -> None:
-    async def whole() -> None:
+    async def main() -> None:
         server = HttpServer(Metrics(), dict)
         with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
             await server.start("127.0.0.1", taken.getsockname()[1])
         await server.stop()
 
-    asyncio.run(whole())
+    asyncio.run(main())
 
 
 # ------------------------------------------------------------------- metrics

@@ -67,11 +67,11 @@ class Queue:
 
 
 def play(queue: Queue, story: Callable[[Sender], Awaitable[T]], calls: int = 4, timeout_ms: int = TIMEOUT_MS) -> T:
-    async def whole() -> T:
+    async def main() -> T:
         async with Sender(lambda namespace: queue, calls, timeout_ms, Random(1)) as sender:
             return await story(sender)
 
-    found = run_virtual(whole)
+    found = run_virtual(main)
     assert queue.closed
     return found
 

@@ -135,7 +135,7 @@ def test_host_without_a_reading_is_unavailable() -> None:
 Story = Callable[[RegistryCluster, LocalRegistry], Coroutine[Any, Any, None]]
 
 
-def told(story: Story) -> Layout:
+def run_story(story: Story) -> Layout:
     """Plays a story on a cluster of shards 0 and 1 and the hosts of `VIEW`; the layout in the end."""
     found: list[Layout] = []
 
@@ -165,7 +165,7 @@ def test_every_change_is_recorded_in_the_layout() -> None:
         await cluster.move_shard(1, ("10.0.0.1", 7411), soon())
         await cluster.drain_host("10.0.0.1:7411", soon(), drained=True)
 
-    layout = told(story)
+    layout = run_story(story)
     assert layout.shards[7] == ShardSpec(7, "db1", weight=2, draining=True)
     assert layout.pins == {0: "host2", 1: "host1"}
     assert layout.drained == frozenset({"host1"})
@@ -182,7 +182,7 @@ def test_every_change_can_be_undone() -> None:
         await cluster.drain_shard(1, soon(), draining=True)
         await cluster.remove_shard(1, soon(), force=False)
 
-    assert told(story) == Layout({0: ShardSpec(0, "db0")})
+    assert run_story(story) == Layout({0: ShardSpec(0, "db0")})
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_impossible_change_is_refused_with_its_field(
             await change(cluster)
         assert caught.value.field == field
 
-    assert told(story) == Layout({0: ShardSpec(0, "db0"), 1: ShardSpec(1, "db1")})
+    assert run_story(story) == Layout({0: ShardSpec(0, "db0"), 1: ShardSpec(1, "db1")})
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_only_an_unknown_outcome_may_hide_a_change(
                 await cluster.drain_shard(0, soon(), draining=True)
         assert caught.value.number is code
 
-    told(story)
+    run_story(story)
 
 
 def test_unanswered_change_has_an_unknown_outcome_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,4 +245,4 @@ def test_unanswered_change_has_an_unknown_outcome_at_its_deadline(monkeypatch: p
                 await cluster.drain_shard(0, deadline, draining=True)
             assert asyncio.get_running_loop().time() == deadline
 
-    told(story)
+    run_story(story)

@@ -247,7 +247,7 @@ def test_loads_come_with_every_reply() -> None:
 def test_move_of_one_of_a_thousand_shards_is_a_small_reply() -> None:
     cluster = Cluster(Random(1), 50, 1_000)
     known = apply_routing_change(None, ask(cluster.service, None))
-    whole = size(ask(cluster.service, None))
+    full_bytes = size(ask(cluster.service, None))
     nothing = size(ask(cluster.service, known))
     cluster.move(17)
     cluster.read()
@@ -256,4 +256,4 @@ def test_move_of_one_of_a_thousand_shards_is_a_small_reply() -> None:
     assert len(moved.hosts) == 2  # how many they own
     assert nothing <= 600
     assert size(moved) <= 1_200
-    assert whole >= 100_000
+    assert full_bytes >= 100_000

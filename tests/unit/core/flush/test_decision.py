@@ -52,7 +52,7 @@ def decide(batch: Batch, rows: list[Row], watermark_ms: int | None = None) -> De
     return decide_batch(batch, {row.id: row for row in rows}.get, CONTEXT, timers(watermark_ms))
 
 
-def whole(*works: Any) -> Batch:
+def batch_of(*works: Any) -> Batch:
     batch = Batch()
     for work in works:
         batch.add([Part(work, 0, len(work))])
@@ -240,7 +240,7 @@ def test_acks_delete_only_rows_of_their_token_and_namespace() -> None:
         make_row(5, token=0),
     ]
     work = Acks("n", [1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 0, 5], no_callback)
-    decision = decide(whole(work), rows)
+    decision = decide(batch_of(work), rows)
     assert [row.id for row in decision.deleted[EventKind.ACK]] == [1, 3]
     ((_, results),) = decision.results
     assert results[0] is None
@@ -257,7 +257,7 @@ def test_a_delivery_leases_ready_rows_with_the_token_of_the_flush_and_the_items_
         make_row(4, expires_at_ms=NOW),
     ]
     rows += [make_row(5), make_row(6, lease_ms=900, attempt=2)]
-    decision = decide(whole(Caller().delivery(1, 2, 3, 4, 5, 6, 7)), rows)
+    decision = decide(batch_of(Caller().delivery(1, 2, 3, 4, 5, 6, 7)), rows)
     ((_, results),) = decision.results
     assert [row and (row.id, row.state, row.due_ms, row.token, row.attempt) for row in results] == [
         (1, State.LEASED, NOW + 500, TOKEN, 1),
@@ -274,13 +274,13 @@ def test_a_delivery_leases_ready_rows_with_the_token_of_the_flush_and_the_items_
 
 def test_equal_leases_of_several_deliveries_are_one_group() -> None:
     caller = Caller()
-    decision = decide(whole(caller.delivery(1, 2), caller.delivery(3)), [make_row(n) for n in (1, 2, 3)])
+    decision = decide(batch_of(caller.delivery(1, 2), caller.delivery(3)), [make_row(n) for n in (1, 2, 3)])
     assert decision.leases == {(NOW + 500, TOKEN, 1): [1, 2, 3]}
 
 
 def test_lease_time_of_the_caller_overrides_that_of_the_item() -> None:
     work = HandOut("n", [(("n", "t"), keys_of([1, 2]))], 50, 0, no_callback)
-    decision = decide(whole(work), [make_row(1), make_row(2, lease_ms=900)])
+    decision = decide(batch_of(work), [make_row(1), make_row(2, lease_ms=900)])
     assert decision.leases == {(NOW + 50, TOKEN, 1): [1, 2]}
 
 
@@ -290,7 +290,7 @@ def test_no_due_is_written_below_the_watermark() -> None:
     inserts = Inserts(
         "n", [make_item(delay_ms=10), make_item(ttl_ms=10), make_item(), make_item()], FIRST_NEW, no_callback
     )
-    batch = whole(caller.delivery(1), caller.events(EventKind.NACK, 2), inserts)
+    batch = batch_of(caller.delivery(1), caller.events(EventKind.NACK, 2), inserts)
     batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 3]))], None, 0, no_callback)]
     decision = decide(batch, [make_row(1), make_row(2, state=State.LEASED)], watermark_ms)
     assert list(decision.leases) == [(watermark_ms, TOKEN, 1)]
@@ -302,7 +302,7 @@ def test_no_due_is_written_below_the_watermark() -> None:
 
 def test_a_new_item_that_is_delivered_directly_is_inserted_leased() -> None:
     inserts = Inserts("n", [make_item(), make_item(delay_ms=10), make_item()], FIRST_NEW, no_callback)
-    batch = whole(inserts)
+    batch = batch_of(inserts)
     batch.direct_deliveries = [
         HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 1, FIRST_NEW + 2]))], 50, 0, no_callback)
     ]
@@ -320,7 +320,7 @@ def test_due_items_with_a_waiter_are_leased_directly_and_items_that_are_not_due_
     due = {"state": State.DEFERRED, "due_ms": NOW, "deliver_after_ms": NOW}
     rows = [make_row(1, **due), make_row(2, **due), make_row(3, **due | {"deliver_after_ms": NOW + 1})]
     rows += [make_row(4, **due, expires_at_ms=NOW), make_row(5, state=State.LEASED, due_ms=NOW, token=7, attempt=2)]
-    batch = whole(Dues([1, 2, 3, 4, 5, 6], {}, no_callback))
+    batch = batch_of(Dues([1, 2, 3, 4, 5, 6], {}, no_callback))
     batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([1, 3, 4, 5, 6]))], 50, 0, no_callback)]
     decision = decide(batch, rows)
     ((first, *nothing),) = [
@@ -352,7 +352,7 @@ def keyed(*items: KeyedItem, first: int = FIRST_NEW, namespace: str = "n") -> In
 
 def test_new_keys_get_records_with_the_numbers_and_digests_of_their_items() -> None:
     works = keyed(make_keyed_item(b"a"), make_keyed_item(b"b", b"two")), keyed(make_keyed_item(b"c"), first=200)
-    decision = decide(whole(*works), [])
+    decision = decide(batch_of(*works), [])
     until_ms = NOW + POLICIES["n"].key_window_ms
     assert decision.keys["n"] == {
         b"a": IdempotencyKey("n", b"a", FIRST_NEW, b"one", until_ms),
@@ -366,7 +366,7 @@ def test_new_keys_get_records_with_the_numbers_and_digests_of_their_items() -> N
 def test_the_first_of_equal_keys_in_a_flush_wins_and_the_others_get_its_number() -> None:
     item = make_keyed_item(b"k", topic="won")
     works = keyed(item, item, make_keyed_item(b"k", b"two", topic="lost")), keyed(make_keyed_item(b"k"), first=200)
-    decision = decide(whole(*works, keyed(make_keyed_item(b"k", namespace="m"), first=300, namespace="m")), [])
+    decision = decide(batch_of(*works, keyed(make_keyed_item(b"k", namespace="m"), first=300, namespace="m")), [])
     (_, first), (_, second), (_, other) = decision.results
     assert first[:2] == [None, FIRST_NEW]
     assert isinstance(first[2], KeyConflict)
@@ -384,7 +384,7 @@ def test_a_key_record_counts_until_its_time() -> None:
     work = keyed(
         make_keyed_item(b"in"), make_keyed_item(b"over"), make_keyed_item(b"new"), make_keyed_item(b"over", b"two")
     )
-    decision = decide_batch(whole(work), chain_finders({}), CONTEXT, timers(), found)
+    decision = decide_batch(batch_of(work), chain_finders({}), CONTEXT, timers(), found)
     ((_, results),) = decision.results
     assert results[:3] == [7, None, None]
     assert isinstance(results[3], KeyConflict)
@@ -395,13 +395,13 @@ def test_a_key_record_counts_until_its_time() -> None:
 def test_a_key_in_use_at_the_first_attempt_of_a_flush_stays_in_use_for_later_attempts() -> None:
     found = {("n", b"k"): IdempotencyKey("n", b"k", 7, b"one", NOW + 1)}
     late = replace(CONTEXT, now_ms=NOW + 1_000_000)
-    decision = decide_batch(whole(keyed(make_keyed_item(b"k"))), chain_finders({}), late, timers(), found)
+    decision = decide_batch(batch_of(keyed(make_keyed_item(b"k"))), chain_finders({}), late, timers(), found)
     assert [list(results) for _, results in decision.results] == [[7]]
     assert decision.inserted == []
 
 
 def test_a_direct_delivery_of_a_repeat_gets_no_item() -> None:
-    batch = whole(keyed(make_keyed_item(b"k"), make_keyed_item(b"k")))
+    batch = batch_of(keyed(make_keyed_item(b"k"), make_keyed_item(b"k")))
     batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW, FIRST_NEW + 1]))], None, 0, no_callback)]
     decision = decide(batch, [])
     assert decision.directly_leased == [[decision.inserted[0], None]]
@@ -419,7 +419,9 @@ def test_a_part_of_a_work_is_decided_without_the_rest() -> None:
 
 def test_topics_of_inserts_are_listed_once() -> None:
     caller = Caller()
-    decision = decide(whole(caller.inserts(10, 1, 1), caller.inserts(20, 1), caller.inserts(30, 1, namespace="m")), [])
+    decision = decide(
+        batch_of(caller.inserts(10, 1, 1), caller.inserts(20, 1), caller.inserts(30, 1, namespace="m")), []
+    )
     assert decision.topics == {"n": {"t"}, "m": {"t"}}
 
 
@@ -441,5 +443,5 @@ def test_old_rows_are_not_changed() -> None:
     ready, leased = make_row(1), make_row(2, state=State.LEASED)
     copies = replace(ready), replace(leased)
     caller = Caller()
-    decide(whole(caller.delivery(1), caller.events(EventKind.RELEASE, 2)), [ready, leased], NOW + 10_000)
+    decide(batch_of(caller.delivery(1), caller.events(EventKind.RELEASE, 2)), [ready, leased], NOW + 10_000)
     assert (ready, leased) == copies
