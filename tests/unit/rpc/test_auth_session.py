@@ -65,12 +65,12 @@ def request_of(name: str, namespace: str | None = "default") -> Any:
 def with_gate(
     own: Authenticator, main: Callable[[ServedQueue, FakeQueue], Awaitable[None]], limits: RpcOptions | None = None
 ) -> None:
-    async def main() -> None:
+    async def serve_main() -> None:
         queue = FakeQueue()
         async with serve_queue(queue, limits, authenticator=own) as host:
             await main(host, queue)
 
-    run(main())
+    run(serve_main())
 
 
 # ---------------------------------------------------------- without a principal

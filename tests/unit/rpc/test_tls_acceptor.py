@@ -74,7 +74,7 @@ class Secure:
     def run(
         self, runner: asyncio.Runner, main: Callable[[ServedQueue], Awaitable[Any]], limits: RpcOptions = LIMITS
     ) -> None:
-        async def main() -> None:
+        async def serve_main() -> None:
             async with (
                 asyncio.timeout(60),
                 serve_queue(
@@ -83,7 +83,7 @@ class Secure:
             ):
                 await main(host)
 
-        runner.run(main())
+        runner.run(serve_main())
 
 
 async def enqueued(url: str, timeout_ms: int = TIMEOUT_MS, **options: Any) -> bool:
