@@ -200,7 +200,7 @@ def test_the_death_of_a_worker_is_reported_in_one_sentence(tmp_path: Path, start
     os.kill(worker, signal.SIGKILL)
     code, _, err = demo.end()
     assert code == 1
-    assert err.startswith("Error: A worker process ended by itself")
+    assert err.startswith("Error: A worker process ended unexpectedly")
 
 
 def test_a_taken_port_is_reported_in_one_sentence_with_the_remedy(tmp_path: Path, started: list[Demo]) -> None:
