@@ -71,7 +71,7 @@ def read(text: str) -> Contract:
         if block is None and (found := _TITLE.fullmatch(part)):
             title = found[1].strip()
         elif part.startswith("//"):
-            continue  # a note for whoever edits the contract
+            continue  # a note for editors of the contract, not for its readers
         elif block is None and (found := _BEGIN.fullmatch(part.removesuffix("}"))):
             block = Block(found[1], found[2], comment, title)
             blocks.append(block)

@@ -279,7 +279,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         async def ask_now(at: Address) -> list[Delivery]:
             try:
                 return await ask(at, 0)
-            except _RETRYABLE_ELSEWHERE:
+            except _TRY_NEXT_HOST:
                 self._best_priorities.on_dequeue_reply(at, wants, (), loop.time(), has_items=False)
                 raise
 
@@ -300,7 +300,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
                 found = await self._polls.poll_one_by_one(
                     short_poll, hosts, ask_now, self._router.on_unreachable, wait_for_slow=wait_ms <= 0
                 )
-            except _RETRYABLE_ELSEWHERE as error:
+            except _TRY_NEXT_HOST as error:
                 failure = error
             else:
                 if found:
@@ -309,7 +309,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
             slice_ms = min(left_ms, POLL_MS_MAX)
             try:
                 found = await self._polls.poll_all(long_poll, self._routed_hosts(), poll, reply_by_s)
-            except _RETRYABLE_ELSEWHERE as error:
+            except _TRY_NEXT_HOST as error:
                 failure = error
                 if not await self._pool.sleep_unless_closed(BACKOFF_S_MAX):
                     raise
@@ -531,7 +531,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         return conversion.routing(await self._call(GET_ROUTING, ttypes.GetRoutingRequest(), timeout_ms))
 
 
-_RETRYABLE_ELSEWHERE: Final = (errors.Unavailable, errors.Overloaded, errors.UnknownOutcome)
+_TRY_NEXT_HOST: Final = (errors.Unavailable, errors.Overloaded, errors.UnknownOutcome)
 """The errors of one host after which a dequeue may still succeed at another; items leased by it come back. `NotOwner` ends a dequeue."""
 _DEQUEUE: Final = ThriftMethod("dequeue", is_write=True, element_class=Delivery)
 _ACK: Final = ThriftMethod("ack", is_write=True)
