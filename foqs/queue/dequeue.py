@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Protocol
 
-from foqs.core.flush.work import HandOut as HandOutWork
+from foqs.core.flush.operation import Leases as Leases
 from foqs.core.items.item import OrderKey, Row, TopicName
 from foqs.queue.port import Deliveries, ItemView
 from foqs.runtime.deadlines import Deadlines
@@ -77,13 +77,13 @@ class Dequeue:
         "_deadline",
         "_deadline_bucket",
         "_has_switched_shards",
+        "_lease_operations",
         "_on_done",
         "_phase",
         "_refill_deadline",
         "_source",
         "_wait_deadline",
         "_wakes_at",
-        "_works",
         "item_bytes_max",
         "items_max",
         "lease_ms",
@@ -113,7 +113,7 @@ class Dequeue:
         self._deadline = deadline
         self._on_done: Callable[[Deliveries], None] | None = on_done
         self._phase = _Phase.SEARCHING
-        self._works: list[tuple[Shard, HandOutWork]] = []
+        self._lease_operations: list[tuple[Shard, Leases]] = []
         self._has_switched_shards = False
         """Whether it gave up leases for items of a faster shard. It does so once."""
         self._deadline_bucket = 0
@@ -166,51 +166,53 @@ class Dequeue:
     def _submit_leases(self, reserved: Sequence[tuple[Shard, KeysByTopic]]) -> None:
         self._phase = _Phase.LEASING
         self._set_lease_timer(self._source.loop_time())
-        self._works = []
+        self._lease_operations = []
         for shard, spans in reserved:
             namespace = spans[0][0][0]
-            self._works.append(
+            self._lease_operations.append(
                 (
                     shard,
-                    shard.submit_lease(namespace, spans, self.lease_ms, self.item_bytes_max, self._on_work_finished),
+                    shard.submit_lease(namespace, spans, self.lease_ms, self.item_bytes_max, self._on_leases_finished),
                 )
             )
 
-    def assign(self, shard: Shard, topic: TopicName, order_keys: Sequence[OrderKey]) -> HandOutWork:
+    def assign(self, shard: Shard, topic: TopicName, order_keys: Sequence[OrderKey]) -> Leases:
         """Make a direct delivery of items that the shard is about to insert or found due. The dequeue must be waiting."""
         self._stop_waiting()
         self._phase = _Phase.LEASING
         self._set_lease_timer(self._source.loop_time())
-        work = HandOutWork(topic[0], [(topic, order_keys)], self.lease_ms, 0, self._on_work_finished)
-        work.seal(0, len(order_keys))
-        self._works = [(shard, work)]
-        return work
+        operation = Leases(topic[0], [(topic, order_keys)], self.lease_ms, 0, self._on_leases_finished)
+        operation.seal(0, len(order_keys))
+        self._lease_operations = [(shard, operation)]
+        return operation
 
     def _set_lease_timer(self, now: float) -> None:
         self._wakes_at = min(self._deadline, now + self._source.delivery_wait_s_max)
         self._deadline_bucket = self._source.deadlines.add(self._wakes_at, self)
 
-    def _on_work_finished(self) -> None:
-        """Reply once all works have their results."""
-        if self._phase is _Phase.LEASING and not any(work.is_open for _, work in self._works):
+    def _on_leases_finished(self) -> None:
+        """Reply once all operations have their results."""
+        if self._phase is _Phase.LEASING and not any(operation.is_open for _, operation in self._lease_operations):
             self._reply_with_leased()
 
     def _reply_with_leased(self, *, is_expired: bool = False) -> None:
         """Reply with the items that committed. Items that commit later are released by their shards."""
         found: list[ItemView] = []
-        for shard, work in self._works:
+        for shard, operation in self._lease_operations:
             if shard.is_dropped:
                 continue
             now_ms, number, real_wait_ms = shard.now_ms(), shard.number, shard.real_ms_until_function()
             found += [
-                ItemView(number, row, now_ms, real_wait_ms=real_wait_ms) for row in work.results if type(row) is Row
+                ItemView(number, row, now_ms, real_wait_ms=real_wait_ms)
+                for row in operation.results
+                if type(row) is Row
             ]
         if not found and not is_expired:
             self._source.deadlines.remove(self._deadline_bucket, self)
             self.try_deliver()
             return
         # The items of one shard are already in order.
-        if len(self._works) > 1:
+        if len(self._lease_operations) > 1:
             if len(self.topics) > 1:
                 position = {topic: i for i, topic in enumerate(self.topics)}
                 found.sort(key=lambda item: (position[item.row.namespace, item.row.topic], item.row.order_key))
@@ -234,7 +236,12 @@ class Dequeue:
                 self._reply_with_leased(is_expired=True)
 
     def _has_leased_items(self) -> bool:
-        return any(type(row) is Row for shard, work in self._works if not shard.is_dropped for row in work.results)
+        return any(
+            type(row) is Row
+            for shard, operation in self._lease_operations
+            if not shard.is_dropped
+            for row in operation.results
+        )
 
     def _switch_shards(self, now: float) -> None:
         """Give up the leases, none of which is committed, for items of a faster shard; else wait on.
@@ -243,7 +250,7 @@ class Dequeue:
         once, and only to items that it reserved: else slow databases would never deliver.
         """
         reserved: Sequence[tuple[Shard, KeysByTopic]] = ()
-        late = [shard for shard, work in self._works if work.is_open]
+        late = [shard for shard, operation in self._lease_operations if operation.is_open]
         if late and not self._has_switched_shards:
             reserved = self._source.reserve_best(self.topics, self.items_max, skip_refilling=True, excluded=late)
         if reserved:
@@ -267,13 +274,13 @@ class Dequeue:
     def _cancel_open_leases(self) -> None:
         """Cancel the leases that are not committed. Their shards release the items, now or after the commit."""
         self._phase = _Phase.ENDED
-        for shard, work in self._works:
-            if work.is_open:
-                shard.cancel_lease(work)
+        for shard, operation in self._lease_operations:
+            if operation.is_open:
+                shard.cancel_lease(operation)
 
     def _release_leased(self) -> None:
-        for shard, work in self._works:
-            shard.release([row for row in work.results if type(row) is Row])
+        for shard, operation in self._lease_operations:
+            shard.release([row for row in operation.results if type(row) is Row])
 
     def _complete(self, items: list[ItemView]) -> None:
         self._phase = _Phase.ENDED

@@ -1,8 +1,8 @@
-"""Calls in flight that consist of one or more works.
+"""Calls in flight that consist of one or more operations.
 
-Always true: a call is done once: when all its works are finished, or at its
+Always true: a call is done once: when all its operations are finished, or at its
 deadline with the outcomes known then. Outcomes are in the order of the call's
-entries. Knows nothing of where works are submitted.
+entries. Knows nothing of where operations are submitted.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from foqs.core.flush.decision import entry_result
+from foqs.core.flush.flush_plan import entry_result
+from foqs.core.flush.operation import Inserts, Operation
 from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.flush.work import Inserts, Work
 from foqs.core.items.life import Transition
 from foqs.core.limits.in_flight import InFlight
 from foqs.queue.port import EnqueueOutcome, Outcome, Repeated
@@ -21,52 +21,60 @@ from foqs_contract.errors import FoqsError, KeyConflict
 
 
 class FanOutCall:
-    """A call whose entries are spread over several works."""
+    """A call whose entries are spread over several operations."""
 
-    __slots__ = ("_deadline_bucket", "_deadlines", "_on_done", "_open_count", "_works", "accepted_count", "outcomes")
+    __slots__ = (
+        "_deadline_bucket",
+        "_deadlines",
+        "_on_done",
+        "_open_count",
+        "_operations",
+        "accepted_count",
+        "outcomes",
+    )
 
     def __init__(self, deadlines: Deadlines, entry_count: int, on_done: Callable[[list[Any]], None]) -> None:
         self.outcomes: list[Any] = [None] * entry_count
         self._deadlines = deadlines
         self._on_done: Callable[[list[Any]], None] | None = on_done
         self._deadline_bucket = 0
-        self._works: list[tuple[Work, Sequence[int], int]] = []
+        self._operations: list[tuple[Operation, Sequence[int], int]] = []
         self._open_count = 1
         self.accepted_count = 0
-        """The number of entries that are in works."""
+        """The number of entries that are in operations."""
 
-    def add_work(self, work: Work, positions: Sequence[int], shard: int) -> None:
-        """Add a work of a shard. `positions` are the places of its entries in the call."""
-        self._works.append((work, positions, shard))
+    def add_operation(self, operation: Operation, positions: Sequence[int], shard: int) -> None:
+        """Add an operation of a shard. `positions` are the places of its entries in the call."""
+        self._operations.append((operation, positions, shard))
         self._open_count += 1
         self.accepted_count += len(positions)
 
     def refuse(self, positions: Iterable[int], error: FoqsError) -> None:
-        """Set the outcome of entries that are in no work."""
+        """Set the outcome of entries that are in no operation."""
         for position in positions:
             self.outcomes[position] = error
 
     def start(self, deadline: float) -> None:
-        """Start to wait for the works, which have all been added."""
+        """Start to wait for the operations, which have all been added."""
         self._deadline_bucket = self._deadlines.add(deadline, self)
-        self.on_work_finished()
+        self.on_operation_finished()
 
     def abandon(self) -> None:
-        """Send no reply. The works go on, and are given up at the deadline as always."""
+        """Send no reply. The operations go on, and are given up at the deadline as always."""
         self._on_done = None
 
     def expire(self) -> None:
-        for work, _, _ in self._works:
-            if work.is_open:
-                work.abandon()
+        for operation, _, _ in self._operations:
+            if operation.is_open:
+                operation.abandon()
 
-    def on_work_finished(self) -> None:
-        """Count a finished work. After the last one, the call is done."""
+    def on_operation_finished(self) -> None:
+        """Count a finished operation. After the last one, the call is done."""
         self._open_count -= 1
         if self._open_count:
             return
-        for work, positions, shard in self._works:
-            outcomes = self._outcomes_of(work, shard)
+        for operation, positions, shard in self._operations:
+            outcomes = self._outcomes_of(operation, shard)
             if len(outcomes) == len(self.outcomes):
                 self.outcomes = outcomes
             else:
@@ -80,8 +88,8 @@ class FanOutCall:
         if on_done is not None:
             on_done(results)
 
-    def _outcomes_of(self, work: Work, shard: int) -> list[Any]:
-        """Return the outcomes of a work's entries for the caller."""
+    def _outcomes_of(self, operation: Operation, shard: int) -> list[Any]:
+        """Return the outcomes of an operation's entries for the caller."""
         raise NotImplementedError
 
 
@@ -102,17 +110,17 @@ class EnqueueCall(FanOutCall):
         self.in_flight: InFlight | None = None
         self.on_repeats: Callable[[int], None] | None = None
 
-    def _outcomes_of(self, work: Work, shard: int) -> list[EnqueueOutcome]:
-        results = work.results
-        if isinstance(work, ReplayLookup):
+    def _outcomes_of(self, operation: Operation, shard: int) -> list[EnqueueOutcome]:
+        results = operation.results
+        if isinstance(operation, ReplayLookup):
             return [Repeated(f"{shard}-{result}") if type(result) is int else result for result in results]
-        if isinstance(work, Inserts) and work.has_keys:
+        if isinstance(operation, Inserts) and operation.has_keys:
             if self.on_repeats is not None:
                 self.on_repeats(sum([type(result) is int or isinstance(result, KeyConflict) for result in results]))
             results = [Repeated(f"{shard}-{result}") if type(result) is int else result for result in results]
         return [
             f"{shard}-{number}" if result is None else result
-            for number, result in zip(work.numbers, results, strict=True)
+            for number, result in zip(operation.numbers, results, strict=True)
         ]
 
 
@@ -121,5 +129,5 @@ class ApplyCall(FanOutCall):
 
     __slots__ = ()
 
-    def _outcomes_of(self, work: Work, shard: int) -> list[Outcome]:
-        return [entry_result(result) if type(result) is Transition else result for result in work.results]
+    def _outcomes_of(self, operation: Operation, shard: int) -> list[Outcome]:
+        return [entry_result(result) if type(result) is Transition else result for result in operation.results]

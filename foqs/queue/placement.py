@@ -162,8 +162,10 @@ class Placement:
             positions = [position for position in positions if position not in errors]
             if not items:
                 return
-        work = shard.submit_inserts(namespace, items, call.on_work_finished, keyed=keyed, in_flight=call.in_flight)
-        call.add_work(work, positions, shard.number)
+        operation = shard.submit_inserts(
+            namespace, items, call.on_operation_finished, keyed=keyed, in_flight=call.in_flight
+        )
+        call.add_operation(operation, positions, shard.number)
 
     def _place_keyed(
         self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]

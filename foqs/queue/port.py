@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from foqs.catalog.namespace_settings import NamespaceSettings
-from foqs.core.flush.work import ALREADY_GONE as ALREADY_GONE
-from foqs.core.flush.work import AlreadyGone as AlreadyGone
+from foqs.core.flush.operation import ALREADY_GONE as ALREADY_GONE
+from foqs.core.flush.operation import AlreadyGone as AlreadyGone
 from foqs.core.items.item import NewItem, Row, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event

@@ -15,8 +15,8 @@ from typing import Final, TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.flush.work import HandOut as HandOutWork
-from foqs.core.flush.work import Work
+from foqs.core.flush.operation import Leases as Leases
+from foqs.core.flush.operation import Operation
 from foqs.core.items.item import (
     NewItem,
     OrderKey,
@@ -201,7 +201,7 @@ class QueueService:
     ) -> PendingCall:
         def submit(
             shard: Shard, numbers: Sequence[int], positions: Sequence[int], on_finished: Callable[[], None]
-        ) -> Work:
+        ) -> Operation:
             return shard.submit_acks(namespace, numbers, values_at(tokens, positions), on_finished)
 
         return self._submit_by_shard(ids, submit, deadline, on_done)
@@ -215,7 +215,7 @@ class QueueService:
     ) -> PendingCall:
         def submit(
             shard: Shard, numbers: Sequence[int], positions: Sequence[int], on_finished: Callable[[], None]
-        ) -> Work:
+        ) -> Operation:
             return shard.submit_events(namespace, [events[i][1] for i in positions], on_finished)
 
         return self._submit_by_shard([(shard, event.id) for shard, event in events], submit, deadline, on_done)
@@ -223,7 +223,7 @@ class QueueService:
     def _submit_by_shard(
         self,
         ids: Sequence[tuple[int, int]],
-        submit: Callable[[Shard, Sequence[int], Sequence[int], Callable[[], None]], Work],
+        submit: Callable[[Shard, Sequence[int], Sequence[int], Callable[[], None]], Operation],
         deadline: float,
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
@@ -249,8 +249,8 @@ class QueueService:
             if not positions:
                 continue
             try:
-                work = submit(self._owned_shard(shard_number), own, positions, call.on_work_finished)
-                call.add_work(work, positions, shard_number)
+                operation = submit(self._owned_shard(shard_number), own, positions, call.on_operation_finished)
+                call.add_operation(operation, positions, shard_number)
             except FoqsError as error:
                 call.refuse(positions, error)
         call.start(deadline)
@@ -417,7 +417,7 @@ class QueueService:
         """Return whether a dequeue waits for a topic of this namespace."""
         return self.waiters.has_waiters(namespace)
 
-    def assign_to_waiters(self, shard: Shard, topic: TopicName, order_keys: Sequence[OrderKey]) -> list[HandOutWork]:
+    def assign_to_waiters(self, shard: Shard, topic: TopicName, order_keys: Sequence[OrderKey]) -> list[Leases]:
         """Return direct deliveries of items that are about to be inserted or due.
 
         Returns none unless the topic is known to be empty everywhere on this host.
@@ -430,7 +430,7 @@ class QueueService:
             or any(topic in other.index for other in self._serving_shards())
         ):
             return []
-        deliveries: list[HandOutWork] = []
+        deliveries: list[Leases] = []
         start = 0
         while waiter is not None and start < len(order_keys):
             count = waiter.topics[topic]

@@ -55,16 +55,16 @@ class ReplayLookups:
             own = [keyed[position] for position in positions]
             refusals = [limit_errors[position] for position in positions]
             try:
-                work = shard.submit_replay_lookup(
+                operation = shard.submit_replay_lookup(
                     namespace, own, refusals, partial(self._on_lookup_finished, call, namespace, len(own))
                 )
             except (Overloaded, Unavailable):
                 continue  # the limit's error stands
-            call.add_work(work, positions, shard.number)
+            call.add_operation(operation, positions, shard.number)
             self._items_in_flight[namespace] += len(own)
 
     def _on_lookup_finished(self, call: EnqueueCall, namespace: str, items: int) -> None:
         self._items_in_flight[namespace] -= items
         if not self._items_in_flight[namespace]:
             del self._items_in_flight[namespace]
-        call.on_work_finished()
+        call.on_operation_finished()

@@ -21,11 +21,11 @@ from foqs_contract.errors import DeadlineExceeded, FoqsError, NotOwner, Unavaila
 async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float) -> int:
     """Purge the topic in these shards. Returns the number of items, as far as they are counted."""
     all_finished = asyncio.Event()
-    works: list[SetPurgeMarker] = []
+    operations: list[SetPurgeMarker] = []
     refusals: list[FoqsError] = []
 
     def on_finished() -> None:
-        if not any(work.is_open for work in works):
+        if not any(operation.is_open for operation in operations):
             all_finished.set()
 
     empty = [shard for shard in shards if not shard.may_have_items(topic)]
@@ -33,13 +33,13 @@ async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float
         if shard in empty:
             continue
         try:
-            works.append(shard.submit_purge(topic, on_finished))
+            operations.append(shard.submit_purge(topic, on_finished))
         except FoqsError as error:
             refusals.append(error)
     if refusals:
         # If one shard refuses, none is purged. No work is in a flush yet.
-        for work in works:
-            work.abandon()
+        for operation in operations:
+            operation.abandon()
         raise refusals[0]
     unconfirmed: FoqsError | None = None
     try:
@@ -47,16 +47,16 @@ async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float
             # A shard that another host took over does not know what its new owner holds.
             for shard in empty:
                 await shard.confirm_ownership()
-            if works:
+            if operations:
                 await all_finished.wait()
     except TimeoutError:
         unconfirmed = DeadlineExceeded("the time ran out before every shard replied; try again")
     except (NotOwner, Unavailable) as error:
         unconfirmed = error
     finally:
-        for work in works:
-            work.abandon()
-    results = [result for work in works for result in work.results]
+        for operation in operations:
+            operation.abandon()
+    results = [result for operation in operations for result in operation.results]
     errors = [result for result in results if isinstance(result, FoqsError)]
     if not errors and unconfirmed is None:
         return sum(results)

@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any, Final
 
 from foqs.core.flush.intake import Intake
+from foqs.core.flush.operation import Operation
 from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, PurgeMarker, PurgeMarkers
-from foqs.core.flush.work import Work
 from foqs.core.items.item import OrderKey, Row, State
 from foqs.shard.shard_reader import ShardReader
 from foqs.shard.writer import Writer
@@ -113,14 +113,14 @@ class PurgeWorker:
             limit,
         )
 
-    async def _submit_and_wait(self, make_work: Callable[[Callable[[], None]], Work]) -> None:
-        """Submit a work and wait until it is committed. Raises its FoqsError."""
+    async def _submit_and_wait(self, make_work: Callable[[Callable[[], None]], Operation]) -> None:
+        """Submit an operation and wait until it is committed. Raises its FoqsError."""
         done = asyncio.Event()
-        work = make_work(done.set)
-        self._intake.submit(work, is_internal=True)
+        operation = make_work(done.set)
+        self._intake.submit(operation, is_internal=True)
         self._writer.wake()
         await done.wait()
-        results: Sequence[Any] = work.results
+        results: Sequence[Any] = operation.results
         for result in results:
             if isinstance(result, FoqsError):
                 raise result

@@ -1,7 +1,7 @@
 """One owned shard: its writer, its reader, its memory, its timers.
 
 A takeover and a recovery from rows alone open it; a drain closes it. Requests
-enter as works: the writer writes them, then the memory applies them
+enter as operations: the writer writes them, then the memory applies them
 (`shard_memory.ShardMemory`). Knows nothing of calls.
 """
 
@@ -15,10 +15,10 @@ from typing import Final, Protocol
 from foqs.core.flush.fence import Owner
 from foqs.core.flush.intake import LANE_SHARES, Intake, IntakeLimits
 from foqs.core.flush.item_numbers import ItemNumbers
+from foqs.core.flush.operation import Acks, Events, Inserts, Leases
 from foqs.core.flush.pacing import FlushPace, PaceSettings
 from foqs.core.flush.purge_markers import SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.flush.work import Acks, Events, HandOut, Inserts
 from foqs.core.items.item import KeyedItem, NewItem, OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.life import Event, EventKind, RetryPolicy
 from foqs.core.limits.breaker_window import BreakerSettings
@@ -320,7 +320,7 @@ class Shard:
             self._writer.give_up(f"one of its tasks failed: {fault!r}", fault)
 
     def close(self) -> None:
-        """Accept nothing more; `run` returns when all queued works are written. The next owner does the background work."""
+        """Accept nothing more; `run` returns when all queued operations are written. The next owner does the background work."""
         self._is_open = False
         for task in self._background_tasks:
             task.cancel()
@@ -397,14 +397,14 @@ class Shard:
                 f"shard {self.number} has used up the item ids of its epoch and starts a new one; try again",
                 retry_after_ms=1000,
             )
-        work = Inserts(namespace, items, numbers.next_number, on_finished, has_keys=keyed)
-        self._intake.submit(work)
-        numbers.assign(work)
+        operation = Inserts(namespace, items, numbers.next_number, on_finished, has_keys=keyed)
+        self._intake.submit(operation)
+        numbers.assign(operation)
         if in_flight is not None:
-            work.in_flight = in_flight
+            operation.in_flight = in_flight
             in_flight.add(items)
         self._writer.wake()
-        return work
+        return operation
 
     def submit_replay_lookup(
         self, namespace: str, items: Sequence[KeyedItem], refusals: Sequence[FoqsError], on_finished: Callable[[], None]
@@ -414,28 +414,28 @@ class Shard:
         Raises `Overloaded`, `Unavailable`: nothing was queued.
         """
         self._check_serving()
-        work = ReplayLookup(namespace, items, refusals, on_finished)
-        self._intake.submit(work)
+        operation = ReplayLookup(namespace, items, refusals, on_finished)
+        self._intake.submit(operation)
         self._writer.wake()
-        return work
+        return operation
 
     def submit_acks(
         self, namespace: str, numbers: Sequence[int], tokens: Sequence[int], on_finished: Callable[[], None]
     ) -> Acks:
         """Queue acks. Raises `Overloaded`, `Unavailable`: nothing was queued."""
         self._check_serving()
-        work = Acks(namespace, numbers, tokens, on_finished)
-        self._intake.submit(work)
+        operation = Acks(namespace, numbers, tokens, on_finished)
+        self._intake.submit(operation)
         self._writer.wake()
-        return work
+        return operation
 
     def submit_events(self, namespace: str, events: Sequence[Event], on_finished: Callable[[], None]) -> Events:
         """Queue events of one kind on existing items. Raises `Overloaded`, `Unavailable`: nothing was queued."""
         self._check_serving()
-        work = Events(namespace, events, on_finished)
-        self._intake.submit(work)
+        operation = Events(namespace, events, on_finished)
+        self._intake.submit(operation)
         self._writer.wake()
-        return work
+        return operation
 
     def may_have_items(self, topic: TopicName) -> bool:
         """Whether the topic has an item or a purge marker. True also while the counts lag."""
@@ -453,10 +453,10 @@ class Shard:
             or markers.topic_count(topic[0]) >= settings.purge_topics_per_namespace_max
         ):
             raise Overloaded("too many purged topics still have rows to delete; try again later", retry_after_ms=1_000)
-        work = SetPurgeMarker(topic, on_finished)
-        self._intake.submit(work, is_internal=True)
+        operation = SetPurgeMarker(topic, on_finished)
+        self._intake.submit(operation, is_internal=True)
         self._writer.wake()
-        return work
+        return operation
 
     def submit_lease(
         self,
@@ -465,25 +465,29 @@ class Shard:
         lease_ms: int | None,
         item_bytes_max: int,
         on_finished: Callable[[], None],
-    ) -> HandOut:
+    ) -> Leases:
         """Queue the lease of reserved items. The caller got the keys from the index.
 
         `read_bytes` bounds the payload that must be read per item: the length of a cached
         row, and for others the larger of `item_bytes_max` and the longest known of the namespace.
         """
-        work = HandOut(namespace, spans, lease_ms, 0, on_finished)
+        operation = Leases(namespace, spans, lease_ms, 0, on_finished)
         cache = self.memory.cache
-        rows = list(map(cache.get, work.numbers))
-        work.read_bytes = max([row.payload_bytes for row in rows if row is not None and row.payload is None], default=0)
+        rows = list(map(cache.get, operation.numbers))
+        operation.read_bytes = max(
+            [row.payload_bytes for row in rows if row is not None and row.payload is None], default=0
+        )
         if None in rows:
-            work.read_bytes = max(work.read_bytes, item_bytes_max, cache.longest_payloads.payload_bytes_max(namespace))
-        self._intake.submit(work, is_internal=True)
+            operation.read_bytes = max(
+                operation.read_bytes, item_bytes_max, cache.longest_payloads.payload_bytes_max(namespace)
+            )
+        self._intake.submit(operation, is_internal=True)
         self._writer.wake()
-        return work
+        return operation
 
-    def cancel_lease(self, work: HandOut) -> None:
+    def cancel_lease(self, operation: Leases) -> None:
         """Cancel a lease that its dequeue no longer waits for. Items that are being written are released afterwards."""
-        self.release_reservation(work.keys_at(work.abandon()))
+        self.release_reservation(operation.keys_at(operation.abandon()))
 
     def release_reservation(self, spans: Iterable[tuple[TopicName, Sequence[OrderKey]]]) -> None:
         """Release reserved items that are not delivered, and notify the delivery port: others may wait for them."""
@@ -515,7 +519,7 @@ class Shard:
         """There are rows of a purged topic to delete."""
         self._purge_worker.on_purge_marked()
 
-    def on_hand_out_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
+    def on_leases_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
         """The database refused a delivery: its keys stay reserved for a while, so that it is not repeated at full speed."""
         pause_s = self._settings.retry_ms_max / 1000
         asyncio.get_running_loop().call_later(pause_s, self.release_reservation, spans)
@@ -633,4 +637,4 @@ async def _read_nothing(store: Store) -> None:
 
 
 def _ignore() -> None:
-    """Do nothing: the callback of a work that no caller waits for."""
+    """Do nothing: the callback of an operation that no caller waits for."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from foqs.core.flush.batch import Batch
-from foqs.core.flush.decision import Decision
+from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import Row, State, TopicName
 from foqs.core.items.life import EventKind
@@ -25,37 +25,37 @@ class Flush:
     """A batch and the decision on it."""
 
     batch: Batch
-    decision: Decision
+    plan: FlushPlan
     topics_added: list[TopicName]
     topics_removed: list[TopicName]
 
     def writes(self) -> Writes:
         """Return the changes of the tables."""
-        decision = self.decision
-        equal_changes, updates = _group_equal_changes(decision.changed)
+        plan = self.plan
+        equal_changes, updates = _group_equal_changes(plan.changed)
         return Writes(
-            deletes=[row.id for rows in (*decision.deleted.values(), decision.purged) for row in rows],
+            deletes=[row.id for rows in (*plan.deleted.values(), plan.purged) for row in rows],
             updates=updates,
-            inserts=decision.inserted,
-            leases=[*(LeaseUpdate(*values, ids) for values, ids in decision.leases.items()), *equal_changes],
+            inserts=plan.inserted,
+            leases=[*(LeaseUpdate(*values, ids) for values, ids in plan.leases.items()), *equal_changes],
             topics_added=self.topics_added,
             topics_removed=self.topics_removed,
-            idempotency_keys_added=_idempotency_key_rows(decision.keys),
-            idempotency_keys_replaced=_idempotency_key_rows(decision.keys_replaced),
+            idempotency_keys_added=_idempotency_key_rows(plan.keys),
+            idempotency_keys_replaced=_idempotency_key_rows(plan.keys_replaced),
             key_slots_added=self.batch.key_slots,
-            purge_markers_added=decision.markers_set,
-            purge_markers_removed=decision.markers_cleared,
+            purge_markers_added=plan.markers_set,
+            purge_markers_removed=plan.markers_cleared,
         )
 
     @property
     def can_notify_before_apply(self) -> bool:
         """Whether callers may be notified before the memory is updated: no reply depends on what this flush changes in it."""
-        batch, decision = self.batch, self.decision
-        if batch.hand_outs:
+        batch, plan = self.batch, self.plan
+        if batch.leases:
             return False
         if not batch.direct_deliveries:
             return True
-        return not decision.changed and State.READY not in {row.state for row in decision.inserted}
+        return not plan.changed and State.READY not in {row.state for row in plan.inserted}
 
 
 def _group_equal_changes(changed: Sequence[tuple[EventKind, Row, Row]]) -> tuple[list[LeaseUpdate], list[Row]]:

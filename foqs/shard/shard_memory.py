@@ -17,10 +17,10 @@ from operator import attrgetter
 from typing import Any, Final, Protocol
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.decision import Decision, chain_finders
+from foqs.core.flush.flush_plan import FlushPlan, chain_finders
 from foqs.core.flush.item_numbers import ItemNumbers
+from foqs.core.flush.operation import Leases
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers, SetPurgeMarker
-from foqs.core.flush.work import HandOut
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number, pack_order_key
 from foqs.core.items.life import EventKind, becomes_ready
 from foqs.core.memory.namespace_usage import NamespaceUsage
@@ -56,7 +56,7 @@ class DeliveryPort(Protocol):
         """Return whether a dequeue waits for a topic of this namespace."""
         ...
 
-    def assign_to_waiters(self, shard: Any, topic: TopicName, order_keys: Sequence[OrderKey]) -> list[HandOut]:
+    def assign_to_waiters(self, shard: Any, topic: TopicName, order_keys: Sequence[OrderKey]) -> list[Leases]:
         """Assign these sorted keys to waiters, for direct delivery when they are inserted or due."""
         ...
 
@@ -90,7 +90,7 @@ class ShardPort(Protocol):
         """Release leased items that no consumer received."""
         ...
 
-    def on_hand_out_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
+    def on_leases_refused(self, spans: list[tuple[TopicName, list[OrderKey]]]) -> None:
         """The database refused a delivery of these keys."""
         ...
 
@@ -210,7 +210,7 @@ class ShardMemory:
 
     # ---------------------------------------------------------- before a flush
 
-    def assign_to_waiters(self, batch: Batch) -> list[HandOut]:
+    def assign_to_waiters(self, batch: Batch) -> list[Leases]:
         """Assign items that this batch inserts or finds due to waiters, for direct delivery.
 
         The payloads of due items may have to be read: they are limited to `flush_bytes_max`.
@@ -218,16 +218,16 @@ class ShardMemory:
         now_ms = self._now_ms()
         found: dict[TopicName, list[OrderKey]] = {}
         for part in batch.inserts:
-            namespace = part.work.namespace
+            namespace = part.operation.namespace
             if not self._delivery_port.has_waiters(namespace):
                 continue
-            items = part.work.items[part.start : part.stop]
+            items = part.operation.items[part.start : part.stop]
             for number, item in zip(part.numbers, items, strict=True):
                 if not item.delay_ms and (item.deliver_after_ms is None or item.deliver_after_ms <= now_ms):
                     key = pack_order_key(item.priority, now_ms, number)
                     found.setdefault((namespace, item.topic), []).append(key)
         due_bytes = self._add_due_keys(batch, now_ms, found) if batch.dues else {}
-        deliveries: list[HandOut] = []
+        deliveries: list[Leases] = []
         bytes_left = self._waiter_payload_bytes_max
         for topic, keys in found.items():
             keys.sort()
@@ -260,8 +260,8 @@ class ShardMemory:
         """Set the purge markers of a sealed batch to the last assigned number, so that they cover the whole table."""
         last = self._shard.numbers.next_number - 1
         for part in batch.purges:
-            if isinstance(part.work, SetPurgeMarker):
-                part.work.marker = part.work.marker._replace(last_number=last)
+            if isinstance(part.operation, SetPurgeMarker):
+                part.operation.marker = part.operation.marker._replace(last_number=last)
 
     def topics_to_add(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
         """Return the topics that are not in the topics table yet. Pure; may run again and in another thread."""
@@ -286,40 +286,40 @@ class ShardMemory:
 
     def record_results(self, flush: Flush, callbacks: MutableSequence[Callable[[], None]]) -> None:
         """Record the results of a committed flush. Adds the notifications of its callers to `callbacks`; `apply` follows."""
-        batch, decision = flush.batch, flush.decision
+        batch, plan = flush.batch, flush.plan
         orphans: list[Row] = []
         # Waiting dequeues get their items before the enqueues get their replies.
-        for delivery, rows in zip(batch.direct_deliveries, decision.directly_leased, strict=True):
+        for delivery, rows in zip(batch.direct_deliveries, plan.directly_leased, strict=True):
             if delivery.is_abandoned:
                 orphans += [row for row in rows if row is not None]
             delivery.record_results(0, rows, callbacks)
-        for part, results in decision.results:
-            work = part.work
-            if work.is_abandoned and isinstance(work, HandOut):
+        for part, results in plan.results:
+            operation = part.operation
+            if operation.is_abandoned and isinstance(operation, Leases):
                 orphans += [row for row in results if row is not None]
-            work.record_results(part.start, results, callbacks)
+            operation.record_results(part.start, results, callbacks)
         if orphans:
             self._shard.release(orphans)
 
     def apply(self, flush: Flush, callbacks: MutableSequence[Callable[[], None]]) -> None:
         """Update the memory after a committed flush. Adds notifications of metrics and purge calls to `callbacks`, even if it raises."""
-        batch, decision = flush.batch, flush.decision
-        callbacks.append(partial(self._report_metrics, decision))
+        batch, plan = flush.batch, flush.plan
+        callbacks.append(partial(self._report_metrics, plan))
         self._remember_topics(flush)
         if batch.key_slots:
             self.key_slots = self.key_slots.union(batch.key_slots)
-        ready = self._apply_inserts(decision)
-        self._apply_deletes(decision)
-        self._apply_leases(batch, decision)
-        self._apply_changes(decision, ready)
+        ready = self._apply_inserts(plan)
+        self._apply_deletes(plan)
+        self._apply_leases(batch, plan)
+        self._apply_changes(plan, ready)
         if batch.purges:
-            self._apply_purges(batch, decision, callbacks)
+            self._apply_purges(batch, plan, callbacks)
         if ready:
             self._delivery_port.on_items_ready(ready)
-        self._report_next_due(decision)
-        for part, place, row in decision.unread:
+        self._report_next_due(plan)
+        for part, place, row in plan.unread:
             self.cache.longest_payloads.record(row.namespace, row.payload_bytes)
-            self._shard.release_reservation(part.work.keys_at(range(place, part.stop)))
+            self._shard.release_reservation(part.operation.keys_at(range(place, part.stop)))
 
     def _remember_topics(self, flush: Flush) -> None:
         for namespace, name in flush.topics_added:
@@ -331,13 +331,13 @@ class ShardMemory:
             if not names:
                 del self._topics[topic[0]]
         if self._empty_since_ms:
-            for namespace, names in flush.decision.topics.items():
+            for namespace, names in flush.plan.topics.items():
                 for name in names:
                     self._empty_since_ms.pop((namespace, name), None)
 
-    def _apply_inserts(self, decision: Decision) -> dict[TopicName, None]:
+    def _apply_inserts(self, plan: FlushPlan) -> dict[TopicName, None]:
         """Add new rows. Returns the topics that have READY ones."""
-        rows = decision.inserted
+        rows = plan.inserted
         if not rows:
             return {}
         self.counts.add_all(_count_by_topic_and_state(rows), 1)
@@ -366,8 +366,8 @@ class ShardMemory:
             rows = [row for row in rows if row.id not in parked]
         self.cache.store_written(rows)
 
-    def _apply_deletes(self, decision: Decision) -> None:
-        for rows in filter(None, decision.deleted.values()):
+    def _apply_deletes(self, plan: FlushPlan) -> None:
+        for rows in filter(None, plan.deleted.values()):
             counts = _count_by_topic_and_state(rows)
             self.counts.add_all(counts, -1)
             self.usage.on_rows_deleted(rows)
@@ -377,12 +377,12 @@ class ShardMemory:
             self._note_emptied_topics(counts)
             self.cache.remove([row.id for row in rows])
 
-    def _apply_leases(self, batch: Batch, decision: Decision) -> None:
+    def _apply_leases(self, batch: Batch, plan: FlushPlan) -> None:
         """Apply leased rows, and reservations whose row could not be leased."""
-        olds, news = decision.leased
-        leased = batch.hand_out_numbers
-        if decision.unread:
-            unread = {number for part, place, _ in decision.unread for number in part.work.numbers[place : part.stop]}
+        olds, news = plan.leased
+        leased = batch.lease_numbers
+        if plan.unread:
+            unread = {number for part, place, _ in plan.unread for number in part.operation.numbers[place : part.stop]}
             leased = [number for number in leased if number not in unread]
         if leased and self.index.confirm_reservations(leased) < len(leased):
             # Some got a new key since they were reserved; it may be in a window.
@@ -394,9 +394,9 @@ class ShardMemory:
             self._note_emptied_topics(counts)
             self.cache.store_written(news)
 
-    def _apply_changes(self, decision: Decision, ready: dict[TopicName, None]) -> None:
+    def _apply_changes(self, plan: FlushPlan, ready: dict[TopicName, None]) -> None:
         """Apply other changes of rows. Adds topics that have READY ones to `ready`."""
-        for _, old, new in decision.changed:
+        for _, old, new in plan.changed:
             topic = (old.namespace, old.topic)
             self.counts.add(topic, new.state, 1)
             self.counts.add(topic, old.state, -1)
@@ -406,12 +406,12 @@ class ShardMemory:
             if new.state is State.READY:
                 self.index.add(topic, new.order_key)
                 ready[topic] = None
-        if decision.changed:
-            self._remember([new for _, _, new in decision.changed])
+        if plan.changed:
+            self._remember([new for _, _, new in plan.changed])
 
-    def _apply_purges(self, batch: Batch, decision: Decision, callbacks: MutableSequence[Callable[[], None]]) -> None:
+    def _apply_purges(self, batch: Batch, plan: FlushPlan, callbacks: MutableSequence[Callable[[], None]]) -> None:
         """Apply deleted rows, cleared markers and new markers; new markers cover all else in their flush."""
-        rows = decision.purged
+        rows = plan.purged
         if rows:
             # Their items were removed from the counts when the marker was set.
             self.usage.on_rows_deleted(rows)
@@ -420,11 +420,11 @@ class ShardMemory:
                 if row.state is State.READY:
                     self.index.discard((row.namespace, row.topic), row.order_key)
             self.cache.remove([row.id for row in rows])
-        for marker in decision.markers_cleared:
+        for marker in plan.markers_cleared:
             self.purge_markers.remove(marker)
         for part in batch.purges:
-            if isinstance(part.work, SetPurgeMarker):
-                part.work.record_results(part.start, [self._apply_purge_marker(part.work.marker)], callbacks)
+            if isinstance(part.operation, SetPurgeMarker):
+                part.operation.record_results(part.start, [self._apply_purge_marker(part.operation.marker)], callbacks)
 
     def _apply_purge_marker(self, purge_marker: PurgeMarker) -> int:
         """Forget all items of the topic. Returns how many it had."""
@@ -450,31 +450,29 @@ class ShardMemory:
             for topic in emptied:
                 self._empty_since_ms.setdefault(topic, now_ms)
 
-    def _report_next_due(self, decision: Decision) -> None:
-        dues = [due_ms for due_ms, _, _ in decision.leases]
-        dues += [row.due_ms for row in decision.inserted if row.due_ms is not None]
-        dues += [row.due_ms for _, _, row in decision.changed if row.due_ms is not None]
+    def _report_next_due(self, plan: FlushPlan) -> None:
+        dues = [due_ms for due_ms, _, _ in plan.leases]
+        dues += [row.due_ms for row in plan.inserted if row.due_ms is not None]
+        dues += [row.due_ms for _, _, row in plan.changed if row.due_ms is not None]
         if dues:
             self._shard.on_due_written(min(dues))
 
-    def _report_metrics(self, decision: Decision) -> None:
+    def _report_metrics(self, plan: FlushPlan) -> None:
         observer = self._observer
-        self.keys_repeated += decision.key_repeat_count
-        self.keys_in_conflict += decision.key_conflict_count
-        if decision.inserted:
-            observer.items_enqueued(len(decision.inserted))
-        leased = len(decision.leased[1]) + sum([len(list(filter(None, rows))) for rows in decision.directly_leased])
+        self.keys_repeated += plan.key_repeat_count
+        self.keys_in_conflict += plan.key_conflict_count
+        if plan.inserted:
+            observer.items_enqueued(len(plan.inserted))
+        leased = len(plan.leased[1]) + sum([len(list(filter(None, rows))) for rows in plan.directly_leased])
         if leased:
             observer.items_delivered(leased)
-        if not decision.changed and not decision.deleted:
+        if not plan.changed and not plan.deleted:
             return
-        self.due_counts.update(
-            [_DUE_KIND_IF_KEPT[old.state] for kind, old, _ in decision.changed if kind is EventKind.DUE]
-        )
-        self.due_counts.update([_DUE_KIND_IF_DELETED[row.state] for row in decision.deleted.get(EventKind.DUE, ())])
-        tally = {kind: len(rows) for kind, rows in decision.deleted.items()}
+        self.due_counts.update([_DUE_KIND_IF_KEPT[old.state] for kind, old, _ in plan.changed if kind is EventKind.DUE])
+        self.due_counts.update([_DUE_KIND_IF_DELETED[row.state] for row in plan.deleted.get(EventKind.DUE, ())])
+        tally = {kind: len(rows) for kind, rows in plan.deleted.items()}
         dead = 0
-        for kind, old, new in decision.changed:
+        for kind, old, new in plan.changed:
             if kind is not EventKind.DUE or old.state is not State.DEFERRED:
                 tally[kind] = tally.get(kind, 0) + 1
             dead += new.state is State.DEAD and old.state is not State.DEAD
@@ -498,8 +496,8 @@ class ShardMemory:
         An item that cannot be leased stays reserved for a while, so that it is not
         tried again at full speed and does not block the others.
         """
-        if isinstance(part.work, HandOut):
-            self._shard.on_hand_out_refused(part.work.keys_at([part.start]))
+        if isinstance(part.operation, Leases):
+            self._shard.on_leases_refused(part.operation.keys_at([part.start]))
 
     def on_callers_notified(self) -> None:
         """Callers were notified of a commit before `apply`."""

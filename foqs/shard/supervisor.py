@@ -100,7 +100,7 @@ class ShardSupervisor:
         return self._release_requested.is_set()
 
     async def run(self) -> None:
-        """Run until `release` was called and all queued works are written.
+        """Run until `release` was called and all queued operations are written.
 
         Raises, only on a standalone host:
             ShardTakenOver: another host owns the shard now.
@@ -141,7 +141,7 @@ class ShardSupervisor:
         self._advance(OwnershipEvent.RELEASE_REQUESTED)
 
     def release(self) -> None:
-        """Accept nothing more; `run` returns when all queued works are written. May be called again."""
+        """Accept nothing more; `run` returns when all queued operations are written. May be called again."""
         if not self.is_releasing:
             self._release_requested.set()
             self._requested_s = asyncio.get_running_loop().time()

@@ -11,9 +11,9 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from foqs.core.flush.decision import FindRow
+from foqs.core.flush.flush_plan import FindRow
 from foqs.core.flush.intake import Intake
-from foqs.core.flush.work import Dues
+from foqs.core.flush.operation import Dues
 from foqs.core.timing.due_timers import DueTimers
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.options.shard_options import ShardOptions
@@ -144,10 +144,10 @@ class TimerService:
 
             def on_finished() -> None:
                 if not done.done():
-                    done.set_result(work.results)
+                    done.set_result(operation.results)
 
-            work = Dues(numbers, current, on_finished)
-            self._intake.submit(work, is_internal=True)
+            operation = Dues(numbers, current, on_finished)
+            self._intake.submit(operation, is_internal=True)
             self._writer.wake()
         return page, done
 

@@ -1,7 +1,7 @@
 """The writer of one shard: the only task that writes to its store.
 
 It does one thing at a time: a flush, then the reads that must run between two
-flushes, then the next flush. While one flush commits, works collect for the
+flushes, then the next flush. While one flush commits, operations collect for the
 next. So its reads are never stale. After a flush with an unknown outcome
 nothing runs until the owner row shows the outcome. Always true: `flush_number`
 is the last flush known to be committed. Knows the protocol of a flush, not what
@@ -19,11 +19,11 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.decision import FindRow, chain_finders, decide_batch
 from foqs.core.flush.fence import CommitOutcome, Fence, Owner, commit_outcome
+from foqs.core.flush.flush_plan import FindRow, chain_finders, plan_flush
 from foqs.core.flush.intake import LANE_SHARES, Intake
+from foqs.core.flush.operation import Inserts, Lane
 from foqs.core.flush.pacing import FlushPace, LeaseCost
-from foqs.core.flush.work import Inserts, Lane
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row
 from foqs.core.items.life import FlushContext, RetryPolicy
@@ -152,7 +152,7 @@ class Writer:
         self._are_key_slots_refused = False
         """The database refused them; they are tried again after a pause."""
         self.is_ended = False
-        """New works would never be written."""
+        """New operations would never be written."""
         self.refused_writes = 0
         """Single entries that the database refused for good."""
         self._next_refusal_log_s = 0.0
@@ -162,11 +162,11 @@ class Writer:
         self.reconnects = 0
 
     def wake(self) -> None:
-        """Notify the writer of works in the intake."""
+        """Notify the writer of operations in the intake."""
         self._work_arrived.set()
 
     def request_flush(self) -> None:
-        """Write a flush even if no work waits. It saves the shard's time and checks the ownership."""
+        """Write a flush even if no operation waits. It saves the shard's time and checks the ownership."""
         self._flush_requested = True
         self._work_arrived.set()
 
@@ -205,7 +205,7 @@ class Writer:
         self._work_arrived.set()
 
     def drop(self) -> None:
-        """End at once: works being written get `UNKNOWN_OUTCOME`, the rest `NOT_OWNER`. The caller cancels `run` too."""
+        """End at once: operations being written get `UNKNOWN_OUTCOME`, the rest `NOT_OWNER`. The caller cancels `run` too."""
         self._fail_all(NotOwner(f"this host does not own shard {self._shard} any more; ask for the routing"), True)
 
     def give_up(self, reason: str, cause: BaseException | None = None) -> None:
@@ -231,7 +231,7 @@ class Writer:
 
     def is_writing(self, inserts: Inserts) -> bool:
         """Whether items of this call are in the flush under way."""
-        return any(part.work is inserts for part in self._sealed_batch.inserts)
+        return any(part.operation is inserts for part in self._sealed_batch.inserts)
 
     def run_between_flushes(self, action: Callable[[], None]) -> None:
         """Call `action` while no flush is under way: now or after this one; never once the writer has ended."""
@@ -289,7 +289,7 @@ class Writer:
         if self._pending_key_slots and not self._are_key_slots_refused:
             await self._write_key_slots()
         batch = self._sealed_batch = self._intake.seal(with_inserts=not self._bisection_queue)
-        self._lease_count = len(batch.hand_out_numbers) if self._intake.has_waiting_leases else 0
+        self._lease_count = len(batch.lease_numbers) if self._intake.has_waiting_leases else 0
         self._memory.on_batch_sealed()
         if batch or self._flush_requested:
             self._flush_requested = False
@@ -372,7 +372,7 @@ class Writer:
     def _bisect_later(self, batch: Batch) -> None:
         """Queue refused inserts before all others. Their callers may withdraw them meanwhile."""
         for part in batch.inserts:
-            part.work.unseal(part.start, part.stop)
+            part.operation.unseal(part.start, part.stop)
         self._bisection_queue.appendleft(batch)
 
     async def _flush_until_committed(self, batch: Batch) -> WriteRefused | None:
@@ -432,7 +432,7 @@ class Writer:
         self._flushing_batch = _EMPTY_BATCH
         self._is_maybe_written = False
         entries, seconds = len(batch), self._stopwatch_s() - started_s
-        items_max = self._pace.update(entries, seconds, self._intake.is_express, started_s + seconds)
+        items_max = self._pace.update(entries, seconds, self._intake.is_small_flush, started_s + seconds)
         self._intake.set_flush_items_max(items_max)
         self.lease_cost.learn(self._lease_count or items_max * LANE_SHARES[Lane.LEASE].percent_max / 100, seconds)
         self._callbacks.append(partial(self._observer.flush_committed, self._shard, entries, seconds))
@@ -472,13 +472,13 @@ class Writer:
         touched = [number for number in batch.event_numbers if get(number) is None and number not in wanted]
         loaded = {
             number: ANY_LENGTH
-            for number in (*batch.hand_out_numbers, *wanted)
+            for number in (*batch.lease_numbers, *wanted)
             if (row := get(number)) is None or row.payload is None
         }
         if loaded:
             # A delivery reads at most what it reserved when it was queued, whatever was learned of its rows since.
-            for part in batch.hand_outs:
-                bytes_max = part.work.read_bytes
+            for part in batch.leases:
+                bytes_max = part.operation.read_bytes
                 loaded.update([(number, bytes_max) for number in part.numbers if number in loaded])
         own: list[KeyName] = batch.key_names() if self._key_read_flushes_left else []
         keys = own + batch.replay_key_names() if batch.replay_lookups else own
@@ -487,10 +487,10 @@ class Writer:
 
         def decide(read: Mapping[int, Row], read_keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
             find = chain_finders(read, get) if read else get
-            decision = decide_batch(batch, find, moment, self._memory.timers, read_keys, self._memory.purge_markers)
-            added = self._memory.topics_to_add(decision.topics)
-            removed = self._memory.topics_to_remove(decision.topics, now_ms)
-            result[:] = [Flush(batch, decision, added, removed)]
+            plan = plan_flush(batch, find, moment, self._memory.timers, read_keys, self._memory.purge_markers)
+            added = self._memory.topics_to_add(plan.topics)
+            removed = self._memory.topics_to_remove(plan.topics, now_ms)
+            result[:] = [Flush(batch, plan, added, removed)]
             writes = result[0].writes()
             writes.keys_expired_by_ms = expired_by_ms
             return writes
@@ -617,12 +617,12 @@ def _ignore() -> None:
 
 def _parts_but_inserts(batch: Batch) -> list[Part[Any]]:
     """Return the parts of a batch that insert nothing."""
-    return [*batch.acks, *batch.events, *batch.hand_outs, *batch.purges, *batch.replay_lookups]
+    return [*batch.acks, *batch.events, *batch.leases, *batch.purges, *batch.replay_lookups]
 
 
 def _reseal(refused: Batch) -> Batch:
     """Seal the inserts that their callers have not withdrawn."""
-    batch = Batch([part for part in refused.inserts if not part.work.is_abandoned])
+    batch = Batch([part for part in refused.inserts if not part.operation.is_abandoned])
     for part in batch.inserts:
-        part.work.seal(part.start, part.stop)
+        part.operation.seal(part.start, part.stop)
     return batch

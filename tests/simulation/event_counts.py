@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from foqs.core.flush import decision
+from foqs.core.flush import flush_plan
 from foqs.core.flush.batch import Batch
-from foqs.core.flush.decision import Decision
 from foqs.core.flush.fence import CommitOutcome, Fence
+from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.intake import Intake
+from foqs.core.flush.operation import Leases, Operation
 from foqs.core.flush.purge_markers import PurgeMarker
-from foqs.core.flush.work import HandOut, Work
 from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number
 from foqs.core.memory.ready_index import ReadyIndex, Refill
 from foqs.core.memory.row_cache import Prefetch, RowCache
@@ -56,7 +56,7 @@ NAMES: Final = (
     "unknown and fenced",
 )
 COUNTS: Final[Counter[str]] = Counter()
-DIRECT_DELIVERIES: Final[set[HandOut]] = set()
+DIRECT_DELIVERIES: Final[set[Leases]] = set()
 """Direct deliveries that are being written."""
 
 
@@ -111,18 +111,18 @@ def _add_waiter(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _assign(original: Callable[..., Any]) -> Callable[..., Any]:
-    def delivery(self: Dequeue, shard: Any, topic: TopicName, keys: Sequence[OrderKey]) -> HandOut:
+    def delivery(self: Dequeue, shard: Any, topic: TopicName, keys: Sequence[OrderKey]) -> Leases:
         COUNTS["direct deliveries"] += 1
-        work: HandOut = original(self, shard, topic, keys)
-        DIRECT_DELIVERIES.add(work)
-        return work
+        operation: Leases = original(self, shard, topic, keys)
+        DIRECT_DELIVERIES.add(operation)
+        return operation
 
     return delivery
 
 
 def _assign_to_waiters(original: Callable[..., Any]) -> Callable[..., Any]:
-    def deliveries(self: ShardMemory, batch: Batch) -> list[HandOut]:
-        made: list[HandOut] = original(self, batch)
+    def deliveries(self: ShardMemory, batch: Batch) -> list[Leases]:
+        made: list[Leases] = original(self, batch)
         due = {number for part in batch.dues for number in part.numbers}
         COUNTS["due items delivered directly"] += sum(number in due for delivery in made for number in delivery.numbers)
         return made
@@ -131,7 +131,7 @@ def _assign_to_waiters(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _record(original: Callable[..., Any]) -> Callable[..., Any]:
-    def record(self: HandOut, start: int, results: Sequence[Any], callbacks: Any) -> None:
+    def record(self: Leases, start: int, results: Sequence[Any], callbacks: Any) -> None:
         if self in DIRECT_DELIVERIES:
             DIRECT_DELIVERIES.discard(self)
             COUNTS["direct deliveries abandoned"] += self.is_abandoned and any(row is not None for row in results)
@@ -142,9 +142,9 @@ def _record(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _submit_in_parts(original: Callable[..., Any]) -> Callable[..., Any]:
-    def submit_in_parts(self: Intake, work: Work) -> None:
+    def submit_in_parts(self: Intake, operation: Operation) -> None:
         COUNTS["operations waiting for a row"] += 1
-        original(self, work)
+        original(self, operation)
 
     return submit_in_parts
 
@@ -158,12 +158,12 @@ def _key_taken(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _firsts(original: Callable[..., Any]) -> Callable[..., Any]:
-    def firsts(part: Any, moment: Any, keys: Any, decision: Decision) -> list[Any]:
-        before = sum(map(len, decision.keys_replaced.values()))
-        results: list[Any] = original(part, moment, keys, decision)
+    def firsts(part: Any, moment: Any, keys: Any, plan: FlushPlan) -> list[Any]:
+        before = sum(map(len, plan.keys_replaced.values()))
+        results: list[Any] = original(part, moment, keys, plan)
         COUNTS["keys repeated"] += sum(type(result) is int for result in results)
         COUNTS["keys in conflict"] += sum(type(result) is KeyConflict for result in results)
-        COUNTS["keys used again"] += sum(map(len, decision.keys_replaced.values())) - before
+        COUNTS["keys used again"] += sum(map(len, plan.keys_replaced.values())) - before
         return results
 
     return firsts
@@ -193,9 +193,9 @@ def _apply_purge_marker_counted(original: Callable[..., Any]) -> Callable[..., A
 
 
 def _purged(original: Callable[..., Any]) -> Callable[..., Any]:
-    def purged(self: ShardMemory, batch: Any, decision: Decision, callbacks: Any) -> None:
-        COUNTS["rows purged"] += len(decision.purged)
-        original(self, batch, decision, callbacks)
+    def purged(self: ShardMemory, batch: Any, plan: FlushPlan, callbacks: Any) -> None:
+        COUNTS["rows purged"] += len(plan.purged)
+        original(self, batch, plan, callbacks)
 
     return purged
 
@@ -236,15 +236,15 @@ def install() -> None:
     _wrap(RowCache, "finish_prefetch", _end_load)
     _wrap(Waiters, "add", _add_waiter)
     _wrap(Dequeue, "assign", _assign)
-    _wrap(HandOut, "record_results", _record)
+    _wrap(Leases, "record_results", _record)
     _wrap(Intake, "_submit_in_parts", _submit_in_parts)
     _wrap(IdempotencyKeyExists, "__init__", _key_taken)
-    _wrap(decision, "_add_keys", _firsts)
+    _wrap(flush_plan, "_add_keys", _firsts)
     _wrap(NullObserver, "breaker_changed", _breaker_changed)
     _wrap(ShardMemory, "assign_to_waiters", _assign_to_waiters)
     _wrap(ShardMemory, "_apply_purge_marker", _apply_purge_marker_counted)
     _wrap(ShardMemory, "_apply_purges", _purged)
-    _wrap(decision, "_not_purged", _not_purged)
+    _wrap(flush_plan, "_not_purged", _not_purged)
     _wrap(Writer, "_resolve_outcome", _resolve)
 
 

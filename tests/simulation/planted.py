@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from foqs.catalog.document import Document
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.flush import decision, work
+from foqs.core.flush import flush_plan, operation
 from foqs.core.flush.batch import Batch
-from foqs.core.flush.decision import Decision
 from foqs.core.flush.fence import CommitOutcome, Fence
+from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.items import life
 from foqs.core.items.idempotency_keys import IdempotencyKey
@@ -95,7 +95,7 @@ def lease_cut_short() -> None:
     def lease_end(lease_ms: int, now_ms: int, due_ms_min: int) -> int:
         return max(due_ms_min, now_ms + lease_ms // 2)
 
-    plant(decision, "_lease_end_ms", lease_end)
+    plant(flush_plan, "_lease_end_ms", lease_end)
 
 
 def rerun_without_reading() -> None:
@@ -136,15 +136,15 @@ def reads_trusted() -> None:
 def direct_delivery_before_commit() -> None:
     """A direct delivery is complete when the flush is decided, not when it is committed."""
 
-    def decide_batch(batch: Batch, *arguments: Any) -> Decision:
-        decision = original(batch, *arguments)
-        for delivery, rows in zip(batch.direct_deliveries, decision.directly_leased, strict=True):
+    def decide_batch(batch: Batch, *arguments: Any) -> FlushPlan:
+        plan = original(batch, *arguments)
+        for delivery, rows in zip(batch.direct_deliveries, plan.directly_leased, strict=True):
             if delivery.is_open:
                 delivery.complete(0, rows)
-        return decision
+        return plan
 
-    original = decision.decide_batch
-    plant(writer, "decide_batch", decide_batch)
+    original = flush_plan.plan_flush
+    plant(writer, "plan_flush", decide_batch)
 
 
 def keys_unwritten() -> None:
@@ -159,12 +159,12 @@ def keys_unwritten() -> None:
 def keys_always_replaced() -> None:
     """A key that is found counts as if its window had ended."""
 
-    def firsts(part: Any, moment: FlushContext, keys: Any, decision: Decision) -> list[Any]:
+    def firsts(part: Any, moment: FlushContext, keys: Any, plan: FlushPlan) -> list[Any]:
         over = {name: row._replace(until_ms=0) for name, row in keys.items()}
-        return original(part, moment, over, decision)
+        return original(part, moment, over, plan)
 
-    original = decision._add_keys
-    plant(decision, "_add_keys", firsts)
+    original = flush_plan._add_keys
+    plant(flush_plan, "_add_keys", firsts)
 
 
 def rows_of_two_shards() -> None:
@@ -187,7 +187,7 @@ def tokens_without_epoch() -> None:
 
 def unknown_is_failure() -> None:
     """A call whose deadline passes while it is being written fails as if it were not written."""
-    plant(work, "UnknownOutcome", DeadlineExceeded)
+    plant(operation, "UnknownOutcome", DeadlineExceeded)
 
 
 def check_unlocked() -> None:
@@ -248,7 +248,7 @@ def namespaces_ignored() -> None:
     def apply_event(event: Event, row: Row | None, moment: FlushContext) -> Transition:
         return life.apply_event(replace(event, namespace=None), row, moment)
 
-    plant(decision, "apply_event", apply_event)
+    plant(flush_plan, "apply_event", apply_event)
 
 
 def no_refill() -> None:
@@ -364,7 +364,7 @@ def purge_markers_ignored() -> None:
 def purges_fail() -> None:
     """Removing purged items from memory fails: the shard is acquired again from its rows, and no caller notices."""
 
-    def purged(self: ShardMemory, batch: Any, decision: Any, callbacks: Any) -> None:
+    def purged(self: ShardMemory, batch: Any, plan: Any, callbacks: Any) -> None:
         raise RuntimeError(PLANTED_ERROR)
 
     ShardMemory._apply_purges = purged  # type: ignore[method-assign]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from foqs.core.flush.work import HandOut
+from foqs.core.flush.operation import Leases
 from foqs.core.items.item import OrderKey, TopicName
 from foqs.core.memory.reservations import LongestPayloads
 from foqs.core.memory.row_cache import Prefetch
@@ -38,14 +38,14 @@ def cached_row_reserves_nothing() -> None:
         lease_ms: int | None,
         item_bytes_max: int,
         on_finished: Callable[[], None],
-    ) -> HandOut:
+    ) -> Leases:
         cache = self.memory.cache
-        work = HandOut(namespace, spans, lease_ms, 0, on_finished)
-        if None in map(cache.get, work.numbers):
-            work.read_bytes = max(item_bytes_max, cache.longest_payloads.payload_bytes_max(namespace))
-        self._intake.submit(work, is_internal=True)
+        operation = Leases(namespace, spans, lease_ms, 0, on_finished)
+        if None in map(cache.get, operation.numbers):
+            operation.read_bytes = max(item_bytes_max, cache.longest_payloads.payload_bytes_max(namespace))
+        self._intake.submit(operation, is_internal=True)
         self._writer.wake()
-        return work
+        return operation
 
     Shard.submit_lease = submit_lease  # type: ignore[method-assign]
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from foqs.core.flush.batch import Batch
-from foqs.core.flush.decision import Decision, entry_result
+from foqs.core.flush.flush_plan import FlushPlan, entry_result
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, OrderKey, Row, State, pack_order_key
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
@@ -116,19 +116,19 @@ def plain_flush(
         return rows[event.id] if apply(event).row is not None else None
 
     for acks in batch.acks:
-        work = acks.work
+        operation = acks.operation
         places = range(acks.start, acks.stop)
-        events = [Event(EventKind.ACK, work.numbers[i], work.namespace, work.tokens[i]) for i in places]
+        events = [Event(EventKind.ACK, operation.numbers[i], operation.namespace, operation.tokens[i]) for i in places]
         results.append([entry_result(apply(event)) for event in events])
     for part in batch.events:
-        results.append([apply(event) for event in part.work.events[part.start : part.stop]])
-    for delivery in batch.hand_outs:
-        lease_ms = delivery.work.lease_ms
+        results.append([apply(event) for event in part.operation.events[part.start : part.stop]])
+    for delivery in batch.leases:
+        lease_ms = delivery.operation.lease_ms
         results.append([leased(Event(EventKind.DELIVER, n, lease_ms=lease_ms)) for n in delivery.numbers])
     for inserts in batch.inserts:
         part_results: list[Any] = []
         for place in range(inserts.start, inserts.stop):
-            number, item = inserts.work.numbers[place], inserts.work.items[place]
+            number, item = inserts.operation.numbers[place], inserts.operation.items[place]
             if isinstance(item, KeyedItem):
                 name = (item.namespace, item.idempotency_key)
                 record = records.get(name)
@@ -144,7 +144,7 @@ def plain_flush(
     for lookups in batch.replay_lookups:
         part_results = []
         for place in range(lookups.start, lookups.stop):
-            lookup = lookups.work
+            lookup = lookups.operation
             record = records.get((lookup.namespace, lookup.keys[place]))
             if record is None or record.until_ms <= context.now_ms:
                 part_results.append(lookup.refusals[place])
@@ -158,32 +158,32 @@ def plain_flush(
     return PlainOutcome(rows, records, results, directly_leased)
 
 
-def table_after(decision: Decision, table: Mapping[int, Row]) -> dict[int, Row]:
+def table_after(plan: FlushPlan, table: Mapping[int, Row]) -> dict[int, Row]:
     """Return the table after a decision is written. The decision holds absolute values."""
     rows = dict(table)
-    for deleted in decision.deleted.values():
+    for deleted in plan.deleted.values():
         for row in deleted:
             del rows[row.id]
-    for (due_ms, token, attempt), numbers in decision.leases.items():
+    for (due_ms, token, attempt), numbers in plan.leases.items():
         for number in numbers:
             rows[number] = replace(rows[number], state=State.LEASED, due_ms=due_ms, token=token, attempt=attempt)
-    for _, _, row in decision.changed:
+    for _, _, row in plan.changed:
         rows[row.id] = row
-    for row in decision.inserted:
+    for row in plan.inserted:
         assert row.id not in rows
         rows[row.id] = row
     return rows
 
 
-def keys_after(decision: Decision, keys: Mapping[KeyName, IdempotencyKey]) -> dict[KeyName, IdempotencyKey]:
+def keys_after(plan: FlushPlan, keys: Mapping[KeyName, IdempotencyKey]) -> dict[KeyName, IdempotencyKey]:
     """Return the key records after a decision is written. Checks that new ones do not exist and replaced ones do."""
     records = dict(keys)
-    for namespace, new in decision.keys.items():
+    for namespace, new in plan.keys.items():
         for key, record in new.items():
             assert (namespace, key) == (record.namespace, record.key)
             assert (namespace, key) not in records
             records[namespace, key] = record
-    for namespace, replaced in decision.keys_replaced.items():
+    for namespace, replaced in plan.keys_replaced.items():
         for key, record in replaced.items():
             assert (namespace, key) in keys
             records[namespace, key] = record

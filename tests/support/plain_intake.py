@@ -1,4 +1,4 @@
-"""The plain intake, and helpers to make works and to read batches.
+"""The plain intake, and helpers to make operations and to read batches.
 
 `PlainIntake` is a list of single entries, first in, first out. It says which entries
 a flush may take, not which it must. Knows nothing of the shares of lanes, or of turns.
@@ -13,8 +13,8 @@ from typing import Any
 
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.intake import LANE_SHARES, Intake, IntakeLimits
+from foqs.core.flush.operation import Acks, Events, Inserts, Lane, Leases, Operation
 from foqs.core.flush.purge_markers import DeletePurgedRows
-from foqs.core.flush.work import Acks, Events, HandOut, Inserts, Lane, Work
 from foqs.core.items.item import OrderKey, TopicName
 from foqs.core.items.life import Event, EventKind
 from tests.support.builders import row
@@ -23,7 +23,7 @@ from tests.support.plain_flush import keys_of, make_item
 LIMITS = IntakeLimits(
     flush_items_max=100,
     flush_bytes_max=10_000,
-    express_items=20,
+    small_flush_items=20,
     queue_items_max=10_000,
     queue_bytes_max=1_000_000,
     shares=LANE_SHARES,
@@ -42,7 +42,7 @@ def intake(weights: dict[str, int] | None = None, **limits: Any) -> Intake:
     return Intake(replace(LIMITS, **limits), lambda namespace: (weights or {}).get(namespace, 1))
 
 
-def work_of(caller: Caller, lane: Lane, first: int, count: int, namespace: str = "n") -> Work:
+def work_of(caller: Caller, lane: Lane, first: int, count: int, namespace: str = "n") -> Operation:
     if lane is Lane.PURGE:
         purge = DeletePurgedRows([row(number) for number in range(first, first + count)], lambda: None)
         purge.namespace = namespace
@@ -53,7 +53,7 @@ def work_of(caller: Caller, lane: Lane, first: int, count: int, namespace: str =
 
 
 def numbers_at(parts: list[Part[Any]]) -> list[int]:
-    return [work.numbers[place] for work, place in entries_of(parts)]
+    return [operation.numbers[place] for operation, place in entries_of(parts)]
 
 
 def numbers_of(batch: Batch) -> list[int]:
@@ -61,16 +61,16 @@ def numbers_of(batch: Batch) -> list[int]:
 
 
 def namespaces_of(batch: Batch) -> Counter[str]:
-    return Counter(work.namespace for work, _ in entries_of(batch.parts))
+    return Counter(operation.namespace for operation, _ in entries_of(batch.parts))
 
 
 def lanes_of(batch: Batch) -> Counter[Lane]:
-    return Counter(work.lane for work, _ in entries_of(batch.parts))
+    return Counter(operation.lane for operation, _ in entries_of(batch.parts))
 
 
 def is_within(parts: list[Part[Any]], bytes_max: int) -> bool:
     """Return whether the parts have at most `bytes_max` bytes, or a single entry has all bytes."""
-    sizes = [work.size(place, place + 1) + work.read_bytes for work, place in entries_of(parts)]
+    sizes = [operation.size(place, place + 1) + operation.read_bytes for operation, place in entries_of(parts)]
     return sum(sizes) <= bytes_max or sum(map(bool, sizes)) == 1
 
 
@@ -82,7 +82,7 @@ def sealed(queue: Intake) -> Batch:
 
 
 class Caller:
-    """Makes works and counts how often each of them called back."""
+    """Makes operations and counts how often each of them called back."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -102,9 +102,9 @@ class Caller:
     def events(self, kind: EventKind, *numbers: int, namespace: str = "n", metadata: bytes | None = None) -> Events:
         return Events(namespace, [Event(kind, number, metadata=metadata) for number in numbers], self._new_callback())
 
-    def delivery(self, *numbers: int, namespace: str = "n", read_bytes: int = 0) -> HandOut:
+    def delivery(self, *numbers: int, namespace: str = "n", read_bytes: int = 0) -> Leases:
         spans: list[tuple[TopicName, list[OrderKey]]] = [((namespace, "t"), keys_of(numbers))]
-        return HandOut(namespace, spans, None, read_bytes, self._new_callback())
+        return Leases(namespace, spans, None, read_bytes, self._new_callback())
 
     def inserts(self, first: int, *sizes: int, namespace: str = "n") -> Inserts:
         items = [make_item(namespace=namespace, payload=bytes(size)) for size in sizes]
@@ -113,22 +113,22 @@ class Caller:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One entry of a work."""
+    """One entry of an operation."""
 
-    work: Work
+    operation: Operation
     place: int
 
     @property
     def number(self) -> int:
-        return self.work.numbers[self.place]
+        return self.operation.numbers[self.place]
 
     @property
     def is_event(self) -> bool:
-        return not isinstance(self.work, Inserts)
+        return not isinstance(self.operation, Inserts)
 
 
-def entries_of(parts: Iterable[Part[Any]]) -> list[tuple[Work, int]]:
-    return [(part.work, place) for part in parts for place in range(part.start, part.stop)]
+def entries_of(parts: Iterable[Part[Any]]) -> list[tuple[Operation, int]]:
+    return [(part.operation, place) for part in parts for place in range(part.start, part.stop)]
 
 
 @dataclass
@@ -138,14 +138,14 @@ class PlainIntake:
     waiting: list[Entry] = field(default_factory=list)
     in_flight: set[int] = field(default_factory=set)
 
-    def submit(self, work: Work) -> None:
-        self.waiting += [Entry(work, place) for place in range(len(work))]
+    def submit(self, operation: Operation) -> None:
+        self.waiting += [Entry(operation, place) for place in range(len(operation))]
 
-    def withdraw(self, work: Work, places: list[int]) -> None:
+    def withdraw(self, operation: Operation, places: list[int]) -> None:
         """Remove the entries of an abandoned work. Checks that they are all that waits of it."""
-        entries = [entry for entry in self.waiting if entry.work is work]
+        entries = [entry for entry in self.waiting if entry.operation is operation]
         assert [entry.place for entry in entries] == places
-        self.waiting = [entry for entry in self.waiting if entry.work is not work]
+        self.waiting = [entry for entry in self.waiting if entry.operation is not operation]
 
     def may_seal(self) -> list[Entry]:
         """Return every insert, and the first event on each number that is not being written."""
@@ -161,7 +161,7 @@ class PlainIntake:
 
     def seal(self, batch: Batch) -> None:
         """Remove the entries of a batch. Raises KeyError if one of them was not allowed in it."""
-        allowed = {(entry.work, entry.place): entry for entry in self.may_seal()}
+        allowed = {(entry.operation, entry.place): entry for entry in self.may_seal()}
         sealed_entries = [allowed.pop(entry) for entry in entries_of(batch.parts)]
         self.waiting = [entry for entry in self.waiting if entry not in sealed_entries]
         self.in_flight |= {entry.number for entry in sealed_entries if entry.is_event}

@@ -1,4 +1,4 @@
-"""The batch of one flush: parts of works.
+"""The batch of one flush: parts of operations.
 
 Always true: a part has at least one entry and knows its numbers and bytes; a batch
 knows the count of its entries and the numbers of its events. Pure.
@@ -9,37 +9,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from foqs.core.flush.operation import Acks, Dues, Events, Inserts, Leases, Operation
 from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.flush.work import Acks, Dues, Events, HandOut, Inserts, Work
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import Row
 from foqs_contract.errors import FoqsError
 
-W = TypeVar("W", bound=Work)
+W = TypeVar("W", bound=Operation)
 
 
 class Part(Generic[W]):
-    """The entries `start` to `stop` of a work, with their numbers and the bytes that they write."""
+    """The entries `start` to `stop` of an operation, with their numbers and the bytes that they write."""
 
-    __slots__ = ("bytes", "count", "numbers", "start", "stop", "work")
+    __slots__ = ("bytes", "count", "numbers", "operation", "start", "stop")
 
     numbers: Sequence[int]
 
-    def __init__(self, work: W, start: int, stop: int) -> None:
-        self.work = work
+    def __init__(self, operation: W, start: int, stop: int) -> None:
+        self.operation = operation
         self.start = start
         self.stop = stop
         self.count = stop - start
-        if self.count == len(work.numbers):
-            self.numbers = work.numbers
-            self.bytes = work.bytes
+        if self.count == len(operation.numbers):
+            self.numbers = operation.numbers
+            self.bytes = operation.bytes
         else:
-            self.numbers = work.numbers[start:stop]
-            self.bytes = work.size(start, stop)
+            self.numbers = operation.numbers[start:stop]
+            self.bytes = operation.size(start, stop)
 
     def fail(self, error: FoqsError) -> None:
-        self.work.fail(self.start, self.stop, error)
+        self.operation.fail(self.start, self.stop, error)
 
 
 class Batch:
@@ -47,12 +47,12 @@ class Batch:
 
     Attributes:
         parts: all parts except direct deliveries, in order of precedence.
-        acks, events, hand_outs, inserts: the parts by the type of their work.
+        acks, events, leases, inserts: the parts by the type of their operation.
         event_numbers: numbers of the acks and events.
-        hand_out_numbers: numbers of the leases.
+        lease_numbers: numbers of the items to lease.
         dues: those of the events that come from the timers.
         direct_deliveries: leases of items that this batch inserts or finds due. They
-            are written leased. These are whole works, not parts.
+            are written leased. These are whole operations, not parts.
         key_slots: key slots that the shard is given.
         purges: purge markers to set or clear, and purged rows to delete.
         replay_lookups: searches for items with the same idempotency keys.
@@ -65,10 +65,10 @@ class Batch:
         "dues",
         "event_numbers",
         "events",
-        "hand_out_numbers",
-        "hand_outs",
         "inserts",
         "key_slots",
+        "lease_numbers",
+        "leases",
         "parts",
         "purges",
         "replay_lookups",
@@ -79,11 +79,11 @@ class Batch:
         self.acks: list[Part[Acks]] = []
         self.events: list[Part[Events]] = []
         self.dues: list[Part[Dues]] = []
-        self.hand_outs: list[Part[HandOut]] = []
+        self.leases: list[Part[Leases]] = []
         self.inserts: list[Part[Inserts]] = []
         self.event_numbers: list[int] = []
-        self.hand_out_numbers: list[int] = []
-        self.direct_deliveries: list[HandOut] = []
+        self.lease_numbers: list[int] = []
+        self.direct_deliveries: list[Leases] = []
         self.purges: list[Part[SetPurgeMarker] | Part[ClearPurgeMarker] | Part[DeletePurgedRows]] = []
         self.replay_lookups: list[Part[ReplayLookup]] = []
         self.key_slots = key_slots
@@ -96,12 +96,12 @@ class Batch:
 
     def add(self, parts: Iterable[Part[Any]]) -> None:
         for part in parts:
-            kind = type(part.work)
+            kind = type(part.operation)
             if kind is Inserts:
                 self.inserts.append(part)
-            elif kind is HandOut:
-                self.hand_outs.append(part)
-                self.hand_out_numbers += part.numbers
+            elif kind is Leases:
+                self.leases.append(part)
+                self.lease_numbers += part.numbers
             elif kind is Acks:
                 self.acks.append(part)
                 self.event_numbers += part.numbers
@@ -122,12 +122,12 @@ class Batch:
     def due_rows(self) -> list[Mapping[int, Row]]:
         """Return the rows that were read for its dues, as they are in the table.
 
-        Rows for other parts of the same works are left out: an earlier flush may have changed them since.
+        Rows for other parts of the same operations are left out: an earlier flush may have changed them since.
         """
         return [
             {number: row for number in part.numbers if (row := rows.get(number)) is not None}
             for part in self.dues
-            if (rows := part.work.rows)
+            if (rows := part.operation.rows)
         ]
 
     def dues_with_waiter(self) -> dict[int, int | None]:
@@ -135,20 +135,25 @@ class Batch:
         if not (self.direct_deliveries and self.dues):
             return {}
         due = {number for part in self.dues for number in part.numbers}
-        return {number: work.lease_ms for work in self.direct_deliveries for number in work.numbers if number in due}
+        return {
+            number: operation.lease_ms
+            for operation in self.direct_deliveries
+            for number in operation.numbers
+            if number in due
+        }
 
     def key_names(self) -> list[KeyName]:
         """Return the idempotency keys of its inserts. A key may occur twice."""
         return [
-            (part.work.namespace, key)
+            (part.operation.namespace, key)
             for part in self.inserts
-            if part.work.has_keys
-            for key in part.work.keys(part.start, part.stop)
+            if part.operation.has_keys
+            for key in part.operation.keys(part.start, part.stop)
         ]
 
     def replay_key_names(self) -> list[KeyName]:
         """Return the idempotency keys of its replay lookups. A key may occur twice."""
-        return [name for part in self.replay_lookups for name in part.work.key_names(part.start, part.stop)]
+        return [name for part in self.replay_lookups for name in part.operation.key_names(part.start, part.stop)]
 
     def split(self) -> tuple[Batch, Batch]:
         """Split into two batches of half the entries each, in order and without direct deliveries."""
@@ -159,7 +164,7 @@ class Batch:
             middle = part.start + min(half, part.count)
             half -= middle - part.start
             if middle > part.start:
-                first.append(Part(part.work, part.start, middle))
+                first.append(Part(part.operation, part.start, middle))
             if middle < part.stop:
-                second.append(Part(part.work, middle, part.stop))
+                second.append(Part(part.operation, middle, part.stop))
         return Batch(first), Batch(second)

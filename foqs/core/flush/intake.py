@@ -1,12 +1,12 @@
-"""Queues the works for a shard's writer, and composes its flushes.
+"""Queues the operations for a shard's writer, and composes its flushes.
 
-`Intake` holds the waiting works and seals flushes. Lanes come in order of precedence;
+`Intake` holds the waiting operations and seals flushes. Lanes come in order of precedence;
 each has a minimum share of a flush and a maximum. Within a lane, namespaces take turns
 by weight. While a namespace with a small backlog waits beside large ones, every other
-flush is short (express), so that small backlogs wait less. Always true: a number waits
+flush is a *small flush*, so that small backlogs wait less. Always true: a number waits
 or is sealed in at most one place; a later event on it is held back until the earlier
 one is written, and then applies to the new row. Bounded in items and bytes, in total
-and for each namespace. Pure: `work` defines the works and their callbacks.
+and for each namespace. Pure: `operation` defines the operations and their callbacks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.fair_queue import FairScheduler
-from foqs.core.flush.work import Lane, Work
+from foqs.core.flush.operation import Lane, Operation
 from foqs_contract.errors import Overloaded
 
 TURN_COST_MAX: Final = 64
@@ -48,7 +48,7 @@ class IntakeLimits:
         flush_items_max: entries of one flush; each lane may have one entry in any case.
         flush_bytes_max: bytes that one lane of a flush writes, or may have to
             read. An entry larger than that is the only one of its lane.
-        express_items: entries of an express flush.
+        express_items: entries of an small flush.
         queue_items_max: entries that may wait: of events, and again of inserts.
         queue_bytes_max: bytes that may wait: of events, and again of inserts.
         shares: by lane; the minimums sum to less than 100 %.
@@ -56,7 +56,7 @@ class IntakeLimits:
 
     flush_items_max: int
     flush_bytes_max: int
-    express_items: int
+    small_flush_items: int
     queue_items_max: int
     queue_bytes_max: int
     shares: Mapping[Lane, LaneShare]
@@ -189,17 +189,17 @@ class _LaneQueue:
         """Bytes that its entries write, or may make a flush read."""
 
     def push(self, part: Part[Any]) -> None:
-        work = part.work
-        queue = self._queues.get(work.namespace)
+        operation = part.operation
+        queue = self._queues.get(operation.namespace)
         if queue is None:
-            queue = self._queues[work.namespace] = deque()
-            self._scheduler.add(work.namespace)
+            queue = self._queues[operation.namespace] = deque()
+            self._scheduler.add(operation.namespace)
         queue.append(part)
         self.items += part.count
-        self.bytes += part.bytes + part.count * work.read_bytes
+        self.bytes += part.bytes + part.count * operation.read_bytes
 
     def pop(self, items: int, bytes_max: int) -> tuple[list[Part[Any]], list[Part[Any]]]:
-        """Return (parts with at most `items` entries and `bytes_max`, parts of abandoned works)."""
+        """Return (parts with at most `items` entries and `bytes_max`, parts of abandoned operations)."""
         if self.items <= items and self.bytes <= bytes_max:
             return self.pop_all()
         popped: list[Part[Any]] = []
@@ -219,34 +219,34 @@ class _LaneQueue:
             count = written = read = 0
             while queue and items > 0 and cost > 0:
                 part = queue[0]
-                work, start = part.work, part.start
-                if work.is_abandoned:
+                operation, start = part.operation, part.start
+                if operation.is_abandoned:
                     abandoned.append(queue.popleft())
                     count += part.count
                     written += part.bytes
-                    read += part.count * work.read_bytes
+                    read += part.count * operation.read_bytes
                     continue
-                if work.bytes or work.read_bytes:
+                if operation.bytes or operation.read_bytes:
                     stop, size = _fitting_stop(part, min(items, cost), min(bytes_max, cost * _KIB))
                 else:
                     stop, size = min(part.stop, start + items, start + cost), 0
                 if stop == start:
-                    stop, size = start + 1, work.read_bytes + work.size(start, start + 1)
+                    stop, size = start + 1, operation.read_bytes + operation.size(start, start + 1)
                     if size > bytes_max and popped:
                         full = True
                         break
                 if stop == part.stop:
                     popped.append(queue.popleft())
                 else:
-                    popped.append(Part(work, start, stop))
-                    queue[0] = Part(work, stop, part.stop)
+                    popped.append(Part(operation, start, stop))
+                    queue[0] = Part(operation, stop, part.stop)
                 entries = stop - start
                 count += entries
                 items -= entries
                 bytes_max = max(0, bytes_max - size)
                 cost -= entries + size // _KIB
-                written += size - entries * work.read_bytes
-                read += entries * work.read_bytes
+                written += size - entries * operation.read_bytes
+                read += entries * operation.read_bytes
             scheduler.charge(limit - cost)
             self.items -= count
             self.bytes -= written + read
@@ -264,7 +264,7 @@ class _LaneQueue:
             for part in queue:
                 count += part.count
                 written += part.bytes
-                (abandoned if part.work.is_abandoned else popped).append(part)
+                (abandoned if part.operation.is_abandoned else popped).append(part)
             if count:
                 self._quota.release_reservation(namespace, count, written)
         self._reset()
@@ -285,16 +285,16 @@ class _LaneQueue:
 
 def _fitting_stop(part: Part[Any], items: int, bytes_max: int) -> tuple[int, int]:
     """Return (the end of the entries of a part that fit, their bytes)."""
-    work, start = part.work, part.start
+    operation, start = part.operation, part.start
     stop = min(part.stop, start + items)
-    read_bytes = work.read_bytes
+    read_bytes = operation.read_bytes
     size = (stop - start) * read_bytes
-    if work.bytes:
-        size += part.bytes if stop == part.stop else work.size(start, stop)
+    if operation.bytes:
+        size += part.bytes if stop == part.stop else operation.size(start, stop)
     if size <= bytes_max:
         return stop, size
     size, stop = 0, start
-    while size + (entry_bytes := read_bytes + work.size(stop, stop + 1)) <= bytes_max:
+    while size + (entry_bytes := read_bytes + operation.size(stop, stop + 1)) <= bytes_max:
         size += entry_bytes
         stop += 1
     return stop, size
@@ -309,13 +309,13 @@ class Intake:
 
     def __init__(self, limits: IntakeLimits, weight: Callable[[str], int]) -> None:
         self._limits = limits
-        self._light_namespaces = _LightNamespaces(limits.express_items // 2)
+        self._light_namespaces = _LightNamespaces(limits.small_flush_items // 2)
         self._event_quota = _QueueQuota(limits.queue_items_max, limits.queue_bytes_max, self._light_namespaces, weight)
         self._insert_quota = _QueueQuota(limits.queue_items_max, limits.queue_bytes_max, self._light_namespaces, weight)
         self._internal_quota = _QueueQuota(
             limits.queue_items_max, limits.queue_bytes_max, self._light_namespaces, weight
         )
-        """For the shard's own works: a flood of dequeues must not keep acks out."""
+        """For the shard's own operations: a flood of dequeues must not keep acks out."""
         quotas = dict.fromkeys((Lane.LEASE, Lane.DUE, Lane.PURGE), self._internal_quota) | {
             Lane.INSERT: self._insert_quota
         }
@@ -323,11 +323,11 @@ class Intake:
         self._queues = [_LaneQueue(weight, quota) for quota in self._quotas]
         self._busy_numbers: set[int] = set()
         """The numbers of all events that wait in a lane or are sealed."""
-        self._held_back: dict[int, deque[tuple[Work, int]]] = {}
+        self._held_back: dict[int, deque[tuple[Operation, int]]] = {}
         """Later events by number. All these numbers are in `_busy_numbers`."""
         self._items_max = limits.flush_items_max
-        self.is_express = False
-        """Whether the last sealed flush was an express flush."""
+        self.is_small_flush = False
+        """Whether the last sealed flush was an small flush."""
 
     def __len__(self) -> int:
         return self._event_quota.items + self._internal_quota.items + self._insert_quota.items
@@ -359,47 +359,47 @@ class Intake:
         """Return whether no event on this number waits or is in a flush, so that the next one finds the present row."""
         return number not in self._busy_numbers
 
-    def submit(self, work: Work, *, is_internal: bool = False) -> None:
-        """Queue a work with at least one entry.
+    def submit(self, operation: Operation, *, is_internal: bool = False) -> None:
+        """Queue an operation with at least one entry.
 
         Args:
-            is_internal: a work of the shard itself. It is bounded by its cause, so no limit applies.
+            is_internal: an operation of the shard itself. It is bounded by its cause, so no limit applies.
 
         Raises:
             Overloaded: there is no room; nothing was queued.
         """
-        lane, namespace, numbers = work.lane, work.namespace, work.numbers
+        lane, namespace, numbers = operation.lane, operation.namespace, operation.numbers
         quota = self._quotas[lane]
-        if not quota.reserve(namespace, len(numbers), work.bytes, force=is_internal):
+        if not quota.reserve(namespace, len(numbers), operation.bytes, force=is_internal):
             raise Overloaded("the shard's write queue is full; try again later, or at another host", retry_after_ms=100)
         if lane is not Lane.INSERT:
             busy = self._busy_numbers
             if not busy.isdisjoint(numbers):
-                self._submit_in_parts(work)
+                self._submit_in_parts(operation)
                 return
             before = len(busy)
             busy.update(numbers)
             if len(busy) - before < len(numbers):
-                # A number occurs twice in the work.
+                # A number occurs twice in the operation.
                 busy.difference_update(numbers)
-                self._submit_in_parts(work)
+                self._submit_in_parts(operation)
                 return
-        self._queues[lane].push(Part(work, 0, len(numbers)))
+        self._queues[lane].push(Part(operation, 0, len(numbers)))
 
-    def _submit_in_parts(self, work: Work) -> None:
+    def _submit_in_parts(self, operation: Operation) -> None:
         """Queue the entries whose numbers are free, and hold the others back."""
-        busy, queue = self._busy_numbers, self._queues[work.lane]
+        busy, queue = self._busy_numbers, self._queues[operation.lane]
         start = 0
-        for place, number in enumerate(work.numbers):
+        for place, number in enumerate(operation.numbers):
             if number not in busy:
                 busy.add(number)
                 continue
             if start < place:
-                queue.push(Part(work, start, place))
+                queue.push(Part(operation, start, place))
             start = place + 1
-            self._held_back.setdefault(number, deque()).append((work, place))
-        if start < len(work):
-            queue.push(Part(work, start, len(work)))
+            self._held_back.setdefault(number, deque()).append((operation, place))
+        if start < len(operation):
+            queue.push(Part(operation, start, len(operation)))
 
     def _release_numbers(self, numbers: Sequence[int]) -> None:
         """Free these numbers, and queue the next event on each."""
@@ -411,12 +411,12 @@ class Intake:
     def _submit_held_back(self, number: int) -> None:
         held = self._held_back[number]
         while held:
-            work, place = held.popleft()
-            if not work.is_abandoned:
+            operation, place = held.popleft()
+            if not operation.is_abandoned:
                 self._busy_numbers.add(number)
-                self._queues[work.lane].push(Part(work, place, place + 1))
+                self._queues[operation.lane].push(Part(operation, place, place + 1))
                 break
-            self._quotas[work.lane].release_reservation(work.namespace, 1, work.size(place, place + 1))
+            self._quotas[operation.lane].release_reservation(operation.namespace, 1, operation.size(place, place + 1))
         if not held:
             del self._held_back[number]
 
@@ -432,10 +432,10 @@ class Intake:
         if waiting and not with_inserts and waiting[-1][0] is Lane.INSERT:
             waiting.pop()
         items_max = self._items_max
-        self.is_express = self._should_be_express()
-        if self.is_express:
-            items_max = min(items_max, self._limits.express_items)
-            bytes_max = min(bytes_max, self._limits.express_items * _KIB)
+        self.is_small_flush = self._should_be_small()
+        if self.is_small_flush:
+            items_max = min(items_max, self._limits.small_flush_items)
+            bytes_max = min(bytes_max, self._limits.small_flush_items * _KIB)
         total = room = max(items_max, len(waiting))
         # Each lane gets one entry and its share of the rest. These never sum to more than `total`.
         shared = total - len(waiting)
@@ -449,7 +449,7 @@ class Intake:
                 for part in abandoned:
                     self._release_numbers(part.numbers)
             for part in parts:
-                part.work.seal(part.start, part.stop)
+                part.operation.seal(part.start, part.stop)
             batch.add(parts)
             if not parts:
                 # All was withdrawn. The one entry that each lane may have does not go to another lane.
@@ -457,9 +457,13 @@ class Intake:
             room = total - len(batch)
         return batch
 
-    def _should_be_express(self) -> bool:
+    def _should_be_small(self) -> bool:
         """Return whether small backlogs wait beside large ones. Never twice in a row, so that the large ones proceed."""
-        return not self.is_express and self._light_namespaces.count > 0 and len(self) > 2 * self._limits.express_items
+        return (
+            not self.is_small_flush
+            and self._light_namespaces.count > 0
+            and len(self) > 2 * self._limits.small_flush_items
+        )
 
     def pop_inserts(self) -> list[Part[Any]]:
         """Remove and return all waiting inserts."""
@@ -468,14 +472,14 @@ class Intake:
     def on_flush_ended(self, batch: Batch) -> None:
         """Free the numbers of a batch that was committed or refused."""
         self._release_numbers(batch.event_numbers)
-        self._release_numbers(batch.hand_out_numbers)
+        self._release_numbers(batch.lease_numbers)
         for part in batch.purges:
             self._release_numbers(part.numbers)
 
     def drain(self) -> list[Part[Any]]:
         """Remove and return all waiting parts."""
         parts = [part for queue in self._queues for part in queue.drain()]
-        parts += [Part(work, place, place + 1) for held in self._held_back.values() for work, place in held]
+        parts += [Part(operation, place, place + 1) for held in self._held_back.values() for operation, place in held]
         self._held_back.clear()
         self._busy_numbers.clear()
         for quota in self._quotas:

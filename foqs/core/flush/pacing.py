@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _SHARED_FOR_S: Final = 2.0
-"""The shorter target applies for this time after each express flush."""
+"""The shorter target applies for this time after each small flush."""
 _FLUSH_DECAY: Final = 0.97
 """The weight of a flush relative to the next one, for the cost of flushes."""
 _LEASE_DECAY: Final = 0.8
@@ -93,14 +93,14 @@ class FlushPace:
         self._cost = FlushCost()
         self._shared_until_s = 0.0
 
-    def update(self, entries: int, seconds: float, is_express: bool, now_s: float) -> int:
+    def update(self, entries: int, seconds: float, is_small: bool, now_s: float) -> int:
         """Return how many entries the next flush may have.
 
         Args:
             entries, seconds: the size and duration of the flush that has just committed.
-            is_express: it was an express flush, for a small backlog beside large ones.
+            is_small: it was a small flush, for a small backlog beside large ones.
         """
-        if is_express:
+        if is_small:
             self._shared_until_s = now_s + _SHARED_FOR_S
         if entries:
             self._cost.learn(entries, seconds)

@@ -1,4 +1,4 @@
-"""The purge markers of a shard, and the works that set, clear and apply them.
+"""The purge markers of a shard, and the operations that set, clear and apply them.
 
 A purge marker (topic, last number) says that every item of the topic up to that
 number is gone, even if the table still holds its row. Always true: the last number
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from foqs.core.flush.work import Lane, Work
+from foqs.core.flush.operation import Lane, Operation
 from foqs.core.items.item import Row, TopicName
 
 
@@ -90,14 +90,14 @@ class PurgeMarkers:
 
 
 def _topic_work_numbers(topic: TopicName) -> tuple[int]:
-    """Return the number for a work on a topic: negative, so below those of items.
+    """Return the number for an operation on a topic: negative, so below those of items.
 
     A number occurs in a flush once, so a flush sets or clears at most one marker of a topic.
     """
     return (~crc32("\0".join(topic).encode()),)
 
 
-class SetPurgeMarker(Work):
+class SetPurgeMarker(Operation):
     """Purges a topic. Result: how many items were purged, as far as they are counted.
 
     Attributes:
@@ -111,7 +111,7 @@ class SetPurgeMarker(Work):
         self.marker = PurgeMarker(*topic, 0)
 
 
-class ClearPurgeMarker(Work):
+class ClearPurgeMarker(Operation):
     """Clears a purge marker whose rows are deleted. Result: None."""
 
     __slots__ = ("marker",)
@@ -121,7 +121,7 @@ class ClearPurgeMarker(Work):
         self.marker = marker
 
 
-class DeletePurgedRows(Work):
+class DeletePurgedRows(Operation):
     """Deletes purged rows, each as it is in the table. Results: None."""
 
     __slots__ = ("rows",)

@@ -1,7 +1,7 @@
-"""The work that looks up repeats: enqueues with idempotency keys whose namespace is at a limit.
+"""The operation that looks up repeats: enqueues with idempotency keys whose namespace is at a limit.
 
 A repeat adds no item, so no limit may refuse it. But only a flush knows which keys
-are in use. Always true: this work never inserts anything, so it can be withdrawn at
+are in use. Always true: this operation never inserts anything, so it can be withdrawn at
 any time. Knows nothing of limits.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from foqs.core.flush.work import Lane, Work
+from foqs.core.flush.operation import Lane, Operation
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import KeyedItem
 from foqs_contract.errors import FoqsError
 
 
-class ReplayLookup(Work):
+class ReplayLookup(Operation):
     """Items that cannot be inserted, of which the repeats still get the first id.
 
     It waits in the lane of the inserts, so that earlier inserts are decided first.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foqs.core.flush.work import Dues
+from foqs.core.flush.operation import Dues
 from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.life import EventKind
 from foqs.queue.dequeue import Dequeue

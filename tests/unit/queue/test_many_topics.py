@@ -31,8 +31,10 @@ def test_page_of_topics_skips_many_others_in_several_turns(monkeypatch: pytest.M
     async def story(world: World) -> None:
         engine = await engine_with_many_topics(world)
         engine.shards[2].counts.complete_initial([(("default", "u"), State.READY, 1)])
-        work = engine.queue.list_topics("default", "", None, None, 10)
-        (page, cursor), lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "counts_by_state", work)
+        operation = engine.queue.list_topics("default", "", None, None, 10)
+        (page, cursor), lookups, most_per_turn = await calls_per_turn(
+            monkeypatch, TopicCounts, "counts_by_state", operation
+        )
         assert ([stats.topic for stats in page], cursor) == (["u"], None)
         assert lookups > TOPICS
         assert most_per_turn <= 2 * (NAMES_PER_STEP_MAX + 1)
@@ -59,8 +61,8 @@ def test_pages_of_many_topics_list_each_once_in_order() -> None:
 def test_items_of_many_topics_are_counted_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await engine_with_many_topics(world)
-        work = engine.queue.count_matching("default", ItemFilter(states=(State.DEAD,)), world.deadline_in(5))
-        count, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", work)
+        operation = engine.queue.count_matching("default", ItemFilter(states=(State.DEAD,)), world.deadline_in(5))
+        count, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", operation)
         assert count.items == TOPICS
         assert lookups >= TOPICS
         assert most_per_turn <= COUNT_TOPICS_PER_STEP + 1
@@ -72,8 +74,8 @@ def test_change_by_filter_skips_many_topics_in_several_turns(monkeypatch: pytest
     async def story(world: World) -> None:
         engine = await engine_with_many_topics(world)
         only = ItemFilter(states=(State.READY,), priority_max=5)
-        work = engine.queue.count_matching("default", only, world.deadline_in(5))
-        count, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", work)
+        operation = engine.queue.count_matching("default", only, world.deadline_in(5))
+        count, lookups, most_per_turn = await calls_per_turn(monkeypatch, TopicCounts, "count", operation)
         assert count.items == 0
         assert lookups >= TOPICS
         assert most_per_turn <= NAMES_PER_STEP_MAX + 1

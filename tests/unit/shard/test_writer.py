@@ -431,7 +431,7 @@ def test_a_caller_gets_its_recorded_result_whatever_fails_afterwards(monkeypatch
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
 
-        def broken(decision: Any) -> None:
+        def broken(plan: Any) -> None:
             raise RuntimeError("a bug")
 
         monkeypatch.setattr(engine.shards[1].memory, "_report_next_due", broken)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.work import ALREADY_GONE, OPEN, Acks, Events, HandOut, Inserts, Lane
+from foqs.core.flush.operation import ALREADY_GONE, OPEN, Acks, Events, Inserts, Lane, Leases
 from foqs.core.items.life import Event, EventKind
 from foqs_contract.errors import DeadlineExceeded, NotFound, Unavailable, UnknownOutcome
 from tests.support.plain_flush import keys_of, make_item, make_keyed_item
@@ -19,116 +19,116 @@ from tests.support.plain_intake import (
     work_of,
 )
 
-# ------------------------------------------------------------------------ a work
+# ------------------------------------------------------------------------ an operation
 
 
 def test_idempotency_keys_count_among_the_bytes_of_new_items() -> None:
     items = [make_keyed_item(b"k" * 3, payload=b"p" * 10), make_keyed_item(b"k" * 5, payload=b"p" * 20)]
-    work = Inserts("n", items, 5, lambda: None, has_keys=True)
-    assert (work.bytes, work.size(1, 2)) == (38, 25)
-    batch = Batch([Part(work, 0, 1), Part(work, 1, 2), Part(Caller().inserts(9, 1), 0, 1)])
+    operation = Inserts("n", items, 5, lambda: None, has_keys=True)
+    assert (operation.bytes, operation.size(1, 2)) == (38, 25)
+    batch = Batch([Part(operation, 0, 1), Part(operation, 1, 2), Part(Caller().inserts(9, 1), 0, 1)])
     assert batch.key_names() == [("n", b"kkk"), ("n", b"kkkkk")]
-    assert Batch([Part(work, 1, 2)]).key_names() == [("n", b"kkkkk")]
+    assert Batch([Part(operation, 1, 2)]).key_names() == [("n", b"kkkkk")]
 
 
 def test_the_last_result_finishes_a_work() -> None:
     caller = Caller()
-    work = caller.acks(1, 2, 3)
-    work.complete(1, [None, ALREADY_GONE])
-    assert work.is_open
+    operation = caller.acks(1, 2, 3)
+    operation.complete(1, [None, ALREADY_GONE])
+    assert operation.is_open
     assert caller.calls == [0]
-    work.complete(0, [])
-    work.complete(0, [None])
-    assert not work.is_open
+    operation.complete(0, [])
+    operation.complete(0, [None])
+    assert not operation.is_open
     assert caller.calls == [1]
-    assert work.results == [None, None, ALREADY_GONE]
+    assert operation.results == [None, None, ALREADY_GONE]
 
 
 def test_record_results_leaves_the_callback_to_the_caller() -> None:
     calls: list[None] = []
-    work = Acks("n", [1, 2], [1, 1], lambda: calls.append(None))
+    operation = Acks("n", [1, 2], [1, 1], lambda: calls.append(None))
     callbacks: list[Callable[[], None]] = []
-    work.record_results(0, [None], callbacks)
+    operation.record_results(0, [None], callbacks)
     assert not callbacks
-    work.record_results(1, [ALREADY_GONE], callbacks)
+    operation.record_results(1, [ALREADY_GONE], callbacks)
     (callback,) = callbacks
-    assert not work.is_open
+    assert not operation.is_open
     assert not calls
-    work.fail(0, 2, NotFound("too late"))
-    assert not work.abandon()
+    operation.fail(0, 2, NotFound("too late"))
+    assert not operation.abandon()
     assert not calls
     callback()
     assert len(calls) == 1
-    assert work.results == [None, ALREADY_GONE]
+    assert operation.results == [None, ALREADY_GONE]
 
 
 def test_abandon_withdraws_queued_entries_and_leaves_the_outcome_of_sealed_ones_unknown() -> None:
     caller = Caller()
-    work = caller.acks(1, 2, 3, 4)
-    work.seal(0, 3)
-    work.complete(0, [None])
-    assert work.abandon() == [3]
-    assert work.results[0] is None
-    assert [type(result) for result in work.results[1:]] == [UnknownOutcome, UnknownOutcome, DeadlineExceeded]
-    assert work.is_abandoned
+    operation = caller.acks(1, 2, 3, 4)
+    operation.seal(0, 3)
+    operation.complete(0, [None])
+    assert operation.abandon() == [3]
+    assert operation.results[0] is None
+    assert [type(result) for result in operation.results[1:]] == [UnknownOutcome, UnknownOutcome, DeadlineExceeded]
+    assert operation.is_abandoned
     assert caller.calls == [1]
 
 
 def test_an_unsealed_entry_is_withdrawn_like_one_that_was_never_sealed() -> None:
-    work = Caller().inserts(1, 5, 5)
-    work.seal(0, 2)
-    work.unseal(1, 2)
-    assert work.abandon() == [1]
-    assert [type(result) for result in work.results] == [UnknownOutcome, DeadlineExceeded]
+    operation = Caller().inserts(1, 5, 5)
+    operation.seal(0, 2)
+    operation.unseal(1, 2)
+    assert operation.abandon() == [1]
+    assert [type(result) for result in operation.results] == [UnknownOutcome, DeadlineExceeded]
 
 
 def test_an_abandoned_entry_does_not_become_open_again_when_its_flush_is_refused() -> None:
-    work = Caller().inserts(1, 5)
-    work.seal(0, 1)
-    work.abandon()
-    work.unseal(0, 1)
-    assert [type(result) for result in work.results] == [UnknownOutcome]
+    operation = Caller().inserts(1, 5)
+    operation.seal(0, 1)
+    operation.abandon()
+    operation.unseal(0, 1)
+    assert [type(result) for result in operation.results] == [UnknownOutcome]
 
 
 def test_an_abandoned_work_gets_no_more_results() -> None:
     caller = Caller()
-    work = caller.acks(1, 2)
-    work.seal(0, 2)
-    work.abandon()
-    results = list(work.results)
-    work.complete(0, [None, None])
-    work.fail(0, 2, NotFound("x"))
-    assert work.abandon() == []
-    assert work.results == results
+    operation = caller.acks(1, 2)
+    operation.seal(0, 2)
+    operation.abandon()
+    results = list(operation.results)
+    operation.complete(0, [None, None])
+    operation.fail(0, 2, NotFound("x"))
+    assert operation.abandon() == []
+    assert operation.results == results
     assert caller.calls == [1]
 
 
 def test_failing_a_work_leaves_entries_that_have_a_result() -> None:
     caller = Caller()
-    work = caller.acks(1, 2, 3)
-    work.complete(0, [None])
+    operation = caller.acks(1, 2, 3)
+    operation.complete(0, [None])
     error = Unavailable("x")
-    work.fail(0, 2, error)
-    assert work.results == [None, error, OPEN]
+    operation.fail(0, 2, error)
+    assert operation.results == [None, error, OPEN]
     assert caller.calls == [0]
-    work.fail(1, 3, NotFound("y"))
-    assert work.results[1] is error
+    operation.fail(1, 3, NotFound("y"))
+    assert operation.results[1] is error
     assert caller.calls == [1]
 
 
 def test_failing_a_finished_work_does_not_call_back_again() -> None:
     caller = Caller()
-    work = caller.acks(1)
-    work.fail(0, 1, Unavailable("x"))
-    work.fail(0, 1, Unavailable("y"))
+    operation = caller.acks(1)
+    operation.fail(0, 1, Unavailable("x"))
+    operation.fail(0, 1, Unavailable("y"))
     assert caller.calls == [1]
 
 
 def test_abandoning_a_finished_work_does_not_call_back_again() -> None:
     caller = Caller()
-    work = caller.acks(1)
-    work.complete(0, [None])
-    assert work.abandon() == []
+    operation = caller.acks(1)
+    operation.complete(0, [None])
+    assert operation.abandon() == []
     assert caller.calls == [1]
 
 
@@ -143,10 +143,10 @@ def test_sizes_count_payloads_and_metadata() -> None:
 
 
 def test_a_delivery_returns_its_keys_by_topic() -> None:
-    work = HandOut("n", [(("n", "t"), keys_of([1, 2])), (("n", "u"), keys_of([3, 4, 5]))], None, 0, lambda: None)
-    assert work.numbers == [1, 2, 3, 4, 5]
-    assert work.keys_at([0, 3, 4]) == [(("n", "t"), keys_of([1])), (("n", "u"), keys_of([4, 5]))]
-    assert work.keys_at([2]) == [(("n", "u"), keys_of([3]))]
+    operation = Leases("n", [(("n", "t"), keys_of([1, 2])), (("n", "u"), keys_of([3, 4, 5]))], None, 0, lambda: None)
+    assert operation.numbers == [1, 2, 3, 4, 5]
+    assert operation.keys_at([0, 3, 4]) == [(("n", "t"), keys_of([1])), (("n", "u"), keys_of([4, 5]))]
+    assert operation.keys_at([2]) == [(("n", "u"), keys_of([3]))]
 
 
 # ----------------------------------------------------------------------- a batch
@@ -155,11 +155,11 @@ def test_a_delivery_returns_its_keys_by_topic() -> None:
 def test_a_batch_knows_the_numbers_of_its_events() -> None:
     caller = Caller()
     batch = Batch()
-    for work in (caller.acks(1, 2), caller.events(EventKind.NACK, 3), caller.delivery(4, 5), caller.inserts(6, 1)):
-        batch.add([Part(work, 0, len(work))])
-    assert (batch.event_numbers, batch.hand_out_numbers) == ([1, 2, 3], [4, 5])
+    for operation in (caller.acks(1, 2), caller.events(EventKind.NACK, 3), caller.delivery(4, 5), caller.inserts(6, 1)):
+        batch.add([Part(operation, 0, len(operation))])
+    assert (batch.event_numbers, batch.lease_numbers) == ([1, 2, 3], [4, 5])
     assert len(batch) == 6
-    assert [len(parts) for parts in (batch.acks, batch.events, batch.hand_outs, batch.inserts)] == [1, 1, 1, 1]
+    assert [len(parts) for parts in (batch.acks, batch.events, batch.leases, batch.inserts)] == [1, 1, 1, 1]
 
 
 @given(
@@ -169,8 +169,8 @@ def test_a_batch_splits_into_two_halves(sizes: list[tuple[Lane, int]]) -> None:
     caller = Caller()
     batch = Batch()
     for place, (lane, count) in enumerate(sizes):
-        work = work_of(caller, lane, place * 10, count)
-        batch.add([Part(work, 0, count)])
+        operation = work_of(caller, lane, place * 10, count)
+        batch.add([Part(operation, 0, count)])
     first, second = batch.split()
     assert len(first) == len(batch) // 2
     assert all(part.count for part in (*first.parts, *second.parts))
@@ -178,11 +178,11 @@ def test_a_batch_splits_into_two_halves(sizes: list[tuple[Lane, int]]) -> None:
 
 
 def test_a_part_fails_only_its_own_entries() -> None:
-    work = Caller().acks(1, 2, 3, 4)
-    part = Part(work, 1, 3)
+    operation = Caller().acks(1, 2, 3, 4)
+    part = Part(operation, 1, 3)
     assert list(part.numbers) == [2, 3]
-    work.complete(part.start, [None, ALREADY_GONE])
-    assert work.results == [OPEN, None, ALREADY_GONE, OPEN]
+    operation.complete(part.start, [None, ALREADY_GONE])
+    assert operation.results == [OPEN, None, ALREADY_GONE, OPEN]
     error = Unavailable("x")
-    Part(work, 3, 4).fail(error)
-    assert work.results == [OPEN, None, ALREADY_GONE, error]
+    Part(operation, 3, 4).fail(error)
+    assert operation.results == [OPEN, None, ALREADY_GONE, error]

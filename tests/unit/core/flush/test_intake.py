@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.intake import LANE_SHARES, Intake
-from foqs.core.flush.work import OPEN, SEALED, Lane, Work
+from foqs.core.flush.operation import OPEN, SEALED, Lane, Operation
 from foqs.core.items.life import EventKind
 from foqs_contract.errors import Overloaded, Unavailable
 from tests.support.plain_intake import (
@@ -53,10 +53,10 @@ def test_a_number_that_occurs_in_a_work_twice_is_in_two_flushes() -> None:
 
 def test_events_on_one_number_are_sealed_in_order_whatever_their_lanes() -> None:
     queue, caller = intake(), Caller()
-    works = [work_of(caller, lane, 7, 1) for lane in (Lane.LEASE, Lane.DUE, Lane.NACK, Lane.ACK, Lane.ACK)]
-    for work in works:
-        queue.submit(work)
-    assert [sealed(queue).parts[0].work for _ in works] == works
+    operations = [work_of(caller, lane, 7, 1) for lane in (Lane.LEASE, Lane.DUE, Lane.NACK, Lane.ACK, Lane.ACK)]
+    for operation in operations:
+        queue.submit(operation)
+    assert [sealed(queue).parts[0].operation for _ in operations] == operations
 
 
 def test_an_event_on_a_free_number_does_not_wait_for_events_that_are_held_back() -> None:
@@ -70,13 +70,13 @@ def test_an_event_on_a_free_number_does_not_wait_for_events_that_are_held_back()
 
 def test_a_withdrawn_event_does_not_block_later_ones() -> None:
     queue, caller = intake(), Caller()
-    works = [caller.events(EventKind.NACK, 1, metadata=b"12") for _ in range(4)]
-    for work in works:
-        queue.submit(work)
-    for work in works[:3]:
-        work.abandon()
-    found = [work for _ in range(2) for work, _ in entries_of(sealed(queue).parts)]
-    assert found == [works[3]]
+    operations = [caller.events(EventKind.NACK, 1, metadata=b"12") for _ in range(4)]
+    for operation in operations:
+        queue.submit(operation)
+    for operation in operations[:3]:
+        operation.abandon()
+    found = [operation for _ in range(2) for operation, _ in entries_of(sealed(queue).parts)]
+    assert found == [operations[3]]
     assert len(queue) == 0
 
 
@@ -196,13 +196,13 @@ def test_drain_returns_all_waiting_parts_and_leaves_nothing() -> None:
 # ------------------------------------------------------- comparison with the plain intake
 
 
-def quota_of(work: Work) -> int:
-    """Return which of the three quotas it uses: internal works, inserts, or all other events."""
-    return {Lane.LEASE: 1, Lane.DUE: 1, Lane.INSERT: 2}.get(work.lane, 0)
+def quota_of(operation: Operation) -> int:
+    """Return which of the three quotas it uses: internal operations, inserts, or all other events."""
+    return {Lane.LEASE: 1, Lane.DUE: 1, Lane.INSERT: 2}.get(operation.lane, 0)
 
 
 class IntakeMachine(RuleBasedStateMachine):
-    """Random works, flushes, refusals and deadlines, compared with a list of single entries."""
+    """Random operations, flushes, refusals and deadlines, compared with a list of single entries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class IntakeMachine(RuleBasedStateMachine):
             LIMITS,
             flush_items_max=9,
             flush_bytes_max=50,
-            express_items=4,
+            small_flush_items=4,
             queue_items_max=40,
             queue_bytes_max=500,
             shares=LANE_SHARES,
@@ -218,23 +218,23 @@ class IntakeMachine(RuleBasedStateMachine):
         self.queue = Intake(self.limits, {"n": 1, "m": 3}.__getitem__)
         self.plain = PlainIntake()
         self.caller = Caller()
-        self.works: list[Work] = []
+        self.operations: list[Operation] = []
         self.in_flight: Batch | None = None
         self.next_number = 1_000
         self.pace = 9
 
-    def submit(self, work: Work, *, internal: bool = False) -> None:
+    def submit(self, operation: Operation, *, internal: bool = False) -> None:
         try:
-            self.queue.submit(work, is_internal=internal)
+            self.queue.submit(operation, is_internal=internal)
         except Overloaded:
             assert not internal
-            work.abandon()
+            operation.abandon()
         else:
-            self.plain.submit(work)
-            entries = [entry for entry in self.plain.waiting if quota_of(entry.work) == quota_of(work)]
+            self.plain.submit(operation)
+            entries = [entry for entry in self.plain.waiting if quota_of(entry.operation) == quota_of(operation)]
             assert internal or len(entries) <= self.limits.queue_items_max
-            assert internal or sum(entry.work.size(entry.place, entry.place + 1) for entry in entries) <= 500
-        self.works.append(work)
+            assert internal or sum(entry.operation.size(entry.place, entry.place + 1) for entry in entries) <= 500
+        self.operations.append(operation)
 
     @rule(numbers=st.lists(st.integers(1, 6), min_size=1, max_size=5), namespace=st.sampled_from("nm"))
     def ack(self, numbers: list[int], namespace: str) -> None:
@@ -263,11 +263,11 @@ class IntakeMachine(RuleBasedStateMachine):
         self.submit(self.caller.inserts(self.next_number, *sizes, namespace=namespace))
         self.next_number += len(sizes)
 
-    @precondition(lambda self: any(work.is_open for work in self.works))
+    @precondition(lambda self: any(operation.is_open for operation in self.operations))
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
-        work = data.draw(st.sampled_from([work for work in self.works if work.is_open]))
-        self.plain.withdraw(work, work.abandon())
+        operation = data.draw(st.sampled_from([operation for operation in self.operations if operation.is_open]))
+        self.plain.withdraw(operation, operation.abandon())
 
     @rule(items=st.integers(0, 12))
     def set_pace(self, items: int) -> None:
@@ -285,9 +285,9 @@ class IntakeMachine(RuleBasedStateMachine):
     def check(self, batch: Batch) -> None:
         self.plain.seal(batch)
         assert len(batch) <= max(self.pace, len(lanes_of(batch)))
-        assert not any(part.work.is_abandoned for part in batch.parts)
+        assert not any(part.operation.is_abandoned for part in batch.parts)
         for lane in Lane:
-            parts = [part for part in batch.parts if part.work.lane is lane]
+            parts = [part for part in batch.parts if part.operation.lane is lane]
             assert is_within(parts, self.limits.flush_bytes_max)
 
     @precondition(lambda self: self.in_flight is not None)
@@ -299,7 +299,7 @@ class IntakeMachine(RuleBasedStateMachine):
             if refused:
                 part.fail(Unavailable("refused"))
             else:
-                part.work.complete(part.start, [None] * part.count)
+                part.operation.complete(part.start, [None] * part.count)
         self.queue.on_flush_ended(batch)
         self.plain.on_flush_ended()
 
@@ -308,25 +308,27 @@ class IntakeMachine(RuleBasedStateMachine):
         if self.in_flight is not None:
             self.write(refused=False)
         drained = [entry for entry in entries_of(self.queue.drain()) if not entry[0].is_abandoned]
-        assert Counter(drained) == Counter((entry.work, entry.place) for entry in self.plain.waiting)
+        assert Counter(drained) == Counter((entry.operation, entry.place) for entry in self.plain.waiting)
         for entry in self.plain.waiting:
-            entry.work.fail(entry.place, entry.place + 1, Unavailable("closed"))
+            entry.operation.fail(entry.place, entry.place + 1, Unavailable("closed"))
         self.plain.waiting.clear()
         self.is_empty()
 
     @invariant()
     def open_entries_wait_or_are_sealed(self) -> None:
-        places = Counter(entry.work for entry in self.plain.waiting)
+        places = Counter(entry.operation for entry in self.plain.waiting)
         if self.in_flight is not None:
-            places += Counter(work for work, _ in entries_of(self.in_flight.parts) if not work.is_abandoned)
-        for work in self.works:
-            assert sum(result in (OPEN, SEALED) for result in work.results) == places[work]
+            places += Counter(
+                operation for operation, _ in entries_of(self.in_flight.parts) if not operation.is_abandoned
+            )
+        for operation in self.operations:
+            assert sum(result in (OPEN, SEALED) for result in operation.results) == places[operation]
         assert len(self.queue) >= len(self.plain.waiting)
 
     @invariant()
     def every_finished_work_was_called_back_once(self) -> None:
-        for work, calls in zip(self.works, self.caller.calls, strict=True):
-            assert calls == (not work.is_open)
+        for operation, calls in zip(self.operations, self.caller.calls, strict=True):
+            assert calls == (not operation.is_open)
 
     def teardown(self) -> None:
         if self.in_flight is not None:
@@ -343,19 +345,19 @@ class IntakeMachine(RuleBasedStateMachine):
             self.in_flight = batch
             self.write(refused=False)
         assert not self.plain.waiting
-        assert not any(work.is_open for work in self.works)
+        assert not any(operation.is_open for operation in self.operations)
         self.is_empty()
 
     def is_empty(self) -> None:
         """Check that the queue is empty and its quotas are free again."""
         assert len(self.queue) == 0
-        for work in (
+        for operation in (
             self.caller.events(EventKind.NACK, *range(1, 31), namespace="m"),
             self.caller.inserts(1, 375, namespace="m"),
         ):
-            self.queue.submit(work)
+            self.queue.submit(operation)
         self.queue.submit(self.caller.events(EventKind.NACK, 50, namespace="n", metadata=bytes(250)))
-        del self.caller.calls[len(self.works) :]
+        del self.caller.calls[len(self.operations) :]
         self.queue.drain()
 
 
@@ -368,7 +370,7 @@ def test_the_plain_intake_allows_a_number_to_be_sealed_once_and_in_order() -> No
     first, second = caller.acks(1), caller.acks(1)
     plain.submit(first)
     plain.submit(second)
-    assert [(entry.work, entry.place) for entry in plain.may_seal()] == [(first, 0)]
+    assert [(entry.operation, entry.place) for entry in plain.may_seal()] == [(first, 0)]
     with pytest.raises(KeyError):
         plain.seal(Batch([Part(second, 0, 1)]))
     assert isinstance(plain.waiting[0], Entry)

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foqs.core.flush.intake import LANE_SHARES, TURN_COST_MAX
-from foqs.core.flush.work import Events, Lane, Work
+from foqs.core.flush.operation import Events, Lane, Operation
 from foqs.core.items.life import Event, EventKind
 from tests.support.plain_intake import (
     Caller,
@@ -26,11 +26,11 @@ from tests.support.plain_intake import (
 
 def test_a_flush_holds_lanes_in_order_of_precedence() -> None:
     queue, caller = intake(), Caller()
-    works = {lane: work_of(caller, lane, lane * 10 + 1, 2) for lane in Lane}
+    operations = {lane: work_of(caller, lane, lane * 10 + 1, 2) for lane in Lane}
     for lane in reversed(Lane):
-        queue.submit(works[lane])
+        queue.submit(operations[lane])
     batch = queue.seal()
-    assert [part.work.lane for part in batch.parts] == list(Lane)
+    assert [part.operation.lane for part in batch.parts] == list(Lane)
 
 
 @given(st.dictionaries(st.sampled_from(Lane), st.integers(1, 60), min_size=1), st.integers(1, 60))
@@ -95,16 +95,16 @@ def test_the_bytes_of_a_lane_stay_within_the_limit_except_for_a_single_larger_en
     queue, caller = intake(flush_bytes_max=bytes_max), Caller()
     for place, work_sizes in enumerate(sizes):
         first, namespace = place * 100 + 1, "nm"[place % 2]
-        work: Work
+        operation: Operation
         if kind == "insert":
-            work = caller.inserts(first, *work_sizes, namespace=namespace)
+            operation = caller.inserts(first, *work_sizes, namespace=namespace)
         elif kind == "nack":
             events = [Event(EventKind.NACK, first + i, metadata=bytes(size)) for i, size in enumerate(work_sizes)]
-            work = Events(namespace, events, lambda: None)
+            operation = Events(namespace, events, lambda: None)
         else:
             numbers = range(first, first + len(work_sizes))
-            work = caller.delivery(*numbers, namespace=namespace, read_bytes=work_sizes[0])
-        queue.submit(work)
+            operation = caller.delivery(*numbers, namespace=namespace, read_bytes=work_sizes[0])
+        queue.submit(operation)
     entries = sum(map(len, sizes))
     while len(queue):
         batch = sealed(queue)
@@ -225,11 +225,11 @@ def test_a_namespace_that_submits_single_items_gets_no_more_than_its_part() -> N
     assert served["m"] <= served["n"] / 10 + 2 * TURN_COST_MAX
 
 
-# ---------------------------------------------------------------- express flushes
+# ---------------------------------------------------------------- small flushes
 
 
 def test_a_small_backlog_beside_a_large_one_is_in_an_express_flush() -> None:
-    queue, caller = intake(express_items=20), Caller()
+    queue, caller = intake(small_flush_items=20), Caller()
     queue.submit(work_of(caller, Lane.INSERT, 1, 500, "flood"))
     assert len(sealed(queue)) == 50
     queue.submit(work_of(caller, Lane.ACK, 1_000, 3, "quiet"))
@@ -240,7 +240,7 @@ def test_a_small_backlog_beside_a_large_one_is_in_an_express_flush() -> None:
 
 
 def test_a_flood_gets_every_other_flush_in_full() -> None:
-    queue, caller = intake(express_items=20), Caller()
+    queue, caller = intake(small_flush_items=20), Caller()
     queue.submit(work_of(caller, Lane.INSERT, 1, 500, "flood"))
     sizes = []
     for number in range(6):
@@ -250,14 +250,14 @@ def test_a_flood_gets_every_other_flush_in_full() -> None:
 
 
 def test_without_a_small_backlog_there_are_no_express_flushes() -> None:
-    queue, caller = intake(express_items=20), Caller()
+    queue, caller = intake(small_flush_items=20), Caller()
     for first, namespace in ((1, "flood"), (1_000, "other"), (2_000, "")):
         queue.submit(work_of(caller, Lane.INSERT, first, 300 if namespace else 3, namespace))
     assert [len(sealed(queue)) for _ in range(4)] == [50, 50, 50, 50]
 
 
 def test_an_express_flush_is_also_limited_in_bytes() -> None:
-    queue, caller = intake(express_items=20, flush_bytes_max=1 << 20, queue_bytes_max=1 << 24), Caller()
+    queue, caller = intake(small_flush_items=20, flush_bytes_max=1 << 20, queue_bytes_max=1 << 24), Caller()
     queue.submit(caller.inserts(1, *[10_000] * 60, namespace="flood"))
     queue.submit(caller.inserts(1_000, 10_000, namespace="quiet"))
     batch = sealed(queue)
@@ -265,11 +265,11 @@ def test_an_express_flush_is_also_limited_in_bytes() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(Lane), st.integers(1, 40)), max_size=30))
-def test_the_backlogs_decide_which_flushes_are_express(works: list[tuple[str, Lane, int]]) -> None:
-    queue, caller = intake(express_items=20, queue_items_max=100_000), Caller()
+def test_the_backlogs_decide_which_flushes_are_express(operations: list[tuple[str, Lane, int]]) -> None:
+    queue, caller = intake(small_flush_items=20, queue_items_max=100_000), Caller()
     waiting: Counter[str] = Counter()
     is_express = False
-    for place, (namespace, lane, count) in enumerate(works):
+    for place, (namespace, lane, count) in enumerate(operations):
         queue.submit(work_of(caller, lane, 1 + place * 100, count, namespace), is_internal=True)
         waiting[namespace] += count
         if place % 3 == 2:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.flush.item_numbers import ItemNumbers
-from foqs.core.flush.work import Inserts
+from foqs.core.flush.operation import Inserts
 from foqs.core.items.item import SEQUENCE_MAX, make_number, parse_id
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.port import ALREADY_GONE
@@ -20,20 +20,20 @@ EPOCH = 3
 
 
 def no_callback() -> None:
-    """The callback of a work that no caller waits for."""
+    """The callback of an operation that no caller waits for."""
 
 
 class Assigned:
-    """Item numbers, with the works that a flush is writing."""
+    """Item numbers, with the operations that a flush is writing."""
 
     def __init__(self) -> None:
         self.writing: list[Inserts] = []
         self.numbers = ItemNumbers(EPOCH, self.writing.__contains__)
 
     def inserts(self, count: int) -> Inserts:
-        work = Inserts("n", [new_item()] * count, self.numbers.next_number, no_callback)
-        self.numbers.assign(work)
-        return work
+        operation = Inserts("n", [new_item()] * count, self.numbers.next_number, no_callback)
+        self.numbers.assign(operation)
+        return operation
 
 
 def number(sequence: int) -> int:
@@ -56,10 +56,10 @@ def test_a_number_is_resolved_with_its_item_whatever_happened_to_earlier_ones() 
 
 def test_the_numbers_of_an_abandoned_work_are_resolved_when_its_flush_has_ended() -> None:
     assigned = Assigned()
-    work = assigned.inserts(2)
-    work.seal(0, 1)
-    assigned.writing.append(work)
-    work.abandon()
+    operation = assigned.inserts(2)
+    operation.seal(0, 1)
+    assigned.writing.append(operation)
+    operation.abandon()
     assert not assigned.numbers.is_resolved(number(1))
     assert assigned.numbers.resolved_up_to < number(1)
     assigned.writing.clear()
@@ -82,15 +82,15 @@ def test_some_numbers_are_kept_in_reserve_at_the_end_of_an_epoch() -> None:
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), max_size=300))
 def test_exactly_the_numbers_of_finished_works_are_resolved(steps: list[tuple[int, int]]) -> None:
     assigned = Assigned()
-    works: list[Inserts] = []
+    operations: list[Inserts] = []
     for count, completed in steps:
-        works.append(assigned.inserts(count))
-        if completed < len(works):
-            done = works[-1 - completed]
+        operations.append(assigned.inserts(count))
+        if completed < len(operations):
+            done = operations[-1 - completed]
             if done.is_open:
                 done.complete(0, [None] * len(done))
-        pending = {number for work in works if work.is_open for number in work.numbers}
-        numbers = {number for work in works for number in work.numbers}
+        pending = {number for operation in operations if operation.is_open for number in operation.numbers}
+        numbers = {number for operation in operations for number in operation.numbers}
         assert {number for number in numbers if not assigned.numbers.is_resolved(number)} == pending
         assert assigned.numbers.resolved_up_to == (min(pending) if pending else assigned.numbers.next_number) - 1
 
@@ -125,10 +125,10 @@ def test_finished_works_behind_a_hanging_one_are_dropped_with_their_items() -> N
     assigned = Assigned()
     hanging = assigned.inserts(1)
     for _ in range(50):
-        work = Inserts("n", [new_item(payload=b"x" * 100_000)] * 2, assigned.numbers.next_number, no_callback)
-        assigned.numbers.assign(work)
-        work.complete(0, [None, None])
-        assert sum(remembered.bytes for remembered in assigned.numbers._works) <= 2_000_000
+        operation = Inserts("n", [new_item(payload=b"x" * 100_000)] * 2, assigned.numbers.next_number, no_callback)
+        assigned.numbers.assign(operation)
+        operation.complete(0, [None, None])
+        assert sum(remembered.bytes for remembered in assigned.numbers._operations) <= 2_000_000
     assert assigned.numbers.resolved_up_to == number(1) - 1
     assert not assigned.numbers.is_resolved(number(1))
     assert assigned.numbers.is_resolved(number(2))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.decision import Decision, decide_batch
+from foqs.core.flush.flush_plan import FlushPlan, plan_flush
+from foqs.core.flush.operation import ALREADY_GONE, Acks, Events, Inserts, Leases, Operation
 from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
-from foqs.core.flush.work import ALREADY_GONE, Acks, Events, HandOut, Inserts, Work
 from foqs.core.items.item import Row, State
 from foqs.core.items.life import Event, EventKind, FlushContext, RetryPolicy
 from foqs.core.timing.due_timers import DueTimers
@@ -16,11 +16,13 @@ TOPIC = ("default", "t")
 CONTEXT = FlushContext(5_000, 5_000, 77, {"default": RetryPolicy(1, 2, 3, 1_000)})
 
 
-def decide(table: dict[int, Row], markers: PurgeMarkers, *works: Work) -> tuple[Decision, dict[int, list[object]]]:
+def decide(
+    table: dict[int, Row], markers: PurgeMarkers, *operations: Operation
+) -> tuple[FlushPlan, dict[int, list[object]]]:
     """Return the decision, and the results of each work by its place."""
-    parts = [Part(work, 0, len(work)) for work in works]
-    decision = decide_batch(Batch(parts), table.get, CONTEXT, DueTimers(1_000), purge_markers=markers)
-    return decision, {parts.index(part): list(results) for part, results in decision.results}
+    parts = [Part(operation, 0, len(operation)) for operation in operations]
+    plan = plan_flush(Batch(parts), table.get, CONTEXT, DueTimers(1_000), purge_markers=markers)
+    return plan, {parts.index(part): list(results) for part, results in plan.results}
 
 
 def no_callback() -> None: ...
@@ -66,17 +68,17 @@ def test_namespaces_take_turns_and_the_oldest_marker_of_each_comes_first() -> No
 
 
 def test_a_flush_may_set_markers_of_several_topics_but_only_one_of_each() -> None:
-    works = [
+    operations = [
         SetPurgeMarker(("n", "t"), no_callback),
         SetPurgeMarker(("n", "u"), no_callback),
         SetPurgeMarker(("nt", ""), no_callback),
     ]
-    numbers = [number for work in works for number in work.numbers]
+    numbers = [number for operation in operations for number in operation.numbers]
     assert len(set(numbers)) == 3
     assert max(numbers) < 0
     assert (
         SetPurgeMarker(("n", "t"), no_callback).numbers
-        == works[0].numbers
+        == operations[0].numbers
         == ClearPurgeMarker(PurgeMarker("n", "t", 5), no_callback).numbers
     )
 
@@ -89,15 +91,15 @@ def test_a_covered_item_is_gone_for_every_event() -> None:
         4: row(4, state=State.DEAD, due_ms=1),
         5: row(5),
     }
-    decision, results = decide(
+    plan, results = decide(
         table,
         PurgeMarkers([PurgeMarker(*TOPIC, 4)]),
         Acks("default", [1], [9], no_callback),
         Events("", [Event(EventKind.DUE, number) for number in (2, 4)], no_callback),
-        HandOut("default", [(TOPIC, [table[3].order_key, table[5].order_key])], None, 0, no_callback),
+        Leases("default", [(TOPIC, [table[3].order_key, table[5].order_key])], None, 0, no_callback),
     )
     assert results[0] == [ALREADY_GONE]
-    assert (decision.deleted, decision.changed) == ({EventKind.ACK: []}, [])
+    assert (plan.deleted, plan.changed) == ({EventKind.ACK: []}, [])
     [covered, leased] = results[2]
     assert covered is None
     assert isinstance(leased, Row)
@@ -110,28 +112,28 @@ def test_a_covered_item_is_gone_for_every_event() -> None:
 
 def test_a_covered_new_item_is_not_inserted_but_its_key_is_used() -> None:
     items = [keyed_item("a"), keyed_item("b", "u"), keyed_item("c")]
-    work = Inserts("default", items, 3, no_callback, has_keys=True)
-    decision, results = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), work)
+    operation = Inserts("default", items, 3, no_callback, has_keys=True)
+    plan, results = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), operation)
     assert results[0] == [None] * 3
-    assert [(new.id, new.topic) for new in decision.inserted] == [(4, "u"), (5, "t")]
-    assert set(decision.keys["default"]) == {b"a", b"b", b"c"}
-    decision, _ = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), Inserts("default", [new_item()], 4, no_callback))
-    assert (decision.inserted, decision.topics) == ([], {"default": set()})
+    assert [(new.id, new.topic) for new in plan.inserted] == [(4, "u"), (5, "t")]
+    assert set(plan.keys["default"]) == {b"a", b"b", b"c"}
+    plan, _ = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), Inserts("default", [new_item()], 4, no_callback))
+    assert (plan.inserted, plan.topics) == ([], {"default": set()})
 
 
 def test_a_marker_counts_from_the_flush_after_its_own() -> None:
     purge = SetPurgeMarker(TOPIC, no_callback)
     purge.marker = purge.marker._replace(last_number=9)
-    decision, results = decide({1: row(1, token=3)}, PurgeMarkers(), purge, Acks("default", [1], [3], no_callback))
-    assert decision.markers_set == [PurgeMarker(*TOPIC, 9)]
+    plan, results = decide({1: row(1, token=3)}, PurgeMarkers(), purge, Acks("default", [1], [3], no_callback))
+    assert plan.markers_set == [PurgeMarker(*TOPIC, 9)]
     assert results == {1: [None]}
 
 
 def test_purged_rows_are_deleted_as_they_were_read_and_the_marker_is_cleared() -> None:
     rows = [row(number) for number in (1, 2, 3)]
     markers = PurgeMarkers([PurgeMarker(*TOPIC, 9)])
-    decision, results = decide(
+    plan, results = decide(
         {}, markers, DeletePurgedRows(rows, no_callback), ClearPurgeMarker(PurgeMarker(*TOPIC, 9), no_callback)
     )
-    assert (decision.purged, decision.markers_cleared) == (rows, [PurgeMarker(*TOPIC, 9)])
+    assert (plan.purged, plan.markers_cleared) == (rows, [PurgeMarker(*TOPIC, 9)])
     assert results == {0: [None] * 3, 1: [None]}

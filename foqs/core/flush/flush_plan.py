@@ -15,9 +15,9 @@ from itertools import repeat
 from typing import Any, Final
 
 from foqs.core.flush.batch import Batch, Part
+from foqs.core.flush.operation import ALREADY_GONE, Acks, Inserts, Leases
 from foqs.core.flush.purge_markers import DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.flush.work import ALREADY_GONE, Acks, HandOut, Inserts
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, is_of_incarnation
 from foqs.core.items.item import TIME_MS_MAX, NewItem, Row, State
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
@@ -34,7 +34,7 @@ NO_PURGE_MARKERS: Final = PurgeMarkers()
 
 
 @dataclass(slots=True)
-class Decision:
+class FlushPlan:
     """The writes and results of a flush, as absolute values. An old row is the row before the flush.
 
     Attributes:
@@ -62,7 +62,7 @@ class Decision:
     leases: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
     inserted: list[Row] = field(default_factory=list)
     results: list[tuple[Part[Any], Sequence[Any]]] = field(default_factory=list)
-    unread: list[tuple[Part[HandOut], int, Row]] = field(default_factory=list)
+    unread: list[tuple[Part[Leases], int, Row]] = field(default_factory=list)
     directly_leased: list[list[Row | None]] = field(default_factory=list)
     purged: list[Row] = field(default_factory=list)
     markers_set: list[PurgeMarker] = field(default_factory=list)
@@ -74,42 +74,42 @@ class Decision:
     key_conflict_count: int = field(default=0, compare=False)
 
 
-def decide_batch(
+def plan_flush(
     batch: Batch,
     find_row: FindRow,
     context: FlushContext,
     timers: DueTimers,
     keys: Mapping[KeyName, IdempotencyKey] = NO_KEYS,
     purge_markers: PurgeMarkers = NO_PURGE_MARKERS,
-) -> Decision:
+) -> FlushPlan:
     """Apply every event to the row that `find_row` returns, and insert every new item whose key is not in use in `keys`.
 
     Items that `purge_markers` cover count as gone. A marker that this batch sets counts from the next batch on.
     """
-    decision = Decision()
+    plan = FlushPlan()
     if purge_markers:
         find_row = purge_markers.hide_purged(find_row)
     if batch.acks:
-        _decide_acks(batch.acks, find_row, context, decision)
+        _decide_acks(batch.acks, find_row, context, plan)
     lease_ms_by_number = batch.dues_with_waiter()
     for part in batch.events:
-        events = part.work.events[part.start : part.stop]
+        events = part.operation.events[part.start : part.stop]
         if lease_ms_by_number:
             events = [_with_waiter(event, lease_ms_by_number) for event in events]
-        decision.results.append(
-            (part, [_decide_event(event, find_row(event.id), context, timers, decision) for event in events])
+        plan.results.append(
+            (part, [_decide_event(event, find_row(event.id), context, timers, plan) for event in events])
         )
-    if batch.hand_outs:
-        _decide_hand_outs(batch.hand_outs, find_row, context, timers, decision)
+    if batch.leases:
+        _decide_leases(batch.leases, find_row, context, timers, plan)
     if batch.inserts:
-        _decide_inserts(batch, context, timers, keys, purge_markers, decision)
+        _decide_inserts(batch, context, timers, keys, purge_markers, plan)
     if batch.direct_deliveries:
-        _decide_direct_deliveries(batch.direct_deliveries, context, timers, decision)
+        _decide_direct_deliveries(batch.direct_deliveries, context, timers, plan)
     if batch.replay_lookups:
-        _decide_replay_lookups(batch.replay_lookups, context, keys, decision)
+        _decide_replay_lookups(batch.replay_lookups, context, keys, plan)
     if batch.purges:
-        _decide_purges(batch, decision)
-    return decision
+        _decide_purges(batch, plan)
+    return plan
 
 
 def entry_result(transition: Transition) -> Any:
@@ -119,12 +119,12 @@ def entry_result(transition: Transition) -> Any:
     return ALREADY_GONE if transition.already_gone else None
 
 
-def _decide_acks(parts: Sequence[Part[Acks]], find_row: FindRow, context: FlushContext, decision: Decision) -> None:
-    deleted = decision.deleted.setdefault(EventKind.ACK, [])
+def _decide_acks(parts: Sequence[Part[Acks]], find_row: FindRow, context: FlushContext, plan: FlushPlan) -> None:
+    deleted = plan.deleted.setdefault(EventKind.ACK, [])
     for part in parts:
-        work = part.work
-        namespace, start = work.namespace, part.start
-        tokens = work.tokens
+        operation = part.operation
+        namespace, start = operation.namespace, part.start
+        tokens = operation.tokens
         if part.count < len(tokens):
             tokens = tokens[start : part.stop]
         results: list[Any] = [None] * part.count
@@ -134,21 +134,21 @@ def _decide_acks(parts: Sequence[Part[Acks]], find_row: FindRow, context: FlushC
                 deleted.append(row)
             else:
                 results[place] = entry_result(apply_event(Event(EventKind.ACK, number, namespace, token), row, context))
-        decision.results.append((part, results))
+        plan.results.append((part, results))
 
 
 def _decide_event(
-    event: Event, row: Row | None, context: FlushContext, timers: DueTimers, decision: Decision
+    event: Event, row: Row | None, context: FlushContext, timers: DueTimers, plan: FlushPlan
 ) -> Transition:
     transition = apply_event(event, row, context)
     if transition.effect is Effect.DELETED:
         assert row is not None
-        decision.deleted.setdefault(event.kind, []).append(row)
+        plan.deleted.setdefault(event.kind, []).append(row)
     elif transition.row is not None:
         assert row is not None
         if transition.row.due_ms is not None:
             transition.row.due_ms = timers.raise_to_watermark(transition.row.due_ms)
-        decision.changed.append((event.kind, row, transition.row))
+        plan.changed.append((event.kind, row, transition.row))
     return transition
 
 
@@ -159,30 +159,30 @@ def _with_waiter(event: Event, lease_ms_by_number: Mapping[int, int | None]) -> 
     return Event(EventKind.DUE, event.id, lease_ms=lease_ms_by_number[event.id], has_waiter=True)
 
 
-def _decide_hand_outs(
-    parts: Sequence[Part[HandOut]], find_row: FindRow, context: FlushContext, timers: DueTimers, decision: Decision
+def _decide_leases(
+    parts: Sequence[Part[Leases]], find_row: FindRow, context: FlushContext, timers: DueTimers, plan: FlushPlan
 ) -> None:
     now_ms, token = context.now_ms, context.token
     ready = State.READY
     due_ms_min = timers.raise_to_watermark(0)
-    old_rows, new_rows = decision.leased
+    old_rows, new_rows = plan.leased
     # Most leases of a flush are equal, so the last end and the last group are reused.
     last_lease_ms, due_ms = -1, 0
     last_group = (0, 0)
     numbers: list[int] = []
     for part in parts:
-        requested_ms = part.work.lease_ms
+        requested_ms = part.operation.lease_ms
         results: list[Row | None] = [None] * part.count
         for place, number in enumerate(part.numbers):
             row = find_row(number)
             if row is None or row.state is not ready:
                 continue
             if row.expires_at_ms is not None and row.expires_at_ms <= now_ms:
-                _decide_event(Event(EventKind.DELIVER, number), row, context, timers, decision)
+                _decide_event(Event(EventKind.DELIVER, number), row, context, timers, plan)
                 continue
             if row.payload is None:
                 # The payloads of the following rows were not read either.
-                decision.unread.append((part, part.start + place, row))
+                plan.unread.append((part, part.start + place, row))
                 break
             lease_ms = row.lease_ms if requested_ms is None else requested_ms
             if lease_ms != last_lease_ms:
@@ -192,26 +192,26 @@ def _decide_hand_outs(
             new_rows.append(new)
             if last_group != (due_ms, new.attempt):
                 last_group = (due_ms, new.attempt)
-                numbers = decision.leases.setdefault((due_ms, token, new.attempt), [])
+                numbers = plan.leases.setdefault((due_ms, token, new.attempt), [])
             numbers.append(number)
-        decision.results.append((part, results))
+        plan.results.append((part, results))
 
 
 def _lease_end_ms(lease_ms: int, now_ms: int, due_ms_min: int) -> int:
     return max(due_ms_min, min(now_ms + lease_ms, TIME_MS_MAX))
 
 
-def _decide_purges(batch: Batch, decision: Decision) -> None:
+def _decide_purges(batch: Batch, plan: FlushPlan) -> None:
     for part in batch.purges:
-        work = part.work
-        if isinstance(work, SetPurgeMarker):  # the shard's counts give its result
-            decision.markers_set.append(work.marker)
+        operation = part.operation
+        if isinstance(operation, SetPurgeMarker):  # the shard's counts give its result
+            plan.markers_set.append(operation.marker)
             continue
-        if isinstance(work, DeletePurgedRows):
-            decision.purged += work.rows[part.start : part.stop]
+        if isinstance(operation, DeletePurgedRows):
+            plan.purged += operation.rows[part.start : part.stop]
         else:
-            decision.markers_cleared.append(work.marker)
-        decision.results.append((part, [None] * part.count))
+            plan.markers_cleared.append(operation.marker)
+        plan.results.append((part, [None] * part.count))
 
 
 def _decide_inserts(
@@ -220,29 +220,29 @@ def _decide_inserts(
     timers: DueTimers,
     keys: Mapping[KeyName, IdempotencyKey],
     purge_markers: PurgeMarkers,
-    decision: Decision,
+    plan: FlushPlan,
 ) -> None:
     items: list[NewItem] = []
     numbers: list[int] = []
     for part in batch.inserts:
-        work = part.work
-        part_items = work.items if part.count == len(work.items) else work.items[part.start : part.stop]
+        operation = part.operation
+        part_items = operation.items if part.count == len(operation.items) else operation.items[part.start : part.stop]
         part_numbers = part.numbers
         results: list[Any] = [None] * part.count
-        if work.has_keys and not _add_keys_if_all_new(part, context, keys, decision):
-            results = _add_keys(part, context, keys, decision)
+        if operation.has_keys and not _add_keys_if_all_new(part, context, keys, plan):
+            results = _add_keys(part, context, keys, plan)
             part_items = [item for item, result in zip(part_items, results, strict=True) if result is None]
             part_numbers = [number for number, result in zip(part_numbers, results, strict=True) if result is None]
-        decision.results.append((part, results))
+        plan.results.append((part, results))
         if purge_markers:
-            part_items, part_numbers = _not_purged(work.namespace, part_items, part_numbers, purge_markers)
+            part_items, part_numbers = _not_purged(operation.namespace, part_items, part_numbers, purge_markers)
         items += part_items
         numbers += part_numbers
-        topics = decision.topics.get(work.namespace)
+        topics = plan.topics.get(operation.namespace)
         if topics is None:
-            topics = decision.topics[work.namespace] = set()
+            topics = plan.topics[operation.namespace] = set()
         topics.update([item.topic for item in part_items])
-    inserted = decision.inserted
+    inserted = plan.inserted
     inserted += map(new_row, items, numbers, repeat(context.now_ms))
     if timers.watermark_ms is not None:
         for row in inserted:
@@ -263,34 +263,34 @@ def _not_purged(
 
 
 def _add_keys_if_all_new(
-    part: Part[Inserts], context: FlushContext, keys: Mapping[KeyName, IdempotencyKey], decision: Decision
+    part: Part[Inserts], context: FlushContext, keys: Mapping[KeyName, IdempotencyKey], plan: FlushPlan
 ) -> bool:
     """Add all keys of a part at once if each is new and occurs in the flush once; else do nothing and return False."""
-    work = part.work
-    namespace = work.namespace
-    new = decision.keys.setdefault(namespace, {})
-    names = work.keys(part.start, part.stop)
+    operation = part.operation
+    namespace = operation.namespace
+    new = plan.keys.setdefault(namespace, {})
+    names = operation.keys(part.start, part.stop)
     distinct = set(names)
     if keys or len(distinct) < len(names) or not distinct.isdisjoint(new):
         return False
     until_ms = context.now_ms + context.retry_policies[namespace].key_window_ms
-    digests = work.digests(part.start, part.stop)
+    digests = operation.digests(part.start, part.stop)
     records = map(IdempotencyKey, repeat(namespace), names, part.numbers, digests, repeat(until_ms))
     new.update(zip(names, records, strict=True))
     return True
 
 
 def _add_keys(
-    part: Part[Inserts], context: FlushContext, keys: Mapping[KeyName, IdempotencyKey], decision: Decision
+    part: Part[Inserts], context: FlushContext, keys: Mapping[KeyName, IdempotencyKey], plan: FlushPlan
 ) -> list[Any]:
     """Add the keys that are free. Return None for each of them; else the number of the key's first item, or a conflict."""
-    work = part.work
-    namespace = work.namespace
-    new = decision.keys.setdefault(namespace, {})
-    replaced = decision.keys_replaced.setdefault(namespace, {})
+    operation = part.operation
+    namespace = operation.namespace
+    new = plan.keys.setdefault(namespace, {})
+    replaced = plan.keys_replaced.setdefault(namespace, {})
     policy = context.retry_policies[namespace]
     until_ms = context.now_ms + policy.key_window_ms
-    names, digests = work.keys(part.start, part.stop), work.digests(part.start, part.stop)
+    names, digests = operation.keys(part.start, part.stop), operation.digests(part.start, part.stop)
     results: list[Any] = []
     for key, number, digest in zip(names, part.numbers, digests, strict=True):
         old = keys.get((namespace, key))
@@ -302,16 +302,16 @@ def _add_keys(
             (new if old is None else replaced)[key] = IdempotencyKey(namespace, key, number, digest, until_ms)
             results.append(None)
         else:
-            results.append(_repeat_result(record, digest, decision))
+            results.append(_repeat_result(record, digest, plan))
     return results
 
 
-def _repeat_result(record: IdempotencyKey, digest: bytes, decision: Decision) -> Any:
+def _repeat_result(record: IdempotencyKey, digest: bytes, plan: FlushPlan) -> Any:
     """Return the result of an entry whose key is in use: the number of the key's first item, or a conflict."""
     if record.digest == digest:
-        decision.key_repeat_count += 1
+        plan.key_repeat_count += 1
         return record.item_id
-    decision.key_conflict_count += 1
+    plan.key_conflict_count += 1
     return KeyConflict("this key was used for a different item; give each item its own key")
 
 
@@ -319,35 +319,35 @@ def _decide_replay_lookups(
     parts: Sequence[Part[ReplayLookup]],
     context: FlushContext,
     keys: Mapping[KeyName, IdempotencyKey],
-    decision: Decision,
+    plan: FlushPlan,
 ) -> None:
     # Called after the inserts, because their keys count as in use.
     for part in parts:
-        work = part.work
-        new = decision.keys.get(work.namespace, {})
-        replaced = decision.keys_replaced.get(work.namespace, {})
-        incarnation = context.retry_policies[work.namespace].incarnation
+        operation = part.operation
+        new = plan.keys.get(operation.namespace, {})
+        replaced = plan.keys_replaced.get(operation.namespace, {})
+        incarnation = context.retry_policies[operation.namespace].incarnation
         results: list[Any] = []
         for place in range(part.start, part.stop):
-            key = work.keys[place]
-            record = new.get(key) or replaced.get(key) or keys.get((work.namespace, key))
+            key = operation.keys[place]
+            record = new.get(key) or replaced.get(key) or keys.get((operation.namespace, key))
             if (
                 record is None
                 or record.until_ms <= context.first_attempt_ms
                 or not is_of_incarnation(record, incarnation)
             ):
-                results.append(work.refusals[place])
+                results.append(operation.refusals[place])
             else:
-                results.append(_repeat_result(record, work.digests[place], decision))
-        decision.results.append((part, results))
+                results.append(_repeat_result(record, operation.digests[place], plan))
+        plan.results.append((part, results))
 
 
 def _decide_direct_deliveries(
-    deliveries: Sequence[HandOut], context: FlushContext, timers: DueTimers, decision: Decision
+    deliveries: Sequence[Leases], context: FlushContext, timers: DueTimers, plan: FlushPlan
 ) -> None:
     """Lease new items that are delivered directly. Due ones are leased already, by their DUE events."""
-    places = {row.id: place for place, row in enumerate(decision.inserted)}
-    due = {new.id: new for kind, _, new in decision.changed if kind is EventKind.DUE and new.state is State.LEASED}
+    places = {row.id: place for place, row in enumerate(plan.inserted)}
+    due = {new.id: new for kind, _, new in plan.changed if kind is EventKind.DUE and new.state is State.LEASED}
     due_ms_min = timers.raise_to_watermark(0)
     for delivery in deliveries:
         rows: list[Row | None] = []
@@ -356,15 +356,15 @@ def _decide_direct_deliveries(
             if place is None:  # a due item, if it still exists; or a repeat, which was not inserted
                 rows.append(due.get(number))
                 continue
-            row = decision.inserted[place]
+            row = plan.inserted[place]
             if row.state is State.READY:
                 lease_ms = row.lease_ms if delivery.lease_ms is None else delivery.lease_ms
                 due_ms = _lease_end_ms(lease_ms, context.now_ms, due_ms_min)
-                row = decision.inserted[place] = row.with_lease(due_ms, context.token)
+                row = plan.inserted[place] = row.with_lease(due_ms, context.token)
                 rows.append(row)
             else:
                 rows.append(None)
-        decision.directly_leased.append(rows)
+        plan.directly_leased.append(rows)
 
 
 def chain_finders(*sources: Mapping[int, Row] | FindRow) -> FindRow:

@@ -1,7 +1,7 @@
-"""Work for a shard's writer: the entries of one request, in columns.
+"""Operations for a shard's writer: each holds the entries of one request, in columns.
 
 The entries are acks, other events, reserved keys to lease, or new items. Always
-true: an entry gets one result; an abandoned work gets no more results. The
+true: an entry gets one result; an abandoned operation gets no more results. The
 `on_finished` callback reports the last result. Knows nothing of flushes.
 """
 
@@ -58,11 +58,11 @@ _LANE_BY_EVENT: Final[Mapping[EventKind, Lane]] = {
 }
 
 
-class Work:
-    """The base of all works.
+class Operation:
+    """The base of all operations.
 
     Attributes:
-        namespace: the namespace that it is scheduled for; empty for the shard's own works.
+        namespace: the namespace that it is scheduled for; empty for the shard's own operations.
         numbers: the numbers of its items; of an insert, the assigned ones.
         bytes: payload and metadata bytes that it writes.
         read_bytes: bytes that one entry may make a flush read.
@@ -125,7 +125,7 @@ class Work:
     def record_results(
         self, start: int, results: Sequence[Any], callbacks: MutableSequence[Callable[[], None]]
     ) -> None:
-        """Record the results of the entries from `start` on, unless the work was abandoned.
+        """Record the results of the entries from `start` on, unless the operation was abandoned.
 
         If they were the last ones, adds the waiter's callback to `callbacks`, which the caller must call.
         """
@@ -169,7 +169,7 @@ class Work:
             self._pop_callback()()
 
     def _pop_callback(self) -> Callable[[], None]:
-        # Drops the reference to the waiter, which refers to this work: a cycle would keep both alive.
+        # Drops the reference to the waiter, which refers to this operation: a cycle would keep both alive.
         callback, self._on_finished = self._on_finished, _no_callback
         return callback
 
@@ -178,7 +178,7 @@ def _no_callback() -> None:
     pass
 
 
-class Acks(Work):
+class Acks(Operation):
     """Acks of items by their tokens. Results: None (acked), ALREADY_GONE."""
 
     __slots__ = ("tokens",)
@@ -190,7 +190,7 @@ class Acks(Work):
         self.tokens = tokens
 
 
-class Events(Work):
+class Events(Operation):
     """Other events, all of one lane. Results: their transitions."""
 
     __slots__ = ("events",)
@@ -219,7 +219,7 @@ class Dues(Events):
         self.rows = rows
 
 
-class HandOut(Work):
+class Leases(Operation):
     """Reserved keys to lease to one caller. Results: the leased row, or None if it could not be leased.
 
     Args:
@@ -256,7 +256,7 @@ class HandOut(Work):
         return found
 
 
-class Inserts(Work):
+class Inserts(Operation):
     """New items, numbered from `first_number`.
 
     Results: None (inserted), or the number of the first item of its idempotency key.

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.decision import Decision, chain_finders, decide_batch, entry_result
+from foqs.core.flush.flush_plan import FlushPlan, chain_finders, entry_result, plan_flush
+from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Events, Inserts, Leases
 from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.flush.work import ALREADY_GONE, Acks, Dues, Events, HandOut, Inserts
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, Row, State
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, RetryPolicy, Transition
@@ -48,14 +48,14 @@ def timers(watermark_ms: int | None = None) -> DueTimers:
     return new
 
 
-def decide(batch: Batch, rows: list[Row], watermark_ms: int | None = None) -> Decision:
-    return decide_batch(batch, {row.id: row for row in rows}.get, CONTEXT, timers(watermark_ms))
+def decide(batch: Batch, rows: list[Row], watermark_ms: int | None = None) -> FlushPlan:
+    return plan_flush(batch, {row.id: row for row in rows}.get, CONTEXT, timers(watermark_ms))
 
 
-def batch_of(*works: Any) -> Batch:
+def batch_of(*operations: Any) -> Batch:
     batch = Batch()
-    for work in works:
-        batch.add([Part(work, 0, len(work))])
+    for operation in operations:
+        batch.add([Part(operation, 0, len(operation))])
     return batch
 
 
@@ -133,7 +133,7 @@ def no_callback() -> None: ...
 
 @st.composite
 def a_batch(draw: st.DrawFn) -> Batch:
-    """Draw parts of works, each number once. Some works have more entries than their parts."""
+    """Draw parts of operations, each number once. Some operations have more entries than their parts."""
     batch = Batch()
     numbers = draw(st.permutations(IDS))
     while numbers:
@@ -141,23 +141,23 @@ def a_batch(draw: st.DrawFn) -> Batch:
         chosen, numbers = numbers[:count], numbers[count:]
         namespace = draw(st.sampled_from("nm"))
         kind = draw(st.sampled_from(EventKind))
-        work: Acks | Events | HandOut
+        operation: Acks | Events | Leases
         if kind is EventKind.ACK and draw(st.booleans()):
-            work = Acks(namespace, chosen, [draw(st.sampled_from([0, 5, 6])) for _ in chosen], no_callback)
+            operation = Acks(namespace, chosen, [draw(st.sampled_from([0, 5, 6])) for _ in chosen], no_callback)
         elif kind is EventKind.DELIVER and draw(st.booleans()):
             spans = [((namespace, "t"), keys_of(chosen[:2])), ((namespace, "u"), keys_of(chosen[2:]))]
-            work = HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, no_callback)
+            operation = Leases(namespace, spans, draw(st.sampled_from([None, 50])), 0, no_callback)
         elif kind is EventKind.DUE and draw(st.booleans()):
-            work = Dues(chosen, {}, no_callback)
+            operation = Dues(chosen, {}, no_callback)
         else:
-            work = Events(namespace, [draw(an_event(kind, number, namespace)) for number in chosen], no_callback)
-        start = draw(st.integers(0, len(work) - 1))
-        part = Part(work, start, draw(st.integers(start + 1, len(work))))
+            operation = Events(namespace, [draw(an_event(kind, number, namespace)) for number in chosen], no_callback)
+        start = draw(st.integers(0, len(operation) - 1))
+        part = Part(operation, start, draw(st.integers(start + 1, len(operation))))
         batch.add([part])
-        with_waiter = [number for number in part.numbers if isinstance(work, Dues) and draw(st.booleans())]
+        with_waiter = [number for number in part.numbers if isinstance(operation, Dues) and draw(st.booleans())]
         if with_waiter:
             spans = [((namespace, "t"), keys_of(with_waiter))]
-            batch.direct_deliveries.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, no_callback))
+            batch.direct_deliveries.append(Leases(namespace, spans, draw(st.sampled_from([None, 50])), 0, no_callback))
     first = FIRST_NEW
     for namespace in draw(st.lists(st.sampled_from("nm"), max_size=4)):
         items: list[NewItem] = draw(st.lists(a_new_item(namespace), min_size=1, max_size=4))
@@ -174,7 +174,7 @@ def a_batch(draw: st.DrawFn) -> Batch:
         with_waiter = [number for number in inserted.numbers if draw(st.booleans())]
         if with_waiter:
             spans = [((namespace, "t"), keys_of(with_waiter))]
-            batch.direct_deliveries.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, no_callback))
+            batch.direct_deliveries.append(Leases(namespace, spans, draw(st.sampled_from([None, 50])), 0, no_callback))
     for namespace in draw(st.lists(st.sampled_from("nm"), max_size=2)):
         refused = [make_keyed_item(*draw(st.tuples(some_keys, some_digests))) for _ in range(draw(st.integers(1, 3)))]
         lookup = ReplayLookup(namespace, refused, [RateLimited("x") for _ in refused], no_callback)
@@ -190,40 +190,40 @@ def test_a_batch_is_decided_like_its_entries_one_by_one(
     before = deepcopy((table, keys))
     plain = plain_flush(batch, table, keys, CONTEXT, watermark_ms)
     found = {name: keys[name] for name in (*batch.key_names(), *batch.replay_key_names()) if name in keys}
-    decision = decide_batch(batch, table.get, CONTEXT, timers(watermark_ms), found)
+    plan = plan_flush(batch, table.get, CONTEXT, timers(watermark_ms), found)
     assert (table, keys) == before
-    assert keys_after(decision, keys) == plain.keys
+    assert keys_after(plan, keys) == plain.keys
 
-    parts = [*batch.acks, *batch.events, *batch.hand_outs, *batch.inserts, *batch.replay_lookups]
-    assert [part for part, _ in decision.results] == parts
-    for (part, results), expected in zip(decision.results, plain.results, strict=True):
+    parts = [*batch.acks, *batch.events, *batch.leases, *batch.inserts, *batch.replay_lookups]
+    assert [part for part, _ in plan.results] == parts
+    for (part, results), expected in zip(plan.results, plain.results, strict=True):
         assert len(results) == part.count
         assert all(map(is_same_result, results, expected))
-    assert decision.directly_leased == plain.directly_leased
-    assert table_after(decision, table) == plain.table
+    assert plan.directly_leased == plain.directly_leased
+    assert table_after(plan, table) == plain.table
 
-    deleted = [row for rows in decision.deleted.values() for row in rows]
-    old_rows, new_rows = decision.leased
-    touched = [*deleted, *[old for _, old, _ in decision.changed], *old_rows]
+    deleted = [row for rows in plan.deleted.values() for row in rows]
+    old_rows, new_rows = plan.leased
+    touched = [*deleted, *[old for _, old, _ in plan.changed], *old_rows]
     assert all(row is table[row.id] for row in touched)
     assert [row.id for row in new_rows] == [row.id for row in old_rows]
-    assert sorted(number for ids in decision.leases.values() for number in ids) == sorted(row.id for row in old_rows)
+    assert sorted(number for ids in plan.leases.values() for number in ids) == sorted(row.id for row in old_rows)
     assert all(plain.table[row.id] == row for row in new_rows)
-    written = [row.id for row in (*touched, *decision.inserted)]
+    written = [row.id for row in (*touched, *plan.inserted)]
     assert len(written) == len(set(written))
-    kinds = {event.id: event.kind for part in batch.events for event in part.work.events}
-    for kind, rows in decision.deleted.items():
+    kinds = {event.id: event.kind for part in batch.events for event in part.operation.events}
+    for kind, rows in plan.deleted.items():
         assert all(kinds.get(row.id, kind) is kind for row in rows)
-    assert all(kinds[old.id] is kind for kind, old, _ in decision.changed)
-    assert {(namespace, topic) for namespace, topics in decision.topics.items() for topic in topics} == {
-        (row.namespace, row.topic) for row in decision.inserted
+    assert all(kinds[old.id] is kind for kind, old, _ in plan.changed)
+    assert {(namespace, topic) for namespace, topics in plan.topics.items() for topic in topics} == {
+        (row.namespace, row.topic) for row in plan.inserted
     }
 
 
 @given(a_batch(), a_table())
 def test_a_batch_that_is_decided_again_has_the_same_outcome(batch: Batch, table: dict[int, Row]) -> None:
-    first = decide_batch(batch, table.get, CONTEXT, timers(NOW + 600))
-    again = decide_batch(batch, table.get, CONTEXT, timers(NOW + 600))
+    first = plan_flush(batch, table.get, CONTEXT, timers(NOW + 600))
+    again = plan_flush(batch, table.get, CONTEXT, timers(NOW + 600))
     assert table_after(first, table) == table_after(again, table)
     assert first.directly_leased == again.directly_leased
 
@@ -239,10 +239,10 @@ def test_acks_delete_only_rows_of_their_token_and_namespace() -> None:
         make_row(4, state=State.LEASED, token=5, namespace="m"),
         make_row(5, token=0),
     ]
-    work = Acks("n", [1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 0, 5], no_callback)
-    decision = decide(batch_of(work), rows)
-    assert [row.id for row in decision.deleted[EventKind.ACK]] == [1, 3]
-    ((_, results),) = decision.results
+    operation = Acks("n", [1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 0, 5], no_callback)
+    plan = decide(batch_of(operation), rows)
+    assert [row.id for row in plan.deleted[EventKind.ACK]] == [1, 3]
+    ((_, results),) = plan.results
     assert results[0] is None
     assert results[2] is None
     assert results[5] is ALREADY_GONE
@@ -257,8 +257,8 @@ def test_a_delivery_leases_ready_rows_with_the_token_of_the_flush_and_the_items_
         make_row(4, expires_at_ms=NOW),
     ]
     rows += [make_row(5), make_row(6, lease_ms=900, attempt=2)]
-    decision = decide(batch_of(Caller().delivery(1, 2, 3, 4, 5, 6, 7)), rows)
-    ((_, results),) = decision.results
+    plan = decide(batch_of(Caller().delivery(1, 2, 3, 4, 5, 6, 7)), rows)
+    ((_, results),) = plan.results
     assert [row and (row.id, row.state, row.due_ms, row.token, row.attempt) for row in results] == [
         (1, State.LEASED, NOW + 500, TOKEN, 1),
         (2, State.LEASED, NOW + 900, TOKEN, 3),
@@ -268,20 +268,20 @@ def test_a_delivery_leases_ready_rows_with_the_token_of_the_flush_and_the_items_
         (6, State.LEASED, NOW + 900, TOKEN, 3),
         None,
     ]
-    assert decision.leases == {(NOW + 500, TOKEN, 1): [1, 5], (NOW + 900, TOKEN, 3): [2, 6]}
-    assert [row.id for row in decision.deleted[EventKind.DELIVER]] == [4]
+    assert plan.leases == {(NOW + 500, TOKEN, 1): [1, 5], (NOW + 900, TOKEN, 3): [2, 6]}
+    assert [row.id for row in plan.deleted[EventKind.DELIVER]] == [4]
 
 
 def test_equal_leases_of_several_deliveries_are_one_group() -> None:
     caller = Caller()
-    decision = decide(batch_of(caller.delivery(1, 2), caller.delivery(3)), [make_row(n) for n in (1, 2, 3)])
-    assert decision.leases == {(NOW + 500, TOKEN, 1): [1, 2, 3]}
+    plan = decide(batch_of(caller.delivery(1, 2), caller.delivery(3)), [make_row(n) for n in (1, 2, 3)])
+    assert plan.leases == {(NOW + 500, TOKEN, 1): [1, 2, 3]}
 
 
 def test_lease_time_of_the_caller_overrides_that_of_the_item() -> None:
-    work = HandOut("n", [(("n", "t"), keys_of([1, 2]))], 50, 0, no_callback)
-    decision = decide(batch_of(work), [make_row(1), make_row(2, lease_ms=900)])
-    assert decision.leases == {(NOW + 50, TOKEN, 1): [1, 2]}
+    operation = Leases("n", [(("n", "t"), keys_of([1, 2]))], 50, 0, no_callback)
+    plan = decide(batch_of(operation), [make_row(1), make_row(2, lease_ms=900)])
+    assert plan.leases == {(NOW + 50, TOKEN, 1): [1, 2]}
 
 
 def test_no_due_is_written_below_the_watermark() -> None:
@@ -291,29 +291,27 @@ def test_no_due_is_written_below_the_watermark() -> None:
         "n", [make_item(delay_ms=10), make_item(ttl_ms=10), make_item(), make_item()], FIRST_NEW, no_callback
     )
     batch = batch_of(caller.delivery(1), caller.events(EventKind.NACK, 2), inserts)
-    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 3]))], None, 0, no_callback)]
-    decision = decide(batch, [make_row(1), make_row(2, state=State.LEASED)], watermark_ms)
-    assert list(decision.leases) == [(watermark_ms, TOKEN, 1)]
-    assert [row.due_ms for row in decision.leased[1]] == [watermark_ms]
-    assert [(new.due_ms, new.deliver_after_ms) for _, _, new in decision.changed] == [(watermark_ms, NOW + 100)]
-    assert [row.due_ms for row in decision.inserted] == [watermark_ms, watermark_ms, None, watermark_ms]
-    assert decision.inserted[0].deliver_after_ms == NOW + 10
+    batch.direct_deliveries = [Leases("n", [(("n", "t"), keys_of([FIRST_NEW + 3]))], None, 0, no_callback)]
+    plan = decide(batch, [make_row(1), make_row(2, state=State.LEASED)], watermark_ms)
+    assert list(plan.leases) == [(watermark_ms, TOKEN, 1)]
+    assert [row.due_ms for row in plan.leased[1]] == [watermark_ms]
+    assert [(new.due_ms, new.deliver_after_ms) for _, _, new in plan.changed] == [(watermark_ms, NOW + 100)]
+    assert [row.due_ms for row in plan.inserted] == [watermark_ms, watermark_ms, None, watermark_ms]
+    assert plan.inserted[0].deliver_after_ms == NOW + 10
 
 
 def test_a_new_item_that_is_delivered_directly_is_inserted_leased() -> None:
     inserts = Inserts("n", [make_item(), make_item(delay_ms=10), make_item()], FIRST_NEW, no_callback)
     batch = batch_of(inserts)
-    batch.direct_deliveries = [
-        HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 1, FIRST_NEW + 2]))], 50, 0, no_callback)
-    ]
-    decision = decide(batch, [])
-    assert [(row.state, row.token, row.attempt, row.due_ms) for row in decision.inserted] == [
+    batch.direct_deliveries = [Leases("n", [(("n", "t"), keys_of([FIRST_NEW + 1, FIRST_NEW + 2]))], 50, 0, no_callback)]
+    plan = decide(batch, [])
+    assert [(row.state, row.token, row.attempt, row.due_ms) for row in plan.inserted] == [
         (State.READY, 0, 0, None),
         (State.DEFERRED, 0, 0, NOW + 10),
         (State.LEASED, TOKEN, 1, NOW + 50),
     ]
-    assert decision.directly_leased == [[None, decision.inserted[2]]]
-    assert (decision.leases, decision.leased) == ({}, ([], []))
+    assert plan.directly_leased == [[None, plan.inserted[2]]]
+    assert (plan.leases, plan.leased) == ({}, ([], []))
 
 
 def test_due_items_with_a_waiter_are_leased_directly_and_items_that_are_not_due_are_not() -> None:
@@ -321,27 +319,25 @@ def test_due_items_with_a_waiter_are_leased_directly_and_items_that_are_not_due_
     rows = [make_row(1, **due), make_row(2, **due), make_row(3, **due | {"deliver_after_ms": NOW + 1})]
     rows += [make_row(4, **due, expires_at_ms=NOW), make_row(5, state=State.LEASED, due_ms=NOW, token=7, attempt=2)]
     batch = batch_of(Dues([1, 2, 3, 4, 5, 6], {}, no_callback))
-    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([1, 3, 4, 5, 6]))], 50, 0, no_callback)]
-    decision = decide(batch, rows)
-    ((first, *nothing),) = [
-        [row and (row.id, row.token, row.attempt, row.due_ms) for row in decision.directly_leased[0]]
-    ]
+    batch.direct_deliveries = [Leases("n", [(("n", "t"), keys_of([1, 3, 4, 5, 6]))], 50, 0, no_callback)]
+    plan = decide(batch, rows)
+    ((first, *nothing),) = [[row and (row.id, row.token, row.attempt, row.due_ms) for row in plan.directly_leased[0]]]
     assert first == (1, TOKEN, 1, NOW + 50)
     assert nothing == [None, None, (5, TOKEN, 3, NOW + 50), None]
-    assert [(kind, new.id, new.state) for kind, _, new in decision.changed] == [
+    assert [(kind, new.id, new.state) for kind, _, new in plan.changed] == [
         (EventKind.DUE, 1, State.LEASED),
         (EventKind.DUE, 2, State.READY),
         (EventKind.DUE, 5, State.LEASED),
     ]
-    assert [row.id for row in decision.deleted[EventKind.DUE]] == [4]
+    assert [row.id for row in plan.deleted[EventKind.DUE]] == [4]
 
 
 def test_a_batch_uses_only_the_rows_of_its_own_dues() -> None:
     due = {"state": State.LEASED, "due_ms": NOW, "token": 7, "attempt": 1}
     rows = {number: make_row(number, **due) for number in (1, 2)}
-    work = Dues([1, 2, 3], rows, no_callback)
-    assert [*map(dict, Batch([Part(work, 0, 3)]).due_rows())] == [rows]
-    second = Batch([Part(work, 1, 3)])
+    operation = Dues([1, 2, 3], rows, no_callback)
+    assert [*map(dict, Batch([Part(operation, 0, 3)]).due_rows())] == [rows]
+    second = Batch([Part(operation, 1, 3)])
     assert [*map(dict, second.due_rows())] == [{2: rows[2]}]
     assert chain_finders(*second.due_rows())(1) is None
 
@@ -351,29 +347,29 @@ def keyed(*items: KeyedItem, first: int = FIRST_NEW, namespace: str = "n") -> In
 
 
 def test_new_keys_get_records_with_the_numbers_and_digests_of_their_items() -> None:
-    works = keyed(make_keyed_item(b"a"), make_keyed_item(b"b", b"two")), keyed(make_keyed_item(b"c"), first=200)
-    decision = decide(batch_of(*works), [])
+    operations = keyed(make_keyed_item(b"a"), make_keyed_item(b"b", b"two")), keyed(make_keyed_item(b"c"), first=200)
+    plan = decide(batch_of(*operations), [])
     until_ms = NOW + POLICIES["n"].key_window_ms
-    assert decision.keys["n"] == {
+    assert plan.keys["n"] == {
         b"a": IdempotencyKey("n", b"a", FIRST_NEW, b"one", until_ms),
         b"b": IdempotencyKey("n", b"b", FIRST_NEW + 1, b"two", until_ms),
         b"c": IdempotencyKey("n", b"c", 200, b"one", until_ms),
     }
-    assert [results for _, results in decision.results] == [[None, None], [None]]
-    assert [row.id for row in decision.inserted] == [FIRST_NEW, FIRST_NEW + 1, 200]
+    assert [results for _, results in plan.results] == [[None, None], [None]]
+    assert [row.id for row in plan.inserted] == [FIRST_NEW, FIRST_NEW + 1, 200]
 
 
 def test_the_first_of_equal_keys_in_a_flush_wins_and_the_others_get_its_number() -> None:
     item = make_keyed_item(b"k", topic="won")
-    works = keyed(item, item, make_keyed_item(b"k", b"two", topic="lost")), keyed(make_keyed_item(b"k"), first=200)
-    decision = decide(batch_of(*works, keyed(make_keyed_item(b"k", namespace="m"), first=300, namespace="m")), [])
-    (_, first), (_, second), (_, other) = decision.results
+    operations = keyed(item, item, make_keyed_item(b"k", b"two", topic="lost")), keyed(make_keyed_item(b"k"), first=200)
+    plan = decide(batch_of(*operations, keyed(make_keyed_item(b"k", namespace="m"), first=300, namespace="m")), [])
+    (_, first), (_, second), (_, other) = plan.results
     assert first[:2] == [None, FIRST_NEW]
     assert isinstance(first[2], KeyConflict)
     assert second == [FIRST_NEW]
     assert other == [None]
-    assert [row.id for row in decision.inserted] == [FIRST_NEW, 300]
-    assert decision.topics == {"n": {"won"}, "m": {"t"}}
+    assert [row.id for row in plan.inserted] == [FIRST_NEW, 300]
+    assert plan.topics == {"n": {"won"}, "m": {"t"}}
 
 
 def test_a_key_record_counts_until_its_time() -> None:
@@ -381,48 +377,46 @@ def test_a_key_record_counts_until_its_time() -> None:
         ("n", key): IdempotencyKey("n", key, 7, b"one", until_ms)
         for key, until_ms in ((b"in", NOW + 1), (b"over", NOW))
     }
-    work = keyed(
+    operation = keyed(
         make_keyed_item(b"in"), make_keyed_item(b"over"), make_keyed_item(b"new"), make_keyed_item(b"over", b"two")
     )
-    decision = decide_batch(batch_of(work), chain_finders({}), CONTEXT, timers(), found)
-    ((_, results),) = decision.results
+    plan = plan_flush(batch_of(operation), chain_finders({}), CONTEXT, timers(), found)
+    ((_, results),) = plan.results
     assert results[:3] == [7, None, None]
     assert isinstance(results[3], KeyConflict)
-    assert (list(decision.keys["n"]), list(decision.keys_replaced["n"])) == ([b"new"], [b"over"])
-    assert decision.keys_replaced["n"][b"over"].item_id == FIRST_NEW + 1
+    assert (list(plan.keys["n"]), list(plan.keys_replaced["n"])) == ([b"new"], [b"over"])
+    assert plan.keys_replaced["n"][b"over"].item_id == FIRST_NEW + 1
 
 
 def test_a_key_in_use_at_the_first_attempt_of_a_flush_stays_in_use_for_later_attempts() -> None:
     found = {("n", b"k"): IdempotencyKey("n", b"k", 7, b"one", NOW + 1)}
     late = replace(CONTEXT, now_ms=NOW + 1_000_000)
-    decision = decide_batch(batch_of(keyed(make_keyed_item(b"k"))), chain_finders({}), late, timers(), found)
-    assert [list(results) for _, results in decision.results] == [[7]]
-    assert decision.inserted == []
+    plan = plan_flush(batch_of(keyed(make_keyed_item(b"k"))), chain_finders({}), late, timers(), found)
+    assert [list(results) for _, results in plan.results] == [[7]]
+    assert plan.inserted == []
 
 
 def test_a_direct_delivery_of_a_repeat_gets_no_item() -> None:
     batch = batch_of(keyed(make_keyed_item(b"k"), make_keyed_item(b"k")))
-    batch.direct_deliveries = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW, FIRST_NEW + 1]))], None, 0, no_callback)]
-    decision = decide(batch, [])
-    assert decision.directly_leased == [[decision.inserted[0], None]]
+    batch.direct_deliveries = [Leases("n", [(("n", "t"), keys_of([FIRST_NEW, FIRST_NEW + 1]))], None, 0, no_callback)]
+    plan = decide(batch, [])
+    assert plan.directly_leased == [[plan.inserted[0], None]]
 
 
 def test_a_part_of_a_work_is_decided_without_the_rest() -> None:
     inserts = Inserts("n", [make_item(topic="t"), make_item(topic="u"), make_item(topic="v")], FIRST_NEW, no_callback)
     acks = Acks("n", [1, 2, 3], [7, 8, 9], no_callback)
     batch = Batch([Part(acks, 1, 3), Part(inserts, 1, 2)])
-    decision = decide(batch, [make_row(n, state=State.LEASED, token=6 + n) for n in (1, 2, 3)])
-    assert [(row.id, row.topic) for row in decision.inserted] == [(FIRST_NEW + 1, "u")]
-    assert decision.topics == {"n": {"u"}}
-    assert [row.id for row in decision.deleted[EventKind.ACK]] == [2, 3]
+    plan = decide(batch, [make_row(n, state=State.LEASED, token=6 + n) for n in (1, 2, 3)])
+    assert [(row.id, row.topic) for row in plan.inserted] == [(FIRST_NEW + 1, "u")]
+    assert plan.topics == {"n": {"u"}}
+    assert [row.id for row in plan.deleted[EventKind.ACK]] == [2, 3]
 
 
 def test_topics_of_inserts_are_listed_once() -> None:
     caller = Caller()
-    decision = decide(
-        batch_of(caller.inserts(10, 1, 1), caller.inserts(20, 1), caller.inserts(30, 1, namespace="m")), []
-    )
-    assert decision.topics == {"n": {"t"}, "m": {"t"}}
+    plan = decide(batch_of(caller.inserts(10, 1, 1), caller.inserts(20, 1), caller.inserts(30, 1, namespace="m")), [])
+    assert plan.topics == {"n": {"t"}, "m": {"t"}}
 
 
 def test_a_row_is_looked_up_in_one_source_after_the_other() -> None:
