@@ -30,7 +30,6 @@ from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing.due_timers import DueTimers
 from foqs.options.shard_options import ShardOptions
 from foqs.shard.observer import ShardObserver
-from foqs.shard.shard_flush import Flush
 from foqs.store.port import TopicCount
 
 _TOPICS_REMOVED_PER_FLUSH: Final = 100
@@ -284,9 +283,9 @@ class ShardMemory:
 
     # ----------------------------------------------------------- after a flush
 
-    def record_results(self, flush: Flush, callbacks: MutableSequence[Callable[[], None]]) -> None:
+    def record_results(self, plan: FlushPlan, callbacks: MutableSequence[Callable[[], None]]) -> None:
         """Record the results of a committed flush. Adds the notifications of its callers to `callbacks`; `apply` follows."""
-        batch, plan = flush.batch, flush.plan
+        batch = plan.batch
         orphans: list[Row] = []
         # Waiting dequeues get their items before the enqueues get their replies.
         for delivery, rows in zip(batch.direct_deliveries, plan.directly_leased, strict=True):
@@ -301,11 +300,11 @@ class ShardMemory:
         if orphans:
             self._shard.release(orphans)
 
-    def apply(self, flush: Flush, callbacks: MutableSequence[Callable[[], None]]) -> None:
+    def apply(self, plan: FlushPlan, callbacks: MutableSequence[Callable[[], None]]) -> None:
         """Update the memory after a committed flush. Adds notifications of metrics and purge calls to `callbacks`, even if it raises."""
-        batch, plan = flush.batch, flush.plan
+        batch = plan.batch
         callbacks.append(partial(self._report_metrics, plan))
-        self._remember_topics(flush)
+        self._remember_topics(plan)
         if batch.key_slots:
             self.key_slots = self.key_slots.union(batch.key_slots)
         ready = self._apply_inserts(plan)
@@ -321,17 +320,17 @@ class ShardMemory:
             self.cache.longest_payloads.record(row.namespace, row.payload_bytes)
             self._shard.release_reservation(part.operation.keys_at(range(place, part.stop)))
 
-    def _remember_topics(self, flush: Flush) -> None:
-        for namespace, name in flush.topics_added:
+    def _remember_topics(self, plan: FlushPlan) -> None:
+        for namespace, name in plan.topics_added:
             self._topics.setdefault(namespace, set()).add(name)
-        for topic in flush.topics_removed:
+        for topic in plan.topics_removed:
             del self._empty_since_ms[topic]
             names = self._topics[topic[0]]
             names.discard(topic[1])
             if not names:
                 del self._topics[topic[0]]
         if self._empty_since_ms:
-            for namespace, names in flush.plan.topics.items():
+            for namespace, names in plan.topics.items():
                 for name in names:
                     self._empty_since_ms.pop((namespace, name), None)
 

@@ -20,28 +20,19 @@ from typing import Any, Final, TypeVar
 
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.fence import CommitOutcome, Fence, Owner, commit_outcome
-from foqs.core.flush.flush_plan import FindRow, chain_finders, plan_flush
+from foqs.core.flush.flush_plan import FindRow, FlushPlan, chain_finders, plan_flush
 from foqs.core.flush.intake import LANE_SHARES, Intake
 from foqs.core.flush.operation import Inserts, Lane
 from foqs.core.flush.pacing import FlushPace, LeaseCost
+from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row
 from foqs.core.items.life import FlushContext, RetryPolicy
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.shard.observer import ShardObserver
 from foqs.shard.shard_breaker import ShardBreaker
-from foqs.shard.shard_flush import Flush
 from foqs.shard.shard_memory import ShardMemory
-from foqs.store.port import (
-    ANY_LENGTH,
-    FencedOut,
-    IdempotencyKeyExists,
-    Store,
-    StoreError,
-    StoreLost,
-    WriteRefused,
-    Writes,
-)
+from foqs.store.port import ANY_LENGTH, FencedOut, IdempotencyKeyExists, Store, StoreError, StoreLost, WriteRefused
 from foqs_contract.backoff import Backoff
 from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
 
@@ -391,7 +382,7 @@ class Writer:
             if begun_ms is None:
                 begun_ms = now_ms
             try:
-                flush = await self._flush_once(batch, begun_ms, now_ms, offset_ms)
+                plan = await self._flush_once(batch, begun_ms, now_ms, offset_ms)
                 break
             except WriteRefused as refused:
                 if isinstance(refused, IdempotencyKeyExists) and not self._key_read_flushes_left:
@@ -419,8 +410,8 @@ class Writer:
         if not self._callbacks:
             # They run when the next flush is on its way to the database: nothing is awaited before.
             asyncio.get_running_loop().call_soon(self._run_callbacks)
-        self._memory.record_results(flush, self._callbacks)
-        if flush.can_notify_before_apply and not (
+        self._memory.record_results(plan, self._callbacks)
+        if plan.can_notify_before_apply and not (
             self._intake or self._bisection_queue or self._reads or self._flush_requested
         ):
             # No next flush waits for the memory, so callers need not wait either: they see it as it was
@@ -428,7 +419,7 @@ class Writer:
             self._run_callbacks()
             self._memory.on_callers_notified()
         self._is_flushing = False
-        self._memory.apply(flush, self._callbacks)
+        self._memory.apply(plan, self._callbacks)
         self._flushing_batch = _EMPTY_BATCH
         self._is_maybe_written = False
         entries, seconds = len(batch), self._stopwatch_s() - started_s
@@ -461,7 +452,7 @@ class Writer:
         while self._between_flushes:
             self._between_flushes.popleft()()
 
-    async def _flush_once(self, batch: Batch, first_attempt_ms: int, now_ms: int, offset_ms: int) -> Flush:
+    async def _flush_once(self, batch: Batch, first_attempt_ms: int, now_ms: int, offset_ms: int) -> FlushPlan:
         """Run one transaction of a batch. Resolves an unknown outcome; raises a retryable `WriteRefused` if nothing was written."""
         fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, offset_ms)
         moment = FlushContext(now_ms, first_attempt_ms, fence.token, self._retry_policies)
@@ -483,15 +474,15 @@ class Writer:
         own: list[KeyName] = batch.key_names() if self._key_read_flushes_left else []
         keys = own + batch.replay_key_names() if batch.replay_lookups else own
         expired_by_ms, self._keys_expired_by_ms = self._keys_expired_by_ms, None
-        result: list[Flush] = []
+        result: list[FlushPlan] = []
 
         def decide(read: Mapping[int, Row], read_keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
             find = chain_finders(read, get) if read else get
             plan = plan_flush(batch, find, moment, self._memory.timers, read_keys, self._memory.purge_markers)
-            added = self._memory.topics_to_add(plan.topics)
-            removed = self._memory.topics_to_remove(plan.topics, now_ms)
-            result[:] = [Flush(batch, plan, added, removed)]
-            writes = result[0].writes()
+            plan.topics_added = self._memory.topics_to_add(plan.topics)
+            plan.topics_removed = self._memory.topics_to_remove(plan.topics, now_ms)
+            result[:] = [plan]
+            writes = plan.writes()
             writes.keys_expired_by_ms = expired_by_ms
             return writes
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, DeliveryPolicy, Row, State
-from foqs.store.port import ANY_LENGTH, DueRow, FencedOut, LeaseUpdate, StoreLost, Superseded, WriteRefused, Writes
+from foqs.store.port import ANY_LENGTH, DueRow, FencedOut, StoreLost, Superseded, WriteRefused
 from tests.contract.conftest import Bench
 from tests.support.stores import NONCE, OTHER, Ownership, contents, make_row, opened, reading, without_payload
 

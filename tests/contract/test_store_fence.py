@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from foqs.core.flush.fence import CommitOutcome, Owner, commit_outcome
+from foqs.core.flush.writes import Writes
 from foqs.core.items.item import Row
-from foqs.store.port import FAULT_POINTS, FencedOut, Store, StoreError, StoreLost, Superseded, Writes
+from foqs.store.port import FAULT_POINTS, FencedOut, Store, StoreError, StoreLost, Superseded
 from tests.contract.conftest import Bench
 from tests.contract.zombie import Zombie
 from tests.support.stores import NONCE, OTHER, Ownership, contents, make_row, opened

@@ -7,17 +7,10 @@ from collections.abc import Mapping
 import pytest
 
 from foqs.core.flush.fence import CommitOutcome, commit_outcome
+from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import TIME_MS_MAX, Row
-from foqs.store.port import (
-    FAULT_POINTS,
-    KEY_EXPIRY_ROWS_MAX,
-    FencedOut,
-    IdempotencyKeyExists,
-    StoreLost,
-    WriteRefused,
-    Writes,
-)
+from foqs.store.port import FAULT_POINTS, KEY_EXPIRY_ROWS_MAX, FencedOut, IdempotencyKeyExists, StoreLost, WriteRefused
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 from tests.contract.conftest import Bench
 from tests.support.stores import OTHER, contents, keys_of, make_row, opened, reading

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row
 from foqs.queue.engine import Engine
 from foqs.runtime.clock import SystemClock
 from foqs.shard.observer import NullObserver
 from foqs.shard.supervisor import ShardTakenOver
-from foqs.store.port import Decide, Store, StoreLost, Writes
+from foqs.store.port import Decide, Store, StoreLost
 from foqs_contract.errors import UnknownOutcome
 from shardmgr.local_coordinator import LocalCoordinator
 from tests.contract.conftest import SHARD, Bench

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from foqs.core.flush.fence import CommitOutcome, commit_outcome
+from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import TIME_MS_MAX, State, pack_order_key
 from foqs.store.mysql import mysql_sql, mysql_store
@@ -17,18 +18,7 @@ from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings, OnResults
 from foqs.store.mysql.mysql_protocol import Result
 from foqs.store.mysql.mysql_reads import MysqlReads
 from foqs.store.mysql.mysql_store import MysqlStore
-from foqs.store.port import (
-    ANY_LENGTH,
-    FAULT_POINTS,
-    DueRow,
-    LeaseUpdate,
-    Store,
-    StoreLost,
-    StoreUnusable,
-    TopicCount,
-    WriteRefused,
-    Writes,
-)
+from foqs.store.port import ANY_LENGTH, FAULT_POINTS, DueRow, Store, StoreLost, StoreUnusable, TopicCount, WriteRefused
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.dropping_proxy import DroppingProxy

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from foqs.core.flush.writes import LeaseUpdate
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import (
     PRIORITY_MAX,
@@ -23,7 +24,7 @@ from foqs.core.items.item import (
     State,
     TopicName,
 )
-from foqs.store.port import DueRow, FencedOut, LeaseUpdate, Store, WriteRefused
+from foqs.store.port import DueRow, FencedOut, Store, WriteRefused
 from tests.contract.conftest import Bench, make_bench
 from tests.support.mysql9 import BOTH
 from tests.support.stores import Ownership, contents, keys_of, make_row, opened, reading

@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from foqs.core.flush.batch import Batch
 from foqs.core.flush.fence import Fence
+from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import Row
 from foqs.core.memory.row_cache import Prefetch, RowCache
 from foqs.shard.writer import Writer
 from foqs.store.in_memory.memory_store import MemoryStore
-from foqs.store.port import Decide, Writes
+from foqs.store.port import Decide
 
 OVER: Final[dict[str, None]] = {}
 """The reads beyond a limit."""

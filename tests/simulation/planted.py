@@ -31,7 +31,6 @@ from foqs.queue import bulk
 from foqs.queue.filter_walk import Walk
 from foqs.queue.port import BulkPage
 from foqs.shard import shard, writer
-from foqs.shard import shard_flush as shard_flush
 from foqs.shard.shard import Shard
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import Writer
@@ -153,7 +152,7 @@ def keys_unwritten() -> None:
     def rows(keys: Mapping[str, Mapping[bytes, IdempotencyKey]]) -> list[IdempotencyKey]:
         return []
 
-    plant(shard_flush, "_idempotency_key_rows", rows)
+    plant(flush_plan, "_idempotency_key_rows", rows)
 
 
 def keys_always_replaced() -> None:

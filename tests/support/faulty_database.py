@@ -17,8 +17,9 @@ from random import Random
 from typing import Final
 
 from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.writes import Writes
 from foqs.store.in_memory.memory_store import MemoryDatabase, MemoryStore
-from foqs.store.port import StoreLost, WriteRefused, Writes
+from foqs.store.port import StoreLost, WriteRefused
 from tests.support.clocks import ServerClock
 from tests.support.virtual_time import Pause, VirtualLoop
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from foqs.core.flush.fence import Fence
+from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import DeliveryPolicy, Row, State, TopicName
-from foqs.store.port import LeaseUpdate, Reads, Store, Writes
+from foqs.store.port import Reads, Store
 
 NONCE = "nonce-a"
 OTHER = "nonce-b"

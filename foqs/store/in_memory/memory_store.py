@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from foqs.core.flush.fence import Fence, Owner
 from foqs.core.flush.purge_markers import PurgeMarker
+from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName
 from foqs.store.in_memory.memory_table import ShardTables
@@ -35,7 +36,6 @@ from foqs.store.port import (
     Superseded,
     TopicCount,
     WriteRefused,
-    Writes,
     check_not_behind,
     no_faults,
 )

@@ -15,9 +15,10 @@ from itertools import islice
 
 from foqs.core.flush.fence import Fence, Owner
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
+from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
-from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, LeaseUpdate, TopicCount, Writes
+from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, TopicCount
 
 
 @dataclass(slots=True)

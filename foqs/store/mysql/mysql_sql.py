@@ -14,6 +14,7 @@ from typing import Final
 
 from foqs.core.flush.fence import Fence, Owner
 from foqs.core.flush.purge_markers import PurgeMarker
+from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName, unpack_order_key
 from foqs.store.migrations import Migration
@@ -33,7 +34,7 @@ from foqs.store.mysql.mysql_values import (
     name_literal,
     update_select,
 )
-from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, LeaseUpdate, Writes
+from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow
 from foqs.store.sql_rows import (
     COLUMNS,
     COLUMNS_WITHOUT_PAYLOAD,

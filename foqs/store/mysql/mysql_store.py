@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 from foqs.core.flush.fence import Fence, Owner
 from foqs.core.flush.purge_markers import PurgeMarker
+from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import Row, TopicName
 from foqs.store.migrations import pending_migrations
@@ -58,7 +59,6 @@ from foqs.store.port import (
     StoreUnusable,
     Superseded,
     WriteRefused,
-    Writes,
     no_faults,
 )
 

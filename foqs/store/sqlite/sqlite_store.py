@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from foqs.core.flush.fence import Fence, Owner
 from foqs.core.flush.purge_markers import PurgeMarker
+from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row, TopicName
 from foqs.store.port import (
@@ -34,7 +35,6 @@ from foqs.store.port import (
     StoreUnusable,
     Superseded,
     WriteRefused,
-    Writes,
     no_faults,
 )
 from foqs.store.sql_rows import all_values, mutable_values, owner_of

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from foqs.core.flush.operation import Dues
+from foqs.core.flush.writes import Writes
 from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.life import EventKind
 from foqs.queue.dequeue import Dequeue
 from foqs.shard.observer import NullObserver
 from foqs.shard.shard import Shard
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
-from foqs.store.port import Writes
 from foqs_contract.errors import StaleLease
 from tests.support.builders import ROW_CACHE, changed, engine_settings
 from tests.support.engines import Caller, World, run_in_world

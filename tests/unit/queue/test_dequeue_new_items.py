@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from foqs.core.flush.writes import Writes
 from foqs.core.items.item import State, parse_id
 from foqs.core.items.life import EventKind
 from foqs.queue.dequeue import Dequeue
@@ -15,7 +16,6 @@ from foqs.queue.port import Deliveries
 from foqs.shard.shard import Shard
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
-from foqs.store.port import Writes
 from tests.support.builders import ROW_CACHE, changed, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle

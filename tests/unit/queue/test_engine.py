@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
+from foqs.core.flush.writes import Writes
 from foqs.core.items.item import DeliveryPolicy, State, parse_id
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.placement import ROTATION_S
 from foqs.queue.port import ALREADY_GONE
 from foqs.shard.supervisor import ShardTakenOver
-from foqs.store.port import StoreLost, Writes
+from foqs.store.port import StoreLost
 from foqs_contract.errors import (
     DeadlineExceeded,
     NamespaceNotFound,

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
+from foqs.core.flush.writes import Writes
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import EngineSettings
-from foqs.store.port import Writes
 from foqs_contract.errors import Overloaded
 from tests.support.builders import catalog, engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world

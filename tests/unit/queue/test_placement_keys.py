@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from foqs.core.flush.writes import Writes
 from foqs.core.items.item import KeyedItem, State
 from foqs.core.items.life import EventKind
 from foqs.queue.port import EnqueueOutcome, Repeated
 from foqs.shard.writer import KEY_READ_FLUSHES
 from foqs.store.in_memory.memory_store import MemoryStore
-from foqs.store.port import KEY_EXPIRY_ROWS_MAX, IdempotencyKeyExists, StoreLost, Writes
+from foqs.store.port import KEY_EXPIRY_ROWS_MAX, IdempotencyKeyExists, StoreLost
 from foqs_contract.errors import DeadlineExceeded, KeyConflict, Overloaded, Unavailable, UnknownOutcome
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 from tests.support.builders import NAMESPACE, engine_settings, keyed_item, new_item

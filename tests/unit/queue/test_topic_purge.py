@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from foqs.core.flush.writes import Writes
 from foqs.core.items.item import Row, State, parse_id, unpack_order_key
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine
 from foqs.queue.port import ALREADY_GONE, ItemExplanation
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
-from foqs.store.port import Writes
 from foqs_contract.errors import DeadlineExceeded, NotFound, NotOwner, Overloaded, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from foqs.core.flush.writes import Writes
 from foqs.core.items.item import NewItem, parse_id
 from foqs.core.items.life import EventKind
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.queue.port import EnqueueOutcome
 from foqs.shard.observer import NullObserver
 from foqs.store.in_memory.memory_store import MemoryStore
-from foqs.store.port import StoreLost, WriteRefused, Writes
+from foqs.store.port import StoreLost, WriteRefused
 from foqs_contract.errors import DeadlineExceeded, FoqsError, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world

@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
+from foqs.core.flush.writes import Writes
 from foqs.core.items.item import State, parse_id
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.engine import Engine
 from foqs.queue.port import ItemView
 from foqs.shard.shard import Shard
-from foqs.store.port import StoreLost, Writes
+from foqs.store.port import StoreLost
 from foqs_contract.errors import FoqsError
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world

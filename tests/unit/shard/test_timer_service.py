@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from foqs.core.flush.writes import Writes
 from foqs.core.items.item import State
 from foqs.core.items.life import EventKind
 from foqs.shard.shard import Shard
 from foqs.store.in_memory.memory_store import MemoryStore
-from foqs.store.port import DueRow, WriteRefused, Writes
+from foqs.store.port import DueRow, WriteRefused
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from foqs.core.flush.fence import Fence
+from foqs.core.flush.writes import Writes
 from foqs.core.items.item import State
 from foqs.core.items.life import EventKind
 from foqs.shard.observer import NullObserver
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
-from foqs.store.port import StoreLost, Writes
+from foqs.store.port import StoreLost
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument, NotOwner, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from foqs.core.flush.writes import Writes
 from foqs.core.items.item import State
 from foqs.store.in_memory.memory_store import MemoryDatabase, MemoryStore
-from foqs.store.port import StoreLost, WriteRefused, Writes
+from foqs.store.port import StoreLost, WriteRefused
 from tests.support.aio import run
 from tests.support.stores import OTHER, TOPIC, Ownership, contents, make_row, opened, reading
 

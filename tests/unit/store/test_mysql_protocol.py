@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.flush.fence import Fence
+from foqs.core.flush.writes import Writes
 from foqs.store.mysql import mysql_sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings
 from foqs.store.mysql.mysql_protocol import (
@@ -25,7 +26,7 @@ from foqs.store.mysql.mysql_protocol import (
     request_packets,
 )
 from foqs.store.mysql.mysql_store import MysqlStore
-from foqs.store.port import StoreLost, Writes
+from foqs.store.port import StoreLost
 from tests.support.aio import run
 from tests.support.stores import make_row
 

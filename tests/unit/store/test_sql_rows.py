@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foqs.core.flush.fence import Fence, Owner
+from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.item import Row
 from foqs.store.migrations import Migration, pending_migrations
 from foqs.store.mysql import mysql_sql, mysql_values
 from foqs.store.mysql.mysql_protocol import BoundStatement, Statement
-from foqs.store.port import LeaseUpdate, StoreUnusable, Writes
+from foqs.store.port import StoreUnusable
 from foqs.store.sql_rows import COLUMNS, MUTABLE_COLUMNS, OWNER_COLUMNS, all_values, mutable_values, row_of
 from foqs.store.sqlite import sqlite_sql
 from tests.support.stores import make_row

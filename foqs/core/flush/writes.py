@@ -1,0 +1,57 @@
+"""The changes of the tables that one flush writes: all that a store has to know of it.
+
+Always true: every value is absolute, so a flush that is run again writes the same. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from foqs.core.flush.purge_markers import PurgeMarker
+from foqs.core.items.idempotency_keys import IdempotencyKey
+from foqs.core.items.item import Row, State, TopicName
+
+
+@dataclass(slots=True)
+class LeaseUpdate:
+    """Rows that get equal values in the columns that a lease changes. `state` differs when a lease or delay ends."""
+
+    due_ms: int | None
+    token: int
+    attempt: int
+    ids: list[int]
+    state: State = State.LEASED
+
+
+@dataclass(slots=True)
+class Writes:
+    """The changes of one flush, as absolute values. An id is in at most one of the first four fields.
+
+    - `deletes`, `leases` and `updates` of rows that do not exist change nothing.
+    - `updates` hold whole rows; a store writes the mutable columns (priority,
+      deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt).
+    - `inserts` of an id that exists refuse the whole flush.
+    - `topics_added` may be in the topics table already. A name that is also in
+      `topics_removed` is in the table afterwards.
+    - `idempotency_keys_added` of a key that exists refuse the whole flush;
+      `idempotency_keys_replaced` replace the stored row.
+    - After that, key rows that end by `keys_expired_by_ms` are deleted, the oldest
+      first, up to the store's limit for one flush.
+    - `key_slots_added` may be in the slots table already.
+    - `purge_markers_removed` are deleted unless they were raised since;
+      `purge_markers_added` replace the former marker of their topic.
+    """
+
+    deletes: list[int] = field(default_factory=list)
+    updates: list[Row] = field(default_factory=list)
+    inserts: list[Row] = field(default_factory=list)
+    leases: list[LeaseUpdate] = field(default_factory=list)
+    topics_added: list[TopicName] = field(default_factory=list)
+    topics_removed: list[TopicName] = field(default_factory=list)
+    idempotency_keys_added: list[IdempotencyKey] = field(default_factory=list)
+    idempotency_keys_replaced: list[IdempotencyKey] = field(default_factory=list)
+    keys_expired_by_ms: int | None = None
+    key_slots_added: Sequence[int] = ()
+    purge_markers_added: list[PurgeMarker] = field(default_factory=list)
+    purge_markers_removed: list[PurgeMarker] = field(default_factory=list)
