@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Protocol
 
-from foqs.core.flush.operation import Leases as Leases
+from foqs.core.flush.operation import Leases
 from foqs.core.items.item import OrderKey, Row, TopicName
 from foqs.queue.port import Deliveries, ItemView
 from foqs.runtime.deadlines import Deadlines

@@ -30,6 +30,7 @@ from foqs.options.rpc_options import CallOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
 from foqs.queue.queue_service import QueueService
 from foqs.runtime.clock import Clock
+from foqs.shard.host_services import HostServices
 from foqs.shard.host_shards import HostShards
 from foqs.shard.observer import ShardObserver
 from foqs.shard.shard import Shard
@@ -157,20 +158,11 @@ class Engine:
 
         backoff = Backoff(settings.shard.retry_ms_min / 1_000, settings.shard.retry_ms_max / 1_000, rng)
 
+        services = HostServices(settings.shard, self.namespaces, clock, backoff, observer, self.queue)
+
         def make_shard(number: int, database: str) -> Shard:
             cache = RowCache(written_budget, prefetch_budget, self.namespaces.longest_payloads)
-            return Shard(
-                number,
-                open_store(number, database),
-                settings.shard,
-                self.namespaces,
-                cache,
-                clock,
-                backoff,
-                observer,
-                self.queue,
-                count_locks[database],
-            )
+            return Shard(number, open_store(number, database), cache, services, count_locks[database])
 
         def make_supervisor(number: int, database: str) -> ShardSupervisor:
             return ShardSupervisor(

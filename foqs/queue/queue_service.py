@@ -15,8 +15,7 @@ from typing import Final, TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.flush.operation import Leases as Leases
-from foqs.core.flush.operation import Operation
+from foqs.core.flush.operation import Acks, Events, Leases, Operation
 from foqs.core.items.item import (
     NewItem,
     OrderKey,
@@ -199,12 +198,10 @@ class QueueService:
         deadline: float,
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
-        def submit(
-            shard: Shard, numbers: Sequence[int], positions: Sequence[int], on_finished: Callable[[], None]
-        ) -> Operation:
-            return shard.submit_acks(namespace, numbers, values_at(tokens, positions), on_finished)
+        def make(numbers: Sequence[int], positions: Sequence[int], on_finished: Callable[[], None]) -> Operation:
+            return Acks(namespace, numbers, values_at(tokens, positions), on_finished)
 
-        return self._submit_by_shard(ids, submit, deadline, on_done)
+        return self._submit_by_shard(ids, make, deadline, on_done)
 
     def apply(
         self,
@@ -213,21 +210,19 @@ class QueueService:
         deadline: float,
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
-        def submit(
-            shard: Shard, numbers: Sequence[int], positions: Sequence[int], on_finished: Callable[[], None]
-        ) -> Operation:
-            return shard.submit_events(namespace, [events[i][1] for i in positions], on_finished)
+        def make(numbers: Sequence[int], positions: Sequence[int], on_finished: Callable[[], None]) -> Operation:
+            return Events(namespace, [events[i][1] for i in positions], on_finished)
 
-        return self._submit_by_shard([(shard, event.id) for shard, event in events], submit, deadline, on_done)
+        return self._submit_by_shard([(shard, event.id) for shard, event in events], make, deadline, on_done)
 
     def _submit_by_shard(
         self,
         ids: Sequence[tuple[int, int]],
-        submit: Callable[[Shard, Sequence[int], Sequence[int], Callable[[], None]], Operation],
+        make: Callable[[Sequence[int], Sequence[int], Callable[[], None]], Operation],
         deadline: float,
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
-        """Group the ids by shard, and call `submit` for each shard with the numbers and their positions in the call."""
+        """Submit an operation to each shard of these ids. `make` gets its numbers and their positions in the call."""
         call = ApplyCall(self.deadlines, len(ids), on_done)
         numbers = [number for _, number in ids]
         groups: dict[int, Sequence[int]] = {}
@@ -249,7 +244,8 @@ class QueueService:
             if not positions:
                 continue
             try:
-                operation = submit(self._owned_shard(shard_number), own, positions, call.on_operation_finished)
+                operation = make(own, positions, call.on_operation_finished)
+                self._owned_shard(shard_number).submit(operation)
                 call.add_operation(operation, positions, shard_number)
             except FoqsError as error:
                 call.refuse(positions, error)
@@ -417,14 +413,16 @@ class QueueService:
         """Return whether a dequeue waits for a topic of this namespace."""
         return self.waiters.has_waiters(namespace)
 
-    def assign_to_waiters(self, shard: Shard, topic: TopicName, order_keys: Sequence[OrderKey]) -> list[Leases]:
+    def assign_to_waiters(self, shard: int, topic: TopicName, order_keys: Sequence[OrderKey]) -> list[Leases]:
         """Return direct deliveries of items that are about to be inserted or due.
 
         Returns none unless the topic is known to be empty everywhere on this host.
         """
         waiter = self.waiters.first(topic)
+        owned = self._shards.get(shard)
         if (
             waiter is None
+            or owned is None
             or self._is_suspended
             or topic in self._namespaces.paused_topics
             or any(topic in other.index for other in self._serving_shards())
@@ -435,7 +433,7 @@ class QueueService:
         while waiter is not None and start < len(order_keys):
             count = waiter.topics[topic]
             part = order_keys[start : start + min(count, waiter.items_max)]
-            deliveries.append(waiter.assign(shard, topic, part))
+            deliveries.append(waiter.assign(owned, topic, part))
             start += len(part)
             waiter = self.waiters.first(topic)
         return deliveries
@@ -447,12 +445,15 @@ class QueueService:
                 if not waiter.try_deliver() or not self._is_available(topic):
                     break
 
-    def on_room_freed(self, shard: Shard, namespace: str) -> None:
+    def on_room_freed(self, shard: int, namespace: str) -> None:
         """Serve the dequeues of this namespace that wait, oldest first, because the shard may have room again."""
+        owned = self._shards.get(shard)
+        if owned is None:
+            return
         for waiter in self.waiters.for_namespace(namespace):
-            if shard.index.filter_known(waiter.topics):
+            if owned.index.filter_known(waiter.topics):
                 waiter.try_deliver()
-                if shard.delivery_room(namespace) <= 0:
+                if owned.delivery_room(namespace) <= 0:
                     break
 
     def on_callers_notified(self) -> None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.shard.shard import Shard
@@ -55,9 +56,9 @@ class ReplayLookups:
             own = [keyed[position] for position in positions]
             refusals = [limit_errors[position] for position in positions]
             try:
-                operation = shard.submit_replay_lookup(
-                    namespace, own, refusals, partial(self._on_lookup_finished, call, namespace, len(own))
-                )
+                on_finished = partial(self._on_lookup_finished, call, namespace, len(own))
+                operation = ReplayLookup(namespace, own, refusals, on_finished)
+                shard.submit(operation)
             except (Overloaded, Unavailable):
                 continue  # the limit's error stands
             call.add_operation(operation, positions, shard.number)

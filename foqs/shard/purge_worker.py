@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from foqs.core.flush.intake import Intake
 from foqs.core.flush.operation import Operation
 from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, PurgeMarker, PurgeMarkers
 from foqs.core.items.item import OrderKey, Row, State
@@ -49,14 +48,12 @@ class PurgeWorker:
     def __init__(
         self,
         writer: Writer,
-        intake: Intake,
         reader: ShardReader,
         purge_markers: PurgeMarkers,
         page_items: int,
         pause_s: float,
     ) -> None:
         self._writer = writer
-        self._intake = intake
         self._reader = reader
         self._purge_markers = purge_markers
         self._page_items = page_items
@@ -113,12 +110,11 @@ class PurgeWorker:
             limit,
         )
 
-    async def _submit_and_wait(self, make_work: Callable[[Callable[[], None]], Operation]) -> None:
+    async def _submit_and_wait(self, make_operation: Callable[[Callable[[], None]], Operation]) -> None:
         """Submit an operation and wait until it is committed. Raises its FoqsError."""
         done = asyncio.Event()
-        operation = make_work(done.set)
-        self._intake.submit(operation, is_internal=True)
-        self._writer.wake()
+        operation = make_operation(done.set)
+        self._writer.submit(operation, is_internal=True)
         await done.wait()
         results: Sequence[Any] = operation.results
         for result in results:

@@ -9,39 +9,35 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from foqs.core.flush.fence import Owner
 from foqs.core.flush.intake import LANE_SHARES, Intake, IntakeLimits
 from foqs.core.flush.item_numbers import ItemNumbers
-from foqs.core.flush.operation import Acks, Events, Inserts, Leases
+from foqs.core.flush.operation import Events, Inserts, Leases, Operation
 from foqs.core.flush.pacing import FlushPace, PaceSettings
 from foqs.core.flush.purge_markers import SetPurgeMarker
-from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.items.item import KeyedItem, NewItem, OrderKey, Row, State, TopicName, order_key_number
-from foqs.core.items.life import Event, EventKind, RetryPolicy
+from foqs.core.items.item import NewItem, OrderKey, Row, State, TopicName, order_key_number
+from foqs.core.items.life import Event, EventKind
 from foqs.core.limits.breaker_window import BreakerSettings
 from foqs.core.limits.in_flight import InFlight
 from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing.shard_clock import ShardClock, initial_time_ms
-from foqs.options.shard_options import ShardOptions
-from foqs.runtime.clock import Clock
 from foqs.shard.background_reads import PrefetchJob, RefillJob
+from foqs.shard.host_services import HostServices
 from foqs.shard.initial_count import InitialCount
 from foqs.shard.key_expiry import run_key_expiry
-from foqs.shard.observer import ShardObserver
 from foqs.shard.purge_worker import PurgeWorker
 from foqs.shard.shard_breaker import ShardBreaker
-from foqs.shard.shard_memory import DeliveryPort, ShardMemory
+from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.shard_reader import ShardReader
 from foqs.shard.snapshot import ShardSnapshot, take_snapshot
 from foqs.shard.timer_service import TimerService
 from foqs.shard.writer import OwnedStore, Writer
 from foqs.store.port import Store
-from foqs_contract.backoff import Backoff
-from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, Overloaded, Unavailable
+from foqs_contract.errors import HANDOVER_RETRY_MS, Overloaded, Unavailable
 
 _UNAVAILABLE_RETRY_MS_MAX: Final = 1_000
 """The longest pause that a call is asked for, however long the store has been in trouble."""
@@ -60,19 +56,6 @@ TOPIC_PRIORITIES_MAX: Final = 50
 """Priorities inspected for the age of a topic's oldest item: a page lists many topics."""
 
 
-class NamespaceRules(Protocol):
-    """What a shard asks about the namespaces of its items."""
-
-    @property
-    def retry_policies(self) -> Mapping[str, RetryPolicy]:
-        """By namespace; has an answer for every name."""
-        ...
-
-    def weight_of(self, name: str) -> int:
-        """Its part of what is short, at least 1."""
-        ...
-
-
 class Shard:
     """A shard that this host owns.
 
@@ -80,36 +63,25 @@ class Shard:
         number: the first part of its items' ids.
         store: not open yet; this object opens and closes it.
         cache: the row cache of this shard, within the host's limits.
-        delivery_port: notified of topics with READY items.
         count_lock: held while a shard of the same database is counted.
     """
 
     def __init__(
-        self,
-        number: int,
-        store: Store,
-        settings: ShardOptions,
-        namespaces: NamespaceRules,
-        cache: RowCache,
-        clock: Clock,
-        backoff: Backoff,
-        observer: ShardObserver,
-        delivery_port: DeliveryPort,
-        count_lock: asyncio.Lock,
+        self, number: int, store: Store, cache: RowCache, host: HostServices, count_lock: asyncio.Lock
     ) -> None:
+        settings = host.options
         self.number = number
         self.is_dropped = False
         """Its results must not be reported any more."""
         self._is_open = False
         self.epoch = 0
         self._store = store
+        self._host = host
         self._settings = settings
-        self._retry_policies = namespaces.retry_policies
-        self._weight = namespaces.weight_of
-        self._clock = clock
-        self._backoff = backoff
-        self._observer = observer
-        self._delivery_port = delivery_port
+        self._retry_policies = host.namespaces.retry_policies
+        self._weight = host.namespaces.weight_of
+        self._clock = host.clock
+        self._delivery_port = host.delivery_port
         limits = IntakeLimits(
             settings.flush_items_max,
             settings.flush_bytes_max,
@@ -118,8 +90,8 @@ class Shard:
             settings.queue_bytes_max,
             LANE_SHARES,
         )
-        self._intake = Intake(limits, namespaces.weight_of)
-        self.memory = ShardMemory(self, cache, delivery_port, observer, settings)
+        self._intake = Intake(limits, self._weight)
+        self.memory = ShardMemory(self, cache, host)
         self.index = self.memory.index
         self._initial_count = InitialCount(number, store, self.memory, settings.retry_ms_max / 1000, count_lock)
         self._refilling: set[TopicName] = set()
@@ -242,17 +214,13 @@ class Shard:
                 reset_s=self._settings.breaker_reset_ms / 1000,
             ),
             self._clock.stopwatch_s,
-            self._observer,
+            self._host.observer,
             lambda error: self._writer.refuse_inserts(error),
         )
         self._writer = Writer(
             OwnedStore(self.number, self._store, self._owner),
             self._shard_clock,
             self._intake,
-            self._retry_policies,
-            self._backoff,
-            self._clock.stopwatch_s,
-            self._observer,
             self.memory,
             FlushPace(
                 PaceSettings(
@@ -263,16 +231,16 @@ class Shard:
                 )
             ),
             self._breaker,
+            self._host,
         )
         self._timer_service = TimerService(
             self._writer, self._intake, self.memory.timers, self._shard_clock, self.memory.cache.get, settings
         )
         self._reader = ShardReader(
-            self.number, self._store.reads(), lambda: self._writer.last_committed, self._weight, self._backoff
+            self.number, self._store.reads(), lambda: self._writer.last_committed, self._weight, self._host.backoff
         )
         self._purge_worker = PurgeWorker(
             self._writer,
-            self._intake,
             self._reader,
             self.memory.purge_markers,
             settings.purge_page_items,
@@ -398,44 +366,17 @@ class Shard:
                 retry_after_ms=1000,
             )
         operation = Inserts(namespace, items, numbers.next_number, on_finished, has_keys=keyed)
-        self._intake.submit(operation)
+        self._writer.submit(operation)
         numbers.assign(operation)
         if in_flight is not None:
             operation.in_flight = in_flight
             in_flight.add(items)
-        self._writer.wake()
         return operation
 
-    def submit_replay_lookup(
-        self, namespace: str, items: Sequence[KeyedItem], refusals: Sequence[FoqsError], on_finished: Callable[[], None]
-    ) -> ReplayLookup:
-        """Queue a lookup of the items that these repeat; see `core.flush.replay_lookup`.
-
-        Raises `Overloaded`, `Unavailable`: nothing was queued.
-        """
+    def submit(self, operation: Operation) -> None:
+        """Queue an operation on existing items. Raises `Overloaded`, `Unavailable`: nothing was queued."""
         self._check_serving()
-        operation = ReplayLookup(namespace, items, refusals, on_finished)
-        self._intake.submit(operation)
-        self._writer.wake()
-        return operation
-
-    def submit_acks(
-        self, namespace: str, numbers: Sequence[int], tokens: Sequence[int], on_finished: Callable[[], None]
-    ) -> Acks:
-        """Queue acks. Raises `Overloaded`, `Unavailable`: nothing was queued."""
-        self._check_serving()
-        operation = Acks(namespace, numbers, tokens, on_finished)
-        self._intake.submit(operation)
-        self._writer.wake()
-        return operation
-
-    def submit_events(self, namespace: str, events: Sequence[Event], on_finished: Callable[[], None]) -> Events:
-        """Queue events of one kind on existing items. Raises `Overloaded`, `Unavailable`: nothing was queued."""
-        self._check_serving()
-        operation = Events(namespace, events, on_finished)
-        self._intake.submit(operation)
-        self._writer.wake()
-        return operation
+        self._writer.submit(operation)
 
     def may_have_items(self, topic: TopicName) -> bool:
         """Whether the topic has an item or a purge marker. True also while the counts lag."""
@@ -454,8 +395,7 @@ class Shard:
         ):
             raise Overloaded("too many purged topics still have rows to delete; try again later", retry_after_ms=1_000)
         operation = SetPurgeMarker(topic, on_finished)
-        self._intake.submit(operation, is_internal=True)
-        self._writer.wake()
+        self._writer.submit(operation, is_internal=True)
         return operation
 
     def submit_lease(
@@ -481,8 +421,7 @@ class Shard:
             operation.read_bytes = max(
                 operation.read_bytes, item_bytes_max, cache.longest_payloads.payload_bytes_max(namespace)
             )
-        self._intake.submit(operation, is_internal=True)
-        self._writer.wake()
+        self._writer.submit(operation, is_internal=True)
         return operation
 
     def cancel_lease(self, operation: Leases) -> None:
@@ -508,8 +447,7 @@ class Shard:
         """Release leased items that no consumer received."""
         if leased and not self._writer.is_ended:
             events = [Event(EventKind.RELEASE, row.id, token=row.token) for row in leased]
-            self._intake.submit(Events("", events, _ignore), is_internal=True)
-            self._writer.wake()
+            self._writer.submit(Events("", events, _ignore), is_internal=True)
 
     def on_due_written(self, due_ms: int) -> None:
         """A flush has written a row that is due at this moment, and none that is due before."""

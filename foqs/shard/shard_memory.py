@@ -28,8 +28,7 @@ from foqs.core.memory.ready_index import ReadyIndex
 from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing.due_timers import DueTimers
-from foqs.options.shard_options import ShardOptions
-from foqs.shard.observer import ShardObserver
+from foqs.shard.host_services import HostServices
 from foqs.store.port import TopicCount
 
 _TOPICS_REMOVED_PER_FLUSH: Final = 100
@@ -48,33 +47,10 @@ _DUE_KIND_IF_DELETED: Final = {
 _TOPIC_AND_STATE: Final = attrgetter("namespace", "topic", "state")
 
 
-class DeliveryPort(Protocol):
-    """The waiting dequeues of this host, as its shards see them."""
-
-    def has_waiters(self, namespace: str) -> bool:
-        """Return whether a dequeue waits for a topic of this namespace."""
-        ...
-
-    def assign_to_waiters(self, shard: Any, topic: TopicName, order_keys: Sequence[OrderKey]) -> list[Leases]:
-        """Assign these sorted keys to waiters, for direct delivery when they are inserted or due."""
-        ...
-
-    def on_items_ready(self, topics: Iterable[TopicName]) -> None:
-        """These topics have items that waiters may want."""
-        ...
-
-    def on_room_freed(self, shard: Any, namespace: str) -> None:
-        """The shard may have room again to deliver items of this namespace."""
-        ...
-
-    def on_callers_notified(self) -> None:
-        """Callers have their results. Their replies should be sent before other work is done."""
-        ...
-
-
 class ShardPort(Protocol):
     """What a shard's memory needs of the shard."""
 
+    number: int
     numbers: ItemNumbers
 
     def now_ms(self) -> int:
@@ -105,22 +81,16 @@ class ShardPort(Protocol):
 class ShardMemory:
     """One shard's memory. The writer calls it between two flushes only."""
 
-    def __init__(
-        self,
-        shard: ShardPort,
-        cache: RowCache,
-        delivery_port: DeliveryPort,
-        observer: ShardObserver,
-        options: ShardOptions,
-    ) -> None:
+    def __init__(self, shard: ShardPort, cache: RowCache, host: HostServices) -> None:
+        options = host.options
         self.index = ReadyIndex(options.ready_window_items_max, options.ready_index_items_max)
         self.timers = DueTimers(options.sweep_interval_ms)
         self.cache = cache
         self.counts = TopicCounts()
         self.usage = NamespaceUsage()
         self._shard = shard
-        self._delivery_port = delivery_port
-        self._observer = observer
+        self._delivery_port = host.delivery_port
+        self._observer = host.observer
         self._linger_ms = options.empty_topic_linger_ms
         self._waiter_payload_bytes_max = options.flush_bytes_max
         """Payloads of due items that one flush may read for those who wait."""
@@ -231,7 +201,7 @@ class ShardMemory:
         for topic, keys in found.items():
             keys.sort()
             assigned = self._delivery_port.assign_to_waiters(
-                self._shard, topic, _prefix_within_bytes(keys, due_bytes, bytes_left)
+                self._shard.number, topic, _prefix_within_bytes(keys, due_bytes, bytes_left)
             )
             if due_bytes:
                 bytes_left -= sum([due_bytes.get(number, 0) for delivery in assigned for number in delivery.numbers])
@@ -517,7 +487,7 @@ class ShardMemory:
         if self._waiting_for_room:
             namespaces, self._waiting_for_room = self._waiting_for_room, set()
             for namespace in namespaces:
-                self._delivery_port.on_room_freed(self._shard, namespace)
+                self._delivery_port.on_room_freed(self._shard.number, namespace)
 
 
 def _prefix_within_bytes(order_keys: list[OrderKey], sizes: Mapping[int, int], bytes_max: int) -> list[OrderKey]:

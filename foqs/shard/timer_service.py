@@ -147,8 +147,7 @@ class TimerService:
                     done.set_result(operation.results)
 
             operation = Dues(numbers, current, on_finished)
-            self._intake.submit(operation, is_internal=True)
-            self._writer.wake()
+            self._writer.submit(operation, is_internal=True)
         return page, done
 
     def _retry_at_ms(self) -> int:

@@ -22,18 +22,17 @@ from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.fence import CommitOutcome, Fence, Owner, commit_outcome
 from foqs.core.flush.flush_plan import FindRow, FlushPlan, chain_finders, plan_flush
 from foqs.core.flush.intake import LANE_SHARES, Intake
-from foqs.core.flush.operation import Inserts, Lane
+from foqs.core.flush.operation import Inserts, Lane, Operation
 from foqs.core.flush.pacing import FlushPace, LeaseCost
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import Row
-from foqs.core.items.life import FlushContext, RetryPolicy
+from foqs.core.items.life import FlushContext
 from foqs.core.timing.shard_clock import ShardClock
-from foqs.shard.observer import ShardObserver
+from foqs.shard.host_services import HostServices
 from foqs.shard.shard_breaker import ShardBreaker
 from foqs.shard.shard_memory import ShardMemory
 from foqs.store.port import ANY_LENGTH, FencedOut, IdempotencyKeyExists, Store, StoreError, StoreLost, WriteRefused
-from foqs_contract.backoff import Backoff
 from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
 
 log = logging.getLogger(__name__)
@@ -88,13 +87,10 @@ class Writer:
         owned: OwnedStore,
         shard_clock: ShardClock,
         intake: Intake,
-        retry_policies: Mapping[str, RetryPolicy],
-        backoff: Backoff,
-        stopwatch_s: Callable[[], float],
-        observer: ShardObserver,
         memory: ShardMemory,
         pace: FlushPace,
         breaker: ShardBreaker,
+        host: HostServices,
     ) -> None:
         self.flush_number = owned.owner.flush
         self.lease_cost = LeaseCost()
@@ -114,10 +110,10 @@ class Writer:
         self._nonce = owned.owner.nonce
         self._shard_clock = shard_clock
         self._intake = intake
-        self._retry_policies = retry_policies
-        self._backoff = backoff
-        self._stopwatch_s = stopwatch_s
-        self._observer = observer
+        self._retry_policies = host.namespaces.retry_policies
+        self._backoff = host.backoff
+        self._stopwatch_s = host.clock.stopwatch_s
+        self._observer = host.observer
         self._memory = memory
         self._pace = pace
         self._breaker = breaker
@@ -152,8 +148,16 @@ class Writer:
         """Flushes that deleted expired keys."""
         self.reconnects = 0
 
-    def wake(self) -> None:
-        """Notify the writer of operations in the intake."""
+    def submit(self, operation: Operation, *, is_internal: bool = False) -> None:
+        """Queue an operation for a flush.
+
+        Args:
+            is_internal: an operation of the shard itself. It is bounded by its cause, so no limit applies.
+
+        Raises:
+            Overloaded: there is no room; nothing was queued.
+        """
+        self._intake.submit(operation, is_internal=is_internal)
         self._work_arrived.set()
 
     def request_flush(self) -> None:

@@ -43,8 +43,7 @@ def cached_row_reserves_nothing() -> None:
         operation = Leases(namespace, spans, lease_ms, 0, on_finished)
         if None in map(cache.get, operation.numbers):
             operation.read_bytes = max(item_bytes_max, cache.longest_payloads.payload_bytes_max(namespace))
-        self._intake.submit(operation, is_internal=True)
-        self._writer.wake()
+        self._writer.submit(operation, is_internal=True)
         return operation
 
     Shard.submit_lease = submit_lease  # type: ignore[method-assign]

@@ -1,0 +1,68 @@
+"""What a host provides to each of its shards.
+
+Holds the ports through which a shard calls up: to the namespaces and to the dequeues that wait. A shard is
+named by its number there, so that the ports know no class of the shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from foqs.core.flush.operation import Leases
+from foqs.core.items.item import OrderKey, TopicName
+from foqs.core.items.life import RetryPolicy
+from foqs.options.shard_options import ShardOptions
+from foqs.runtime.clock import Clock
+from foqs.shard.observer import ShardObserver
+from foqs_contract.backoff import Backoff
+
+
+class NamespaceRules(Protocol):
+    """What a shard asks about the namespaces of its items."""
+
+    @property
+    def retry_policies(self) -> Mapping[str, RetryPolicy]:
+        """By namespace; has an answer for every name."""
+        ...
+
+    def weight_of(self, name: str) -> int:
+        """Its part of what is short, at least 1."""
+        ...
+
+
+class DeliveryPort(Protocol):
+    """The waiting dequeues of this host, as its shards see them."""
+
+    def has_waiters(self, namespace: str) -> bool:
+        """Return whether a dequeue waits for a topic of this namespace."""
+        ...
+
+    def assign_to_waiters(self, shard: int, topic: TopicName, order_keys: Sequence[OrderKey]) -> list[Leases]:
+        """Assign these sorted keys to waiters, for direct delivery when they are inserted or due."""
+        ...
+
+    def on_items_ready(self, topics: Iterable[TopicName]) -> None:
+        """These topics have items that waiters may want."""
+        ...
+
+    def on_room_freed(self, shard: int, namespace: str) -> None:
+        """The shard may have room again to deliver items of this namespace."""
+        ...
+
+    def on_callers_notified(self) -> None:
+        """Callers have their results. Their replies should be sent before other work is done."""
+        ...
+
+
+@dataclass(slots=True, frozen=True)
+class HostServices:
+    """The same for every shard of the host."""
+
+    options: ShardOptions
+    namespaces: NamespaceRules
+    clock: Clock
+    backoff: Backoff
+    observer: ShardObserver
+    delivery_port: DeliveryPort
