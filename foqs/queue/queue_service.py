@@ -236,7 +236,7 @@ class QueueService:
         for shard_number, positions in groups.items():
             own = values_at(numbers, positions)
             shard = self._shards.get(shard_number)
-            if shard is not None and max(own) > shard.numbers.resolved_up_to:
+            if shard is not None and not shard.numbers.are_clearly_resolved(own):
                 resolved = [i for i in positions if shard.numbers.is_resolved(numbers[i])]
                 for i in set(positions).difference(resolved):
                     call.outcomes[i] = NotFound("no item has this id yet")

@@ -7,8 +7,8 @@ and no reply may say that its item is gone. Knows operations, not single items.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from foqs.core.flush.operation import OPEN, Inserts
@@ -73,6 +73,16 @@ class ItemNumbers:
             del operations[:resolved]
         return (operations[0].numbers[0] if operations else self.next_number) - 1
 
+    def are_clearly_resolved(self, numbers: Sequence[int]) -> bool:
+        """Return True only if all these numbers are resolved. If False, `is_resolved` says which of them are."""
+        ordered = sorted(numbers)
+        if _any_between(ordered, self.next_number, make_number(self._epoch, SEQUENCE_MAX)):
+            return False
+        return not any(
+            self._is_pending(operation) and _any_between(ordered, operation.numbers[0], operation.numbers[-1])
+            for operation in self._operations
+        )
+
     def is_resolved(self, number: int) -> bool:
         """Return False if this number is of this epoch and not assigned yet, or not resolved.
 
@@ -99,3 +109,9 @@ class ItemNumbers:
 
 def _first_number(operation: Inserts) -> int:
     return operation.numbers[0]
+
+
+def _any_between(ordered: Sequence[int], first: int, last: int) -> bool:
+    """Return whether one of these sorted numbers is from `first` to `last`."""
+    at = bisect_left(ordered, first)
+    return at < len(ordered) and ordered[at] <= last

@@ -54,7 +54,7 @@ def test_a_number_is_resolved_with_its_item_whatever_happened_to_earlier_ones() 
     assert assigned.numbers.is_resolved(number(2))
 
 
-def test_the_numbers_of_an_abandoned_work_are_resolved_when_its_flush_has_ended() -> None:
+def test_the_numbers_of_an_abandoned_operation_are_resolved_when_its_flush_has_ended() -> None:
     assigned = Assigned()
     operation = assigned.inserts(2)
     operation.seal(0, 1)
@@ -69,6 +69,7 @@ def test_the_numbers_of_an_abandoned_work_are_resolved_when_its_flush_has_ended(
 
 def test_numbers_of_other_epochs_count_as_resolved() -> None:
     assert Assigned().numbers.is_resolved(make_number(EPOCH + 1, 1))
+    assert Assigned().numbers.are_clearly_resolved([make_number(EPOCH + 1, 1), make_number(EPOCH - 1, 1)])
     assert Assigned().numbers.is_resolved(make_number(EPOCH - 1, 1))
 
 
@@ -80,7 +81,7 @@ def test_some_numbers_are_kept_in_reserve_at_the_end_of_an_epoch() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 5)), max_size=300))
-def test_exactly_the_numbers_of_finished_works_are_resolved(steps: list[tuple[int, int]]) -> None:
+def test_exactly_the_numbers_of_finished_operations_are_resolved(steps: list[tuple[int, int]]) -> None:
     assigned = Assigned()
     operations: list[Inserts] = []
     for count, completed in steps:
@@ -92,6 +93,9 @@ def test_exactly_the_numbers_of_finished_works_are_resolved(steps: list[tuple[in
         pending = {number for operation in operations if operation.is_open for number in operation.numbers}
         numbers = {number for operation in operations for number in operation.numbers}
         assert {number for number in numbers if not assigned.numbers.is_resolved(number)} == pending
+        assert assigned.numbers.are_clearly_resolved(list(numbers - pending)) or pending
+        assert all(not assigned.numbers.are_clearly_resolved([number, make_number(EPOCH - 1, 1)]) for number in pending)
+        assert not assigned.numbers.are_clearly_resolved([assigned.numbers.next_number])
         assert assigned.numbers.resolved_up_to == (min(pending) if pending else assigned.numbers.next_number) - 1
 
 
