@@ -31,7 +31,7 @@ from perf.lib.stage import PLAIN, SYSTEMS, Stage, stage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SHOWN: Final = ("how", "lanes", "items", "shards", "items_per_s", "of_bare", "host_us", "database_us")
+SHOWN: Final = ("how", "key_slots", "items", "shards", "items_per_s", "of_bare", "host_us", "database_us")
 PROCESSES: Final = 2
 _CALL_ITEMS: Final = 500
 _IN_FLIGHT: Final = 8
@@ -47,8 +47,10 @@ def main() -> None:
         ways: dict[tuple[str, int | None], Callable[[str], None]] = {
             ("bare client", None): partial(_in_processes, _bare, found.place, options)
         }
-        for lanes in options.lanes:
-            ways["sink without Spark", lanes] = partial(_in_processes, partial(_sink, lanes), found.place, options)
+        for key_slots in options.key_slots:
+            ways["sink without Spark", key_slots] = partial(
+                _in_processes, partial(_sink, key_slots), found.place, options
+            )
         if not options.no_spark:
             session = _session(stack)
             ways["Spark", None] = partial(_spark, session, found.place, options)
@@ -57,12 +59,12 @@ def main() -> None:
         for number in range(options.rounds):
             for way, run in ways.items():
                 rates[way].append(_timed(found, f"{way[0]}-{way[1]}-{number}", options.items, run))
-                say(f"{way[0]}, lanes {way[1]}: {rates[way][-1]['items_per_s']:,.0f} items/s")
+                say(f"{way[0]}, key slots {way[1]}: {rates[way][-1]['items_per_s']:,.0f} items/s")
     bare = median(line["items_per_s"] for line in rates["bare client", None])
-    for (how, lanes), lines in rates.items():
+    for (how, key_slots), lines in rates.items():
         figures: dict[str, Any] = {name: round(median(line[name] for line in lines), 1) for name in lines[0]}
         figures["of_bare"] = round(figures["items_per_s"] / bare, 3)
-        report.add({"how": how, "lanes": lanes, **_parameters(options)}, figures)
+        report.add({"how": how, "key_slots": key_slots, **_parameters(options)}, figures)
     report.table(SHOWN)
 
 
@@ -124,13 +126,13 @@ async def _bare_calls(place: str, topic: str, first: int, count: int, size: int)
         await asyncio.gather(*(caller() for _ in range(_IN_FLIGHT)))
 
 
-def _sink(lanes: int, place: str, topic: str, first: int, count: int, size: int) -> None:
+def _sink(key_slots: int, place: str, topic: str, first: int, count: int, size: int) -> None:
     def rows() -> Iterator[tuple[dict[str, list[Any]], int]]:
         for begin in range(first, first + count, _ROWS):
             payloads = [_payload(number, size) for number in range(begin, min(begin + _ROWS, first + count))]
             yield {"payload": payloads}, len(payloads)
 
-    write_partition(rows(), first, lanes, SinkOptions.parse({"url": place, "topic": topic}))
+    write_partition(rows(), first, key_slots, SinkOptions.parse({"url": place, "topic": topic}))
 
 
 # ---------------------------------------------------------------- with Spark
@@ -156,7 +158,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--payload-bytes", type=int, default=1_024)
     parser.add_argument("--partitions", type=int, default=8)
     parser.add_argument("--shards", type=int, default=8)
-    parser.add_argument("--lanes", type=int, nargs="*", default=[1, 8], help="lanes of the sink without Spark")
+    parser.add_argument(
+        "--key-slots", type=int, nargs="*", default=[1, 8], help="key slots of a task, for the sink without Spark"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--system", choices=[name for name in SYSTEMS if name.startswith("foqs")], default=PLAIN)
     parser.add_argument("--no-spark", action="store_true", help="leave out Spark: neither Java nor PySpark is needed")

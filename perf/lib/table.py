@@ -140,7 +140,7 @@ def judge(row: Row, found: Found, failures: Mapping[str, str]) -> tuple[dict[str
         value = row.figure(found)
     except NoFigure as why:
         return parameters, {"not_measured": str(why), "cells": cells}
-    figures: Figures = {"value": value, "shown": f"{value:.3g} {row.unit}", "so": "told", "cells": cells}
+    figures: Figures = {"value": value, "shown": f"{value:.3g} {row.unit}", "so": "reported", "cells": cells}
     if row.must:
         reached = value / row.must if row.least else row.must / max(value, 1e-9)
         over = row.aim / row.must if row.least else row.must / row.aim
