@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from foqs.cluster.forwarding import dequeues
-from foqs.cluster.forwarding.dequeues import DequeueForwarder
+from foqs.cluster.forwarding import peer_dequeues
+from foqs.cluster.forwarding.peer_dequeues import PeerDequeues
 from foqs_client import Client, Delivery, Nack, conversion
 from foqs_client.long_polls import LongPolls
 from foqs_client.retried_calls import RetriedCallById
@@ -19,7 +19,7 @@ _NACK: Final = ThriftMethod("nack", is_write=True)
 
 def surplus_kept_by_hosts() -> None:
     """Items that a peer leased too late, or for a caller that has left, stay leased."""
-    DequeueForwarder.release = lambda self, peer, namespace, deliveries: None  # type: ignore[method-assign]
+    PeerDequeues.release = lambda self, peer, namespace, deliveries: None  # type: ignore[method-assign]
 
 
 def surplus_kept_by_clients() -> None:
@@ -30,12 +30,12 @@ def surplus_kept_by_clients() -> None:
 def surplus_nacked_by_hosts() -> None:
     """A surplus delivery of a peer is nacked, so it counts as an attempt."""
 
-    async def release(self: DequeueForwarder, peer: Any, request: Any) -> None:
+    async def release(self: PeerDequeues, peer: Any, request: Any) -> None:
         nacks = [ttypes.Nack(lease.id, lease.token, delay_ms=0) for lease in request.leases]
         nacked = ttypes.NackRequest(request.namespace_name, nacks)
-        await self.peers.call(peer, _NACK, nacked, self._loop.time() + dequeues.RELEASE_TIMEOUT_S)
+        await self.peers.call(peer, _NACK, nacked, self._loop.time() + peer_dequeues.RELEASE_TIMEOUT_S)
 
-    DequeueForwarder._send_release = release  # type: ignore[method-assign]
+    PeerDequeues._send_release = release  # type: ignore[method-assign]
 
 
 def surplus_nacked_by_clients() -> None:

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Final
 
 from foqs.cluster.forwarding.dequeues import DequeueForwarder
+from foqs.cluster.forwarding.peer_dequeues import PeerDequeues
 from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TopicName
@@ -43,7 +44,7 @@ class FixedAvailability:
 
 
 class FakeGossip:
-    """The availability at the other hosts, as one host knows it; see `foqs.cluster.forwarding.dequeues.AvailabilityView`."""
+    """The availability at the other hosts, as one host knows it; see `foqs.cluster.forwarding.peer_dequeues.AvailabilityView`."""
 
     def __init__(self, world: DequeueTierWorld, host: DequeueTierHost) -> None:
         self.on_items_available: Callable[[Collection[TopicName]], None] = lambda topics: None
@@ -113,6 +114,11 @@ class DequeueTierHost(ClusterHost):
         calls = TierService(handlers, {b"dequeue": self.dequeues.handle})
         self.server = RpcServer(world.loop, calls, rpc_options(reply_grace_ms=200))
         await world.network.listen(self.address, PORT, self.server.connection)
+
+    @property
+    def peer_dequeues(self) -> PeerDequeues:
+        """The dequeues that it sends to the others."""
+        return self.dequeues.peer_dequeues
 
     @property
     def waiters(self) -> int:

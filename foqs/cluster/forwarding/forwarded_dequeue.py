@@ -2,27 +2,45 @@
 
 Holds `ForwardedDequeue`. Always true: it has one reply; it keeps its place in this
 host's queue while it is forwarded. Items that arrive after the reply, or after
-the caller has left, are released. Knows nothing of which host has which items.
+the caller has left, are released. Knows nothing of which host has which items, nor
+of the other calls that wait.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from foqs.cluster.forwarding.peer_dequeues import PeerDequeues, Route
 from foqs.core.items.item import TopicName
 from foqs.queue.port import PendingCall
 from foqs.rpc.auth_session import AuthSession
-from foqs.rpc.methods import Caller
+from foqs.rpc.methods import Caller, MethodHandler
 from foqs_contract.errors import FoqsError, UnknownOutcome
 from foqs_contract.idl import ttypes
 
-if TYPE_CHECKING:
-    from foqs.cluster.forwarding.dequeues import DequeueForwarder, Route
-
 _T = TypeVar("_T")
+
+
+class LocalDequeues(Protocol):
+    """This host's part in a forwarded dequeue; `DequeueForwarder` is one."""
+
+    local: MethodHandler
+    """Serves a dequeue by this host alone."""
+
+    def add_waiting(self, pending: PendingCall, call: ForwardedDequeue) -> None:
+        """Register a call that waits in this host's queue."""
+        ...
+
+    def remove_waiting(self, pending: PendingCall | None) -> None:
+        """Remove a call that does not wait any more."""
+        ...
+
+    def forward_waiting(self, topics: Collection[TopicName]) -> None:
+        """Forward waiting dequeues of these topics, as many as the items at peers may serve."""
+        ...
 
 
 class ForwardedDequeue:
@@ -36,10 +54,11 @@ class ForwardedDequeue:
         "_caller",
         "_deadline",
         "_first_forwarded_at_s",
-        "_forwarder",
         "_is_done",
         "_is_local_done",
+        "_local_dequeues",
         "_local_pending",
+        "_peer_dequeues",
         "_request",
         "_unknown_outcome",
         "is_forwarding",
@@ -47,11 +66,18 @@ class ForwardedDequeue:
     )
 
     def __init__(
-        self, forwarder: DequeueForwarder, request: Any, topics: Sequence[TopicName], deadline: float, caller: Caller
+        self,
+        local_dequeues: LocalDequeues,
+        peer_dequeues: PeerDequeues,
+        request: Any,
+        topics: Sequence[TopicName],
+        deadline: float,
+        caller: Caller,
     ) -> None:
         self.topics = topics
         self.is_forwarding = False
-        self._forwarder = forwarder
+        self._local_dequeues = local_dequeues
+        self._peer_dequeues = peer_dequeues
         self._request = request
         self._deadline = deadline
         self._caller = caller
@@ -76,10 +102,10 @@ class ForwardedDequeue:
             elapsed_ms = int((asyncio.get_running_loop().time() - self._first_forwarded_at_s) * 1_000)
             request = copy(request)
             request.wait_ms = max(0, request.wait_ms - elapsed_ms)
-        self._local_pending = self._forwarder.local(request, self._deadline, self)
+        self._local_pending = self._local_dequeues.local(request, self._deadline, self)
         is_local = request.forwarded or request.local_only
         if self._local_pending is not None and not self._is_local_done and request.wait_ms and not is_local:
-            self._forwarder.add_waiting(self._local_pending, self)
+            self._local_dequeues.add_waiting(self._local_pending, self)
 
     @property
     def session(self) -> AuthSession | None:
@@ -107,13 +133,13 @@ class ForwardedDequeue:
         if self._local_pending is None and self._first_forwarded_at_s is None:
             self._first_forwarded_at_s = asyncio.get_running_loop().time()
         self.is_forwarding = True
-        self._forwarder.run_detached(self._forward(route))
+        self._peer_dequeues.run_detached(self._forward(route))
 
     async def _forward(self, route: Route) -> None:
-        forwarder, namespace = self._forwarder, self._request.namespace_name
+        peer_dequeues, namespace = self._peer_dequeues, self._request.namespace_name
         deliveries: list[Any] = []
         try:
-            deliveries = await forwarder.dequeue_at(route, self._request, self.topics, self._deadline)
+            deliveries = await peer_dequeues.dequeue(route, self._request, self.topics, self._deadline)
         except UnknownOutcome as error:
             self._unknown_outcome = error
         except Exception as error:
@@ -123,11 +149,11 @@ class ForwardedDequeue:
         if deliveries:
             peer, places = route
             if self._is_done:
-                forwarder.release(peer, namespace, deliveries)
+                peer_dequeues.release(peer, namespace, deliveries)
             else:
                 self._abandon_local()
-                self._reply(ttypes.DequeueReply, deliveries, lambda: forwarder.release(peer, namespace, deliveries))
-            forwarder.forward_waiting([self.topics[place] for place in places])
+                self._reply(ttypes.DequeueReply, deliveries, lambda: peer_dequeues.release(peer, namespace, deliveries))
+            self._local_dequeues.forward_waiting([self.topics[place] for place in places])
         elif not self._is_done:
             self._continue_locally()
 
@@ -158,7 +184,7 @@ class ForwardedDequeue:
 
         def with_heads(value: _T) -> Any:
             reply = to_struct(value)
-            reply.availability = self._forwarder.topic_heads(self.topics, with_peers=not self._request.forwarded)
+            reply.availability = self._peer_dequeues.topic_heads(self.topics, with_peers=not self._request.forwarded)
             return reply
 
         self._caller.reply(with_heads, value, on_unsent)
@@ -176,4 +202,4 @@ class ForwardedDequeue:
 
     def _finish(self) -> None:
         self._is_done = True
-        self._forwarder.remove_waiting(self._local_pending)
+        self._local_dequeues.remove_waiting(self._local_pending)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from foqs.cluster.forwarding.dequeues import REPLY_TIMEOUT_S, RETRY_AFTER_S, UNRESPONSIVE_RETRY_AFTER_S
+from foqs.cluster.forwarding.peer_dequeues import REPLY_TIMEOUT_S, RETRY_AFTER_S, UNRESPONSIVE_RETRY_AFTER_S
 from foqs.core.items.item import State
 from foqs_client import Client, InvalidArgument, NamespaceNotFound, UnknownOutcome
 from foqs_client.thrift_messages import ThriftMethod
@@ -53,7 +53,7 @@ def test_dequeue_without_local_items_is_forwarded_to_the_host_with_the_best() ->
             assert [delivery.priority for delivery in await client.dequeue({"t": 9})] == [3]
             assert [delivery.priority for delivery in await client.dequeue({"t": 9})] == [7]
             assert await client.dequeue({"t": 9}) == []
-        assert one.dequeues.forwarded_count == 2
+        assert one.peer_dequeues.forwarded_count == 2
 
     run_dequeue_tier(story)
 
@@ -87,7 +87,7 @@ def test_stale_gossip_costs_one_call() -> None:
         async with world.client(one) as client:
             for _ in range(3):
                 assert [delivery.priority for delivery in await client.dequeue({"t": 1})] == [5]
-        assert one.dequeues.forwarded_count == 1
+        assert one.peer_dequeues.forwarded_count == 1
 
     run_dequeue_tier(story)
 
@@ -101,10 +101,10 @@ def test_peer_that_delivered_nothing_is_asked_again_later_for_waiting_dequeues()
         async with world.client(one) as client:
             for _ in range(5):
                 assert await client.dequeue({"t": 1}) == []
-            assert one.dequeues.forwarded_count == 1
+            assert one.peer_dequeues.forwarded_count == 1
             waiting = await waits(world, client, one)
             await world.pass_s(4 * RETRY_AFTER_S)
-            assert 3 <= one.dequeues.forwarded_count <= 6
+            assert 3 <= one.peer_dequeues.forwarded_count <= 6
             two.engine.queue.resume()
             [delivery] = await waiting
             assert delivery.attempt == 1
@@ -140,7 +140,7 @@ def test_one_report_serves_all_waiting_dequeues_but_forwards_no_more_than_there_
             await world.until(lambda: sum(each.done() for each in waiting) == 4)
             await world.pass_s(5)
             assert [each.done() for each in waiting] == [True] * 4 + [False] * 2
-            assert one.dequeues.forwarded_count <= 8
+            assert one.peer_dequeues.forwarded_count <= 8
             await one.caller.put(count=2)
             assert all([len(await each) == 1 for each in waiting])
 
@@ -181,7 +181,7 @@ def test_local_item_is_delivered_during_a_forwarded_call_and_the_peer_s_item_is_
             [id] = await here
             await is_ready_again(world, two if delivery.id == id else one)
             await world.pass_s(1)
-            assert one.dequeues.released_count == (delivery.id == id)
+            assert one.peer_dequeues.released_count == (delivery.id == id)
 
     run_dequeue_tier(story)
 
@@ -198,7 +198,7 @@ def test_items_of_a_peer_are_released_if_local_items_came_first() -> None:
             [delivery] = await waiting
             assert delivery.id == id
             world.network.heal()
-            await world.until(lambda: one.dequeues.released_count == 1)
+            await world.until(lambda: one.peer_dequeues.released_count == 1)
             await world.until(lambda: ("t", State.LEASED) in world.rows())
             await world.pass_s(0.1)
             await is_ready_again(world, two)
@@ -240,7 +240,7 @@ def test_items_leased_for_a_caller_that_left_are_released() -> None:
             await world.until(lambda: two.engine.queue.availability.best_priority(("default", "t")) is None)
         await world.until(lambda: one.server.calls_in_flight == 0)
         world.resume()
-        await world.until(lambda: one.dequeues.released_count == 1)
+        await world.until(lambda: one.peer_dequeues.released_count == 1)
         await world.pass_s(0.1)
         await is_ready_again(world, two)
 
@@ -260,7 +260,7 @@ def test_dequeue_behind_a_caller_that_left_is_served() -> None:
                 await world.until(lambda: two.engine.queue.availability.best_priority(("default", "t")) is None)
             await world.until(lambda: one.server.calls_in_flight == 1)
             world.resume()
-            await world.until(lambda: one.dequeues.released_count == 1)
+            await world.until(lambda: one.peer_dequeues.released_count == 1)
             await world.pass_s(0.1)
             one.gossip.ask("t")
             [delivery] = await waiting
@@ -283,7 +283,7 @@ def test_lost_reply_is_an_unknown_outcome_and_the_item_becomes_ready_again() -> 
                     world.network.cut(connection)
             with pytest.raises(UnknownOutcome):
                 await asking
-            assert one.dequeues.forwarded_count == 1
+            assert one.peer_dequeues.forwarded_count == 1
             assert world.rows().count(("t", State.LEASED)) == 1
             await world.until(lambda: two.engine.queue.availability.ready_count(("default", "t")) == 1)
 
@@ -299,7 +299,7 @@ def test_unresponsive_peer_delays_a_call_by_at_most_the_reply_timeout() -> None:
             await world.pass_s(0.1)
             one.gossip.ask("t")
             # The connection is there, and the request does not arrive.
-            await world.until(lambda: one.dequeues.forwarded_count == 1)
+            await world.until(lambda: one.peer_dequeues.forwarded_count == 1)
             world.network.partition(two.address)
             begun = world.loop.time()
             await world.pass_s(REPLY_TIMEOUT_S + RETRY_AFTER_S)
@@ -308,7 +308,7 @@ def test_unresponsive_peer_delays_a_call_by_at_most_the_reply_timeout() -> None:
             assert delivery.id == id
             assert world.loop.time() - begun < REPLY_TIMEOUT_S + 1
             assert await client.dequeue({"t": 1}) == []
-            assert one.dequeues.forwarded_count == 1
+            assert one.peer_dequeues.forwarded_count == 1
             await world.pass_s(UNRESPONSIVE_RETRY_AFTER_S)
             with pytest.raises(UnknownOutcome):
                 await client.dequeue({"t": 1}, timeout_ms=500)
@@ -343,7 +343,7 @@ def test_forwarded_call_is_not_forwarded_again() -> None:
         async with world.client(one) as client:
             reply = await raw(client, ("t", 1), forwarded=True)
             assert (reply.items, reply.availability) == ([], [])
-        assert one.dequeues.forwarded_count == two.dequeues.forwarded_count == 0
+        assert one.peer_dequeues.forwarded_count == two.peer_dequeues.forwarded_count == 0
 
     run_dequeue_tier(story)
 
@@ -385,7 +385,7 @@ def test_paused_topic_is_not_forwarded_until_it_is_resumed() -> None:
             one.gossip.ask("t")
             waiting = await waits(world, client, one)
             await world.pass_s(2)
-            assert (one.dequeues.forwarded_count, waiting.done()) == (0, False)
+            assert (one.peer_dequeues.forwarded_count, waiting.done()) == (0, False)
             await client.resume_topic("t")
             assert len(await waiting) == 1
 

@@ -1,0 +1,209 @@
+"""Dequeues from the peer that has the best items, and what this host and its peers have of topics.
+
+Holds `PeerDequeues`. Always true: a peer is asked only if gossip says that it has
+better items than this host; a peer that delivered nothing of a topic is not asked
+for it again for a while. The topics of a call rotate in choosing its peer, so that
+the priorities of one do not starve another. Knows nothing of the calls that wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from contextlib import suppress
+from copy import copy
+from typing import Any, Final, Protocol, TypeAlias
+
+from foqs.cluster.peers import Peer, Peers
+from foqs.core.items.item import TopicName
+from foqs.queue.availability import Availability
+from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.errors import FoqsError, UnknownOutcome
+from foqs_contract.idl import ttypes
+
+REPLY_TIMEOUT_S: Final = 1.5
+"""The longest wait for a peer's reply; longer than the peer itself waits for its slow shards."""
+RELEASE_TIMEOUT_S: Final = 2.0
+"""The longest wait for a release; items that are not released by then are READY when their lease ends."""
+RETRY_AFTER_S: Final = 0.25
+"""A peer that delivered nothing of a topic is not asked for it again within this time; waiting dequeues are checked after it."""
+UNRESPONSIVE_RETRY_AFTER_S: Final = 2.0
+"""The same for a peer that did not answer: each attempt costs its caller all of `REPLY_TIMEOUT_S`."""
+RETRY_ENTRIES_MAX: Final = 10_000
+"""The most (peer, topic) pairs with a retry time; beyond it, all are forgotten and may be asked again."""
+
+_DEQUEUE: Final = ThriftMethod("dequeue", is_write=True)
+_RELEASE: Final = ThriftMethod("release", is_write=True)
+
+Route: TypeAlias = tuple[Peer, Sequence[int]]
+"""The peer to ask, and the indices of the topics to ask it for."""
+
+
+class TopicAvailability(Protocol):
+    """What a peer has of a topic; see `foqs.cluster.gossip.gossip_view.PeerAvailability`."""
+
+    @property
+    def peer(self) -> Peer: ...
+    @property
+    def best_priority(self) -> int: ...
+    @property
+    def ready(self) -> int: ...
+    @property
+    def as_of_s(self) -> float: ...
+
+
+class AvailabilityView(Protocol):
+    """What the peers have; see `foqs.cluster.gossip.gossip_view.GossipView`."""
+
+    on_items_available: Callable[[Collection[TopicName]], None]
+
+    def best_peers(self, topic: TopicName) -> Sequence[TopicAvailability]:
+        """Return the peers that have READY items of a topic, the best first."""
+        ...
+
+    def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
+        """Record what a peer has of a topic now."""
+        ...
+
+
+class PeerDequeues:
+    """Chooses the peer of a dequeue, calls it, and releases items that come too late.
+
+    Args:
+        peer_view: what the peers have, by gossip.
+    """
+
+    def __init__(self, peers: Peers, availability: Availability, peer_view: AvailabilityView) -> None:
+        self.peers = peers
+        self._availability = availability
+        self._peer_view = peer_view
+        self._loop = asyncio.get_running_loop()
+        self._rotation = 0
+        self._retry_at_s: dict[tuple[str, TopicName], float] = {}
+        """By peer nonce and topic, the time before which the peer is not asked again."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.forwarded_count = 0
+        """Calls sent to another host."""
+        self.received_count = 0
+        """Items received from other hosts."""
+        self.released_count = 0
+        """Received items that came too late."""
+
+    # ---------------------------------------------------------------- choosing
+
+    def choose_route(self, topics: Sequence[TopicName]) -> Route | None:
+        """Return a peer that has better items than this host, and for which topics; None if there is none."""
+        count = len(topics)
+        first = 0
+        if count > 1:
+            first = self._rotation = (self._rotation + 1) % count
+        for step in range(count):
+            topic = topics[(first + step) % count]
+            candidate = self._best_peer(topic)
+            if candidate is None:
+                if count > 1 and self._local_best_priority(topic) is not None:
+                    return None
+                continue
+            local_best = self._local_best_priority(topic)
+            if local_best is not None and local_best <= candidate.best_priority:
+                return None
+            return candidate.peer, [
+                place for place, other in enumerate(topics) if other is topic or self._has_better(candidate, other)
+            ]
+        return None
+
+    def _best_peer(self, topic: TopicName) -> TopicAvailability | None:
+        """Return the best of the peers that may be asked for a topic now."""
+        candidates = self._peer_view.best_peers(topic)
+        if not candidates or self._availability.is_paused(topic):
+            return None
+        now, retry_at_s = self._loop.time(), self._retry_at_s
+        for candidate in candidates:
+            peer = candidate.peer
+            if peer.suspect_until_s <= now and (not retry_at_s or retry_at_s.get((peer.nonce, topic), 0.0) <= now):
+                return candidate
+        return None
+
+    def _has_better(self, candidate: TopicAvailability, topic: TopicName) -> bool:
+        """Return whether the candidate's peer also has better items of another topic."""
+        local_best = self._local_best_priority(topic)
+        return any(
+            other.peer is candidate.peer and (local_best is None or other.best_priority < local_best)
+            for other in self._peer_view.best_peers(topic)
+        )
+
+    def _local_best_priority(self, topic: TopicName) -> int | None:
+        return None if self._availability.is_suspended else self._availability.best_priority(topic)
+
+    # --------------------------------------------------- remaining availability
+
+    def topic_heads(self, topics: Sequence[TopicName], *, with_peers: bool) -> list[Any]:
+        """Return TopicHeads: what remains of the topics here and, as last reported, at peers."""
+        heads = []
+        own_address, now = self.peers.own_address, self._loop.time()
+        best = self._availability.best_priorities(topics)
+        for topic in topics:
+            if topic in best and own_address is not None:
+                ready = self._availability.ready_count(topic)
+                heads.append(
+                    ttypes.TopicAvailability(topic[1], ttypes.HostAddress(*own_address), best[topic], ready, 0)
+                )
+            if with_peers:
+                for available in self._peer_view.best_peers(topic):
+                    address = ttypes.HostAddress(*available.peer.address)
+                    age_ms = max(0, int((now - available.as_of_s) * 1_000))
+                    heads.append(
+                        ttypes.TopicAvailability(topic[1], address, available.best_priority, available.ready, age_ms)
+                    )
+        return heads
+
+    # ------------------------------------------------------------- calls to peers
+
+    async def dequeue(self, route: Route, request: Any, topics: Sequence[TopicName], deadline: float) -> list[Any]:
+        """Dequeue from a peer; return its deliveries, or none if it has none or refuses. Raises UnknownOutcome."""
+        peer, places = route
+        part = copy(request)
+        part.forwarded, part.wait_ms, part.topics = True, None, [request.topics[place] for place in places]
+        part_topics = [topics[place] for place in places]
+        self.forwarded_count += 1
+        try:
+            reply = await self.peers.call(peer, _DEQUEUE, part, min(deadline, self._loop.time() + REPLY_TIMEOUT_S))
+        except FoqsError as error:
+            is_unanswered = isinstance(error, UnknownOutcome)
+            self._set_retry_at(peer, part_topics, UNRESPONSIVE_RETRY_AFTER_S if is_unanswered else RETRY_AFTER_S)
+            if is_unanswered:
+                raise
+            return []
+        if reply.availability is not None:
+            heads = {head.topic: head for head in reply.availability}
+            for topic in part_topics:
+                head = heads.get(topic[1])
+                best, ready = (None, 0) if head is None else (head.best_priority, head.ready or 0)
+                self._peer_view.update_topic(peer, topic, best, ready)
+        if not reply.items:
+            self._set_retry_at(peer, part_topics, RETRY_AFTER_S)
+        self.received_count += len(reply.items or ())
+        return reply.items or []
+
+    def release(self, peer: Peer, namespace: Any, deliveries: Sequence[Any]) -> None:
+        """Release deliveries that no consumer gets, so that they are READY again soon."""
+        self.released_count += len(deliveries)
+        leases = [ttypes.Lease(delivery.id, delivery.token) for delivery in deliveries]
+        self.run_detached(self._send_release(peer, ttypes.ReleaseRequest(namespace, leases)))
+
+    async def _send_release(self, peer: Peer, request: Any) -> None:
+        with suppress(FoqsError):
+            await self.peers.call(peer, _RELEASE, request, self._loop.time() + RELEASE_TIMEOUT_S)
+
+    def run_detached(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine to its end, even if its call is abandoned."""
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _set_retry_at(self, peer: Peer, topics: Sequence[TopicName], delay_s: float) -> None:
+        if len(self._retry_at_s) >= RETRY_ENTRIES_MAX:
+            self._retry_at_s.clear()
+        retry_at_s = self._loop.time() + delay_s
+        for topic in topics:
+            self._retry_at_s[peer.nonce, topic] = retry_at_s
