@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from foqs.cli.commands.host_process_commands import bracketed
+from foqs.cli.listen_addresses import bracketed
 from foqs.cli.output import Column, Row
 
 if TYPE_CHECKING:

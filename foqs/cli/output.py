@@ -10,6 +10,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
@@ -124,3 +126,8 @@ def _widths(lines: Sequence[Sequence[str]], room: int) -> list[int]:
 def print_message(text: str) -> None:
     """Write a sentence for a person to standard error."""
     click.echo(text, err=True)
+
+
+def program_name() -> str:
+    """Return the shell command of this program: foqs if it is found, else its path."""
+    return "foqs" if shutil.which("foqs") else shlex.quote(sys.argv[0])

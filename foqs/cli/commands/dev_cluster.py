@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from foqs.cli.commands.host_process_commands import port_problem, program_name
 from foqs.cli.host_session import ERROR, USAGE, CommandFailed
-from foqs.cli.output import print_message
+from foqs.cli.listen_addresses import port_problem
+from foqs.cli.output import print_message, program_name
 
 if TYPE_CHECKING:
     from foqs.dev.local_cluster import LocalCluster

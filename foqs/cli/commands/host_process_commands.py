@@ -7,19 +7,17 @@ host does.
 
 from __future__ import annotations
 
-import errno
 import logging
-import shlex
-import shutil
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from foqs.cli.host_session import DEFAULT_ADDRESS, USAGE, CommandFailed, configuration
+from foqs.cli.listen_addresses import listen_addresses, local_address, port_problem, url_scheme
+from foqs.cli.output import program_name
 from foqs.telemetry import logs
 
 if TYPE_CHECKING:
@@ -131,25 +129,6 @@ def without_none(options: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in options.items() if value is not None}
 
 
-def listen_addresses(config: Config) -> list[str]:
-    """Return a line for each address on which the host listens."""
-    server = config.server
-    return [
-        f"Thrift   {url_scheme(config)}{bracketed(server.host)}:{server.port}",
-        f"HTTP     http://{bracketed(server.http_host)}:{server.http_port}/  (livez, readyz, metrics)",
-    ]
-
-
-def url_scheme(config: Config) -> str:
-    """Return the scheme of the host's address: foqs:// or foqss://."""
-    return "foqss://" if config.server.tls_cert_file else "foqs://"
-
-
-def bracketed(host: str) -> str:
-    """Return a host as it is written in a URL."""
-    return f"[{host}]" if ":" in host else host
-
-
 def _log_addresses(config: Config) -> None:
     """Log the addresses as one event, since programs read the log of a host."""
     thrift, http = (line.split()[1] for line in listen_addresses(config))
@@ -185,16 +164,6 @@ def _missing_protections(config: Config) -> str:
     return tls if config.auth.enabled else f"{tls}no authentication, "
 
 
-def program_name() -> str:
-    """Return the shell command of this program: foqs if it is found, else its path."""
-    return "foqs" if shutil.which("foqs") else shlex.quote(sys.argv[0])
-
-
-def local_address(host: str) -> str:
-    """Return the host of a URL at which this machine reaches a listener on `host`."""
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, bracketed(host))  # noqa: S104
-
-
 def _run_foreground(config: Config, on_ready: Callable[[Config], None], file: Path | None = None) -> None:
     from foqs.host import run_host
 
@@ -214,25 +183,3 @@ def _check_ports(config: Config, file: Path | None) -> None:
         problem = port_problem(host, port, option)
         if problem:
             raise CommandFailed(f"{file}: server.{option}: {problem}" if file else problem, USAGE)
-
-
-def port_problem(host: str, port: int, option: str) -> str | None:
-    """Return why `host`:`port` cannot be listened on, and the remedy; None if it can."""
-    flag = "--" + option.replace("_", "-")
-    try:
-        found: list[Any] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(1)
-    except OSError as error:
-        change = f"choose another with {flag} (foqs dev) or server.{option} (configuration)"
-        if error.errno == errno.EADDRINUSE:
-            return f"Port {port} on {host} is in use by another process; {change}."
-        if error.errno == errno.EACCES:
-            return f"Port {port} on {host} needs rights that this user lacks; {change}."
-        return (
-            f"Cannot listen on {host}, port {port} ({error.strerror}); set server.host to an address of this machine."
-        )
-    return None

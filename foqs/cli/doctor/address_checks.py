@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from foqs.cli.cluster_rows import duplicate_names_warning, host_row, shard_row
-from foqs.cli.commands.host_process_commands import bracketed
 from foqs.cli.doctor.finding import Finding
 from foqs.cli.host_session import OpenClient
+from foqs.cli.listen_addresses import bracketed
 from foqs_client import FoqsError, Routing, Unreachable
 from foqs_client.addresses import SCHEME, SCHEME_TLS, is_tls_url, parse_addresses
 
