@@ -21,8 +21,8 @@ from foqs.catalog.port import (
     CatalogUnreachable,
     check_replaceable,
 )
-from shardmgr.registry.checks import DOCUMENT_BYTES_MAX
 from shardmgr.registry.port import (
+    DOCUMENT_BYTES_MAX,
     Registry,
     RegistryConflict,
     RegistryError,

@@ -1,7 +1,7 @@
-"""How a host connects to its peers and to the registry, from its configuration.
+"""How a host connects to its peers and to the registry, and a command to the registry, from a configuration.
 
-Always true: nothing is connected before the first use. Knows nothing of what is
-sent over the connections.
+Always true: nothing is connected before the first use, and the session of a command
+ends with the command. Knows nothing of what is sent over the connections.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Final
 
 from foqs.cluster.routing.port import Address
 from foqs.options.config import Config, ConfigError
-from foqs.runtime.clock import Clock
+from foqs.runtime.clock import Clock, SystemClock
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import Tls, make_handshake, tls_connect
 from foqs_client.errors import InvalidArgument
+from shardmgr.cluster_reader import ClusterReading, read_cluster
 from shardmgr.registry.port import Registry
 
 REGISTRY_FORMAT: Final = "v1"
@@ -56,3 +57,13 @@ def registry_from_config(config: Config, clock: Clock, session_timeout_ms: int |
         config.cluster_credentials(),
         tick_ms=cluster.zookeeper_tick_ms,
     )
+
+
+async def read_registry(config: Config) -> ClusterReading:
+    """Read the cluster without a host, in a session of its own. Raises `RegistryError`, `MalformedDocument`."""
+    registry = registry_from_config(config, SystemClock(), COMMAND_SESSION_MS)
+    try:
+        await registry.open()
+        return await read_cluster(registry)
+    finally:
+        await registry.close()

@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from shardmgr.registry.checks import check_document_size, check_member_name, check_name
 from shardmgr.registry.port import (
     ConnectionState,
     RegistryConflict,
@@ -24,6 +23,9 @@ from shardmgr.registry.port import (
     RegistryOutcomeUnknown,
     RegistryUnreachable,
     VersionedDocument,
+    check_document_size,
+    check_member_name,
+    check_name,
 )
 from shardmgr.registry.session_lifetime import SessionLifetime
 from shardmgr.registry.zookeeper_log import KazooLog

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardmgr.registry.checks import DOCUMENT_BYTES_MAX
 from shardmgr.registry.port import (
+    DOCUMENT_BYTES_MAX,
     ConnectionState,
     Registry,
     RegistryConflict,

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from shardmgr.registry.checks import check_document_size, check_member_name, check_name
 from shardmgr.registry.port import (
     ConnectionState,
     RegistryConflict,
     RegistryFailed,
     RegistryUnreachable,
     VersionedDocument,
+    check_document_size,
+    check_member_name,
+    check_name,
 )
 from tests.support.registry_file import RegistryFile
 

@@ -16,7 +16,6 @@ from foqs.cli.commands.host_process_commands import without_none
 from foqs.cli.commands.shard_tables import make_tables
 from foqs.cli.host_session import UNREACHABLE, USAGE, CommandFailed, configuration
 from foqs.cli.output import print_message
-from foqs.cli.registry_reading import read_registry
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
@@ -60,6 +59,7 @@ def apply(file: Path | None, store: str | None, password_file: str | None) -> No
 
 async def _apply_cluster(config: Config) -> int:
     """Create or upgrade the tables of all shards and return the number of shards."""
+    from foqs.cluster.connections import read_registry
     from shardmgr.model import MalformedDocument
     from shardmgr.registry.port import RegistryError
 

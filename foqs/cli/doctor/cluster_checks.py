@@ -18,7 +18,7 @@ from foqs.cli.doctor.finding import Finding, StoreLocation
 from foqs.cli.doctor.mysql_checks import check_mysql
 from foqs.cli.doctor.peer_checks import check_peers
 from foqs.cli.doctor.sqlite_checks import check_sqlite
-from foqs.cli.registry_reading import read_registry
+from foqs.cluster.connections import read_registry
 from foqs.options.config import Config
 from foqs.stores import mysql_settings
 from shardmgr.model import Layout, MalformedDocument, Member
