@@ -862,11 +862,11 @@ struct TopicUpdate {
   9: optional bool counts_lag,
 }
 
-/** The enqueues and the backlog of a namespace at one host. */
-struct NamespaceDemand {
+/** A report of one host on a namespace: its enqueues and its backlog. */
+struct NamespaceReport {
   1: optional string namespace_name,
-  /** The recent rate of items in enqueues, accepted or refused. */
-  2: optional i64 enqueues_per_minute,
+  /** The arrival rate: the items in recent enqueues, accepted or refused. */
+  2: optional i64 arrivals_per_minute,
   3: optional i64 items,
   4: optional i64 payload_bytes,
   /** The items that the host has accepted in all. Only differences have a meaning. */
@@ -891,8 +891,8 @@ struct GossipReply {
   3: optional bool full,
   /** There is another page: call again with this reply's version and `full_since`, and with `continuation`. */
   4: optional bool more,
-  /** The demand of each namespace with a limit that has enqueues or items. */
-  5: optional list<NamespaceDemand> demands,
+  /** A report on each namespace with a limit that has enqueues or items. */
+  5: optional list<NamespaceReport> namespace_reports,
   /** The items that wait for a flush. */
   6: optional double load,
   /** Some shard accepts new items. */
@@ -1017,6 +1017,6 @@ service Foqs {
   /** Returns the routing table. Any host answers. Loads are not part of the version. */
   GetRoutingReply getRouting(1: GetRoutingRequest request) throws (1: CallFailed failed),
 
-  /** Returns the topics of the called host and the demand there. Hosts of a tier call each other about once a second. For hosts only. */
+  /** Returns the topics of the called host and its reports on limited namespaces. Hosts of a tier call each other about once a second. For hosts only. */
   GossipReply gossip(1: GossipRequest request) throws (1: CallFailed failed),
 }

@@ -22,11 +22,11 @@ UNRESPONSIVE_PERIODS: Final = 2.0
 """A peer without a report for this many periods of the exchange is assumed to go on as before."""
 
 
-class DemandExchange(Protocol):
+class ReportExchange(Protocol):
     """The `Exchange`, as the limits need it."""
 
-    demands: Callable[[], Sequence[Any]]
-    on_demands: Callable[[Peer, Sequence[Any]], None]
+    namespace_reports: Callable[[], Sequence[Any]]
+    on_namespace_reports: Callable[[Peer, Sequence[Any]], None]
     on_gone: Callable[[Collection[Peer]], None]
 
 
@@ -61,10 +61,10 @@ class TierLimits:
         self._started_s = stopwatch_s()
         quota.allocation_of = self.allocation_of
 
-    def attach(self, exchange: DemandExchange) -> None:
-        """Use an exchange to report demands and to receive those of peers."""
-        exchange.demands = self.demands
-        exchange.on_demands = self.on_demands
+    def attach(self, exchange: ReportExchange) -> None:
+        """Use an exchange to send the reports of this host and to receive those of peers."""
+        exchange.namespace_reports = self.namespace_reports
+        exchange.on_namespace_reports = self.on_namespace_reports
         exchange.on_gone = self.on_peers_gone
 
     def allocation_of(self, namespace: str) -> RateAllocation[Peer]:
@@ -81,38 +81,38 @@ class TierLimits:
 
     # ------------------------------------------------------------- the exchange
 
-    def demands(self) -> list[Any]:
-        """Return this host's report to a peer: a `NamespaceDemand` for each namespace in use."""
+    def namespace_reports(self) -> list[Any]:
+        """Return this host's reports to a peer: a `NamespaceReport` for each namespace in use."""
         now_s = self._stopwatch_s()
-        demands: list[Any] = []
+        reports: list[Any] = []
         for namespace, settings in self._limited().items():
             items, payload_bytes = self._backlog(namespace, settings)
             allocation = self._allocations.get(namespace)
-            demand = enqueued = 0
+            arrivals_per_minute = enqueued = 0
             if allocation is not None:
-                demand, enqueued = allocation.next_report(now_s)
+                arrivals_per_minute, enqueued = allocation.next_report(now_s)
                 allocation.update_fraction(self._host_count, settings.enqueues_per_minute, now_s)
             if items or (allocation is not None and not allocation.is_idle(now_s)):
-                demands.append(ttypes.NamespaceDemand(namespace, demand, items, payload_bytes, enqueued))
-        return demands
+                reports.append(ttypes.NamespaceReport(namespace, arrivals_per_minute, items, payload_bytes, enqueued))
+        return reports
 
-    def on_demands(self, peer: Peer, demands: Sequence[Any]) -> None:
-        """Apply a peer's report."""
+    def on_namespace_reports(self, peer: Peer, received: Sequence[Any]) -> None:
+        """Apply the reports of a peer."""
         now_s = self._stopwatch_s()
         limited = self._limited()
         is_first = peer not in self._last_report_s
         reports: dict[str, HostReport] = {}
-        for demand in demands:
-            if demand.namespace_name in limited:
-                reports[demand.namespace_name] = _parse_demand(demand)
-                self.allocation_of(demand.namespace_name)
+        for report in received:
+            if report.namespace_name in limited:
+                reports[report.namespace_name] = _parse_report(report)
+                self.allocation_of(report.namespace_name)
         self._last_report_s[peer] = now_s
         self._reported_peers.add(peer)
         for namespace, allocation in self._allocations.items():
             settings = limited.get(namespace)
             per_minute = 0 if settings is None else settings.enqueues_per_minute
-            report = reports.get(namespace, EMPTY_REPORT)
-            allocation.on_report(peer, report, self._host_count, per_minute, is_first=is_first)
+            latest = reports.get(namespace, EMPTY_REPORT)
+            allocation.on_report(peer, latest, self._host_count, per_minute, is_first=is_first)
             allocation.update_fraction(self._host_count, per_minute, now_s)
         self._end_round(now_s)
 
@@ -156,11 +156,11 @@ class TierLimits:
             allocation.end_round(self._host_count, unresponsive, settings.enqueues_per_minute, backlog, now_s)
 
 
-def _parse_demand(demand: Any) -> HostReport:
-    """Parse a peer's demand; missing and negative numbers become 0."""
+def _parse_report(report: Any) -> HostReport:
+    """Parse a peer's report on a namespace; missing and negative numbers become 0."""
     return HostReport(
-        max(0, demand.enqueues_per_minute or 0),
-        demand.enqueued_items or 0,
-        max(0, demand.items or 0),
-        max(0, demand.payload_bytes or 0),
+        max(0, report.arrivals_per_minute or 0),
+        report.enqueued_items or 0,
+        max(0, report.items or 0),
+        max(0, report.payload_bytes or 0),
     )

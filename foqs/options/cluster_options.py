@@ -99,7 +99,7 @@ class ClusterOptions(Options):
     gossip_interval_ms: int = option(
         1_000,
         MS,
-        "How often a host asks each other host for the topics that changed and for the demand there. A list "
+        "How often a host asks each other host for the topics that changed and for its reports on namespaces. A list "
         "of the tier's topics is behind the other hosts by about this time; by about two seconds when 10,000 "
         "topics change at once.",
         50,

@@ -147,17 +147,17 @@ class RateTier:
                     self._rng.random() if first else self._rng.uniform(0.9, 1.1)
                 )
                 if peer in self.hosts and not self.lost(number, peer):
-                    answer = self.hosts[peer].limits.demands()
+                    answer = self.hosts[peer].limits.namespace_reports()
                     self._on_the_way.append((self.now_s + self._rng.random() * LATENCY_S, number, peer, answer))
         arrived = [each for each in self._on_the_way if each[0] <= self.now_s]
         self._on_the_way = [each for each in self._on_the_way if each[0] > self.now_s]
-        for _, asking, asked, demands in arrived:
-            self._receive(asking, asked, demands)
+        for _, asking, asked, reports in arrived:
+            self._receive(asking, asked, reports)
 
-    def _receive(self, asking: int, asked: Any, demands: Sequence[Any]) -> None:
+    def _receive(self, asking: int, asked: Any, reports: Sequence[Any]) -> None:
         host = self.hosts.get(asking)
         if host is not None and asked in host.others:
-            host.limits.on_demands(asked, demands)
+            host.limits.on_namespace_reports(asked, reports)
 
 
 def between(sides: Collection[Collection[int]]) -> Callable[[int, int], bool]:

@@ -420,7 +420,7 @@ class Iface(object):
 
     def gossip(self, request):
         """
-        Returns the topics of the called host and the demand there. Hosts of a tier call each other about once a second. For hosts only.
+        Returns the topics of the called host and its reports on limited namespaces. Hosts of a tier call each other about once a second. For hosts only.
 
         Parameters:
          - request
@@ -1902,7 +1902,7 @@ class Client(Iface):
 
     def gossip(self, request):
         """
-        Returns the topics of the called host and the demand there. Hosts of a tier call each other about once a second. For hosts only.
+        Returns the topics of the called host and its reports on limited namespaces. Hosts of a tier call each other about once a second. For hosts only.
 
         Parameters:
          - request

@@ -7933,13 +7933,13 @@ class TopicUpdate(object):
         return not (self == other)
 
 
-class NamespaceDemand(object):
+class NamespaceReport(object):
     """
-    The enqueues and the backlog of a namespace at one host.
+    A report of one host on a namespace: its enqueues and its backlog.
 
     Attributes:
      - namespace_name
-     - enqueues_per_minute: The recent rate of items in enqueues, accepted or refused.
+     - arrivals_per_minute: The arrival rate: the items in recent enqueues, accepted or refused.
      - items
      - payload_bytes
      - enqueued_items: The items that the host has accepted in all. Only differences have a meaning.
@@ -7948,16 +7948,16 @@ class NamespaceDemand(object):
 
     __slots__ = (
         'namespace_name',
-        'enqueues_per_minute',
+        'arrivals_per_minute',
         'items',
         'payload_bytes',
         'enqueued_items',
     )
 
 
-    def __init__(self, namespace_name=None, enqueues_per_minute=None, items=None, payload_bytes=None, enqueued_items=None,):
+    def __init__(self, namespace_name=None, arrivals_per_minute=None, items=None, payload_bytes=None, enqueued_items=None,):
         self.namespace_name = namespace_name
-        self.enqueues_per_minute = enqueues_per_minute
+        self.arrivals_per_minute = arrivals_per_minute
         self.items = items
         self.payload_bytes = payload_bytes
         self.enqueued_items = enqueued_items
@@ -7978,7 +7978,7 @@ class NamespaceDemand(object):
                     iprot.skip(ftype)
             elif fid == 2:
                 if ftype == TType.I64:
-                    self.enqueues_per_minute = iprot.readI64()
+                    self.arrivals_per_minute = iprot.readI64()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
@@ -8005,14 +8005,14 @@ class NamespaceDemand(object):
         if oprot._fast_encode is not None and self.thrift_spec is not None:
             oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
             return
-        oprot.writeStructBegin('NamespaceDemand')
+        oprot.writeStructBegin('NamespaceReport')
         if self.namespace_name is not None:
             oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
             oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
             oprot.writeFieldEnd()
-        if self.enqueues_per_minute is not None:
-            oprot.writeFieldBegin('enqueues_per_minute', TType.I64, 2)
-            oprot.writeI64(self.enqueues_per_minute)
+        if self.arrivals_per_minute is not None:
+            oprot.writeFieldBegin('arrivals_per_minute', TType.I64, 2)
+            oprot.writeI64(self.arrivals_per_minute)
             oprot.writeFieldEnd()
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.I64, 3)
@@ -8162,7 +8162,7 @@ class GossipReply(object):
      - topics: The topics that changed since the version of the request.
      - full: `topics` and the following pages hold all topics of the host. Others are to be removed.
      - more: There is another page: call again with this reply's version and `full_since`, and with `continuation`.
-     - demands: The demand of each namespace with a limit that has enqueues or items.
+     - namespace_reports: A report on each namespace with a limit that has enqueues or items.
      - load: The items that wait for a flush.
      - accepts_items: Some shard accepts new items.
      - full_since: In all pages of a whole reply: the version at the first page.
@@ -8174,19 +8174,19 @@ class GossipReply(object):
         'topics',
         'full',
         'more',
-        'demands',
+        'namespace_reports',
         'load',
         'accepts_items',
         'full_since',
     )
 
 
-    def __init__(self, version=None, topics=None, full=None, more=None, demands=None, load=None, accepts_items=None, full_since=None,):
+    def __init__(self, version=None, topics=None, full=None, more=None, namespace_reports=None, load=None, accepts_items=None, full_since=None,):
         self.version = version
         self.topics = topics
         self.full = full
         self.more = more
-        self.demands = demands
+        self.namespace_reports = namespace_reports
         self.load = load
         self.accepts_items = accepts_items
         self.full_since = full_since
@@ -8228,12 +8228,12 @@ class GossipReply(object):
                     iprot.skip(ftype)
             elif fid == 5:
                 if ftype == TType.LIST:
-                    self.demands = []
+                    self.namespace_reports = []
                     (_etype275, _size272) = iprot.readListBegin()
                     for _i276 in range(_size272):
-                        _elem277 = NamespaceDemand()
+                        _elem277 = NamespaceReport()
                         _elem277.read(iprot)
-                        self.demands.append(_elem277)
+                        self.namespace_reports.append(_elem277)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8281,10 +8281,10 @@ class GossipReply(object):
             oprot.writeFieldBegin('more', TType.BOOL, 4)
             oprot.writeBool(self.more)
             oprot.writeFieldEnd()
-        if self.demands is not None:
-            oprot.writeFieldBegin('demands', TType.LIST, 5)
-            oprot.writeListBegin(TType.STRUCT, len(self.demands))
-            for iter279 in self.demands:
+        if self.namespace_reports is not None:
+            oprot.writeFieldBegin('namespace_reports', TType.LIST, 5)
+            oprot.writeListBegin(TType.STRUCT, len(self.namespace_reports))
+            for iter279 in self.namespace_reports:
                 iter279.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
@@ -8899,11 +8899,11 @@ TopicUpdate.thrift_spec = (
     (8, TType.I64, 'oldest_ready_age_ms', None, None, ),  # 8
     (9, TType.BOOL, 'counts_lag', None, None, ),  # 9
 )
-all_structs.append(NamespaceDemand)
-NamespaceDemand.thrift_spec = (
+all_structs.append(NamespaceReport)
+NamespaceReport.thrift_spec = (
     None,  # 0
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
-    (2, TType.I64, 'enqueues_per_minute', None, None, ),  # 2
+    (2, TType.I64, 'arrivals_per_minute', None, None, ),  # 2
     (3, TType.I64, 'items', None, None, ),  # 3
     (4, TType.I64, 'payload_bytes', None, None, ),  # 4
     (5, TType.I64, 'enqueued_items', None, None, ),  # 5
@@ -8923,7 +8923,7 @@ GossipReply.thrift_spec = (
     (2, TType.LIST, 'topics', (TType.STRUCT, [TopicUpdate, None], False), None, ),  # 2
     (3, TType.BOOL, 'full', None, None, ),  # 3
     (4, TType.BOOL, 'more', None, None, ),  # 4
-    (5, TType.LIST, 'demands', (TType.STRUCT, [NamespaceDemand, None], False), None, ),  # 5
+    (5, TType.LIST, 'namespace_reports', (TType.STRUCT, [NamespaceReport, None], False), None, ),  # 5
     (6, TType.DOUBLE, 'load', None, None, ),  # 6
     (7, TType.BOOL, 'accepts_items', None, None, ),  # 7
     (8, TType.I64, 'full_since', None, None, ),  # 8

@@ -52,10 +52,10 @@ class Exchange:
         can_accept_items: Callable[[], bool],
         rng: Random,
     ) -> None:
-        self.demands: Callable[[], Sequence[Any]] = tuple
-        """Returns the NamespaceDemands that this host reports."""
-        self.on_demands: Callable[[Peer, Sequence[Any]], None] = _ignore
-        """Called with the NamespaceDemands that a peer reports."""
+        self.namespace_reports: Callable[[], Sequence[Any]] = tuple
+        """Returns the NamespaceReports that this host reports."""
+        self.on_namespace_reports: Callable[[Peer, Sequence[Any]], None] = _ignore
+        """Called with the NamespaceReports that a peer reports."""
         self.on_gone: Callable[[Collection[Peer]], None] = _ignore
         """Called with peers that left."""
         self.reply_count = 0
@@ -101,7 +101,7 @@ class Exchange:
             full=changes.is_full,
             full_since=changes.full_since,
             more=changes.has_more or has_unrefreshed,
-            demands=list(self.demands()),
+            namespace_reports=list(self.namespace_reports()),
             load=self._load(),
             accepts_items=self._can_accept_items(),
         )
@@ -174,7 +174,7 @@ class Exchange:
         peer.load = reply.load or 0.0
         peer.can_accept_items = reply.accepts_items is not False
         view.apply_reply(peer, reply, asked_at_s, is_continuation=is_continuation)
-        self.on_demands(peer, reply.demands or ())
+        self.on_namespace_reports(peer, reply.namespace_reports or ())
         return bool(reply.more)
 
     def _period_s(self) -> float:

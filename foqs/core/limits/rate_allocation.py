@@ -2,16 +2,17 @@
 
 The model is one token bucket for the whole tier, which holds `BURST_S` of the limit.
 About once a second, each host reports to the others how many items it has enqueued
-in total, and its recent demand. A *round* ends when a host has the reports of all
-others. Between two rounds, the host may take its *fraction* of the tokens in the
-bucket and of those that flow in. Tokens that it does not take are in the bucket again
-at the next round. So fractions need not be exact, no tokens are lost when demand
-moves, and tokens taken in excess are missing for all hosts until they are refilled.
+in total, and its *arrival rate*: the items that callers lately asked it to enqueue,
+enqueued or refused. A *round* ends when a host has the reports of all others.
+Between two rounds, the host may take its *fraction* of the tokens in the bucket and
+of those that flow in. Tokens that it does not take are in the bucket again at the
+next round. So fractions need not be exact, no tokens are lost when arrivals move,
+and tokens taken in excess are missing for all hosts until they are refilled.
 
-A fraction is the host's demand divided by the demand of all hosts. Always true while
+A fraction is the host's arrival rate divided by that of all hosts. Always true while
 each report arrives within `PROPAGATION_PERIODS`: the fractions of all hosts sum to at
 most 1 + `FRACTION_MIN`. This holds because a host counts only the part of its own
-demand that it has reported for that long, so the others know it. A rise of demand
+rate that it has reported for that long, so the others know it. A rise of the rate
 counts after that time, a fall at once. An unresponsive host is assumed to keep its
 last known fraction, and does the same. So both sides of a network partition continue
 with the fractions that they had.
@@ -35,15 +36,15 @@ HostT = TypeVar("HostT", bound=Hashable)
 BURST_S: Final = 2.0
 """All hosts together may save up this many seconds of the limit."""
 FRACTION_MIN: Final = 0.05
-"""The hosts without demand share this fraction, so that their first items need not wait."""
+"""The hosts without arrivals share this fraction, so that their first items need not wait."""
 PROPAGATION_PERIODS: Final = 1.25
 """After this many periods of the exchange, every reachable host knows a report."""
 _REPORT_MERGE_PERIODS: Final = 0.25
-"""Reports within this many periods count as one, with the lowest demand of them."""
-_DEMAND_TAU_S: Final = 0.4
+"""Reports within this many periods count as one, with the lowest arrival rate of them."""
+_ARRIVALS_TAU_S: Final = 0.4
 """The time in which the weight of a past request falls to 1/e."""
 _IDLE_S: Final = 60.0
-"""After this time without a request, a namespace has no demand, and its bucket is full."""
+"""After this time without a request, a namespace has no arrivals, and its bucket is full."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,12 +52,12 @@ class HostReport:
     """A host's report on one namespace.
 
     Attributes:
-        demand: items per minute in recent requests, enqueued or refused.
+        arrivals_per_minute: items in recent requests, enqueued or refused.
         enqueued: items enqueued in total; only differences have a meaning.
         items, payload_bytes: items that the host holds, and their payloads.
     """
 
-    demand: int = 0
+    arrivals_per_minute: int = 0
     enqueued: int = 0
     items: int = 0
     payload_bytes: int = 0
@@ -66,10 +67,10 @@ EMPTY_REPORT: Final = HostReport()
 
 
 @dataclass(slots=True)
-class _SentDemand:
-    """The lowest demand in the reports between two near moments."""
+class _ReportedRate:
+    """The lowest arrival rate in the reports between two near moments."""
 
-    demand: int
+    per_minute: int
     first_s: float
     last_s: float
 
@@ -96,11 +97,11 @@ class ArrivalRate:
         self._at_s = -inf
 
     def add(self, items: int, now_s: float) -> None:
-        self._per_s = self._per_s * exp((self._at_s - now_s) / _DEMAND_TAU_S) + items / _DEMAND_TAU_S
+        self._per_s = self._per_s * exp((self._at_s - now_s) / _ARRIVALS_TAU_S) + items / _ARRIVALS_TAU_S
         self._at_s = now_s
 
     def per_minute(self, now_s: float) -> int:
-        return round(self._per_s * exp((self._at_s - now_s) / _DEMAND_TAU_S) * MINUTE_S)
+        return round(self._per_s * exp((self._at_s - now_s) / _ARRIVALS_TAU_S) * MINUTE_S)
 
     def is_idle(self, now_s: float) -> bool:
         """Return whether nothing arrived for a minute."""
@@ -116,7 +117,7 @@ class RateAllocation(Generic[HostT]):
     Args:
         host_count: the number of hosts, this one included.
         period_s: the period of the exchange of reports.
-        is_complete: all hosts have reported, so a namespace without a report had no demand and the bucket is full.
+        is_complete: all hosts have reported, so a namespace without a report had no arrivals and the bucket is full.
             Otherwise it holds one token, so that the first item passes.
 
     Attributes:
@@ -126,9 +127,9 @@ class RateAllocation(Generic[HostT]):
 
     __slots__ = (
         "_arrivals",
+        "_arrivals_elsewhere",
         "_at_s",
         "_consumed",
-        "_demand_elsewhere",
         "_enqueued",
         "_enqueued_elsewhere",
         "_held_bytes",
@@ -137,8 +138,8 @@ class RateAllocation(Generic[HostT]):
         "_next_update_s",
         "_other_hosts",
         "_period_s",
+        "_reported_rates",
         "_round_s",
-        "_sent_demands",
         "_tier_tokens",
         "_tokens",
         "elsewhere_bytes",
@@ -152,10 +153,10 @@ class RateAllocation(Generic[HostT]):
         self.elsewhere_bytes = 0
         self._period_s = period_s
         self._arrivals = ArrivalRate()
-        self._sent_demands = deque((_SentDemand(0, now_s, now_s),))
-        """The demand that this host reported, oldest first."""
+        self._reported_rates = deque((_ReportedRate(0, now_s, now_s),))
+        """The arrival rates that this host reported, oldest first."""
         self._other_hosts: dict[HostT, _OtherHost] = {}
-        self._demand_elsewhere = 0
+        self._arrivals_elsewhere = 0
         self._enqueued = 0
         """Items that this host enqueued in total."""
         self._tokens = inf if is_complete else 1.0
@@ -172,7 +173,7 @@ class RateAllocation(Generic[HostT]):
         self._held_bytes = 0
         self._host_count = host_count
         self._next_update_s = inf
-        """When the next reported demand of this host starts to count."""
+        """When the next reported arrival rate of this host starts to count."""
 
     # ---------------------------------------------------------------- to enqueue
 
@@ -183,7 +184,7 @@ class RateAllocation(Generic[HostT]):
     def wait_s(self, items: int, per_minute: int, now_s: float) -> float:
         """Return the time until `items` may pass; 0 if they may now.
 
-        It is at most the time in which the fraction follows demand.
+        It is at most the time in which the fraction follows arrivals.
         """
         self._catch_up(per_minute, now_s)
         missing = min(items, self._burst_items_max(per_minute)) - self._tokens
@@ -217,23 +218,23 @@ class RateAllocation(Generic[HostT]):
 
     @property
     def is_unused_elsewhere(self) -> bool:
-        """Whether no other host reported any demand or items."""
-        return not (self._demand_elsewhere or self.elsewhere_items or self.elsewhere_bytes)
+        """Whether no other host reported any arrivals or items."""
+        return not (self._arrivals_elsewhere or self.elsewhere_items or self.elsewhere_bytes)
 
     def is_idle(self, now_s: float) -> bool:
-        """Return whether this host had no request for a minute, so it has no demand to report."""
+        """Return whether this host had no request for a minute, so it has no arrivals to report."""
         return self._arrivals.is_idle(now_s)
 
     def next_report(self, now_s: float) -> tuple[int, int]:
-        """Return the (demand, enqueued) of this host for its next report, and record that it was reported."""
-        demand = self._arrivals.per_minute(now_s)
-        last = self._sent_demands[-1]
+        """Return (arrivals per minute, enqueued) of this host for its next report, and record that it was reported."""
+        per_minute = self._arrivals.per_minute(now_s)
+        last = self._reported_rates[-1]
         if now_s - last.first_s < _REPORT_MERGE_PERIODS * self._period_s:
             last.last_s = now_s
-            last.demand = min(last.demand, demand)
+            last.per_minute = min(last.per_minute, per_minute)
         else:
-            self._sent_demands.append(_SentDemand(demand, now_s, now_s))
-        return demand, self._enqueued
+            self._reported_rates.append(_ReportedRate(per_minute, now_s, now_s))
+        return per_minute, self._enqueued
 
     def on_report(self, host: HostT, report: HostReport, host_count: int, per_minute: int, *, is_first: bool) -> None:
         """Record the report of another host.
@@ -254,33 +255,37 @@ class RateAllocation(Generic[HostT]):
         if report is EMPTY_REPORT:
             report = HostReport(enqueued=before.enqueued)
         self._enqueued_elsewhere += report.enqueued - before.enqueued - known.assumed_enqueued
-        self._demand_elsewhere += report.demand - before.demand
+        self._arrivals_elsewhere += report.arrivals_per_minute - before.arrivals_per_minute
         self.elsewhere_items += report.items - before.items
         self.elsewhere_bytes += report.payload_bytes - before.payload_bytes
         known.report = report
         known.assumed_enqueued = 0.0
-        known.fraction = _fraction(report.demand, self._own_demand() + self._demand_elsewhere, host_count)
+        known.fraction = _fraction(
+            report.arrivals_per_minute, self._own_arrival_rate() + self._arrivals_elsewhere, host_count
+        )
 
     def on_host_left(self, host: HostT) -> None:
-        """Stop counting the demand and the items of a host that left."""
+        """Stop counting the arrivals and the items of a host that left."""
         known = self._other_hosts.pop(host, None)
         if known is not None:
-            self._demand_elsewhere -= known.report.demand
+            self._arrivals_elsewhere -= known.report.arrivals_per_minute
             self.elsewhere_items -= known.report.items
             self.elsewhere_bytes -= known.report.payload_bytes
 
     def update_fraction(self, host_count: int, per_minute: int, now_s: float) -> None:
-        """Compute the fraction again from the known demand. `host_count` includes this host."""
+        """Compute the fraction again from the known arrival rates. `host_count` includes this host."""
         self._host_count = host_count
         known_s = now_s - PROPAGATION_PERIODS * self._period_s
-        while len(self._sent_demands) > 1 and self._sent_demands[0].last_s <= known_s:
-            self._sent_demands.popleft()
+        while len(self._reported_rates) > 1 and self._reported_rates[0].last_s <= known_s:
+            self._reported_rates.popleft()
         self._next_update_s = (
-            self._sent_demands[0].last_s + PROPAGATION_PERIODS * self._period_s if len(self._sent_demands) > 1 else inf
+            self._reported_rates[0].last_s + PROPAGATION_PERIODS * self._period_s
+            if len(self._reported_rates) > 1
+            else inf
         )
-        own = self._own_demand()
+        own = self._own_arrival_rate()
         self._add_tokens(per_minute, now_s)
-        self.fraction = _fraction(own, own + self._demand_elsewhere, host_count)
+        self.fraction = _fraction(own, own + self._arrivals_elsewhere, host_count)
 
     def end_round(
         self,
@@ -319,9 +324,9 @@ class RateAllocation(Generic[HostT]):
 
     # --------------------------------------------------------------------- inside
 
-    def _own_demand(self) -> int:
-        """Return the part of this host's demand that counts: the lowest of the remembered reports."""
-        return min([sent.demand for sent in self._sent_demands])
+    def _own_arrival_rate(self) -> int:
+        """Return the part of this host's arrival rate that counts: the lowest of the remembered reports."""
+        return min([reported.per_minute for reported in self._reported_rates])
 
     def _assumed_fraction(self, host: HostT) -> float:
         """Return the fraction assumed for an unresponsive host: its last known one, or an equal one if it never reported."""
@@ -342,6 +347,6 @@ class RateAllocation(Generic[HostT]):
         self._at_s = now_s
 
 
-def _fraction(demand: int, total_demand: int, host_count: int) -> float:
-    """Return the fraction of a host with this demand."""
-    return max(FRACTION_MIN / host_count, demand / total_demand) if total_demand else 1 / host_count
+def _fraction(arrival_rate: int, total_rate: int, host_count: int) -> float:
+    """Return the fraction of a host with this arrival rate; `total_rate` is that of all hosts."""
+    return max(FRACTION_MIN / host_count, arrival_rate / total_rate) if total_rate else 1 / host_count

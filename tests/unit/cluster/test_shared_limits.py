@@ -110,7 +110,7 @@ def test_small_rates_are_held_to_an_item_a_host() -> None:
     assert most <= 30 + 3
 
 
-def test_allocation_follows_demand_within_two_seconds() -> None:
+def test_allocation_follows_arrivals_within_two_seconds() -> None:
     tier = RateTier(3, rate())
     flood = moving(3, 10)
     for turn in range(6):
@@ -279,9 +279,9 @@ def test_idle_allocations_are_forgotten_and_unlimited_namespaces_are_ignored() -
     tier.run(70)
     limits = tier.hosts[0].limits
     assert not limits._allocations
-    assert limits.demands() == []
+    assert limits.namespace_reports() == []
     peer: Any = 1
-    limits.on_demands(peer, [ttypes.NamespaceDemand("unheard of", 1, 1, 1, 1)])
+    limits.on_namespace_reports(peer, [ttypes.NamespaceReport("unheard of", 1, 1, 1, 1)])
     assert not limits._allocations
 
 
@@ -291,7 +291,7 @@ def test_false_report_of_a_peer_costs_at_most_a_minute() -> None:
     tier.lost = between([])
     tier.run(1, at(0))
     peer: Any = 1
-    tier.hosts[0].limits.on_demands(peer, [ttypes.NamespaceDemand(NAMESPACE, -5, -5, -5, 1 << 62)])
+    tier.hosts[0].limits.on_namespace_reports(peer, [ttypes.NamespaceReport(NAMESPACE, -5, -5, -5, 1 << 62)])
     assert isinstance(tier.offer(0), RateLimited)
     tier.run(70)
     assert tier.offer(0) is None
@@ -369,16 +369,16 @@ def test_host_without_a_tier_has_no_allocations() -> None:
 
 def test_exchange_is_attached_to_the_limits() -> None:
     class Fake:
-        demands: Any = None
-        on_demands: Any = None
+        namespace_reports: Any = None
+        on_namespace_reports: Any = None
         on_gone: Any = None
 
     exchange = Fake()
     limits = TierLimits(Quota({}, lambda: 0.0), dict, list, lambda: 0.0, 1.0)
     limits.attach(exchange)
-    assert (exchange.demands, exchange.on_demands, exchange.on_gone) == (
-        limits.demands,
-        limits.on_demands,
+    assert (exchange.namespace_reports, exchange.on_namespace_reports, exchange.on_gone) == (
+        limits.namespace_reports,
+        limits.on_namespace_reports,
         limits.on_peers_gone,
     )
 
