@@ -28,6 +28,7 @@ from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.catalog.port import Catalog, CatalogError
 from foqs.catalog.registry_catalog import RegistryCatalog
 from foqs.cluster.connections import peer_pool_opener, registry_from_config
+from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.membership import Membership
 from foqs.cluster.peers import Peers
 from foqs.cluster.routing.registry_cluster import RegistryCluster
@@ -209,16 +210,11 @@ class Host:
         service: RpcService = handlers
         if cluster is not None and self._membership is not None:
             pools = peer_pool_opener(self._config)
+            options = self._config.cluster
+            peers = Peers(lambda: cluster.hosts, self._nonce, server.tier, server.region, pools)
+            gossip = Gossip(options, self._engine, peers, self._own_load, lambda: cluster.is_fully_served, self._rng)
             self._tier_member = TierMember(
-                self._config.cluster,
-                handlers,
-                self._engine,
-                Peers(lambda: cluster.hosts, self._nonce, server.tier, server.region, pools),
-                self._membership,
-                self._own_load,
-                lambda: cluster.is_fully_served,
-                self._clock.stopwatch_s,
-                self._rng,
+                options, handlers, self._engine, peers, gossip, self._membership, self._clock.stopwatch_s
             )
             cluster.live_loads = self._host_loads
             service = self._tier_member.service

@@ -6,7 +6,6 @@ Knows nothing of sockets; `host` starts and stops it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random
 
 from foqs.cluster.forwarding.by_id_calls import by_id_handlers
 from foqs.cluster.forwarding.dequeues import DequeueForwarder
@@ -26,9 +25,8 @@ class TierMember:
 
     Args:
         local: serves calls by this host alone.
+        gossip: of this host with these peers.
         tier_shards: the owners of the tier's shards.
-        load: returns how many items wait here to be written.
-        is_fully_served: see `foqs.cluster.gossip.tier_topics.TierTopics`.
         stopwatch_s: returns monotonic seconds.
     """
 
@@ -38,15 +36,13 @@ class TierMember:
         local: QueueHandlers,
         engine: Engine,
         peers: Peers,
+        gossip: Gossip,
         tier_shards: TierShards,
-        load: Callable[[], float],
-        is_fully_served: Callable[[], bool],
         stopwatch_s: Callable[[], float],
-        rng: Random,
     ) -> None:
         methods = local.methods
         self.peers = peers
-        self.gossip = Gossip(options, engine, peers, load, is_fully_served, rng)
+        self.gossip = gossip
         self.limits = TierLimits(
             engine.queue.quota,
             lambda: engine.namespaces.limited_settings,

@@ -15,6 +15,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import IO, Any, Final, Self
@@ -31,6 +32,24 @@ _POLL_S: Final = 0.1
 _CALL_MS: Final = 2_000
 
 
+@dataclass(slots=True, frozen=True)
+class Programs:
+    """The programs that a cluster runs.
+
+    Attributes:
+        zookeeper, database: create the servers, each with its folder.
+        foqs: the command to run as `foqs`.
+    """
+
+    zookeeper: Callable[[Path], ZooKeeper] = ZooKeeper
+    database: Callable[[Path], MariaDb] = MariaDb
+    foqs: Sequence[str] = PROGRAM
+
+
+INSTALLED: Final = Programs()
+"""The programs of the installed packages."""
+
+
 class LocalCluster:
     """A cluster, as a context manager.
 
@@ -38,9 +57,7 @@ class LocalCluster:
         folder: the folder of the data; None: a temporary one, which is removed at the end.
         hosts, databases, shards: the numbers of each.
         port: returns a port; it is called twice for each host, for calls and for HTTP.
-        zookeeper, database: create the servers, each with its folder.
         options: options of every host's configuration, by dotted name.
-        command: the program to run as `foqs`.
     """
 
     def __init__(
@@ -50,10 +67,8 @@ class LocalCluster:
         databases: int = 2,
         shards: int = 8,
         port: Callable[[], int] = free_port,
-        zookeeper: Callable[[Path], ZooKeeper] = ZooKeeper,
-        database: Callable[[Path], MariaDb] = MariaDb,
         options: Mapping[str, Any] = MappingProxyType({}),
-        command: Sequence[str] = PROGRAM,
+        programs: Programs = INSTALLED,
     ) -> None:
         self.is_temporary = folder is None
         self.folder = temporary_folder("cluster") if folder is None else folder.resolve()
@@ -61,10 +76,10 @@ class LocalCluster:
         if self.is_temporary:
             self.folder.chmod(0o711)  # MariaDB may run as another user
         self._lock: IO[bytes] | None = None
-        self._command = command
+        self._foqs = programs.foqs
         self._shards = shards
-        self.zookeeper = zookeeper(self.folder / "zookeeper")
-        self.databases = [database(self.folder / f"db{number}") for number in range(1, databases + 1)]
+        self.zookeeper = programs.zookeeper(self.folder / "zookeeper")
+        self.databases = [programs.database(self.folder / f"db{number}") for number in range(1, databases + 1)]
         places = {f"databases.db{n}.url": server.url(DATABASE) for n, server in enumerate(self.databases, 1)}
         self.hosts = [
             HostProcess(
@@ -78,7 +93,7 @@ class LocalCluster:
                     **places,
                     **options,
                 },
-                command,
+                programs.foqs,
                 ready_path="/livez",
             )
             for number in range(1, hosts + 1)
@@ -149,7 +164,7 @@ class LocalCluster:
         done = self.folder / "initialised"
         if not done.exists():
             config = ["--config", str(self.hosts[0].config)]
-            run_program([*self._command, "cluster", "init", *config, "--shards", str(self._shards), "--yes"])
+            run_program([*self._foqs, "cluster", "init", *config, "--shards", str(self._shards), "--yes"])
             done.touch()
 
     def _wait_until_served(self) -> None:

@@ -276,17 +276,8 @@ class SimulatedFleet(SimulatedCluster):
         )
 
         def together(alone: QueueHandlers) -> TierService:
-            tier = self._tiers[me] = TierMember(
-                GOSSIP,
-                alone,
-                engine,
-                peers,
-                membership,
-                lambda: 0.0,
-                lambda: cluster.is_fully_served,
-                clock.stopwatch_s,
-                rng,
-            )
+            gossip = Gossip(GOSSIP, engine, peers, lambda: 0.0, lambda: cluster.is_fully_served, rng)
+            tier = self._tiers[me] = TierMember(GOSSIP, alone, engine, peers, gossip, membership, clock.stopwatch_s)
             return tier.service
 
         wire, listener = await self._listen(me, number, engine, rng, cluster_handlers(cluster), together)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from foqs.dev.local_cluster import LocalCluster
+from foqs.dev.local_cluster import INSTALLED, LocalCluster, Programs
 from tests.support import containers
 from tests.support.ports import free_port
 
@@ -35,8 +35,5 @@ def cluster(
 ) -> LocalCluster:
     """A cluster that is not started yet: use it in a `with` block. Its session timeout is the ordinary one."""
     given = {**_OPTIONS, **options}
-    if containers.has_docker():
-        kinds: dict[str, Any] = {"zookeeper": containers.ZooKeeper, "database": containers.MariaDb}
-    else:
-        kinds = {}
-    return LocalCluster(folder, hosts, databases, shards, free_port, options=given, **kinds)
+    programs = Programs(containers.ZooKeeper, containers.MariaDb) if containers.has_docker() else INSTALLED
+    return LocalCluster(folder, hosts, databases, shards, free_port, given, programs)

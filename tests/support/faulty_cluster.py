@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 import uvloop
 
 from foqs.dev.host_process import HostProcess, to_toml
-from foqs.dev.local_cluster import DATABASE, LocalCluster
+from foqs.dev.local_cluster import DATABASE, LocalCluster, Programs
 from foqs.dev.mariadb_server import MariaDb
 from foqs.dev.zookeeper_server import ZooKeeper
 from foqs_client import Client, FoqsError, Routing
@@ -65,9 +65,10 @@ class FaultyCluster:
         self.cluster: Final[LocalCluster] = LocalCluster(
             shards=SHARDS,
             port=free_port,
-            zookeeper=lambda folder: ZooKeeper(folder, free_port()),
-            database=lambda folder: MariaDb(folder, free_port()),
             options={"log.level": "info", **options},
+            programs=Programs(
+                lambda folder: ZooKeeper(folder, free_port()), lambda folder: MariaDb(folder, free_port())
+            ),
         )
         self._stack = ExitStack()
         self.slots: dict[int, int] = {}

@@ -18,7 +18,7 @@ from foqs.cli import root
 from foqs.cli.commands import dev_cluster
 from foqs.dev import server_process as servers
 from foqs.dev import zookeeper_server
-from foqs.dev.local_cluster import LocalCluster, is_served
+from foqs.dev.local_cluster import LocalCluster, Programs, is_served
 from foqs.dev.mariadb_server import MariaDb
 from foqs.dev.server_process import ServerNotAvailable, ServerProcess
 from foqs.options.config import load
@@ -150,7 +150,7 @@ def test_a_cluster_is_initialised_once_for_a_folder(tmp_path: Path) -> None:
         f"import sys; open({str(arguments)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))",
     ]
     for _ in range(2):
-        LocalCluster(tmp_path / "c", shards=5, command=command)._init_once()
+        LocalCluster(tmp_path / "c", shards=5, programs=Programs(foqs=command))._init_once()
     [line] = arguments.read_text().splitlines()
     assert line == f"cluster init --config {tmp_path / 'c' / 'host1' / 'foqs.toml'} --shards 5 --yes"
 
@@ -158,7 +158,9 @@ def test_a_cluster_is_initialised_once_for_a_folder(tmp_path: Path) -> None:
 def test_failed_initialisation_is_tried_again(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(ServerNotAvailable, match="no such luck"):
-            LocalCluster(tmp_path, command=[sys.executable, "-c", "raise SystemExit('no such luck')"])._init_once()
+            LocalCluster(
+                tmp_path, programs=Programs(foqs=[sys.executable, "-c", "raise SystemExit('no such luck')"])
+            )._init_once()
 
 
 def test_nothing_is_left_when_a_part_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
