@@ -1,4 +1,4 @@
-"""Builds everything that a host does together with the other hosts of its tier.
+"""Puts together everything that a host does with the other hosts of its tier.
 
 Knows nothing of sockets; `host` starts and stops it.
 """
