@@ -135,7 +135,7 @@ def reads_trusted() -> None:
 def direct_delivery_before_commit() -> None:
     """A direct delivery is complete when the flush is decided, not when it is committed."""
 
-    def decide_batch(batch: Batch, *arguments: Any) -> FlushPlan:
+    def plan_flush(batch: Batch, *arguments: Any) -> FlushPlan:
         plan = original(batch, *arguments)
         for delivery, rows in zip(batch.direct_deliveries, plan.directly_leased, strict=True):
             if delivery.is_open:
@@ -143,7 +143,7 @@ def direct_delivery_before_commit() -> None:
         return plan
 
     original = flush_plan.plan_flush
-    plant(writer, "plan_flush", decide_batch)
+    plant(writer, "plan_flush", plan_flush)
 
 
 def keys_unwritten() -> None:

@@ -1,6 +1,6 @@
 """Decides what one flush does, as a pure function of its batch, in columns.
 
-A number occurs in a batch at most once. The store calls `decide_batch` with the rows
+A number occurs in a batch at most once. The store calls `plan_flush` with the rows
 that it read and those that the writer remembers, possibly in another thread; it
 changes nothing but its arguments. The usual ack, delivery and insert are decided here,
 because they are most of the work of a queue. All other cases go to `life.apply_event`,

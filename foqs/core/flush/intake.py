@@ -48,7 +48,7 @@ class IntakeLimits:
         flush_items_max: entries of one flush; each lane may have one entry in any case.
         flush_bytes_max: bytes that one lane of a flush writes, or may have to
             read. An entry larger than that is the only one of its lane.
-        express_items: entries of an small flush.
+        small_flush_items: entries of a small flush.
         queue_items_max: entries that may wait: of events, and again of inserts.
         queue_bytes_max: bytes that may wait: of events, and again of inserts.
         shares: by lane; the minimums sum to less than 100 %.
@@ -327,7 +327,7 @@ class Intake:
         """Later events by number. All these numbers are in `_busy_numbers`."""
         self._items_max = limits.flush_items_max
         self.is_small_flush = False
-        """Whether the last sealed flush was an small flush."""
+        """Whether the last sealed flush was a small flush."""
 
     def __len__(self) -> int:
         return self._event_quota.items + self._internal_quota.items + self._insert_quota.items
