@@ -311,7 +311,8 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
                 found = await self._polls.poll_all(long_poll, self._routed_hosts(), poll, reply_by_s)
             except _TRY_NEXT_HOST as error:
                 failure = error
-                if not await self._pool.sleep_unless_closed(BACKOFF_S_MAX):
+                pause_s = max(0.0, min(BACKOFF_S_MAX, wait_until_s - loop.time()))
+                if not await self._pool.sleep_unless_closed(pause_s):
                     raise
                 continue
             failure = None

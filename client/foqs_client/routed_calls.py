@@ -119,6 +119,20 @@ class RoutedCalls:
         """Return (host, port) of the host that owns an item's shard, as the client last read it; None if it is not known."""
         return None if self._router.routing_table is None else self._router.routing_table.owner(id)
 
+    @property
+    def hosts(self) -> Sequence[Address]:
+        """(host, port) of each host of the routing table, as the client last read it. Empty while it knows one host only."""
+        return () if self._router.routing_table is None else self._router.routing_table.hosts
+
+    async def refresh_routing(self) -> None:
+        """Read the routing table and use it from now on, as after `NotOwner`.
+
+        Before the first calls it makes the client know all hosts. If no host can be
+        read, the client keeps the table that it has.
+        """
+        self._router.mark_stale()
+        await self._router.wait_refreshed()
+
     def _send_items_coalesced(self, items: Sequence[Item], timeout_ms: int) -> Awaitable[SendResult[Item, Enqueued]]:
         """Make the first attempt of an enqueue, coalesced with other calls. Their automatic keys share one slot."""
 

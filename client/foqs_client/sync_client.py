@@ -129,6 +129,7 @@ class SyncClient:
     update_namespace = _blocking(Client.update_namespace)
     usage = _blocking(Client.usage)
     routing = _blocking(Client.routing)
+    refresh_routing = _blocking(Client.refresh_routing)
     list_hosts = _blocking(Client.list_hosts)
     drain_host = _blocking(Client.drain_host)
     undrain_host = _blocking(Client.undrain_host)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
 from foqs.cluster.routing.port import HostIdentity, HostView, RoutingChange, RoutingTable, ShardView, StandaloneCluster
 from foqs.cluster.routing.routing_log import RoutingLog
-from foqs.core.items.item import State
+from foqs.core.items.item import NewItem, State
 from foqs.queue.engine import Engine
+from foqs.queue.port import EnqueueOutcome
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs_client import Client, Item
+from foqs_contract.errors import Unavailable
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 from tests.support.builders import engine_settings
 from tests.support.engines import World
@@ -29,6 +31,8 @@ class SharedRouting(StandaloneCluster):
         self.current = RoutingTable(1, [], [])
         self.full_routing_count = 0
         """How often the full table was read."""
+        self.change_read_count = 0
+        """How often the changes since a version were read."""
         self._log = RoutingLog()
 
     @property
@@ -40,6 +44,7 @@ class SharedRouting(StandaloneCluster):
         return self.current
 
     def changes_since(self, version: int) -> RoutingChange | None:
+        self.change_read_count += 1
         return self._log.changes_since(version)
 
     def host_loads(self) -> Sequence[float]:
@@ -92,6 +97,17 @@ class TwoHosts:
     def both(self) -> str:
         return ",".join([self.urls[0], self.urls[1].removeprefix("foqs://")])
 
+    def refuse_new_items(self, place: int) -> None:
+        """Make a host refuse new items, as it does while the breakers of its shards are open."""
+        queue = self.engines[place].queue
+
+        def refuse(
+            namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+        ) -> None:
+            on_done([Unavailable("its database does not respond", retry_after_ms=2_000)] * len(items))
+
+        queue.enqueue = refuse  # type: ignore[assignment,method-assign]
+
     def owner_of(self, shard: int) -> tuple[str, int]:
         host = self.hosts[(shard - 1) // 2]
         return host.host, host.port
@@ -129,9 +145,8 @@ async def two_hosts() -> AsyncIterator[TwoHosts]:
 
 async def wait_for_routing(client: Client) -> None:
     """Return once the client knows the routing table. Retries failed reads."""
-    while client._router.routing_table is None:
-        client._router.mark_stale()
-        await client._router.wait_refreshed()
+    while not client.hosts:
+        await client.refresh_routing()
 
 
 async def call_and_wait_for_routing(client: Client) -> None:

@@ -19,7 +19,7 @@ from tests.support.dequeue_tier import DequeueTierHost, DequeueTierWorld, run_de
 async def mapped(client: Client) -> None:
     """Wait until the client has read the routing table."""
     assert await client.dequeue({"nothing": 1}) == []
-    assert client._router.routing_table is not None
+    assert client.hosts
 
 
 def noted(host: DequeueTierHost, asked: list[str]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, routed_calls, router
+from foqs.queue.port import PendingCall
+from foqs_client import Client, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, routed_calls, router
 from foqs_client.router import RECHECK_S_MIN
+from foqs_contract import errors
 from foqs_contract.key_slots import key_slot_of
 from tests.support.aio import run
 from tests.support.poll import soon
@@ -40,17 +42,17 @@ def test_acks_of_one_turn_are_coalesced_by_host() -> None:
                 async with Client(url, automatic_keys=False) as other:
                     await other.enqueue([Item("t", b"x")] * 3)
                     leases.append(await other.dequeue({"t": 3}))
-            await client.routing()
-            client._router.refresh_if_due()
-            await client._router.wait_refreshed()
+            await wait_for_routing(client)
             asked = []
-            ask = client._round_trip_to_host
+            for engine, shards in zip(two.engines, SHARDS, strict=True):
 
-            async def listen(method: Any, request: Any, timeout_ms: int | None, host: Any) -> bytes:
-                asked.append((host, len(request.leases)))
-                return await ask(method, request, timeout_ms, host)
+                def ack(
+                    namespace: str, ids: Any, *rest: Any, real: Any = engine.queue.ack, owner: int = shards[0]
+                ) -> PendingCall:
+                    asked.append((two.owner_of(owner), len(ids)))
+                    return cast(PendingCall, real(namespace, ids, *rest))
 
-            client._round_trip_to_host = listen  # type: ignore[method-assign]
+                engine.queue.ack = ack  # type: ignore[assignment,method-assign]
             here, there = leases
             calls = ([here[0]], [there[0]], [here[1]], [there[1]], [here[2], there[2]])
             outcomes = await asyncio.gather(*(client.ack(each) for each in calls))
@@ -179,10 +181,8 @@ def test_client_continues_after_a_host_is_lost(gone: int) -> None:
                 assert result.require()
             assert await client.dequeue({"t": 1}, wait_ms=5_000)
             two.map.set_hosts((two.hosts[1 - gone], SHARDS[1 - gone]))
-            client._router.mark_stale()
-            await client._router.wait_refreshed()
-            assert client._router.routing_table is not None
-            assert len(client._router.routing_table.hosts) == 1
+            await client.refresh_routing()
+            assert client.hosts == [two.owner_of(SHARDS[1 - gone][0])]
             [result] = await client.enqueue([Item("t", b"x")], timeout_ms=5_000)
             assert result.require()
 
@@ -197,7 +197,7 @@ def test_client_with_one_seed_continues_with_another_host(monkeypatch: pytest.Mo
             await client.dequeue({"t": 1})
             await client.dequeue({"t": 1})  # reads the routing table
             await client._router.wait_refreshed()
-            assert client._router.routing_table is None  # it still calls the host that it was given
+            assert not client.hosts  # it still calls the host that it was given
             await two.stacks[0].aclose()
             two.map.set_hosts((two.hosts[1], SHARDS[1]))
             await client.enqueue([Item("t", b"x", idempotency_key=key_of(SHARDS[1][0]))], timeout_ms=5_000)
@@ -215,9 +215,10 @@ def test_client_with_one_seed_follows_its_routing_table_after_not_owner(
         async with two_hosts() as two, Client(two.urls[0]) as client:
             await client.dequeue({"t": 1})
             await client.dequeue({"t": 1})
-            await client._router.wait_refreshed()
-            client._router.mark_stale()  # as after NOT_OWNER
-            assert client._router.routing_table is not None
+            routes = client._router
+            await routes.wait_refreshed()
+            routes.mark_stale()  # as after NOT_OWNER
+            assert client.hosts
 
     run(main())
 
@@ -226,11 +227,8 @@ async def mislead(client: Client, two: TwoHosts) -> None:
     """Give the client a routing table with the owners of all shards swapped."""
     two.map.set_hosts(*zip(two.hosts, reversed(SHARDS), strict=True))
     await wait_for_routing(client)
-    while client._router.routing_table is None or client._router.routing_table.owner("3-1") != two.owner_of(
-        1
-    ):  # it had another
-        client._router.mark_stale()
-        await client._router.wait_refreshed()
+    while client.owner("3-1") != two.owner_of(1):  # it had another
+        await client.refresh_routing()
 
 
 def key_of(shard: int) -> str:
@@ -259,10 +257,11 @@ def test_routing_table_is_read_again_after_unavailable() -> None:
             await client.enqueue([Item("t", b"x", idempotency_key=key_of(1))])  # a host that stops takes no connections
             await mislead(client, two)
             two.hosts[0].server.is_stopping = True
+            read_count = two.map.change_read_count
             calling = asyncio.ensure_future(
                 client.enqueue([Item("t", b"x", idempotency_key=key_of(3))], timeout_ms=60_000)
             )
-            await soon(lambda: client._router._unchanged_reads > 0)
+            await soon(lambda: two.map.change_read_count > read_count)
             assert not calling.done(), "the map was read, and still names the host that stops"
             two.map.set_hosts(*zip(two.hosts, SHARDS, strict=True))
             [result] = await calling
@@ -275,12 +274,15 @@ def test_routing_table_is_read_again_after_unavailable() -> None:
 def test_routing_table_doubted_before_its_first_read_is_read_again() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            client._router.mark_stale()
-            client._router.on_call_errors([Unavailable("not now")])
-            doubted_s = client._router._next_refresh_s
-            assert doubted_s <= asyncio.get_running_loop().time() + RECHECK_S_MIN
-            await client._router.wait_refreshed()
-            assert client._router._next_refresh_s <= doubted_s
+            routes = client._router
+            routes.mark_stale()
+            routes.on_call_errors([Unavailable("not now")])
+            await routes.wait_refreshed()
+            assert (two.map.full_routing_count, two.map.change_read_count) == (1, 0)
+            await asyncio.sleep(RECHECK_S_MIN)
+            routes.refresh_if_due()
+            await routes.wait_refreshed()
+            assert (two.map.full_routing_count, two.map.change_read_count) == (1, 1)
 
     run(main())
 
@@ -290,12 +292,20 @@ def test_closed_client_connects_to_no_host() -> None:
 
     async def main() -> None:
         async with two_hosts() as two:
-            client = Client(two.both)
+            attempts = 0
+
+            async def connect(*arguments: Any) -> Any:
+                nonlocal attempts
+                attempts += 1
+                return await asyncio.get_running_loop().create_connection(*arguments)
+
+            client = Client(two.both, connect=connect)
             await wait_for_routing(client)
             await client.close()
+            attempts_before = attempts
             with pytest.raises(Unavailable, match="the client is closed"):
                 await client.enqueue([Item("t", b"x", idempotency_key=key_of(3))])
-            assert not client._router._pools
+            assert attempts == attempts_before
 
     run(main())
 
@@ -332,8 +342,7 @@ def test_client_leaves_a_stopping_host_even_if_one_host_is_left() -> None:
             await wait_for_routing(client)
             two.hosts[0].server.is_stopping = True  # it answers UNAVAILABLE, and closes nothing
             two.map.set_hosts((two.hosts[1], SHARDS[1]))
-            client._router.mark_stale()
-            await client._router.wait_refreshed()
+            await client.refresh_routing()
             for _ in range(4):
                 [result] = await client.enqueue([Item("t", b"x")], timeout_ms=20_000)
                 assert result.require().partition("-")[0] in {"3", "4"}
@@ -347,11 +356,12 @@ def test_host_that_replied_is_no_longer_avoided() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await client.dequeue({"t": 1})
             await wait_for_routing(client)
-            client._router.on_unreachable(two.owner_of(1))
-            assert client._router.hosts() == [two.owner_of(3)]
+            routes = client._router
+            routes.on_unreachable(two.owner_of(1))
+            assert routes.hosts() == [two.owner_of(3)]
             [result] = await client.enqueue([Item("t", b"x", idempotency_key=key_of(1))])
             assert result.require().startswith("1-")
-            assert len(client._router.hosts()) == 2
+            assert len(routes.hosts()) == 2
 
     run(main())
 
@@ -377,15 +387,12 @@ def test_dequeue_continues_at_the_host_that_replies(
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client, Client(two.urls[1], automatic_keys=False) as other:
             await call_and_wait_for_routing(client)
-            ask = client._dequeue_from
-            bad = (two.hosts[0].host, two.hosts[0].port)
+            failure = getattr(errors, kind.__name__)("not here")
 
-            async def one_fails(at: tuple[str, int] | None, *args: Any) -> list[Delivery]:
-                if at == bad:
-                    raise kind("not here")
-                return await ask(at, *args)
+            def fails(*arguments: Any) -> PendingCall:
+                raise failure
 
-            monkeypatch.setattr(client, "_dequeue_from", one_fails)
+            monkeypatch.setattr(two.engines[0].queue, "dequeue", fails)
             [result] = await other.enqueue([Item("t", b"x")])
             [delivery] = await client.dequeue({"t": 1}, wait_ms=wait_ms)
             assert delivery.id == result.require()
@@ -397,8 +404,7 @@ def test_client_uses_another_host_instead_of_waiting_for_an_unavailable_one() ->
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await call_and_wait_for_routing(client)
-            for shard in two.engines[0].shards.values():
-                shard._breaker._open("its database does not respond")
+            two.refuse_new_items(0)
             for _ in range(4):
                 [result] = await client.enqueue([Item("t", b"x")], timeout_ms=900)
                 assert result.require().partition("-")[0] in {"3", "4"}

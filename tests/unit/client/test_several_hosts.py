@@ -10,14 +10,10 @@ import pytest
 from foqs_client import Client, DeadlineExceeded, Delivery, Item
 from foqs_client.host_loads import BUSY_ITEMS
 from tests.support.aio import run
+from tests.support.frozen_dequeues import FrozenDequeues
 from tests.support.poll import soon
 from tests.support.ports import free_port
 from tests.support.two_hosts import SHARDS, TwoHosts, call_and_wait_for_routing, two_hosts
-
-
-async def read_anew(client: Client) -> None:
-    client._router.mark_stale()
-    await client._router.wait_refreshed()
 
 
 def at(two: TwoHosts, place: int) -> tuple[str, int]:
@@ -33,7 +29,7 @@ def test_a_busy_host_gets_no_new_items(busy: int, automatic_keys: bool) -> None:
             await call_and_wait_for_routing(client)
             two.map.set_load(busy, 100.0 * BUSY_ITEMS)
             version = two.map.current.version
-            await read_anew(client)
+            await client.refresh_routing()
             for _ in range(6):
                 assert [result.require() for result in await client.enqueue([Item("t", b"x")])]
             assert (two.item_count(busy), two.item_count(1 - busy)) == (0, 6)
@@ -50,8 +46,7 @@ def test_new_items_are_sent_to_the_clients_region_while_it_has_room(region: str,
             for _ in range(6):
                 await client.enqueue([Item("t", b"x")])
             assert (two.item_count(near), two.item_count(1 - near)) == (6, 0)
-            for shard in two.engines[near].shards.values():
-                shard._breaker._open("its database does not respond")
+            two.refuse_new_items(near)
             [result] = await client.enqueue([Item("t", b"x")], timeout_ms=2_000)
             assert result.require()
             assert two.item_count(1 - near) == 1
@@ -67,12 +62,11 @@ def test_only_changes_of_the_routing_are_sent() -> None:
             for _ in range(3):
                 two.map.set_hosts(*zip(two.hosts, reversed(SHARDS), strict=True))
                 two.map.set_hosts(*zip(two.hosts, SHARDS, strict=True))
-                await read_anew(client)
+                await client.refresh_routing()
+            two.map.set_hosts(*zip(two.hosts, reversed(SHARDS), strict=True))
+            await client.refresh_routing()
             assert two.map.full_routing_count == 1
-            routes = client._router.routing_table
-            assert routes is not None
-            assert routes.version == two.map.current.version
-            assert routes.owner("3-1") == at(two, 1)
+            assert client.owner("3-1") == at(two, 0)
 
     run(main())
 
@@ -86,9 +80,8 @@ def test_client_uses_the_hosts_of_its_routing_table_after_the_seeds_are_lost() -
             routing = await client.routing()  # of no host in particular
             assert len(routing.hosts) == 2
             two.map.set_hosts((two.hosts[1], SHARDS[1]))
-            await read_anew(client)
-            assert client._router.routing_table is not None
-            assert client._router.routing_table.hosts == [at(two, 1)]  # one host is left, and it is none that was given
+            await client.refresh_routing()
+            assert client.hosts == [at(two, 1)]  # one host is left, and it is none that was given
             [result] = await client.enqueue([Item("t", b"x")], timeout_ms=5_000)
             assert result.require()
             [delivery] = await client.dequeue({"t": 1})
@@ -97,32 +90,21 @@ def test_client_uses_the_hosts_of_its_routing_table_after_the_seeds_are_lost() -
     run(main())
 
 
-def test_dequeue_does_not_wait_for_a_frozen_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dequeue_does_not_wait_for_a_frozen_host() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await call_and_wait_for_routing(client)
-            ask, asked, thawed = client._dequeue_from, 0, asyncio.Event()
-
-            async def one_is_frozen(host: tuple[str, int] | None, *args: Any) -> list[Delivery]:
-                nonlocal asked
-                if host == at(two, 0):
-                    asked += 1
-                    await thawed.wait()
-                return await ask(host, *args)
-
-            monkeypatch.setattr(client, "_dequeue_from", one_is_frozen)
+            frozen = FrozenDequeues(two.engines[0].queue)
             async with Client(two.urls[1], automatic_keys=False) as other:
                 for _ in range(4):
                     await other.enqueue([Item("t", b"x")])
                     [_] = await client.dequeue({"t": 1})
-            assert asked == 1  # and it is asked once
+            assert len(frozen.held) == 1  # it is asked once
             assert await client.dequeue({"t": 1}) == []
 
             async with Client(two.urls[0], automatic_keys=False) as other:
                 [result] = await other.enqueue([Item("t", b"late")])
-            thawed.set()
-            await soon(lambda: not client._polls._detached)
-            monkeypatch.undo()
+            frozen.thaw()
             [delivery] = await client.dequeue({"t": 1}, wait_ms=5_000)
             assert (delivery.id, delivery.attempt) == (result.require(), 1)  # it was released
 
@@ -143,21 +125,18 @@ def test_dequeue_waits_for_the_first_reply_if_all_hosts_are_slow(
             for url in two.urls:
                 async with Client(url, automatic_keys=False) as other:
                     await other.enqueue([Item("t", b"x")])
-            ask, slow = client._dequeue_from, asyncio.Event()
-            given_up: set[tuple[str, int]] = set()
-            dead = None if frozen is None else at(two, frozen)
-
-            async def all_are_slow(host: tuple[str, int] | None, *args: Any) -> list[Delivery]:
-                await (asyncio.Event() if host == dead else slow).wait()
-                return await ask(host, *args)
-
-            monkeypatch.setattr(client, "_dequeue_from", all_are_slow)
-            monkeypatch.setattr(client._router, "on_unreachable", given_up.add)
+            slow = [FrozenDequeues(engine.queue) for engine in two.engines]
             call = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=wait_ms))
-            await soon(lambda: len(given_up) == 2)
-            slow.set()
+            await soon(lambda: all(host.held for host in slow))  # both were asked: neither replied in time
+            await asyncio.sleep(0.02)  # twice the time after which a host counts as slow
+            assert not call.done()
+            for place, host in enumerate(slow):
+                if place != frozen:
+                    host.thaw()
             [delivery] = await call
             assert delivery.payload == b"x"
+            for host in slow:
+                host.thaw()
 
     run(main())
 

@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from foqs.queue.port import PendingCall
 from foqs.store.in_memory.memory_store import MemoryStore
-from foqs_client import Client, Delivery, FoqsError
+from foqs_client import Client, FoqsError
 from foqs_client.consumer import Consumer, Job
 from foqs_client.long_polls import DequeueKind, Poll
-from foqs_client.routing_table import Address
 from tests.support.cluster_world import ClusterHost
+from tests.support.frozen_dequeues import FrozenDequeues
 from tests.support.rpc_tier import RpcTierWorld, run_rpc_tier
 
 NAMES = ("one", "two")
@@ -35,7 +36,7 @@ async def mapped(world: RpcTierWorld) -> AsyncIterator[Client]:
     """Yield a client that knows both hosts."""
     async with Client(URL, connect=world.network.connector("client"), rng=Random(1)) as client:
         await client.dequeue({"else": 1})
-        assert client._router.routing_table is not None
+        assert client.hosts
         yield client
 
 
@@ -49,20 +50,6 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, host: ClusterHost, flush_s: float
         await flush(self, *arguments)
 
     monkeypatch.setattr(MemoryStore, "flush", slow)
-
-
-def freeze(monkeypatch: pytest.MonkeyPatch, client: Client, *frozen: int) -> None:
-    """Let these hosts reply to no dequeue of this client. Its calls to them end by their deadlines."""
-    ask = client._dequeue_from
-    addresses = [(f"{NAMES[place]}.example", 7411) for place in frozen]
-
-    async def dequeue_at(at: Address | None, *arguments: Any) -> list[Delivery]:
-        if at in addresses:
-            await asyncio.sleep(arguments[-1] / 1_000)
-            raise FoqsError("no reply came in time")
-        return await ask(at, *arguments)
-
-    monkeypatch.setattr(client, "_dequeue_from", dequeue_at)
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -170,13 +157,11 @@ def test_item_leased_late_for_an_ended_call_is_released_if_no_call_accepts_it(
     run_rpc_tier(story, shards=2)
 
 
-def test_frozen_host_delays_no_dequeue_and_hides_no_item_of_another_host(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_frozen_host_delays_no_dequeue_and_hides_no_item_of_another_host() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
         async with mapped(world) as client:
-            freeze(monkeypatch, client, 0)
+            FrozenDequeues(hosts[0].engine.queue)
             for wait_ms in (0, 1_000, 5_000):
                 begun_s = world.loop.time()
                 assert await client.dequeue({"t": 1}, wait_ms=wait_ms, timeout_ms=60_000) == []
@@ -191,11 +176,12 @@ def test_frozen_host_delays_no_dequeue_and_hides_no_item_of_another_host(
     run_rpc_tier(story, shards=2)
 
 
-def test_dequeue_ends_by_its_deadline_if_all_hosts_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dequeue_ends_by_its_deadline_if_all_hosts_are_frozen() -> None:
     async def story(world: RpcTierWorld) -> None:
-        await two_hosts(world)
+        hosts = await two_hosts(world)
         async with mapped(world) as client:
-            freeze(monkeypatch, client, 0, 1)
+            for host in hosts:
+                FrozenDequeues(host.engine.queue)
             first = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=2_000, timeout_ms=60_000))
             await world.pass_s(1.5)
             first.cancel()
@@ -231,23 +217,23 @@ def test_cancelled_dequeue_releases_its_items(monkeypatch: pytest.MonkeyPatch) -
     run_rpc_tier(story, shards=2)
 
 
-def test_host_that_replies_empty_at_once_is_not_polled_without_a_pause(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_host_that_replies_empty_at_once_is_not_polled_without_a_pause() -> None:
     """A stopping host replies like this."""
 
     async def story(world: RpcTierWorld) -> None:
-        await two_hosts(world)
+        hosts = await two_hosts(world)
         async with mapped(world) as client:
-            ask, asked = client._dequeue_from, 0
+            waits_ms: list[int] = []
+            for host in hosts:
 
-            async def dequeue_at(at: Address | None, wants: Any, wait_ms: int, *arguments: Any) -> list[Delivery]:
-                nonlocal asked
-                asked += 1
-                return await ask(at, wants, 0, *arguments)
+                def dequeue_at_once(
+                    namespace: str, topics: Any, wait_ms: int, *rest: Any, real: Any = host.engine.queue.dequeue
+                ) -> PendingCall:
+                    waits_ms.append(wait_ms)
+                    return cast(PendingCall, real(namespace, topics, 0, *rest))
 
-            monkeypatch.setattr(client, "_dequeue_from", dequeue_at)
+                host.engine.queue.dequeue = dequeue_at_once  # type: ignore[assignment,method-assign]
             assert await client.dequeue({"t": 1}, wait_ms=10_000) == []
-            assert 10 < asked < 100
+            assert 10 < len(waits_ms) < 100
 
     run_rpc_tier(story, shards=2)
