@@ -117,6 +117,11 @@ class Coalescer:
         """The calls of this turn, which further participants can join."""
         self._serving: set[asyncio.Task[None]] = set()
 
+    @property
+    def in_flight_count(self) -> int:
+        """The number of coalesced calls that are open to further callers or have no reply."""
+        return len(self._open_calls) + len(self._serving)
+
     async def call(
         self,
         kind: Hashable,

@@ -146,8 +146,7 @@ def test_single_call_is_sent_by_its_caller() -> None:
             ]
             await soon(lambda: queue.running == 3)
             assert client._coalescer is not None
-            assert not client._coalescer._serving
-            assert not client._coalescer._open_calls
+            assert client._coalescer.in_flight_count == 0
             assert len(asyncio.all_tasks() - tasks) == len(calls) + queue.running  # of the host
             queue.gate.set()
             await asyncio.gather(*calls)
@@ -445,7 +444,7 @@ def test_closing_the_client_ends_coalesced_calls() -> None:
             await soon(lambda: queue.running == 2)
             await client.close()
             assert client._coalescer is not None
-            assert not client._coalescer._serving
+            assert client._coalescer.in_flight_count == 0
             assert [type(each) for each in await together(*calls)] == [UnknownOutcome] * 4
 
     run_story(story)

@@ -109,7 +109,7 @@ def test_every_item_is_given_to_one_caller_or_released(seed: int) -> None:
         for error in await asyncio.gather(*calls, return_exceptions=True):
             assert error is None or isinstance(error, asyncio.CancelledError)
         await gatherer.close()
-        assert not gatherer._open_calls
+        assert gatherer.in_flight_count == 0
         there = shop.stock["t"] + shop.stock["u"]
         assert sorted(got + shop.released + there + shop.lost) == sorted(shop.all)
         assert shop.largest <= 100
@@ -161,6 +161,6 @@ def test_every_caller_gets_the_results_of_its_own_entries(seed: int) -> None:
         for error in await asyncio.gather(*calls, return_exceptions=True):
             if error is not None and not isinstance(error, asyncio.CancelledError):
                 raise error
-        assert not gatherer._open_calls
+        assert gatherer.in_flight_count == 0
 
     run_virtual(story)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from foqs_client import Client, InvalidArgument, Item, UnknownOutcome
+from foqs_client.host_connector import Connect, ProtocolFactory
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
@@ -19,24 +20,35 @@ from tests.support.rpc_server import ServedQueue, serve_queue
 class Busy:
     """A client whose calls wait at the host until `end`."""
 
-    def __init__(self, host: ServedQueue, queue: FakeQueue, client: Client) -> None:
+    def __init__(self, host: ServedQueue, queue: FakeQueue, connections: int, connect: Connect | None) -> None:
         self.host = host
         self.queue = queue
-        self.client = client
+        self._connect_real = connect or asyncio.get_running_loop().create_connection
+        self.connecting_count = 0
+        """The connections that are being opened."""
+        self.client = Client(host.url, connections=connections, connect=self._connect)
         self.calls: list[asyncio.Task[Any]] = []
 
     @property
     def loads(self) -> list[int]:
         """Return the number of calls in flight on each connection of the host, fewest first."""
-        return sorted(len(connection._calls) for connection in self.host.server.connections)
+        return sorted(len(connection.calls) for connection in self.host.server.connections)
 
     async def begin(self, count: int) -> None:
         """Start calls; each is in flight before the next starts."""
         for _ in range(count):
             self.calls.append(asyncio.ensure_future(self.client.dequeue({"t": 1}, wait_ms=10_000)))
             await soon(lambda: self.queue.running == len([call for call in self.calls if not call.done()]))
-            opening = [each for each in (self.client._pool._first, *self.client._pool._others) if each._opening]
-            await asyncio.gather(*(each._opening for each in opening if each._opening), return_exceptions=True)
+            await asyncio.sleep(0)  # another connection is opened by a task of its own
+            await soon(lambda: not self.connecting_count)
+            await asyncio.sleep(0)  # the client notices that it is open
+
+    async def _connect(self, factory: ProtocolFactory, host: str, port: int) -> Any:
+        self.connecting_count += 1
+        try:
+            return await self._connect_real(factory, host, port)
+        finally:
+            self.connecting_count -= 1
 
     async def end(self) -> None:
         assert self.queue.gate is not None
@@ -45,13 +57,14 @@ class Busy:
 
 
 @asynccontextmanager
-async def busy(connections: int, **options: Any) -> AsyncIterator[Busy]:
+async def busy(connections: int, connect: Connect | None = None) -> AsyncIterator[Busy]:
     queue = FakeQueue()
     queue.gate = asyncio.Event()
-    async with serve_queue(queue) as host, Client(host.url, connections=connections, **options) as client:
-        each = Busy(host, queue, client)
-        yield each
-        await each.end()
+    async with serve_queue(queue) as host:
+        each = Busy(host, queue, connections, connect)
+        async with each.client:
+            yield each
+            await each.end()
 
 
 def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -197,13 +197,13 @@ def test_call_with_a_reply_leaves_nothing_and_a_late_reply_is_dropped() -> None:
         number, reply = link.send(ITEM, BODY, 1.0)
         link.data_received(answer(number, "x") + answer(number, "again") + answer(77, "nobody's"))
         assert await reply == b"x"
-        assert link._waiting == {}
+        assert link.in_flight_count == 0
         late, reply = link.send(ITEM, BODY, 1.0)
         with pytest.raises(NoReply):
             await reply
         link.forget(late)
         link.data_received(answer(late, "late"))
-        assert link._waiting == {}
+        assert link.in_flight_count == 0
         assert not transport.closing
 
     linked(program)

@@ -25,6 +25,8 @@ from foqs_client import (
     UnknownOutcome,
     Unreachable,
 )
+from foqs_client.host_connection import HostConnection
+from foqs_client.host_connector import Connect, ProtocolFactory
 from foqs_client.routed_calls import REPLY_GRACE_S
 from foqs_contract import errors
 from foqs_contract.idl import ttypes
@@ -32,6 +34,18 @@ from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
 from tests.support.rpc_server import serve_queue
+
+
+def recorded(opened: list[HostConnection]) -> Connect:
+    """Return a `connect` that adds each connection to a list."""
+
+    async def connect(factory: ProtocolFactory, host: str, port: int) -> Any:
+        transport, connection = await asyncio.get_running_loop().create_connection(factory, host, port)
+        assert isinstance(connection, HostConnection)
+        opened.append(connection)
+        return transport, connection
+
+    return connect
 
 
 def test_item_passes_through_every_call() -> None:
@@ -275,15 +289,13 @@ def test_the_next_address_is_tried_when_one_refuses() -> None:
 def test_host_that_starts_in_time_is_found() -> None:
     async def main() -> None:
         port = refused_port()
-        async with Client(f"foqs://127.0.0.1:{port}") as client:
-            attempts = asyncio.Event()
-            real = asyncio.get_running_loop().create_connection
+        attempts = asyncio.Event()
 
-            async def connect(factory: Any, host: str, port: int) -> Any:
-                attempts.set()
-                return await real(factory, host, port)
+        async def connect(factory: Any, host: str, port: int) -> Any:
+            attempts.set()
+            return await asyncio.get_running_loop().create_connection(factory, host, port)
 
-            client._pool._first._connect = connect
+        async with Client(f"foqs://127.0.0.1:{port}", connect=connect) as client:
             task = asyncio.ensure_future(client.topics())
             await attempts.wait()
             async with serve_queue(FakeQueue(), port=port):
@@ -314,10 +326,11 @@ def test_connection_is_opened_again_and_no_item_without_a_key_is_sent_twice() ->
 def test_call_not_yet_sent_when_its_connection_is_lost_uses_the_next_one() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with serve_queue(queue) as host, Client(host.url) as client:
+        opened: list[HostConnection] = []
+        async with serve_queue(queue) as host, Client(host.url, connect=recorded(opened)) as client:
             await client.topics()
             task = asyncio.ensure_future(client.enqueue([Item("t")]))
-            asyncio.get_running_loop().call_soon(client._pool._first._connection.connection_lost, None)  # type: ignore[union-attr]
+            asyncio.get_running_loop().call_soon(opened[0].connection_lost, None)
             assert (await task)[0].id is not None
             assert [name for name, _ in queue.calls] == ["topics", "enqueue"]
 
@@ -343,7 +356,8 @@ def test_call_sends_the_items_as_they_were_when_it_began() -> None:
 def test_cancelled_call_drops_its_reply_and_affects_no_other() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with serve_queue(queue) as host, Client(host.url, coalesce=False) as client:
+        opened: list[HostConnection] = []
+        async with serve_queue(queue) as host, Client(host.url, coalesce=False, connect=recorded(opened)) as client:
             await client.enqueue([Item("t")])
             queue.gate = asyncio.Event()
             tasks = [asyncio.ensure_future(client.dequeue({"t": 1})) for _ in range(2)]
@@ -351,9 +365,7 @@ def test_cancelled_call_drops_its_reply_and_affects_no_other() -> None:
             tasks[0].cancel()
             with pytest.raises(asyncio.CancelledError):
                 await tasks[0]
-            link = client._pool._first._connection
-            assert link is not None
-            assert len(link._waiting) == 1
+            assert [link.in_flight_count for link in opened] == [1]
             queue.gate.set()
             assert await tasks[1] == []
             assert len((await client.peek("t", "leased")).items) == 1
@@ -398,12 +410,15 @@ def test_closing_the_client_ends_its_calls_as_errors() -> None:
             with pytest.raises(Unreachable, match="closed"):
                 await client.topics()
 
+            connecting = asyncio.Event()
+
             async def never(factory: Any, name: str, port: int) -> Any:
+                connecting.set()
                 await asyncio.Event().wait()
 
             client = Client(host.url, connect=never)
             unsent = asyncio.ensure_future(client.enqueue([Item("t")]))
-            await soon(lambda: client._pool._first._opening is not None)
+            await connecting.wait()
             await client.close()
             with pytest.raises(Unreachable, match="closed"):
                 await unsent

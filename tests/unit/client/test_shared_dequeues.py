@@ -76,7 +76,7 @@ def test_single_dequeue_is_sent_unchanged() -> None:
         host = Host(["t1", "t2"])
         assert await host.take({"t": 5}, wait_ms=70, timeout_ms=900) == ["t1", "t2"]
         assert host.asked == [({"t": 5}, 70, 900)]
-        assert not host.gatherer._serving
+        assert host.gatherer.in_flight_count == 0
 
     run_story(story)
 
@@ -199,7 +199,7 @@ def test_no_further_call_after_all_callers_are_cancelled() -> None:
         await asyncio.sleep(1)
         assert host.released == ["t1"]
         assert len(host.asked) == 1
-        assert not host.gatherer._serving
+        assert host.gatherer.in_flight_count == 0
 
     run_story(story)
 
