@@ -61,8 +61,9 @@ class Connection(asyncio.Protocol):
         self._loop = server.loop
         self.reply_bytes_max = server.limits.reply_bytes_max
         self._frame_reader = FrameReader(server.limits.frame_bytes_max, server.byte_budget)
-        self._calls: dict[RpcCall, None] = {}
-        self.backstop = DeadlineSweeper(server.loop, self._calls)
+        self.calls: dict[RpcCall, None] = {}
+        """The calls in flight, oldest first."""
+        self.backstop = DeadlineSweeper(server.loop, self.calls)
         self._cached_body: bytes | None = None
         self._cached_is_compact = False
         self._cached_request: Any = None
@@ -83,6 +84,11 @@ class Connection(asyncio.Protocol):
         self._is_closing = False
         self._surplus_until_s: float | None = None
         """The latest moment of the close; None unless this is a surplus connection."""
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether a part of a frame has arrived, and the rest has not."""
+        return self._frame_reader.is_mid_frame
 
     # ------------------------------------------------------ asyncio's callbacks
 
@@ -166,7 +172,7 @@ class Connection(asyncio.Protocol):
             self._timeout_timer.cancel()
         self._frame_reader.discard()
         self.write_replies()
-        for call in list(self._calls):
+        for call in list(self.calls):
             call.abandon()
         self.backstop.stop()
         self._server.connections.pop(self, None)
@@ -205,7 +211,7 @@ class Connection(asyncio.Protocol):
                 is_shed
                 or server.is_stopping
                 or server.calls_in_flight >= server.calls_in_flight_max
-                or len(self._calls) >= server.calls_in_flight_per_connection_max
+                or len(self.calls) >= server.calls_in_flight_per_connection_max
             ):
                 # The connection is read on: if it were paused, acks would wait behind its own long polls.
                 raise self._rejection(is_shed)
@@ -227,7 +233,7 @@ class Connection(asyncio.Protocol):
             self.send(frame_failure(head, seqid, method, error))
             return
         call = RpcCall(self, head, seqid, method, cost_bytes, self._last_received_stopwatch_s)
-        self._calls[call] = None
+        self.calls[call] = None
         server.calls_in_flight += 1
         call.start(request, deadline, server.reply_grace_s)
 
@@ -269,7 +275,7 @@ class Connection(asyncio.Protocol):
             return Unavailable("this host is stopping; use another", retry_after_ms=retry_after_ms)
         if is_shed:
             return Overloaded(_NO_ROOM, retry_after_ms=retry_after_ms)
-        if len(self._calls) >= self._server.calls_in_flight_per_connection_max:
+        if len(self.calls) >= self._server.calls_in_flight_per_connection_max:
             return Overloaded(
                 "this connection has too many calls in flight; wait for replies", retry_after_ms=retry_after_ms
             )
@@ -278,7 +284,7 @@ class Connection(asyncio.Protocol):
     # ---------------------------------------------------------- for `RpcCall`
 
     def on_call_ended(self, call: RpcCall, code: str | None) -> None:
-        del self._calls[call]
+        del self.calls[call]
         server = self._server
         server.calls_in_flight -= 1
         server.byte_budget.reserved_bytes -= call.cost_bytes
@@ -296,7 +302,7 @@ class Connection(asyncio.Protocol):
         If no other reply can follow, because no call is in flight, the frame is written now.
         """
         replies = self._pending_replies
-        is_alone = not self._calls and not self._is_reading
+        is_alone = not self.calls and not self._is_reading
         if not replies and not is_alone:
             self._server.schedule_write(self)
         replies.append(frame)
@@ -371,7 +377,7 @@ class Connection(asyncio.Protocol):
 
     def end_calls(self) -> None:
         """Fail every call in flight as unfinished."""
-        for call in list(self._calls):
+        for call in list(self.calls):
             call.expire()
 
     def close(self) -> None:
@@ -420,7 +426,7 @@ class Connection(asyncio.Protocol):
         else:
             left_s = self.last_received_at_s + server.idle_timeout_s - now
             reason = ""
-            if left_s <= 0 and self._calls:
+            if left_s <= 0 and self.calls:
                 left_s = server.stall_timeout_s
         if left_s > 0:
             self._check_timeouts_within(min(left_s, server.stall_timeout_s))

@@ -203,7 +203,7 @@ def test_an_incomplete_frame_is_one_log_line(caplog: pytest.LogCaptureFixture) -
             raw = await host.raw()
             raw.send(frame(GOOD)[:20])
             await raw.writer.drain()
-            await soon(lambda: any(each._frame_reader.is_mid_frame for each in host.server.connections))
+            await soon(lambda: any(each.is_mid_frame for each in host.server.connections))
             await raw.close()
             await soon(lambda: not host.server.connections)
 

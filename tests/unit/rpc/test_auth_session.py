@@ -94,7 +94,7 @@ def test_large_frame_of_an_unauthenticated_peer_is_answered_but_not_kept() -> No
         raw = await host.raw()
         sent = call("enqueue", enqueue("t", payload=b"x" * 500_000))
         raw.send(sent[:400_000])
-        await soon(lambda: any(connection._frame_reader.is_mid_frame for connection in host.server.connections))
+        await soon(lambda: any(connection.is_mid_frame for connection in host.server.connections))
         assert host.server.byte_budget.reserved_bytes == 0
         raw.send(sent[400_000:])
         _, result = await raw.reply("enqueue")

@@ -62,7 +62,7 @@ def test_write_replies_writes_the_pending_replies_of_all_connections() -> None:
     async def main() -> None:
         server, lines = await two_that_wait()
         for connection, transport in lines:
-            next(iter(connection._calls)).reply(codec.dequeue_reply, [])
+            next(iter(connection.calls)).reply(codec.dequeue_reply, [])
             assert transport.writes == []
         server.write_replies()
         assert [seqids(transport) for _, transport in lines] == [[[0]], [[0]]]
@@ -87,7 +87,7 @@ def test_failed_write_closes_its_connection_and_does_not_stop_other_writes(
 
         monkeypatch.setattr(broken_transport, "write", write)
         for connection in (broken, well):
-            next(iter(connection._calls)).reply(codec.dequeue_reply, [])
+            next(iter(connection.calls)).reply(codec.dequeue_reply, [])
         with caplog.at_level(logging.ERROR):
             server.write_replies()
         assert broken_transport.closed == "aborted"
@@ -111,7 +111,7 @@ def test_transport_error_is_not_raised_to_the_code_that_replies(
 
         monkeypatch.setattr(transport, broken_call, refuse)
         given_back: list[str] = []
-        [only] = connection._calls
+        [only] = connection.calls
         with caplog.at_level(logging.ERROR):
             only.reply(codec.dequeue_reply, [], lambda: given_back.append("it"))
         assert transport.closed == "aborted"
@@ -132,7 +132,7 @@ def test_reply_is_sent_even_if_the_metrics_fail(caplog: pytest.LogCaptureFixture
             raise RuntimeError("the metrics are broken")
 
         server.on_call_replied = observe
-        first, second = connection._calls
+        first, second = connection.calls
         with caplog.at_level(logging.ERROR):
             first.reply(codec.dequeue_reply, [])
             second.reply(codec.dequeue_reply, [])
@@ -177,7 +177,7 @@ def test_last_reply_is_written_at_once_with_the_pending_ones() -> None:
         queue, connection, transport = await stocked(2)
         queue.gate = asyncio.Event()
         connection.data_received(dequeues(range(2)))
-        first, second = connection._calls
+        first, second = connection.calls
         first.reply(codec.dequeue_reply, [])
         assert transport.writes == []
         second.reply(codec.dequeue_reply, [])
@@ -223,14 +223,14 @@ def test_large_pending_replies_are_written_at_once_in_order() -> None:
 @pytest.mark.parametrize(
     "end",
     [
-        lambda connection: connection.connection_lost(None),
-        lambda connection: connection.abort(),
-        lambda connection: connection._transport.close(),
+        lambda connection, transport: connection.connection_lost(None),
+        lambda connection, transport: connection.abort(),
+        lambda connection, transport: transport.close(),
     ],
     ids=["lost", "aborted", "closed by its peer"],
 )
 def test_closed_connection_undoes_each_pending_reply_once(
-    end: Callable[[Connection], None],
+    end: Callable[[Connection, RecordingTransport], None],
 ) -> None:
     async def main() -> None:
         queue, connection, transport = await stocked(5)
@@ -239,7 +239,7 @@ def test_closed_connection_undoes_each_pending_reply_once(
         transport.writes.clear()
         connection.data_received(dequeues(range(2, 5)))
         assert queue.released == []
-        end(connection)
+        end(connection, transport)
         await asyncio.sleep(0)
         connection.connection_lost(None)
         await asyncio.sleep(0)
@@ -344,7 +344,11 @@ def test_connection_with_much_to_read_pauses_for_the_others() -> None:
 
 def test_paused_connection_does_not_resume_if_its_peer_is_stuck_or_gone() -> None:
     async def main() -> None:
-        for end in (Connection.pause_writing, Connection.close, lambda connection: connection.connection_lost(None)):
+        for end in (
+            Connection.pause_writing,
+            Connection.close,
+            lambda connection: connection.connection_lost(None),
+        ):
             _, connection, transport = await stocked(0)
             connection.data_received(call("enqueue", enqueue("t", payload=b"x" * READ_TURN_BYTES)))
             end(connection)
