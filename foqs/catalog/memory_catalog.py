@@ -15,25 +15,29 @@ BYTES_MAX: Final = 1_000_000
 
 
 class MemoryCatalog:
-    """See `port.Catalog`."""
+    """See `port.Catalog`.
+
+    Attributes:
+        document: what is stored. To assign it is to replace the storage behind the hosts: nobody is notified.
+    """
 
     def __init__(self, document: Document = EMPTY_DOCUMENT, bytes_max: int = BYTES_MAX) -> None:
-        self._document = document
+        self.document = document
         self._bytes_max = bytes_max
         self._change_event = asyncio.Event()
 
     async def load(self) -> Document:
-        return self._document
+        return self.document
 
     async def replace(self, document: Document, expected: Document | None = None) -> None:
-        check_replaceable(self._document, document, expected)
+        check_replaceable(self.document, document, expected)
         size = len(render(document).encode())
         if size > self._bytes_max:
             raise CatalogFull(f"the catalog would have {size} bytes; at most {self._bytes_max} are allowed")
-        self._document = document
+        self.document = document
         changed, self._change_event = self._change_event, asyncio.Event()
         changed.set()
 
     async def wait_for_change(self, known_version: int) -> None:
-        while self._document.version == known_version:
+        while self.document.version == known_version:
             await self._change_event.wait()

@@ -30,7 +30,13 @@ class GatedCatalog(MemoryCatalog):
 
     def restore(self, document: Document) -> None:
         """Somebody puts a copy in place of what is stored."""
-        self._document = document
+        self.document = document
+
+    def restore_and_notify(self, document: Document) -> None:
+        """Do the same, and let the hosts notice it."""
+        self.restore(document)
+        changed, self._change_event = self._change_event, asyncio.Event()
+        changed.set()
 
 
 async def install_gated_catalog(world: World) -> GatedCatalog:

@@ -355,7 +355,7 @@ def test_import_restores_an_export_also_into_a_wiped_catalog() -> None:
         assert engine.namespaces.permissions_of("p", "orders") == {Permission.CONSUME}
         assert engine.namespaces.permissions_of("p", "default") == frozenset()
         assert engine.namespaces.permissions_of("q", "orders") == frozenset()
-        world.catalog._document = EMPTY_DOCUMENT  # type: ignore[attr-defined]
+        world.catalog.document = EMPTY_DOCUMENT  # type: ignore[attr-defined]
         with pytest.raises(Unavailable, match="config import"):
             await pause(engine, "t")
         await Caller(world, engine, "orders").put("u")
@@ -370,7 +370,7 @@ def test_import_does_not_remove_a_namespace_that_another_host_just_created() -> 
         catalog = await install_gated_catalog(world)
         engine = await world.engine()
         text = engine.admin.export()
-        catalog._document = changes.create(await catalog.load(), "late", None, {})  # not reported to any host yet
+        catalog.document = changes.create(await catalog.load(), "late", None, {})  # not reported to any host yet
         await Caller(world, engine, "late").put()
         with pytest.raises(InvalidArgument, match="'late' holds 1 items"):
             await engine.admin.restore(text, world.deadline_in(5))

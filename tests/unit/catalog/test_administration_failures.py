@@ -200,9 +200,7 @@ def test_restored_copy_with_a_lower_version_applies() -> None:
         await pause(engine, "u")
         await MemoryCatalog.replace(catalog, changes.pause(await catalog.load(), "default", "v", paused=True))
         await world.until(lambda: len(engine.namespaces.paused_topics) == 3)
-        catalog._document = copy
-        turned, catalog._change_event = catalog._change_event, asyncio.Event()
-        turned.set()
+        catalog.restore_and_notify(copy)
         await world.until(lambda: not engine.namespaces.paused_topics, within_s=1)
 
     run_in_world(story)

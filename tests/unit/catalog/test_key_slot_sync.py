@@ -255,7 +255,7 @@ def test_import_into_a_wiped_catalog_keeps_all_keys_and_slots() -> None:
         (first,) = await Caller(world, engine).enqueue([in_slot(4)])
         text = engine.admin.export()
         before = await recorded(world)
-        world.catalog._document = EMPTY_DOCUMENT  # type: ignore[attr-defined]
+        world.catalog.document = EMPTY_DOCUMENT  # type: ignore[attr-defined]
         await engine.admin.restore(text, world.deadline_in(5))
         assert await recorded(world) == before
         engine = await restarted(world, engine, TWO)

@@ -196,7 +196,7 @@ def test_takeover_waits_for_a_readable_catalog_but_not_for_a_wiped_one() -> None
         [status] = one.queue.shard_statuses()
         assert "the catalog cannot be read: nobody answers" in (status.reason or "")
         world.catalog.load = original  # type: ignore[method-assign]
-        world.catalog._document = EMPTY_DOCUMENT
+        world.catalog.document = EMPTY_DOCUMENT
         await world.until(lambda: bool(one.shards), within_s=5)
 
     run_in_world(story)

@@ -71,7 +71,7 @@ def test_every_setting_is_stored_and_returned() -> None:
             values |= {"payload_bytes_max": 1_000, "lease_ms_default": 5, "backoff_ms_min": 6}
             made = await client.create_namespace(Namespace("é ", **values))
             assert made == Namespace("é ", tier="gold", **values) == await client.get_namespace("é ")
-            assert found.catalog._document.namespaces["é "].settings == values
+            assert found.catalog.document.namespaces["é "].settings == values
             changed = await client.update_namespace(Namespace("é ", weight=7))
             assert changed == Namespace("é ", tier="gold", **{**values, "weight": 7})
 
