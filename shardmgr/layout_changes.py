@@ -21,7 +21,7 @@ SHARDS_MAX: Final = 1_000
 """The shards of a layout. Its plan fits into one document, even with the longest names."""
 DRAINED_HOSTS_MAX: Final = 1_000
 """Hosts."""
-_ATTEMPTS_MAX: Final = 10
+ATTEMPTS_MAX: Final = 10
 """The attempts for one change while others change the layout too."""
 
 
@@ -78,7 +78,7 @@ async def raise_epochs(registry: Registry, shards: Iterable[int], above: int) ->
 
     This is for a restore of both the databases and the plan: the epochs used since the backup are unknown then.
     """
-    for _ in range(_ATTEMPTS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         entry = await registry.read(PLAN)
         plan = Plan() if entry is None else parse_plan(entry.data)
         epochs = {**plan.epochs, **{shard: max(above, plan.epochs.get(shard, 0)) for shard in shards}}
@@ -188,7 +188,7 @@ async def undrain_host(registry: Registry, name: str) -> None:
 
 async def _change_layout(registry: Registry, change: Callable[[Layout], Layout]) -> None:
     """Replace the layout with the result of `change`, which is called again if another change came first."""
-    for _ in range(_ATTEMPTS_MAX):
+    for _ in range(ATTEMPTS_MAX):
         found = await read_layout(registry)
         if found is None:
             raise _layout_missing()
@@ -201,7 +201,7 @@ async def _change_layout(registry: Registry, change: Callable[[Layout], Layout])
         except RegistryConflict:
             continue
         return
-    raise RegistryFailed(f"others changed the layout {_ATTEMPTS_MAX} times in a row; nothing was changed, try again")
+    raise RegistryFailed(f"others changed the layout {ATTEMPTS_MAX} times in a row; nothing was changed, try again")
 
 
 def _render_checked(layout: Layout) -> bytes:

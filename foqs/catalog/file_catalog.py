@@ -21,7 +21,8 @@ from typing import Final, TypeAlias
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, parse, render
 from foqs.catalog.port import CatalogFailed, CatalogFull, CatalogUnknownOutcome, check_replaceable
 
-_LOCK_WAIT_S: Final = 2.0
+LOCK_WAIT_S: Final = 2.0
+"""The longest wait for another process that changes the file."""
 _LOCK_POLL_S: Final = 0.01
 
 _Fingerprint: TypeAlias = tuple[int, int, int] | None
@@ -112,7 +113,7 @@ class FileCatalog:
                 f"cannot write {lock_path}: {error.strerror}; give this user the right to write it"
             ) from error
         with lock:
-            deadline = time.monotonic() + _LOCK_WAIT_S
+            deadline = time.monotonic() + LOCK_WAIT_S
             while True:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

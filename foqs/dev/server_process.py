@@ -26,7 +26,8 @@ from typing import Any, Final, Self
 START_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.02
 _TAIL_BYTES: Final = 4_000
-_SEARCH_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+SEARCH_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where servers are looked for besides PATH."""
 _recent_ports: Final[deque[int]] = deque(maxlen=1_000)
 """The ports that `free_port` returned last."""
 
@@ -164,7 +165,7 @@ def run_program(command: Sequence[str], **how: Any) -> str:
 
 def find_program(name: str, package: str) -> str:
     """Return the path of an installed program. Raises ServerNotAvailable, which names the Debian package."""
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SEARCH_PATH}")
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SEARCH_PATH}")
     if found is None:
         raise ServerNotAvailable(f"{name} is not installed: apt-get install {package}")
     return found

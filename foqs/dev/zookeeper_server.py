@@ -14,7 +14,8 @@ from typing import Final
 
 from foqs.dev.server_process import ServerNotAvailable, ServerProcess, find_program, free_port
 
-_JARS: Final = Path("/usr/share/java")
+JARS: Final = Path("/usr/share/java")
+"""Where the system's package installs ZooKeeper."""
 _REQUIRED_JARS: Final = ("zookeeper.jar", "slf4j-log4j12.jar", "log4j-1.2.jar")
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 """It runs a single server if the configuration names no others."""
@@ -65,10 +66,10 @@ class ZooKeeper(ServerProcess):
     def start_process(self) -> None:
         """Start without waiting: a server of an ensemble serves when most of the others run."""
         java = find_program("java", "default-jre-headless")
-        missing = [name for name in _REQUIRED_JARS if not (_JARS / name).exists()]
+        missing = [name for name in _REQUIRED_JARS if not (JARS / name).exists()]
         if missing:
             raise ServerNotAvailable(
-                f"ZooKeeper is not installed ({_JARS / missing[0]} is not there): apt-get install zookeeper"
+                f"ZooKeeper is not installed ({JARS / missing[0]} is not there): apt-get install zookeeper"
             )
         options = {
             "tickTime": self.tick_ms,
@@ -93,7 +94,7 @@ class ZooKeeper(ServerProcess):
             (data / "myid").write_text(f"{self._number}\n")
         (self.folder / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in options.items()))
         (self.folder / "log4j.properties").write_text(_LOGGING_PROPERTIES)
-        places = [str(self.folder), *(str(_JARS / name) for name in _REQUIRED_JARS)]
+        places = [str(self.folder), *(str(JARS / name) for name in _REQUIRED_JARS)]
         command = [
             java,
             "-Xmx256m",

@@ -32,7 +32,7 @@ from foqs.shard.host_services import HostServices
 from foqs.store.port import TopicCount
 
 _TOPICS_REMOVED_PER_FLUSH: Final = 100
-_TOPICS_PER_STEP: Final = 1_000
+TOPICS_PER_STEP: Final = 1_000
 """Topics added or inspected in one step: a millisecond or two."""
 _CACHE_HORIZON_MS: Final = 60_000
 """A row that cannot be delivered for this long is not cached."""
@@ -125,7 +125,7 @@ class ShardMemory:
         for topic_count, topic in enumerate(topics, 1):
             self._topics.setdefault(topic[0], set()).add(topic[1])
             self.index.discover(topic)
-            if not topic_count % _TOPICS_PER_STEP:
+            if not topic_count % TOPICS_PER_STEP:
                 yield
 
     def restart_count(self) -> None:
@@ -139,10 +139,10 @@ class ShardMemory:
 
         The counted items of a topic that was purged since are ignored.
         """
-        for start in range(0, len(topic_counts), _TOPICS_PER_STEP):
+        for start in range(0, len(topic_counts), TOPICS_PER_STEP):
             if start:
                 yield
-            page = topic_counts[start : start + _TOPICS_PER_STEP]
+            page = topic_counts[start : start + TOPICS_PER_STEP]
             items = [((count.namespace, count.topic), count.state, count.rows - count.purged_rows) for count in page]
             self.counts.add_initial([item for item in items if item[0] not in self._purged_uncounted])
             self.usage.add_initial([(count.namespace, count.rows, count.payload_bytes) for count in page])
@@ -151,7 +151,7 @@ class ShardMemory:
         inspected = 0
         for namespace in list(self._topics):
             for name in list(self._topics.get(namespace, ())):
-                if inspected == _TOPICS_PER_STEP:
+                if inspected == TOPICS_PER_STEP:
                     inspected = 0
                     yield
                 inspected += 1

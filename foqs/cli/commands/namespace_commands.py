@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PAGE_NAMESPACES: Final = 500
 _INT64_MAX: Final = 2**63 - 1
 
-_SETTINGS: Final[Mapping[str, str]] = {
+SETTINGS: Final[Mapping[str, str]] = {
     "enqueues_per_minute": "Items that may be enqueued per minute; 0: no limit.",
     "backlog_items_max": "Items that it may hold; 0: no limit.",
     "backlog_bytes_max": "Bytes of payload that it may hold; 0: no limit.",
@@ -67,7 +67,7 @@ def _flag_name(name: str) -> str:
 
 def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for each setting."""
-    for name, text in reversed(list(_SETTINGS.items())):
+    for name, text in reversed(list(SETTINGS.items())):
         kind = DURATION if "_ms" in name else click.IntRange(0, _INT64_MAX)
         command = click.option(_flag_name(name), name, type=kind, default=None, help=text)(command)
     return command

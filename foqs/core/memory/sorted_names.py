@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from typing import Final
 
-_RUN_MAX: Final = 512
+RUN_MAX: Final = 512
+"""The most names of one sorted run."""
 SORTED_PER_STEP_MAX: Final = 2_048
 """Names sorted in one step, which takes about a millisecond."""
 NAMES_PER_STEP_MAX: Final = 256
@@ -77,7 +78,7 @@ class SortedNames:
             return
         run.insert(place, name)
         self._size += 1
-        if len(run) > _RUN_MAX:
+        if len(run) > RUN_MAX:
             half = len(run) // 2
             runs.insert(at + 1, run[half:])
             del run[half:]

@@ -51,7 +51,7 @@ INSERT_BYTES_MAX: Final = 4 << 20
 """The most bytes of a multi-row INSERT; a smaller max_allowed_packet of the server has precedence."""
 _ROWS_PER_PAUSE: Final = 4096
 """A count of a shard sleeps once in this many rows, because the numbers in ids are consecutive."""
-_PAUSE_S: Final = 0.005
+PAUSE_S: Final = 0.005
 """The length of these pauses: a count takes about a fifth of a processor."""
 INSERT_ROW_COUNTS: Final = (100, 50, *range(32, 0, -1))
 """The numbers of rows of the INSERT statements, each prepared by a writer when first needed. Up to 32 rows are one
@@ -577,7 +577,7 @@ class Statements:
         columns = "namespace, topic, state"
         sums = "COUNT(*), CAST(SUM(payload_bytes) AS SIGNED)"
         # Always true: SLEEP returns 0, or 1 if the statement is killed. It sleeps without holding a lock.
-        pauses = f"id % {_ROWS_PER_PAUSE} <> 0 OR SLEEP({_PAUSE_S}) >= 0"
+        pauses = f"id % {_ROWS_PER_PAUSE} <> 0 OR SLEEP({PAUSE_S}) >= 0"
         return (
             f"SELECT {columns}, {sums} FROM {self._item} FORCE INDEX (item_order) WHERE {pauses} GROUP BY {columns}"
         ).encode()

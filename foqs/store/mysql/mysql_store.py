@@ -74,7 +74,7 @@ _OWNER_LOCK_WAIT_S: Final = 1
 """How long a takeover or a check waits for the owner row before it kills the holder."""
 _PACKET_MARGIN: Final = 1024
 """Room for the fence and for separators."""
-_PACKET_BYTES_MAX: Final = 15 << 20
+PACKET_BYTES_MAX: Final = 15 << 20
 """Below 16 MiB, where the protocol splits packets."""
 _READ_ONLY_HINT: Final = "it is read-only: point the URL at the primary"
 
@@ -210,7 +210,7 @@ class MysqlStore:
             link.abort()
             raise
         self._connection_id, packet_bytes, self._connected_ms = found.rows[0]
-        self._packet_bytes = min(packet_bytes, _PACKET_BYTES_MAX) - _PACKET_MARGIN
+        self._packet_bytes = min(packet_bytes, PACKET_BYTES_MAX) - _PACKET_MARGIN
         self._unsafe_settings = None if self._settings.unsafe_durability else unsafe_settings(server, self._settings)
         self._is_read_only = is_read_only(server)
         self._link = link

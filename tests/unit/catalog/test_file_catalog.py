@@ -99,7 +99,7 @@ def test_files_left_by_a_crash_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_lock_that_is_never_released_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_catalog, "_LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(file_catalog, "LOCK_WAIT_S", 0.05)
     path = tmp_path / "catalog.json"
     catalog = stored(path)
     with path.with_name("catalog.json.lock").open("ab") as lock:

@@ -272,7 +272,7 @@ def test_the_initial_counts_are_added_in_steps_with_flushes_between(monkeypatch:
         await Caller(world, engine).put("gone")
         await Caller(world, engine).do(EventKind.ACK, (await Caller(world, engine).get("gone")).items)
         await engine.abort()
-        monkeypatch.setattr(shard_memory, "_TOPICS_PER_STEP", 10)
+        monkeypatch.setattr(shard_memory, "TOPICS_PER_STEP", 10)
         add_counts, change = ShardMemory.add_counts, TopicCounts.add
         changes = [0]
         flushes: list[int] = []
@@ -310,7 +310,7 @@ def test_a_takeover_loads_the_topic_names_in_steps(monkeypatch: pytest.MonkeyPat
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         memory = engine.shards[1].memory
-        names = [("default", f"t{number}") for number in range(3 * shard_memory._TOPICS_PER_STEP)]
+        names = [("default", f"t{number}") for number in range(3 * shard_memory.TOPICS_PER_STEP)]
 
         async def recover() -> None:
             for _ in memory.recover(names, (), ()):
@@ -318,6 +318,6 @@ def test_a_takeover_loads_the_topic_names_in_steps(monkeypatch: pytest.MonkeyPat
 
         _, discovered, calls_max = await calls_per_turn(monkeypatch, ReadyIndex, "discover", recover())
         assert discovered == len(names)
-        assert calls_max == shard_memory._TOPICS_PER_STEP
+        assert calls_max == shard_memory.TOPICS_PER_STEP
 
     run_in_world(story)

@@ -269,7 +269,7 @@ def test_change_is_repeated_after_a_concurrent_change(others: int) -> None:
         await registry.open()
         await create_layout(registry, [ONE])
         registry.others = others
-        if others < layout_changes._ATTEMPTS_MAX:
+        if others < layout_changes.ATTEMPTS_MAX:
             await add_shard(registry, TWO)
             assert await layout_of(registry) == Layout({1: ONE, 2: TWO})
         else:

@@ -85,8 +85,8 @@ def test_a_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, t
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(servers, "_SEARCH_PATH", "")
-    monkeypatch.setattr(zookeeper_server, "_JARS", tmp_path)
+    monkeypatch.setattr(servers, "SEARCH_PATH", "")
+    monkeypatch.setattr(zookeeper_server, "JARS", tmp_path)
 
 
 @pytest.mark.usefixtures("nothing_installed")
@@ -101,7 +101,7 @@ def test_a_missing_package_is_named_with_the_line_that_installs_it(tmp_path: Pat
 
 
 def test_missing_jars_are_named_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(zookeeper_server, "_JARS", tmp_path)
+    monkeypatch.setattr(zookeeper_server, "JARS", tmp_path)
     monkeypatch.setattr(zookeeper_server, "find_program", lambda name, package: name)
     with (
         pytest.raises(ServerNotAvailable, match="apt-get install zookeeper"),

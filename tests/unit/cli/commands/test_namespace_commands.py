@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from foqs.cli.commands.namespace_commands import _SETTINGS
+from foqs.cli.commands.namespace_commands import SETTINGS
 from foqs_client import (
     Grant,
     InvalidArgument,
@@ -33,11 +33,11 @@ Run = Callable[..., Result]
 
 
 def test_every_setting_has_its_option(run: Run, client: FakeClient) -> None:
-    assert set(_SETTINGS) == set(NAMESPACE_FIELDS) - {"name", "tier"}
+    assert set(SETTINGS) == set(NAMESPACE_FIELDS) - {"name", "tier"}
     client.answers["create_namespace"] = ORDERS
     options: dict[str, int] = {}
     args: list[str] = []
-    for number, name in enumerate(_SETTINGS, 1):
+    for number, name in enumerate(SETTINGS, 1):
         options[name] = number
         args += [f"--{name.replace('_ms', '').replace('_', '-')}", f"{number}ms" if "_ms" in name else str(number)]
     assert run("namespace", "create", "orders", *args).exit_code == 0

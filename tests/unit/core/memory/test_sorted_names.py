@@ -18,7 +18,7 @@ LETTERS = st.text("abc", max_size=4)
 def test_a_page_holds_the_same_names_as_a_sorted_list(
     steps: list[tuple[bool, str]], name: str, count: int, is_exclusive: bool
 ) -> None:
-    before, module._RUN_MAX = module._RUN_MAX, 3  # type: ignore[misc]
+    before, module.RUN_MAX = module.RUN_MAX, 3  # type: ignore[misc]
     try:
         names, plain = SortedNames(), set[str]()
         for is_add, step_name in steps:
@@ -26,7 +26,7 @@ def test_a_page_holds_the_same_names_as_a_sorted_list(
             (plain.add if is_add else plain.discard)(step_name)
             assert len(names) == len(plain)
     finally:
-        module._RUN_MAX = before  # type: ignore[misc]
+        module.RUN_MAX = before  # type: ignore[misc]
     expected = sorted(other for other in plain if (other > name if is_exclusive else other >= name))
     assert names.page_from(name, count, is_exclusive=is_exclusive) == expected[:count]
     assert names.page_from("", 1_000, is_exclusive=False) == sorted(plain)
@@ -36,8 +36,8 @@ def test_runs_have_a_bounded_length() -> None:
     rng, names = Random(1), SortedNames()
     for _ in range(20_000):
         names.add(str(rng.random()))
-    assert max(map(len, names._runs)) <= module._RUN_MAX
-    assert len(names._runs) > 20_000 // module._RUN_MAX
+    assert max(map(len, names._runs)) <= module.RUN_MAX
+    assert len(names._runs) > 20_000 // module.RUN_MAX
 
 
 @given(st.lists(st.lists(LETTERS, unique=True), max_size=4), LETTERS, st.booleans())
