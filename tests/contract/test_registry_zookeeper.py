@@ -25,7 +25,15 @@ from shardmgr.registry.zookeeper_registry import ZooKeeperRegistry
 from tests.support.aio import run
 from tests.support.dropping_proxy import DroppingProxy, full_listener
 from tests.support.ports import free_port
-from tests.support.registries import LONG_MS, SHORT_MS, ZooKeeperBench, boot_ms, wait_for_condition
+from tests.support.registries import (
+    LONG_MS,
+    SHORT_MS,
+    ZooKeeperBench,
+    boot_ms,
+    kazoo_of,
+    session_of,
+    wait_for_condition,
+)
 from tests.support.zookeeper import SESSION_TIMEOUT_MS_MAX, ZooKeeper, ensemble
 
 pytestmark = pytest.mark.zookeeper
@@ -314,9 +322,7 @@ def test_a_reply_that_arrives_before_it_is_awaited_is_not_cached(bench: ZooKeepe
         reader = await bench.open_registry()
         await reader.replace("plan", b"1", None)
         asked = asked_of(reader)
-        assert isinstance(reader, ZooKeeperRegistry)
-        assert reader._zk is not None
-        client = reader._zk._client
+        client = kazoo_of(session_of(reader))
         get = client.get_async
         client.get_async = _answered_first(get)
         assert await reader.read("plan") == VersionedDocument(b"1", 0)
@@ -336,9 +342,7 @@ def test_value_that_is_never_cached_is_still_read(bench: ZooKeeperBench) -> None
 
     async def story() -> None:
         reader, writer = await bench.open_registry(), await bench.open_registry()
-        assert isinstance(reader, ZooKeeperRegistry)
-        assert reader._zk is not None
-        client = reader._zk._client
+        client = kazoo_of(session_of(reader))
         for name in ("exists_async", "get_async", "get_children_async"):
             setattr(client, name, _answered_first(getattr(client, name)))
         assert await reader.members("members") == {}
@@ -362,9 +366,7 @@ def _answered_first(ask: Callable[..., Any]) -> Callable[..., Any]:
 
 def asked_of(registry: Registry) -> list[str]:
     """Return a list that records the requests of a registry from now on, except those that keep its session alive."""
-    assert isinstance(registry, ZooKeeperRegistry)
-    zk = registry._zk
-    assert zk is not None
+    zk = session_of(registry)
     asked: list[str] = []
     ask = zk.call
 
@@ -426,8 +428,7 @@ def test_a_session_lives_from_when_a_request_was_sent_and_not_from_its_answer(se
         registry = ZooKeeperRegistry(server.hosts, "/foqs/sent", LONG_MS, clock.boot_ms, connect_timeout_ms=60_000)
         await registry.open()
         try:
-            zk = registry._zk
-            assert zk is not None
+            zk = session_of(registry)
             before_ms = registry.alive_until_ms
             submit, answered = zk.submit, asyncio.Event()
 
@@ -454,15 +455,13 @@ def test_a_connection_that_dies_by_itself_is_the_end_of_a_session_and_not_of_the
 ) -> None:
     async def story() -> None:
         registry = await bench.open_registry()
-        assert isinstance(registry, ZooKeeperRegistry)
-        zk = registry._zk
-        assert zk is not None
+        zk = session_of(registry)
         await registry.announce("members", "a", b"1")
 
         def fail(timeout: float) -> None:
             raise RuntimeError("a defect of kazoo")
 
-        zk._client._connection._read_socket = fail
+        kazoo_of(zk)._connection._read_socket = fail
         await is_connected(registry, 1)
         await registry.announce("members", "a", b"2")
         assert await registry.members("members") == {"a": b"2"}
@@ -510,12 +509,11 @@ def test_a_registry_that_outlives_its_loop_disturbs_nobody(server: ZooKeeper, ca
         return registry
 
     registry = asyncio.run(story())
-    zk = registry._zk
-    assert zk is not None
+    client = kazoo_of(session_of(registry))
     # Its watch fires, its state changes, and a request is answered: all to a loop that is closed.
-    zk._client.ensure_path("/foqs/left/plan")
-    zk._client.sync("/")
-    _end(zk._client)
+    client.ensure_path("/foqs/left/plan")
+    client.sync("/")
+    _end(client)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 

@@ -311,14 +311,12 @@ def test_flush_that_waits_too_long_for_a_lock_may_be_run_again(place: MysqlSetti
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1)])
-        holder = MysqlStore(place, 3)
-        await holder.open()
-        link = holder._require_link()
-        await link.run(b"START TRANSACTION", b"SELECT * FROM foqs_3_item WHERE id = 1 FOR UPDATE")
+        holder = await MysqlLink.connect(place)
+        await holder.run(b"START TRANSACTION", b"SELECT * FROM foqs_3_item WHERE id = 1 FOR UPDATE")
         with pytest.raises(WriteRefused) as refused:
             await owned.write(inserts=[make_row(2)], deletes=[1])
         assert refused.value.is_retryable
-        await holder.close()
+        holder.abort()
         assert set(await contents(owned)) == {1}
         await owned.write(inserts=[make_row(2)], deletes=[1])
         assert set(await contents(owned)) == {2}
@@ -328,15 +326,14 @@ def test_flush_that_waits_too_long_for_a_lock_may_be_run_again(place: MysqlSetti
 
 def test_silent_server_is_lost_after_the_statement_timeout(place: MysqlSettings) -> None:
     async def story() -> None:
-        holder = MysqlStore(place, 3)
         store = MysqlStore(place, 3)
         owned = await opened(store)
         store._require_link().timeout_s = 1.0
-        await holder.open()
-        await holder._require_link().run(b"START TRANSACTION", b"SELECT * FROM foqs_3_owner FOR UPDATE")
+        holder = await MysqlLink.connect(place)
+        await holder.run(b"START TRANSACTION", b"SELECT * FROM foqs_3_owner FOR UPDATE")
         with pytest.raises(StoreLost, match="no answer"):
             await owned.write(inserts=[make_row(1)])
-        await holder.close()
+        holder.abort()
         assert (await store.read_owner()).flush == 0
         await store.close()
 
@@ -350,26 +347,25 @@ def test_a_count_may_take_longer_than_the_statement_timeout(place: MysqlSettings
     )
 
     async def story() -> None:
-        holder = MysqlStore(place, 3)
-        await holder.open()
+        holder = await MysqlLink.connect(place)
         owned = await opened(MysqlStore(place, 3))
         await owned.write(inserts=[make_row(1)])
         reads = MysqlReads(place, 3)
         await reads.begin_snapshot(owned.past)
         assert reads._link is not None
         reads._link.timeout_s = 0.3
-        await holder._require_link().run(b"LOCK TABLES foqs_3_item WRITE")
+        await holder.run(b"LOCK TABLES foqs_3_item WRITE")
         counting = asyncio.ensure_future(reads.counts())
         clock = asyncio.get_running_loop().time
         waits_since_s = float("inf")
         while not counting.done() and clock() < waits_since_s + 0.6:
-            (found,) = await holder._require_link().run(waiting)
+            (found,) = await holder.run(waiting)
             if found.rows[0][0]:
                 waits_since_s = min(waits_since_s, clock())
-        await holder._require_link().run(b"UNLOCK TABLES")
+        await holder.run(b"UNLOCK TABLES")
         assert [count.rows for count in await counting] == [1]
-        for store in (reads, holder, owned.store):
-            await store.close()
+        for each in (reads, holder, owned.store):
+            await each.close()
 
     run(story())
 
@@ -419,7 +415,7 @@ def test_a_count_that_sleeps_at_some_rows_counts_all_of_them(bench: Bench) -> No
 def test_flushes_continue_while_a_count_sleeps_and_a_killed_count_is_lost(
     bench: Bench, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql_sql, "_PAUSE_S", 3_600)
+    monkeypatch.setattr(mysql_sql, "PAUSE_S", 3_600)
     asleep = "SELECT ID FROM information_schema.PROCESSLIST WHERE STATE = 'User sleep' AND INFO LIKE '%foqs_3_item%SLEEP(3600)%'"
 
     async def story() -> None:
@@ -649,7 +645,7 @@ def test_reads_that_lost_their_connection_connect_again(bench: Bench, mariadb: M
 def test_a_flush_that_reads_more_than_a_packet_holds_uses_several(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql_store, "_PACKET_BYTES_MAX", 5_000)
+    monkeypatch.setattr(mysql_store, "PACKET_BYTES_MAX", 5_000)
     packets: list[int] = []
 
     async def story() -> None:

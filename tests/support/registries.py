@@ -17,6 +17,7 @@ from kazoo.client import KazooClient
 from foqs.runtime.clock import SystemClock
 from shardmgr.registry.port import Registry, RegistryFailed
 from shardmgr.registry.zookeeper_registry import ZooKeeperRegistry
+from shardmgr.registry.zookeeper_session import ZooKeeperSession
 from tests.support.aio import run
 from tests.support.dropping_proxy import DroppingProxy
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
@@ -28,6 +29,18 @@ LONG_MS: Final = 15_000
 SHORT_MS: Final = 1_500
 
 boot_ms: Final = SystemClock().monotonic_ms
+
+
+def session_of(registry: Registry) -> ZooKeeperSession:
+    """Return the connection of an open registry, for tests that delay or break single requests."""
+    assert isinstance(registry, ZooKeeperRegistry)
+    assert registry._zk is not None
+    return registry._zk
+
+
+def kazoo_of(session: ZooKeeperSession) -> KazooClient:
+    """Return the ZooKeeper client of a connection."""
+    return session._client
 
 
 class RegistryBench(ABC):
@@ -135,10 +148,7 @@ class ZooKeeperBench(RegistryBench):
 
     async def expire(self, registry: Registry) -> None:
         """End the session as ZooKeeper's own tests do: another client resumes and closes it."""
-        assert isinstance(registry, ZooKeeperRegistry)
-        zk = registry._zk
-        assert zk is not None
-        await asyncio.to_thread(self._close_session, zk._client.client_id)
+        await asyncio.to_thread(self._close_session, kazoo_of(session_of(registry)).client_id)
 
     def _close_session(self, client_id: tuple[int, bytes]) -> None:
         thief = KazooClient(self.server.hosts, client_id=client_id)

@@ -94,7 +94,8 @@ class MysqlLink(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._reply_reader: ReplyReader | PrepareReplyReader = ReplyReader()
         """Reads the replies to the current request."""
-        self._statement_ids: dict[bytes, int] = {}
+        self.statement_ids: dict[bytes, int] = {}
+        """The ids of the statements that the server has prepared, by their text."""
         """The server's ids of prepared statements, by their text."""
         self._waiter: asyncio.Future[Any] | None = None
         self._on_results: OnResults | None = None
@@ -150,9 +151,9 @@ class MysqlLink(asyncio.Protocol):
             ServerError, MysqlLinkLost: as their docstrings say.
         """
         for statement in statements:
-            if type(statement) is BoundStatement and statement.sql not in self._statement_ids:
-                self._statement_ids[statement.sql] = await self._prepare(statement)
-        packets = request_packets(statements, self._statement_ids)
+            if type(statement) is BoundStatement and statement.sql not in self.statement_ids:
+                self.statement_ids[statement.sql] = await self._prepare(statement)
+        packets = request_packets(statements, self.statement_ids)
         reply_reader = ReplyReader(len(packets))
         self._on_results = on_results
         try:

@@ -359,7 +359,7 @@ def test_an_error_of_the_following_statement_names_no_statement_and_a_cancel_the
 def test_commit_follows_the_writes_and_its_failure_is_an_unknown_outcome(read: bool, ends: str) -> None:
     async def story() -> None:
         link, transport = _link()
-        link._statement_ids = {
+        link.statement_ids = {
             bound.sql: 1 for bound in (statements.fence(fence), new) if isinstance(bound, BoundStatement)
         }
         store = MysqlStore(MysqlSettings("db"), 3)
@@ -453,7 +453,7 @@ def test_a_link_notes_that_its_server_refuses_prepared_statements(code: int, pre
         refused = _stream([b"\xff" + code.to_bytes(2, "little") + b"a reason"])
         for known in ({}, {b"ONE ?": 7}):
             link, _ = _link()
-            link._statement_ids = known
+            link.statement_ids = known
             call = asyncio.ensure_future(link.run(BoundStatement(b"ONE ?", b"1")))
             await asyncio.sleep(0)
             link.data_received(refused)
@@ -468,7 +468,7 @@ def test_an_error_names_the_first_refused_statement() -> None:
     async def story() -> None:
         link, _ = _link()
         one, two = BoundStatement(b"ONE ?", b"1"), BoundStatement(b"TWO ?", b"2")
-        link._statement_ids = {one.sql: 1, two.sql: 2}
+        link.statement_ids = {one.sql: 1, two.sql: 2}
         call = asyncio.ensure_future(link.run(one, b"a", b"b", two))
         await asyncio.sleep(0)
         link.data_received(_stream(_ok(1, False)) + _stream([*_ok(1, True), *_REFUSED]))
@@ -485,7 +485,7 @@ def test_an_error_names_the_first_refused_statement() -> None:
 def test_a_link_does_not_wait_for_a_closing_server() -> None:
     async def story() -> None:
         link, transport = _link()
-        link._statement_ids = {b"ONE ?": 1}
+        link.statement_ids = {b"ONE ?": 1}
         call = asyncio.ensure_future(link.run(BoundStatement(b"ONE ?", b"1"), b"a"))
         await asyncio.sleep(0)
         link.data_received(_stream([b"\xff" + (1927).to_bytes(2, "little") + b"a reason"]))
