@@ -3,7 +3,7 @@
 Every test has a load that does not wait for the cluster. All follow the same rules
 (`FaultScenario.play`): no item is lost, no item is done by two consumers, every
 repeat has its cause, and the commits in the databases are in the order of epochs.
-Times are reported and never judged: a test's machine is busy. The long forms write
+Times are reported and not checked, because the machine of a test is busy. The long forms write
 their figures to perf/results.
 """
 
@@ -53,7 +53,7 @@ def troubled(request: pytest.FixtureRequest) -> Iterator[FaultyCluster]:
 
 @pytest.fixture
 def record_figures(request: pytest.FixtureRequest) -> RecordFigures:
-    """Show the figures of a test, and keep those of a long form."""
+    """Show the figures of a test. Also store them if it is the long form."""
     long = request.node.get_closest_marker("long") is not None
     name = request.node.name.partition("[")[0].removeprefix("test_")
 
@@ -223,7 +223,7 @@ def test_a_restart_of_zookeeper_loses_nothing(
 
 
 def unready(host: HostProcess) -> str:
-    """Return what is not ready according to /readyz; "" if the host is ready or does not answer."""
+    """Return the unready parts that /readyz names; "" if the host is ready or does not answer."""
     try:
         host.get("/readyz")
     except urllib.error.HTTPError as error:

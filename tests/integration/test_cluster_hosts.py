@@ -119,7 +119,7 @@ def test_hosts_without_replies_of_zookeeper_stop_serving_and_recover_on_their_ow
 
 
 def unready(host: RestartableHost) -> str:
-    """Return what is not ready according to /readyz."""
+    """Return the unready parts that /readyz names."""
     answer = host.get("/readyz")
     return answer[1] if answer is not None and answer[0] != 200 else ""
 

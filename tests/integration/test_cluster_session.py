@@ -57,7 +57,7 @@ async def put(client: Client, topic: str, count: int) -> dict[bytes, str]:
 
 
 def unready(host: RestartableHost) -> str:
-    """Return what is not ready according to /readyz."""
+    """Return the unready parts that /readyz names."""
     answer = host.get("/readyz")
     return answer[1] if answer is not None and answer[0] != 200 else ""
 

@@ -38,7 +38,7 @@ def mariadb() -> Iterator[MariaDb]:
 
 
 class Place:
-    """An empty database with a user who cannot create tables."""
+    """An empty database with a user that cannot create tables."""
 
     def __init__(self, server: MariaDb, folder: Path) -> None:
         self.server = server

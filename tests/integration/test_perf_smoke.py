@@ -1,6 +1,6 @@
 """Every program of perf/ runs, counts every item, and prints its measurements as JSON lines.
 
-The tests judge no figure: a test's machine is busy.
+The tests check no figure, because the machine of a test is busy.
 """
 
 from __future__ import annotations

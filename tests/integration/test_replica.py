@@ -164,7 +164,7 @@ def is_ready(host: RestartableHost) -> bool:
 
 
 async def check_torn(results: Sequence[object], client: Client) -> None:
-    """Check the calls in flight at the change of servers: acknowledged items exist, and those of unknown outcome may exist."""
+    """Check the calls in flight at the change of servers. Acknowledged items exist; items of unknown outcome may exist."""
     written, maybe = set[bytes](), set[bytes]()
     for number, result in enumerate(results):
         [error] = [one.error for one in result] if isinstance(result, list) else [result]

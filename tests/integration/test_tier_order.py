@@ -2,13 +2,12 @@
 
 The tests use real hosts, two databases, eight shards and a real ZooKeeper. The right
 order is that of the tables before the first delivery: priority, deliver-after time,
-id. The figures are kept, and the median of three backlogs is judged.
+id. The figures are kept, and the median of three backlogs is checked.
 
 While a host or a database stalls, even for a second, the others are served without
 it. Its items are delivered late, as they should be, or, if the reply was late, not to
-this consumer. Therefore more backlogs follow, up to a limit, if the calls of the first
-show a stall. The three are judged that were delivered completely and whose slowest
-call was shortest.
+this consumer. So if the calls of the first backlogs show a stall, more backlogs follow,
+up to a limit. The test checks the three complete backlogs with the shortest slowest call.
 """
 
 from __future__ import annotations
@@ -140,6 +139,6 @@ def test_items_of_three_hosts_reach_one_consumer_nearly_in_order_of_priority(clu
         Report("tier-order").add(parameters, figures)
         found.append(figures)
     whole = [figures for figures in found if figures["whole"]]
-    judged = sorted(whole, key=lambda figures: figures["slowest_call_ms"])[:BACKLOGS]
-    assert len(judged) == BACKLOGS, found
-    assert median(figures["displacement_percent"] for figures in judged) <= PERCENT_MAX, found
+    checked = sorted(whole, key=lambda figures: figures["slowest_call_ms"])[:BACKLOGS]
+    assert len(checked) == BACKLOGS, found
+    assert median(figures["displacement_percent"] for figures in checked) <= PERCENT_MAX, found

@@ -29,11 +29,11 @@ class GatedCatalog(MemoryCatalog):
             raise self.failure
 
     def restore(self, document: Document) -> None:
-        """Somebody puts a copy in place of what is stored."""
+        """Replace the stored document by a copy, and notify nobody."""
         self.document = document
 
     def restore_and_notify(self, document: Document) -> None:
-        """Do the same, and let the hosts notice it."""
+        """Replace the stored document by a copy, and notify the hosts."""
         self.restore(document)
         changed, self._change_event = self._change_event, asyncio.Event()
         changed.set()

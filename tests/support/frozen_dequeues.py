@@ -33,7 +33,7 @@ class FrozenDequeues:
         self.held: list[HeldDequeue] = []
         self._queue = queue
         self._real = queue.dequeue
-        queue.dequeue = self._hold  # type: ignore[method-assign]
+        queue.dequeue = self._hold  # type: ignore[assignment,method-assign]
 
     def thaw(self) -> None:
         """Pass on the held dequeues, and every later one at once."""

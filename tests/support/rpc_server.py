@@ -32,12 +32,12 @@ from tests.support.poll import soon
 class ServedQueue:
     """A server that listens."""
 
-    def __init__(self, server: RpcServer, listener: asyncio.Server, doorway: TlsAcceptor | None = None) -> None:
+    def __init__(self, server: RpcServer, listener: asyncio.Server, acceptor: TlsAcceptor | None = None) -> None:
         self.server = server
-        self.doorway = doorway
+        self.acceptor = acceptor
         self.listener = listener
         self.host, self.port = listener.sockets[0].getsockname()[:2]
-        self.url = f"{'foqss' if doorway else 'foqs'}://{self.host}:{self.port}"
+        self.url = f"{'foqss' if acceptor else 'foqs'}://{self.host}:{self.port}"
 
     async def raw(self) -> RawConnection:
         reader, writer = await asyncio.open_connection(self.host, self.port, limit=64 << 20)
@@ -62,14 +62,14 @@ async def serve_queue(
     loop = asyncio.get_running_loop()
     handlers = QueueHandlers(queue, HostIdentity("127.0.0.1", 7411, 42, region="here"), random.Random(1), calls)
     server = RpcServer(loop, handlers, limits or rpc_options(reply_grace_ms=200), **more)
-    doorway = TlsAcceptor(server, context, failed) if context is not None else None
-    listener = await loop.create_server(doorway.connection if doorway else server.connection, "127.0.0.1", port)
+    acceptor = TlsAcceptor(server, context, failed) if context is not None else None
+    listener = await loop.create_server(acceptor.connection if acceptor else server.connection, "127.0.0.1", port)
     try:
-        yield ServedQueue(server, listener, doorway)
+        yield ServedQueue(server, listener, acceptor)
     finally:
         listener.close()
-        if doorway is not None:
-            doorway.close()
+        if acceptor is not None:
+            acceptor.close()
         await server.stop(loop.time())
         await soon(lambda: not server.connections)
         assert server.byte_budget.reserved_bytes == 0

@@ -99,7 +99,7 @@ class RpcTierWorld(ClusterWorld):
         return ids
 
     def deafen(self, name: str) -> None:
-        """That host takes no further connections."""
+        """Make a host refuse further connections."""
         self._listeners[name].close()
 
     async def end(self) -> None:

@@ -227,7 +227,7 @@ def test_missing_namespace_is_not_found(call: Callable[[World, Engine], Coroutin
 def test_retry_policies_are_never_missing_while_a_catalog_is_applied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With SQLite, another thread judges a flush and may read the policies at any moment."""
+    """With SQLite, another thread decides a flush and may read the policies at any moment."""
 
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))

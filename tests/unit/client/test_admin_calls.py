@@ -38,7 +38,7 @@ from tests.support.rpc_server import serve_queue
 
 
 class Configured:
-    """An administration without shards, and a client of it."""
+    """An administration without shards, and its client."""
 
     def __init__(self) -> None:
         self.catalog = MemoryCatalog()

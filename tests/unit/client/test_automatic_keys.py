@@ -275,11 +275,11 @@ def test_attempt_that_reaches_no_host_keeps_the_result_of_the_earlier_one(monkey
                 return await reached(deadline, retry_connect=retry_connect)
 
             client._pool.wait_for_connection = once  # type: ignore[method-assign]
-            asked_for = asyncio.ensure_future(client.enqueue([Item("t")]))
+            pending = asyncio.ensure_future(client.enqueue([Item("t")]))
             await soon(lambda: bool(queue.sent))
             _cut(host)
             with pytest.raises(NotOwner):
-                await asked_for
+                await pending
             await client.close()
 
     run_story(story)

@@ -16,13 +16,13 @@ from tests.support.builders import new_item
 from tests.support.dequeue_tier import DequeueTierHost, DequeueTierWorld, run_dequeue_tier
 
 
-async def mapped(client: Client) -> None:
+async def wait_for_routing(client: Client) -> None:
     """Wait until the client has read the routing table."""
     assert await client.dequeue({"nothing": 1}) == []
     assert client.hosts
 
 
-def noted(host: DequeueTierHost, asked: list[str]) -> None:
+def record_dequeues(host: DequeueTierHost, asked: list[str]) -> None:
     """Make a host record each dequeue that reaches it."""
     local = host.dequeues.local
 
@@ -64,7 +64,7 @@ def test_urgent_item_at_a_host_with_a_detached_poll_is_next_and_costs_no_attempt
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         async with world.client(*hosts) as client:
-            await mapped(client)
+            await wait_for_routing(client)
             waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=10_000))
             await world.until(lambda: all(host.waiters for host in hosts))
             await one.caller.put(count=9, priority=5)
@@ -86,7 +86,7 @@ def test_item_of_a_detached_poll_is_next_after_the_consumer_was_busy_for_a_momen
         one, two, _ = hosts
         await one.caller.put(count=9, priority=5)
         async with world.client(*hosts) as client:
-            await mapped(client)
+            await wait_for_routing(client)
             # An empty host has a poll, although another host always has items.
             for _ in range(4):
                 assert len(await client.dequeue({"t": 1}, wait_ms=10_000)) == 1
@@ -101,7 +101,7 @@ def test_item_of_a_detached_poll_is_next_after_the_consumer_was_busy_for_a_momen
     run_dequeue_tier(story)
 
 
-async def brought(world: DequeueTierWorld, client: Client, hosts: Sequence[DequeueTierHost]) -> None:
+async def deliver_to_detached_poll(world: DequeueTierWorld, client: Client, hosts: Sequence[DequeueTierHost]) -> None:
     """Make a detached poll at the second host get an item."""
     waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=10_000))
     await world.until(lambda: all(host.waiters for host in hosts))
@@ -115,8 +115,8 @@ def test_held_item_is_released_when_the_client_closes() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         _, two, _ = hosts
         async with world.client(*hosts) as client:
-            await mapped(client)
-            await brought(world, client, hosts)
+            await wait_for_routing(client)
+            await deliver_to_detached_poll(world, client, hosts)
         await world.pass_s(0.05)
         assert (await two.caller.one()).row.attempt == 1
 
@@ -128,7 +128,7 @@ def test_unwanted_item_is_released_when_the_client_closes_right_after() -> None:
         one, _, _ = hosts
         await one.caller.put()
         async with world.client(*hosts) as client:
-            await mapped(client)
+            await wait_for_routing(client)
             client._polls.release_in_background(await client.dequeue({"t": 1}))
         await world.pass_s(0.05)
         assert (await one.caller.one()).row.attempt == 1
@@ -139,8 +139,8 @@ def test_unwanted_item_is_released_when_the_client_closes_right_after() -> None:
 def test_item_released_by_a_closing_client_is_given_to_no_call() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         async with world.client(*hosts) as client:
-            await mapped(client)
-            await brought(world, client, hosts)
+            await wait_for_routing(client)
+            await deliver_to_detached_poll(world, client, hosts)
             closing = asyncio.ensure_future(client.close())
             await asyncio.sleep(0)
             begun = world.loop.time()
@@ -157,14 +157,14 @@ def test_host_with_a_detached_poll_is_not_polled_again() -> None:
     async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, three = hosts
         async with world.client(*hosts) as client:
-            await mapped(client)
+            await wait_for_routing(client)
             waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=10_000))
             await world.until(lambda: all(host.waiters for host in hosts))
             await one.caller.put()
             await waiting
             asked: list[str] = []
             for host in hosts:
-                noted(host, asked)
+                record_dequeues(host, asked)
             again = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=1_000))
             await world.until(lambda: one.waiters == 1)
             assert set(asked) == {"one"}

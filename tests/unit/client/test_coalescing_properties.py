@@ -16,8 +16,8 @@ from foqs_client.types import Outcome
 from tests.support.virtual_time import run_virtual
 
 
-class Shop:
-    """A host with a stock of items. It delivers each to one caller at a time, and sometimes fails.
+class FlakyHost:
+    """A host with items. It delivers each to one caller at a time, and sometimes fails.
 
     Attributes:
         lost: items that were delivered in a dropped reply.
@@ -25,7 +25,7 @@ class Shop:
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
-        self.stock: dict[str, list[str]] = {"t": [], "u": []}
+        self.items: dict[str, list[str]] = {"t": [], "u": []}
         self.lost: list[str] = []
         self.released: list[str] = []
         self.largest = 0
@@ -35,7 +35,7 @@ class Shop:
         for _ in range(self.rng.randint(1, 4)):
             topic = self.rng.choice("tu")
             self.all.append(f"{topic}{len(self.all)}")
-            self.stock[topic].append(self.all[-1])
+            self.items[topic].append(self.all[-1])
 
     async def ask(self, wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> list[Delivery]:
         rng = self.rng
@@ -44,13 +44,13 @@ class Shop:
         until = asyncio.get_running_loop().time() + wait_ms / 1_000
         await asyncio.sleep(rng.choice((0, 0, 0.001, 0.02)))
         while asyncio.get_running_loop().time() < until and not any(  # noqa: ASYNC110 - in virtual time
-            self.stock[topic] for topic in wants
+            self.items[topic] for topic in wants
         ):
             await asyncio.sleep(0.003)
         found = []
         for topic, count in wants.items():
-            part = self.stock[topic][: rng.randint(0, count) if rng.random() < 0.3 else count]
-            del self.stock[topic][: len(part)]
+            part = self.items[topic][: rng.randint(0, count) if rng.random() < 0.3 else count]
+            del self.items[topic][: len(part)]
             found += part
         chance = rng.random()
         if chance < 0.05:
@@ -58,7 +58,7 @@ class Shop:
             raise UnknownOutcome("perhaps")
         if chance < 0.1:
             for id_ in found:
-                self.stock[id_[0]].append(id_)
+                self.items[id_[0]].append(id_)
             raise Overloaded("full")
         try:
             await asyncio.sleep(rng.choice((0, 0.001, 0.01)))
@@ -73,9 +73,9 @@ class Shop:
 def test_every_item_is_given_to_one_caller_or_released(seed: int) -> None:
     async def story() -> None:
         rng = Random(seed)
-        shop = Shop(rng)
-        gatherer = Coalescer()
-        takers = SharedDequeues(gatherer, lambda found: shop.released.extend(each.id for each in found))
+        host = FlakyHost(rng)
+        coalescer = Coalescer()
+        dequeues = SharedDequeues(coalescer, lambda found: host.released.extend(each.id for each in found))
         got: list[str] = []
 
         async def call(wants: dict[str, int], wait_ms: int, repeats: int) -> None:
@@ -83,7 +83,7 @@ def test_every_item_is_given_to_one_caller_or_released(seed: int) -> None:
             for _ in range(repeats):
                 begun = loop.time()
                 try:
-                    found = await takers.dequeue(wants, wait_ms, None, 300, shop.ask)
+                    found = await dequeues.dequeue(wants, wait_ms, None, 300, host.ask)
                 except FoqsError:
                     continue
                 got.extend(each.id for each in found)
@@ -99,20 +99,21 @@ def test_every_item_is_given_to_one_caller_or_released(seed: int) -> None:
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.choice((0, 0.001, 0.01)))
             if rng.random() < 0.5:
-                shop.stock_up()
+                host.stock_up()
             if rng.random() < 0.3:
                 rng.choice(calls).cancel()
         for _ in range(rng.randint(0, 20)):
             await asyncio.sleep(rng.choice((0, 0, 0.001, 0.005)))
             rng.choice(calls).cancel()
-            shop.stock_up()
+            host.stock_up()
         for error in await asyncio.gather(*calls, return_exceptions=True):
             assert error is None or isinstance(error, asyncio.CancelledError)
-        await gatherer.close()
-        assert gatherer.in_flight_count == 0
-        there = shop.stock["t"] + shop.stock["u"]
-        assert sorted(got + shop.released + there + shop.lost) == sorted(shop.all)
-        assert shop.largest <= 100
+        await coalescer.close()
+        await coalescer.close()
+        assert coalescer.in_flight_count == 0
+        there = host.items["t"] + host.items["u"]
+        assert sorted(got + host.released + there + host.lost) == sorted(host.all)
+        assert host.largest <= 100
 
     run_virtual(story)
 
@@ -122,7 +123,7 @@ def test_every_item_is_given_to_one_caller_or_released(seed: int) -> None:
 def test_every_caller_gets_the_results_of_its_own_entries(seed: int) -> None:
     async def story() -> None:
         rng = Random(seed)
-        gatherer = Coalescer()
+        coalescer = Coalescer()
         calls_made = 0
 
         async def ask(entries: Sequence[int]) -> SendResult[int, Outcome]:
@@ -137,7 +138,7 @@ def test_every_caller_gets_the_results_of_its_own_entries(seed: int) -> None:
         async def call(entries: list[int]) -> None:
             for _ in range(rng.randint(1, 3)):
                 names = [str(entry) for entry in entries]
-                sent, outcomes = await gatherer.call("kind", entries, (len(entries), 0, names), ask)
+                sent, outcomes = await coalescer.call("kind", entries, (len(entries), 0, names), ask)
                 if min(entries) < 0:
                     assert isinstance(outcomes, InvalidArgument)
                     continue
@@ -161,6 +162,7 @@ def test_every_caller_gets_the_results_of_its_own_entries(seed: int) -> None:
         for error in await asyncio.gather(*calls, return_exceptions=True):
             if error is not None and not isinstance(error, asyncio.CancelledError):
                 raise error
-        assert gatherer.in_flight_count == 0
+        await coalescer.close()
+        assert coalescer.in_flight_count == 0
 
     run_virtual(story)

@@ -23,7 +23,7 @@ from foqs_client import (
     Unavailable,
     UnknownOutcome,
 )
-from foqs_client import Outcome as Told
+from foqs_client import Outcome as ClientOutcome
 from foqs_client.automatic_keys import RetriedEnqueue
 from foqs_client.retried_calls import BACKOFF_S_MAX, BACKOFF_S_MIN, JITTER_MAX, RetriedCallById
 from foqs_contract import errors
@@ -34,7 +34,7 @@ from tests.support.rpc_server import ServedQueue, serve_queue
 
 Answer: TypeAlias = list[Outcome] | errors.FoqsError | None
 """The reply to one attempt: outcomes, a failure, or None for a lost connection."""
-Call: TypeAlias = Callable[..., Awaitable[list[Told]]]
+Call: TypeAlias = Callable[..., Awaitable[list[ClientOutcome]]]
 
 UNKNOWN = errors.UnknownOutcome("perhaps")
 UNAVAILABLE = errors.Unavailable("not now", retry_after_ms=1)
@@ -121,7 +121,7 @@ def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run(story(), 20)
 
 
-def kinds(outcomes: Sequence[Told | Enqueued]) -> list[type[Exception] | None]:
+def kinds(outcomes: Sequence[ClientOutcome | Enqueued]) -> list[type[Exception] | None]:
     return [None if outcome.error is None else type(outcome.error) for outcome in outcomes]
 
 
@@ -264,12 +264,12 @@ def test_pause_before_a_retry_ends_when_the_client_is_closed(call: Call) -> None
     async def story() -> None:
         queue = Scripted(errors.NotOwner("elsewhere", retry_after_ms=40_000))
         async with asked(queue) as client:
-            asked_for = asyncio.ensure_future(call(client, timeout_ms=60_000))
+            pending = asyncio.ensure_future(call(client, timeout_ms=60_000))
             await soon(lambda: bool(queue.sent))
             await asyncio.sleep(0.01)
             await client.close()
             with pytest.raises(NotOwner):
-                await asked_for
+                await pending
 
     run_story(story)
 
@@ -296,8 +296,8 @@ def test_calls_refused_together_retry_at_different_times_and_not_before_retry_af
             pauses.append(seconds)
             return len(pauses) < 8
 
-        async def refused(entries: Sequence[str], timeout_ms: int) -> list[Told]:
-            return [Told(Unavailable("not now", retry_after_ms=round(asked_s * 1_000)))]
+        async def refused(entries: Sequence[str], timeout_ms: int) -> list[ClientOutcome]:
+            return [ClientOutcome(Unavailable("not now", retry_after_ms=round(asked_s * 1_000)))]
 
         attempts = RetriedCallById(["3-1"])
         await attempts.retry_until_done(

@@ -27,8 +27,8 @@ class Host:
         self.after_s = after_s
         self.asked: list[tuple[dict[str, int], int, int]] = []
         self.released: list[str] = []
-        self.gatherer = Coalescer()
-        self.takers = SharedDequeues(self.gatherer, lambda found: self.released.extend(each.id for each in found))
+        self.coalescer = Coalescer()
+        self.dequeues = SharedDequeues(self.coalescer, lambda found: self.released.extend(each.id for each in found))
 
     async def ask(self, wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> list[Delivery]:
         self.asked.append((dict(wants), wait_ms, timeout_ms))
@@ -39,7 +39,7 @@ class Host:
         return [Delivery(id_, topic=id_[0]) for id_ in answer]
 
     async def take(self, wants: Mapping[str, int], wait_ms: int = 0, timeout_ms: int = 1_000) -> list[str]:
-        return [each.id for each in await self.takers.dequeue(wants, wait_ms, None, timeout_ms, self.ask)]
+        return [each.id for each in await self.dequeues.dequeue(wants, wait_ms, None, timeout_ms, self.ask)]
 
 
 def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -76,7 +76,7 @@ def test_single_dequeue_is_sent_unchanged() -> None:
         host = Host(["t1", "t2"])
         assert await host.take({"t": 5}, wait_ms=70, timeout_ms=900) == ["t1", "t2"]
         assert host.asked == [({"t": 5}, 70, 900)]
-        assert host.gatherer.in_flight_count == 0
+        assert host.coalescer.in_flight_count == 0
 
     run_story(story)
 
@@ -199,7 +199,7 @@ def test_no_further_call_after_all_callers_are_cancelled() -> None:
         await asyncio.sleep(1)
         assert host.released == ["t1"]
         assert len(host.asked) == 1
-        assert host.gatherer.in_flight_count == 0
+        assert host.coalescer.in_flight_count == 0
 
     run_story(story)
 
@@ -214,7 +214,7 @@ def test_item_given_to_a_caller_while_it_is_cancelled_is_released() -> None:
             asyncio.get_running_loop().call_soon(calls[0].cancel)
             return [Delivery("t1", topic="t"), Delivery("t2", topic="t")]
 
-        calls = [asyncio.ensure_future(host.takers.dequeue({"t": 1}, 0, None, 1_000, ask)) for _ in range(2)]
+        calls = [asyncio.ensure_future(host.dequeues.dequeue({"t": 1}, 0, None, 1_000, ask)) for _ in range(2)]
         results = await together(*calls)
         assert isinstance(results[0], asyncio.CancelledError)
         assert [each.id for each in results[1]] == ["t2"]

@@ -32,7 +32,7 @@ async def two_hosts(world: RpcTierWorld) -> list[ClusterHost]:
 
 
 @asynccontextmanager
-async def mapped(world: RpcTierWorld) -> AsyncIterator[Client]:
+async def client_with_routing(world: RpcTierWorld) -> AsyncIterator[Client]:
     """Yield a client that knows both hosts."""
     async with Client(URL, connect=world.network.connector("client"), rng=Random(1)) as client:
         await client.dequeue({"else": 1})
@@ -59,7 +59,7 @@ def test_waiting_dequeue_gets_an_item_of_a_slow_host(
 ) -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
-        async with mapped(world) as client:
+        async with client_with_routing(world) as client:
             ids = await world.put([hosts[place]])
             slow_down(monkeypatch, hosts[place], flush_s)
             begun_s = world.loop.time()
@@ -77,7 +77,7 @@ def test_item_enqueued_at_a_slow_host_reaches_a_waiting_dequeue(
 ) -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
-        async with mapped(world) as client:
+        async with client_with_routing(world) as client:
             slow_down(monkeypatch, hosts[0], flush_s)
             asked = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=30_000, timeout_ms=60_000))
             await world.pass_s(1)
@@ -95,7 +95,7 @@ def test_consumer_of_a_cluster_handles_every_item_once_with_slow_flushes(
 ) -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
-        async with mapped(world) as client:
+        async with client_with_routing(world) as client:
             for topic in ("t", "u"):
                 await world.put(hosts, topic, count=10)
             for place in slow:
@@ -121,7 +121,7 @@ def test_item_leased_late_for_an_ended_call_is_given_to_a_larger_call(
 ) -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
-        async with mapped(world) as client:
+        async with client_with_routing(world) as client:
             ids = await world.put(hosts[:1])
             slow_down(monkeypatch, hosts[0], 12.0)
             begun_s = world.loop.time()
@@ -140,7 +140,7 @@ def test_item_leased_late_for_an_ended_call_is_released_if_no_call_accepts_it(
 ) -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
-        async with mapped(world) as client:
+        async with client_with_routing(world) as client:
             ids = await world.put(hosts[:1])
             slow_down(monkeypatch, hosts[0], 12.0)
             assert await client.dequeue({"t": 1}, wait_ms=1_000, timeout_ms=30_000) == []
@@ -160,7 +160,7 @@ def test_item_leased_late_for_an_ended_call_is_released_if_no_call_accepts_it(
 def test_frozen_host_delays_no_dequeue_and_hides_no_item_of_another_host() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
-        async with mapped(world) as client:
+        async with client_with_routing(world) as client:
             FrozenDequeues(hosts[0].engine.queue)
             for wait_ms in (0, 1_000, 5_000):
                 begun_s = world.loop.time()
@@ -179,7 +179,7 @@ def test_frozen_host_delays_no_dequeue_and_hides_no_item_of_another_host() -> No
 def test_dequeue_ends_by_its_deadline_if_all_hosts_are_frozen() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
-        async with mapped(world) as client:
+        async with client_with_routing(world) as client:
             for host in hosts:
                 FrozenDequeues(host.engine.queue)
             first = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=2_000, timeout_ms=60_000))
@@ -196,7 +196,7 @@ def test_dequeue_ends_by_its_deadline_if_all_hosts_are_frozen() -> None:
 def test_cancelled_dequeue_releases_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
-        async with mapped(world) as client:
+        async with client_with_routing(world) as client:
             ids = await world.put(hosts[:1])
             slow_down(monkeypatch, hosts[0], 4.0)
             asked = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=20_000, timeout_ms=60_000))
@@ -222,7 +222,7 @@ def test_host_that_replies_empty_at_once_is_not_polled_without_a_pause() -> None
 
     async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
-        async with mapped(world) as client:
+        async with client_with_routing(world) as client:
             waits_ms: list[int] = []
             for host in hosts:
 

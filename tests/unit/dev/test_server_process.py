@@ -20,7 +20,7 @@ def test_signals_act_as_ctrl_c_until_the_end_of_the_block(number: signal.Signals
 
 
 def test_ignored_signals_stay_ignored() -> None:
-    """So `nohup` does what it says."""
+    """A program that `nohup` started ignores the end of its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with stop_on_signals():

@@ -39,7 +39,7 @@ SHARDS = [
 
 
 class Recording:
-    """A cluster that answers from two lists and remembers what it was asked to change."""
+    """A cluster that answers from two lists and records the requested changes."""
 
     tier = "gold"
 

@@ -22,12 +22,12 @@ from tests.support.rpc_server import RecordingTransport, call, connect_in_memory
 
 
 def dequeues(seqids: range) -> bytes:
-    """That many calls for an item each."""
+    """Return one dequeue of one item for each sequence id."""
     request = ttypes.DequeueRequest("default", [ttypes.TopicCount("t", 1)])
     return b"".join(call("dequeue", request, seqid) for seqid in seqids)
 
 
-async def stocked(
+async def connection_with_items(
     items: int, limits: RpcOptions | None = None, payload: bytes = b"x"
 ) -> tuple[FakeQueue, Connection, RecordingTransport]:
     """Return a connection to a queue with this many items; no reply is written yet."""
@@ -46,7 +46,7 @@ def seqids(transport: RecordingTransport) -> list[list[int]]:
 
 def test_replies_of_one_turn_are_written_together_in_order() -> None:
     async def main() -> None:
-        queue, connection, transport = await stocked(9)
+        queue, connection, transport = await connection_with_items(9)
         for _ in range(2):
             connection.data_received(dequeues(range(3)))
             connection.data_received(dequeues(range(3, 5)))
@@ -174,7 +174,7 @@ async def two_that_wait() -> tuple[RpcServer, list[tuple[Connection, RecordingTr
 
 def test_last_reply_is_written_at_once_with_the_pending_ones() -> None:
     async def main() -> None:
-        queue, connection, transport = await stocked(2)
+        queue, connection, transport = await connection_with_items(2)
         queue.gate = asyncio.Event()
         connection.data_received(dequeues(range(2)))
         first, second = connection.calls
@@ -191,7 +191,7 @@ def test_last_reply_is_written_at_once_with_the_pending_ones() -> None:
 
 def test_single_reply_is_written_at_once() -> None:
     async def main() -> None:
-        _, connection, transport = await stocked(1)
+        _, connection, transport = await connection_with_items(1)
         connection.data_received(dequeues(range(1)))
         await asyncio.sleep(0)
         assert seqids(transport) == [[0]]
@@ -203,7 +203,7 @@ def test_single_reply_is_written_at_once() -> None:
 def test_large_pending_replies_are_written_at_once_in_order() -> None:
     async def main() -> None:
         payload = b"x" * (PENDING_REPLIES_BYTES_MAX // 10 * 4)
-        queue, connection, transport = await stocked(8, payload=payload[:10_000])
+        queue, connection, transport = await connection_with_items(8, payload=payload[:10_000])
         for row in queue.rows.values():
             row.payload = payload
         connection.data_received(dequeues(range(8)))
@@ -233,7 +233,7 @@ def test_closed_connection_undoes_each_pending_reply_once(
     end: Callable[[Connection, RecordingTransport], None],
 ) -> None:
     async def main() -> None:
-        queue, connection, transport = await stocked(5)
+        queue, connection, transport = await connection_with_items(5)
         connection.data_received(dequeues(range(2)))
         await asyncio.sleep(0)
         transport.writes.clear()
@@ -251,7 +251,7 @@ def test_closed_connection_undoes_each_pending_reply_once(
 
 def test_pending_replies_for_a_peer_that_does_not_read_are_undone() -> None:
     async def main() -> None:
-        queue, connection, transport = await stocked(3, rpc_options(write_buffer_bytes_max=1_000))
+        queue, connection, transport = await connection_with_items(3, rpc_options(write_buffer_bytes_max=1_000))
         connection.data_received(dequeues(range(3)))
         transport.unread_bytes = 1_001
         await asyncio.sleep(0)
@@ -268,7 +268,7 @@ def test_error_while_undoing_a_reply_is_logged_and_the_others_are_undone(caplog:
 
     async def main() -> None:
         back: list[int] = []
-        queue, connection, _ = await stocked(0)
+        queue, connection, _ = await connection_with_items(0)
         queue.gate = asyncio.Event()
         connection.data_received(dequeues(range(1)))
         connection.send(b"first", broken)
@@ -283,7 +283,7 @@ def test_error_while_undoing_a_reply_is_logged_and_the_others_are_undone(caplog:
 
 def test_close_writes_the_pending_replies_first() -> None:
     async def main() -> None:
-        queue, connection, transport = await stocked(2)
+        queue, connection, transport = await connection_with_items(2)
         connection.data_received(dequeues(range(2)))
         connection.close()
         assert (seqids(transport), transport.closed) == ([[0, 1]], "closed")
@@ -296,7 +296,7 @@ def test_close_writes_the_pending_replies_first() -> None:
 
 def test_replies_to_frames_before_a_bad_frame_are_written() -> None:
     async def main() -> None:
-        _, connection, transport = await stocked(2)
+        _, connection, transport = await connection_with_items(2)
         connection.data_received(dequeues(range(2)) + b"\xff\xff\xff\xff")
         assert (seqids(transport), transport.closed) == ([[0, 1]], "closed")
         connection.connection_lost(None)
@@ -306,7 +306,7 @@ def test_replies_to_frames_before_a_bad_frame_are_written() -> None:
 
 def test_stop_without_grace_writes_its_replies() -> None:
     async def main() -> None:
-        queue, connection, transport = await stocked(2, rpc_options(reply_grace_ms=0))
+        queue, connection, transport = await connection_with_items(2, rpc_options(reply_grace_ms=0))
         queue.gate = asyncio.Event()
         connection.data_received(dequeues(range(2)))
         loop = asyncio.get_running_loop()
@@ -319,7 +319,7 @@ def test_stop_without_grace_writes_its_replies() -> None:
 
 def test_a_call_that_ends_within_its_sequence_id_is_not_answered() -> None:
     async def main() -> None:
-        queue, connection, transport = await stocked(1)
+        queue, connection, transport = await connection_with_items(1)
         connection.data_received(frame(head("dequeue")[:-2]))
         await asyncio.sleep(0)
         assert (transport.writes, transport.closed, len(queue.calls)) == ([], "closed", 1)
@@ -330,7 +330,7 @@ def test_a_call_that_ends_within_its_sequence_id_is_not_answered() -> None:
 
 def test_connection_with_much_to_read_pauses_for_the_others() -> None:
     async def main() -> None:
-        _, connection, transport = await stocked(0)
+        _, connection, transport = await connection_with_items(0)
         connection.data_received(call("enqueue", enqueue("t", payload=b"x" * (READ_TURN_BYTES // 2))))
         assert transport.reading
         connection.data_received(call("enqueue", enqueue("t", payload=b"x" * READ_TURN_BYTES)))
@@ -349,7 +349,7 @@ def test_paused_connection_does_not_resume_if_its_peer_is_stuck_or_gone() -> Non
             Connection.close,
             lambda connection: connection.connection_lost(None),
         ):
-            _, connection, transport = await stocked(0)
+            _, connection, transport = await connection_with_items(0)
             connection.data_received(call("enqueue", enqueue("t", payload=b"x" * READ_TURN_BYTES)))
             end(connection)
             await asyncio.sleep(0)

@@ -408,7 +408,7 @@ def test_every_reply_is_reported_to_the_observer() -> None:
 
 
 class FakeTimeLoop(asyncio.SelectorEventLoop):
-    """A loop whose clock a test moves."""
+    """An event loop with a clock that the test sets."""
 
     ahead_s = 0.0
 

@@ -51,7 +51,7 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 class Secure:
-    """A host that speaks TLS, its gate, and what it counted."""
+    """A TLS host, the gate of its queue, and its counts."""
 
     def __init__(self, authority: Authority, *, expired: bool = False, ask: Authority | None = None) -> None:
         files = authority.sign("host", expired=expired)
@@ -98,7 +98,7 @@ async def message(url: str, **options: Any) -> str:
 
 
 async def message_of_retries(url: str, **options: Any) -> str:
-    """Return the error of a call whose attempts all failed. Repeats a call that had no time for one attempt."""
+    """Make a call until it fails after an attempt, and return its error. A call without time for an attempt does not count."""
     error = "there was no time"
     while "there was no time" in error:
         error = await message(url, timeout_ms=RETRIES_MS, **options)
@@ -285,10 +285,10 @@ def test_new_certificate_is_used_from_the_next_connection(
     secure = Secure(authority)
 
     async def main(host: ServedQueue) -> None:
-        assert host.doorway is not None
+        assert host.acceptor is not None
         async with Client(host.url, timeout_ms=TIMEOUT_MS, tls=Tls(ca_file=authority.file)) as early:
             await early.enqueue([Item("t")])
-            host.doorway.context = Secure(stranger).context
+            host.acceptor.context = Secure(stranger).context
             assert (await early.enqueue([Item("t")]))[0].id
             assert await enqueued(host.url, tls=Tls(ca_file=stranger.file))
             await message(host.url, tls=Tls(ca_file=authority.file))
@@ -310,8 +310,8 @@ def test_old_tls_version_is_refused(runner: asyncio.Runner, authority: Authority
 
     async def main(host: ServedQueue) -> None:
         assert await enqueued(host.url, tls=old)
-        assert host.doorway is not None
-        host.doorway.context.minimum_version = ssl.TLSVersion.TLSv1_3
+        assert host.acceptor is not None
+        host.acceptor.context.minimum_version = ssl.TLSVersion.TLSv1_3
         assert "it ended the TLS handshake" in await message_of_retries(host.url, tls=old)
 
     Secure(authority).run(runner, main)

@@ -60,7 +60,7 @@ class Recorder:
 
 
 class Site:
-    """A coordination service, one agent, and a user who writes plans."""
+    """A registry, one agent, and a user that writes plans."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -240,7 +240,7 @@ def test_missing_layout_changes_nothing_until_it_is_restored() -> None:
 
 
 def test_shard_with_a_new_database_is_acquired_only_from_that_database() -> None:
-    """Its number was removed and added again: what the plan said for the former database holds for no other."""
+    """Its number was removed and added again. The plan for the former database does not apply to the new one."""
 
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})

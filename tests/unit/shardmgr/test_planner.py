@@ -70,7 +70,7 @@ class Site:
 
 
 class Counting(LocalRegistry):
-    """It counts how often somebody asks who plans."""
+    """Counts the reads of the current planner."""
 
     looks = 0
 

@@ -55,7 +55,7 @@ def test_server_runs_within_its_block_and_its_temporary_folder_is_deleted_after_
 
 def test_free_ports_are_not_given_twice() -> None:
     ports = [servers.free_port() for _ in range(900)]
-    assert len(set(ports)) == len(ports), "the kernel alone offers some 15 of so many again"
+    assert len(set(ports)) == len(ports), "the kernel alone repeats about 15 of these"
 
 
 def test_given_folder_is_not_deleted(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_cluster_is_ready_when_its_hosts_own_every_shard() -> None:
 
 
 class Started:
-    """Stands for a cluster, and what happened to it."""
+    """A fake cluster that records its calls."""
 
     def __init__(self, folder: Path | None, hosts: int, databases: int, shards: int, port: Callable[[], int]) -> None:
         self.given = (folder, hosts, databases, shards)
@@ -223,7 +223,7 @@ class Started:
 
     url = LocalCluster.url
     others: ClassVar[Collection[str]] = ()
-    """Hosts that somebody else runs in place of those that died."""
+    """Hosts of another process that replace the lost ones."""
 
     def set_up(self) -> None:
         self.hosts[0].exit_code = -9

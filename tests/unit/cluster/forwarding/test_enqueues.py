@@ -42,7 +42,7 @@ def all_of_it(error: errors.FoqsError) -> Callable[[EnqueueTierHost], None]:
 
 
 def each_item(error: errors.FoqsError) -> Callable[[EnqueueTierHost], None]:
-    """Item by item, as those are refused that waited when the breaker opened."""
+    """The host refuses single items, as it does with items that wait when the breaker opens."""
 
     def refuse(host: EnqueueTierHost) -> None:
         host.queue.refusal = lambda item: error

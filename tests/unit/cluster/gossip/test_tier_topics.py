@@ -291,7 +291,7 @@ def test_changes_are_reported_once_within_two_intervals() -> None:
 
 
 def test_items_that_become_ready_again_are_reported() -> None:
-    """A lease that ends, a nack, a release, and what a hand-out that nobody collects gives back."""
+    """A lease that ends, a nack, a release, and a delivery without a caller make an item READY again."""
 
     async def story(world: GossipWorld) -> None:
         one, two, _ = await world.three()
@@ -404,7 +404,7 @@ def test_idle_topics_cost_nothing_however_many_they_are() -> None:
 
 
 def test_busy_topics_are_refreshed_and_reported_once_per_interval() -> None:
-    """There are more topics than one reply holds. Later pages do not repeat what changed meanwhile."""
+    """There are more topics than one reply holds. Later pages do not repeat topics that changed in the meantime."""
 
     async def story(world: GossipWorld) -> None:
         hosts = await world.three()

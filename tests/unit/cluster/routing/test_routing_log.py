@@ -17,7 +17,7 @@ from foqs.cluster.routing.routing_log import STEPS_MAX, RoutingLog
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs_client import conversion
 from foqs_client.routing_change import apply_routing_change
-from foqs_client.types import Routing as Told
+from foqs_client.types import Routing as ClientRouting
 from foqs_contract.idl import ttypes
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, Member, Plan, ShardSpec
@@ -162,7 +162,7 @@ class Cluster:
         return Member(f"host{999 - number}", f"{number:032x}", f"10.0.0.{number % 250}:7411", load=float(number))
 
 
-def ask(service: RegistryCluster, known: Told | None) -> Any:
+def ask(service: RegistryCluster, known: ClientRouting | None) -> Any:
     """Return a host's reply."""
     replies: list[Any] = []
 
@@ -199,7 +199,7 @@ def test_client_that_follows_changes_has_the_complete_table(seed: int) -> None:
     rng = Random(seed)
     cluster = Cluster(rng, 4, 9)
     hosts: Sequence[RegistryCluster] = (cluster.host(), cluster.host())
-    known: Told | None = None
+    known: ClientRouting | None = None
     steps = (lambda: cluster.move(rng.choice(list(cluster.assigned))), cluster.come, cluster.go, cluster.remove)
     for _ in range(60):
         rng.choice(steps)()
