@@ -94,8 +94,7 @@ def test_a_stop_waits_for_a_frozen_process_no_longer_than_its_drain() -> None:
             running = asyncio.ensure_future(consumer.run())
             await client.enqueue([Item("t")])
             await until(lambda: consumer.counts.done == 1)
-            assert isinstance(consumer._runner, ProcessRunner)
-            with frozen(consumer._runner.pids[0]):
+            with frozen(consumer.process_ids[0]):
                 await client.enqueue([Item("t", bytes(LARGE))])
                 await until(lambda: consumer.counts.running == 1)
                 begun = asyncio.get_running_loop().time()
@@ -112,10 +111,8 @@ def test_a_stop_does_not_wait_for_a_process_that_never_becomes_ready() -> None:
         async with FakeHost() as fake:
             consumer = Consumer(fake.client(), work, ["t"], processes=1, rng=Random(1))
             running = asyncio.ensure_future(consumer.run())
-            assert isinstance(consumer._runner, ProcessRunner)
-            runner = consumer._runner
-            await until(lambda: bool(runner.pids))
-            with frozen(runner.pids[0]):
+            await until(lambda: bool(consumer.process_ids))
+            with frozen(consumer.process_ids[0]):
                 begun = asyncio.get_running_loop().time()
                 consumer.stop()
                 await running

@@ -106,7 +106,7 @@ class Consumer:
         _check_range("concurrency", concurrency, 1, IN_FLIGHT_MAX)
         _check_range("in_flight", in_flight, concurrency, IN_FLIGHT_MAX)
         rng = rng or Random()
-        selection = TopicSelection(topics, weights, others)
+        self._selection = selection = TopicSelection(topics, weights, others)
         self._client = client
         self._runner = _runner_for(handler, concurrency, processes)
         self._scheduler = TopicScheduler(selection)
@@ -143,6 +143,20 @@ class Consumer:
         in_flight = self._in_flight
         ended = {kind.value: in_flight.ended_counts[kind] for kind in OutcomeKind}
         return Counts(**ended, running=in_flight.running_count, waiting=in_flight.waiting_count)
+
+    @property
+    def concurrency(self) -> int:
+        """The most handlers that run at once."""
+        return self._in_flight.concurrency
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The ids of the running worker processes. Empty if handlers run in this process."""
+        return self._runner.pids if isinstance(self._runner, ProcessRunner) else []
+
+    def covers(self, topic: str) -> bool:
+        """Return whether the consumer works on a topic."""
+        return self._selection.covers(topic)
 
     def stop(self) -> None:
         """Stop in order, and return at once.

@@ -103,9 +103,9 @@ def test_topic_belongs_to_the_handler_that_was_registered_first() -> None:
     worker.add(module_level, "mail.*", "sms")
     assert vip.__name__ == "vip"  # it stays what it was
     first, second = worker.consumers(FakeClient())  # type: ignore[arg-type]
-    assert (first._in_flight.concurrency, second._in_flight.concurrency) == (1, 3)
-    assert [consumer._scheduler._selection.covers("mail.vip") for consumer in (first, second)] == [True, False]
-    assert second._scheduler._selection.covers("mail.other")
+    assert (first.concurrency, second.concurrency) == (1, 3)
+    assert [consumer.covers("mail.vip") for consumer in (first, second)] == [True, False]
+    assert second.covers("mail.other")
 
 
 def test_a_task_needs_topics() -> None:
