@@ -110,12 +110,12 @@ class LocalCluster:
         Raises:
             ServerNotAvailable: something cannot be had; the text says why and what to do.
         """
-        self._lock_folder()
+        self.lock_folder()
         with ThreadPoolExecutor() as pool:
             _set_up_all(pool, [self.zookeeper, *self.databases])
             for server in self.databases:
                 server.query(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
-            self._init_once()
+            self.init_once()
             _set_up_all(pool, self.hosts)
         self._wait_until_served()
 
@@ -150,7 +150,8 @@ class LocalCluster:
     ) -> None:
         self.close()
 
-    def _lock_folder(self) -> None:
+    def lock_folder(self) -> None:
+        """Reserve the folder for this process until `close`. Raises ServerNotAvailable if another cluster runs in it."""
         lock = (self.folder / "lock").open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -159,7 +160,7 @@ class LocalCluster:
             raise ServerNotAvailable(f"{self.folder} is in use by a running cluster; name another folder") from None
         self._lock = lock
 
-    def _init_once(self) -> None:
+    def init_once(self) -> None:
         """Create the cluster once for a folder, so that later changes of administrators stay."""
         done = self.folder / "initialised"
         if not done.exists():

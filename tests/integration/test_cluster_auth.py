@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from foqs_client import Client, Enqueued, Item, NotOwner, PermissionDenied, Tls, conversion
+from foqs_client import Client, Enqueued, Item, NotOwner, PermissionDenied, Tls
 from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
@@ -16,6 +16,7 @@ from tests.support.certificates import Authority, secret_file
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import RestartableHost
+from tests.support.raw_calls import call_once, enqueue_once
 from tests.support.real_cluster import RealCluster
 from tests.support.zookeeper import ZooKeeper
 
@@ -83,7 +84,7 @@ def client_of(host: RestartableHost, authority: Authority, token: str) -> Client
 async def send(client: Client, *keys: str) -> list[Enqueued]:
     """Enqueue items with these keys in one attempt."""
     items = [Item("t", key.encode(), idempotency_key=key) for key in keys]
-    return await client._send_items_to(None, conversion.items(items), 10_000)
+    return await enqueue_once(client, *items)
 
 
 @pytest.mark.parametrize("name", ["one", "two"])
@@ -129,7 +130,7 @@ def test_a_tenant_that_marks_its_call_as_forwarded_is_refused(
                 request = ttypes.EnqueueRequest("default", [ttypes.NewItem("t", payload=b"x")], forwarded=True)
                 while True:
                     with pytest.raises(PermissionDenied) as caught:
-                        await tenant._call(ENQUEUE, request, 10_000)
+                        await call_once(tenant, "enqueue", request, 10_000)
                     if caught.value.field == "forwarded":  # else the host has not read the grant yet
                         break
                 if host is not hosts["three"]:

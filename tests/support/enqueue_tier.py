@@ -26,7 +26,7 @@ from foqs.queue.port import EnqueueOutcome, PendingCall
 from foqs.rpc.methods import RpcService, ServerMethod
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
-from foqs_client import Client, Enqueued, Item, conversion
+from foqs_client import Client, Enqueued, Item
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import make_handshake
 from foqs_contract.errors import FoqsError, NotOwner
@@ -34,6 +34,7 @@ from tests.simulation import principals
 from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue
 from tests.support.network import Network
+from tests.support.raw_calls import enqueue_once
 from tests.support.virtual_time import run_virtual
 
 PORT: Final = 7411
@@ -166,7 +167,7 @@ class EnqueueTier:
 
 async def send(client: Client, *items: Item, timeout_ms: int = 3_000) -> list[Enqueued]:
     """One attempt at an enqueue. Raises the FoqsError of the whole call."""
-    return await client._send_items_to(None, conversion.items(items), timeout_ms)
+    return await enqueue_once(client, *items, timeout_ms=timeout_ms)
 
 
 def in_tier(story: Callable[[EnqueueTier], Coroutine[Any, Any, None]], *, gated: bool = False) -> None:

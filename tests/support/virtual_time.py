@@ -351,6 +351,10 @@ class VirtualClock:
     def monotonic_ms(self) -> int:
         return self._boot_ms + self._elapsed_ms()
 
+    def suspend(self, passed_ms: int) -> None:
+        """Let time pass since boot that the event loop does not see, as while a machine is suspended."""
+        self._boot_ms += passed_ms
+
     def wall_ms(self) -> int:
         return self._wall_origin_ms + self._elapsed_ms()
 

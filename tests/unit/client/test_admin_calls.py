@@ -30,10 +30,10 @@ from foqs_client import (
     Usage,
 )
 from foqs_client.admin_calls import AdminCalls
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import LIMITS, SETTINGS, FakeQueue
+from tests.support.raw_calls import call_once
 from tests.support.rpc_server import serve_queue
 
 
@@ -51,7 +51,7 @@ class Configured:
 
     async def raw(self, name: str, request: Any) -> Any:
         """Return the reply to a request that the client would not send."""
-        return await self.client._call(ThriftMethod(name), request, None)
+        return await call_once(self.client, name, request)
 
 
 @asynccontextmanager

@@ -109,7 +109,6 @@ def test_every_item_is_given_to_one_caller_or_released(seed: int) -> None:
         for error in await asyncio.gather(*calls, return_exceptions=True):
             assert error is None or isinstance(error, asyncio.CancelledError)
         await coalescer.close()
-        await coalescer.close()
         assert coalescer.in_flight_count == 0
         there = host.items["t"] + host.items["u"]
         assert sorted(got + host.released + there + host.lost) == sorted(host.all)

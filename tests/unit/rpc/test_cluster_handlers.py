@@ -21,12 +21,12 @@ from foqs.cluster.routing.port import (
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.shard.status import ShardStatus
 from foqs_client import Client, FoqsError, Host, NotImplementedYet, Shard
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import InvalidArgument as Refusal
 from foqs_contract.idl import ttypes
 from shardmgr.model import ShardSpec
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
+from tests.support.raw_calls import call_once
 from tests.support.rpc_server import serve_queue
 
 HOSTS = [
@@ -184,7 +184,7 @@ def test_a_bad_request_is_refused_and_changes_nothing(
         cluster = Recording()
         async with asked(cluster) as client:
             with pytest.raises(FoqsError) as caught:
-                await client._call(ThriftMethod(method), request_, None)
+                await call_once(client, method, request_)
             assert (caught.value.code, caught.value.field) == expected_error
         assert cluster.asked == []
 

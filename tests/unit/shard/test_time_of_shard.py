@@ -135,7 +135,7 @@ def test_a_timer_is_not_late_after_the_machine_slept() -> None:
         )
         await caller.put("delayed", delay_ms=600_000)
         await world.pass_s(1)
-        world.clock._boot_ms += 599_000
+        world.clock.suspend(599_000)
         _step(world, 599_000)
         await caller.one("delayed", wait_ms=1_000)
 

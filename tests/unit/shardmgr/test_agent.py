@@ -72,10 +72,10 @@ class Site:
         self.holder = Recorder()
         self.running: asyncio.Task[None]
 
-    async def begin(self, registry: LocalRegistry | None = None) -> None:
+    async def begin(self, registry: LocalRegistry | None = None, boot_ms: Callable[[], int] | None = None) -> None:
         await self.user.open()
         self.registry = registry or self.ensemble.registry(TIMEOUT_MS)
-        self.agent = Agent(self.registry, PACE, self.clock.monotonic_ms, Random(1), lambda: 2.5)
+        self.agent = Agent(self.registry, PACE, boot_ms or self.clock.monotonic_ms, Random(1), lambda: 2.5)
         await self.registry.open()
         await self.layout(LAYOUT_OF_THREE)
         self.running = asyncio.ensure_future(self.agent.run(ME, self.holder, self.holder.view_changed))
@@ -444,8 +444,7 @@ def test_a_machine_that_slept_is_cut_off_by_its_boot_time_clock() -> None:
 
     async def story(site: Site) -> None:
         clock = Sleeper(site.loop)
-        await site.begin(site.ensemble.registry(TIMEOUT_MS, clock.monotonic_ms))
-        site.agent._boot_ms = clock.monotonic_ms
+        await site.begin(site.ensemble.registry(TIMEOUT_MS, clock.monotonic_ms), clock.monotonic_ms)
         await site.plan({1: mine(1)})
         site.holder.news()
         site.ensemble.disconnect(site.registry)

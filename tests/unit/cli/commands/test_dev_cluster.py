@@ -134,11 +134,11 @@ def test_every_host_has_a_valid_configuration_of_its_own(tmp_path: Path) -> None
 
 def test_a_folder_serves_one_cluster_at_a_time(tmp_path: Path) -> None:
     first, second = LocalCluster(tmp_path), LocalCluster(tmp_path)
-    first._lock_folder()
+    first.lock_folder()
     with pytest.raises(ServerNotAvailable, match="in use by a running cluster"):
-        second._lock_folder()
+        second.lock_folder()
     first.close()
-    second._lock_folder()
+    second.lock_folder()
     second.close()
 
 
@@ -150,7 +150,7 @@ def test_a_cluster_is_initialised_once_for_a_folder(tmp_path: Path) -> None:
         f"import sys; open({str(arguments)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))",
     ]
     for _ in range(2):
-        LocalCluster(tmp_path / "c", shards=5, programs=Programs(foqs=command))._init_once()
+        LocalCluster(tmp_path / "c", shards=5, programs=Programs(foqs=command)).init_once()
     [line] = arguments.read_text().splitlines()
     assert line == f"cluster init --config {tmp_path / 'c' / 'host1' / 'foqs.toml'} --shards 5 --yes"
 
@@ -160,7 +160,7 @@ def test_failed_initialisation_is_tried_again(tmp_path: Path) -> None:
         with pytest.raises(ServerNotAvailable, match="no such luck"):
             LocalCluster(
                 tmp_path, programs=Programs(foqs=[sys.executable, "-c", "raise SystemExit('no such luck')"])
-            )._init_once()
+            ).init_once()
 
 
 def test_nothing_is_left_when_a_part_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,17 +14,15 @@ import pytest
 from foqs.cluster.forwarding.peer_dequeues import REPLY_TIMEOUT_S, RETRY_AFTER_S, UNRESPONSIVE_RETRY_AFTER_S
 from foqs.core.items.item import State
 from foqs_client import Client, InvalidArgument, NamespaceNotFound, UnknownOutcome
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.idl import ttypes
 from tests.support.dequeue_tier import DequeueTierHost, DequeueTierWorld, run_dequeue_tier
-
-DEQUEUE = ThriftMethod("dequeue", is_write=True)
+from tests.support.raw_calls import call_once
 
 
 async def raw(client: Client, *topics: tuple[str, int], **more: Any) -> Any:
     """The whole reply of a dequeue."""
     counts = [ttypes.TopicCount(topic, count) for topic, count in topics]
-    return await client._call(DEQUEUE, ttypes.DequeueRequest("default", counts, **more), 5_000)
+    return await call_once(client, "dequeue", ttypes.DequeueRequest("default", counts, **more), 5_000)
 
 
 async def waits(world: DequeueTierWorld, client: Client, host: DequeueTierHost, count: int = 1) -> asyncio.Future[Any]:

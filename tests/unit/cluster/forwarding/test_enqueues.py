@@ -26,6 +26,7 @@ from foqs_contract.idl import ttypes
 from tests.simulation import principals
 from tests.support.enqueue_tier import GRACE_S, PORT, EnqueueTier, EnqueueTierHost, in_tier, send
 from tests.support.poll import soon
+from tests.support.raw_calls import call_once
 
 ENQUEUE = ThriftMethod("enqueue", is_write=True)
 FULL = errors.Overloaded("the queue is full", retry_after_ms=70)
@@ -341,11 +342,11 @@ def test_only_an_administrator_may_mark_a_call_as_forwarded() -> None:
         request = ttypes.EnqueueRequest("default", [ttypes.NewItem("t", payload=b"1")], forwarded=True)
         tenant = await tier.client(alpha, token=principals.token(principals.PRODUCER))
         with pytest.raises(PermissionDenied) as caught:
-            await tenant._call(ENQUEUE, request, 1_000)
+            await call_once(tenant, "enqueue", request, 1_000)
         assert caught.value.field == "forwarded"
         administrator = await tier.client(alpha)
         with pytest.raises(Overloaded):  # it is believed: nobody else is asked
-            await administrator._call(ENQUEUE, request, 1_000)
+            await call_once(administrator, "enqueue", request, 1_000)
         assert beta.asked == {}
         [result] = await send(tenant, Item("t", b"1"))
         assert result.require()
