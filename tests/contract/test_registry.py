@@ -116,7 +116,7 @@ def test_one_of_many_concurrent_writers_succeeds(bench: RegistryBench) -> None:
     bench.run(story())
 
 
-def test_a_document_and_what_lies_below_it_are_apart(bench: RegistryBench) -> None:
+def test_document_and_its_children_are_independent(bench: RegistryBench) -> None:
     async def story() -> None:
         registry = await bench.open_registry()
         await registry.replace("planner/notes", b"below", None)
@@ -160,7 +160,7 @@ def test_invalid_name_is_refused(bench: RegistryBench, name: str) -> None:
     bench.run(story())
 
 
-def test_a_members_name_is_one_part(bench: RegistryBench) -> None:
+def test_name_of_a_member_is_a_single_path_part(bench: RegistryBench) -> None:
     async def story() -> None:
         with pytest.raises(ValueError, match="has a /"):
             await bench.registry().announce("members", "a/b", b"")
@@ -191,7 +191,7 @@ async def _members_are(registry: Registry, members: dict[str, bytes]) -> bool:
     return await registry.members("members") == members
 
 
-def test_a_name_that_another_session_has_is_neither_taken_nor_withdrawn(bench: RegistryBench) -> None:
+def test_name_announced_by_another_session_is_neither_replaced_nor_withdrawn(bench: RegistryBench) -> None:
     async def story() -> None:
         registry, other = await bench.open_registry(), await bench.open_registry()
         await registry.announce("members", "a", b"1")
@@ -412,7 +412,7 @@ async def _announced(registry: Registry, name: str) -> bool:
     return False
 
 
-def test_the_moment_until_which_a_session_lives_moves_on_while_it_is_answered(bench: RegistryBench) -> None:
+def test_end_of_a_session_moves_on_with_each_reply_of_the_server(bench: RegistryBench) -> None:
     async def story() -> None:
         registry = await bench.open_registry(SHORT_MS)
         assert 0 < registry.alive_until_ms <= boot_ms() + SHORT_MS

@@ -33,7 +33,7 @@ def servers() -> Iterator[list[ZooKeeper]]:
 
 
 @pytest.mark.timeout(300)
-def test_the_leader_ends_no_session_early_whose_server_froze_after_an_answered_heartbeat(
+def test_session_does_not_end_early_if_its_server_freezes_after_a_heartbeat(
     servers: list[ZooKeeper],
 ) -> None:
     early = []

@@ -104,7 +104,7 @@ def test_a_server_that_is_started_again_finds_its_users_in_their_sessions(
     bench.run(story())
 
 
-def test_a_server_that_leaves_reconnects_without_an_answer_is_asked_again_in_the_same_session(
+def test_server_that_ignores_a_reconnect_is_connected_again_in_the_same_session(
     bench: ZooKeeperBench,
 ) -> None:
     """ZooKeeper does so with connections that arrive while it starts; see ZOOKEEPER-5051."""
@@ -121,7 +121,7 @@ def test_a_server_that_leaves_reconnects_without_an_answer_is_asked_again_in_the
     bench.run(story())
 
 
-def test_a_server_whose_machine_is_gone_costs_no_session(server: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_survives_the_loss_of_one_server_machine(server: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without a shuffle the missing server is always tried first.
     monkeypatch.setattr("kazoo.protocol.connection.random.shuffle", lambda hosts: None)
 
@@ -140,7 +140,7 @@ def test_a_server_whose_machine_is_gone_costs_no_session(server: ZooKeeper, monk
         run(story(gone, proxy))
 
 
-def test_a_server_that_is_away_for_longer_than_a_session_ends_it_although_it_forgives(
+def test_session_ends_if_its_server_is_away_for_longer_than_the_timeout(
     bench: ZooKeeperBench, server: ZooKeeper
 ) -> None:
     async def story() -> None:
@@ -160,9 +160,7 @@ def test_a_server_that_is_away_for_longer_than_a_session_ends_it_although_it_for
     bench.run(story())
 
 
-def test_a_frozen_server_is_noticed_and_a_write_that_it_has_is_of_unknown_outcome(
-    bench: ZooKeeperBench, server: ZooKeeper
-) -> None:
+def test_write_at_a_frozen_server_has_an_unknown_outcome(bench: ZooKeeperBench, server: ZooKeeper) -> None:
     async def story() -> None:
         registry = await bench.open_registry()
         await registry.replace("plan", b"1", None)
@@ -180,7 +178,9 @@ def test_a_frozen_server_is_noticed_and_a_write_that_it_has_is_of_unknown_outcom
     bench.run(story())
 
 
-def test_a_server_that_is_frozen_past_a_session_leaves_nothing_of_it(bench: ZooKeeperBench, server: ZooKeeper) -> None:
+def test_server_that_was_frozen_for_longer_than_a_session_removes_its_announcements(
+    bench: ZooKeeperBench, server: ZooKeeper
+) -> None:
     async def story() -> None:
         registry = await bench.open_registry(SHORT_MS)
         session = await announce(registry)
@@ -197,7 +197,7 @@ def test_a_server_that_is_frozen_past_a_session_leaves_nothing_of_it(bench: ZooK
     bench.run(story())
 
 
-def test_a_server_that_lost_its_data_is_taken_as_it_is_in_another_session() -> None:
+def test_client_opens_another_session_at_a_server_that_lost_its_data() -> None:
     """The server refuses sessions that have seen later changes than it has, as if from a more recent server."""
 
     async def story(server: ZooKeeper) -> None:
@@ -245,7 +245,7 @@ async def plan(registry: Registry) -> VersionedDocument | None:
 # ---------------------------------------------------------------- the session
 
 
-def test_the_timeout_that_counts_is_the_one_that_the_server_grants(bench: ZooKeeperBench) -> None:
+def test_session_timeout_is_the_one_that_the_server_grants(bench: ZooKeeperBench) -> None:
     async def story() -> None:
         registry = await bench.open_registry(10 * SESSION_TIMEOUT_MS_MAX)
         assert boot_ms() < registry.alive_until_ms <= boot_ms() + SESSION_TIMEOUT_MS_MAX
@@ -399,7 +399,7 @@ def test_silence_suspends_a_session_whatever_its_connection_says(server: ZooKeep
     run(story())
 
 
-def test_a_machine_that_was_suspended_past_its_session_leaves_it_although_the_server_still_has_it(
+def test_client_of_a_machine_that_was_suspended_leaves_its_session_at_once(
     server: ZooKeeper,
 ) -> None:
     async def story() -> None:
@@ -422,7 +422,7 @@ def test_a_machine_that_was_suspended_past_its_session_leaves_it_although_the_se
     run(story())
 
 
-def test_a_session_lives_from_when_a_request_was_sent_and_not_from_its_answer(server: ZooKeeper) -> None:
+def test_session_lifetime_counts_from_the_request_and_not_from_its_reply(server: ZooKeeper) -> None:
     async def story() -> None:
         clock = SteppedClock()
         registry = ZooKeeperRegistry(server.hosts, "/foqs/sent", LONG_MS, clock.boot_ms, connect_timeout_ms=60_000)
@@ -450,7 +450,7 @@ def test_a_session_lives_from_when_a_request_was_sent_and_not_from_its_answer(se
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_connection_that_dies_by_itself_is_the_end_of_a_session_and_not_of_the_registry(
+def test_registry_opens_another_session_after_its_connection_dies(
     bench: ZooKeeperBench,
 ) -> None:
     async def story() -> None:
@@ -501,7 +501,9 @@ def _end(client: KazooClient) -> None:
     client.close()
 
 
-def test_a_registry_that_outlives_its_loop_disturbs_nobody(server: ZooKeeper, caplog: pytest.LogCaptureFixture) -> None:
+def test_registry_that_outlives_its_event_loop_raises_no_error(
+    server: ZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
     async def story() -> ZooKeeperRegistry:
         registry = ZooKeeperRegistry(server.hosts, "/foqs/left", LONG_MS, boot_ms, connect_timeout_ms=60_000)
         await registry.open()
@@ -517,7 +519,7 @@ def test_a_registry_that_outlives_its_loop_disturbs_nobody(server: ZooKeeper, ca
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_a_server_that_is_not_there_is_named_and_may_come_later() -> None:
+def test_error_names_an_absent_server_and_the_registry_opens_when_it_starts() -> None:
     async def story() -> None:
         port = free_port()
         registry = ZooKeeperRegistry(f"127.0.0.1:{port}", "/foqs", LONG_MS, boot_ms, connect_timeout_ms=200)
