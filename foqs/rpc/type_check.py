@@ -91,7 +91,7 @@ class TypeCheck:
                 length += _payload_bytes(head.is_compact, getattr(decoded.request, name) or ())
         if length != len(message) - head.body_start:
             try:
-                _TypeWalker(message, head).walk_struct(self._spec[1], "")
+                TypeWalker(message, head).walk_struct(self._spec[1], "")
             except WrongType:
                 raise
             except Exception as error:  # the decoder's errors have no common ancestor
@@ -100,7 +100,7 @@ class TypeCheck:
     def find_fault(self, message: bytes, head: MessageHead) -> WrongType | None:
         """Return the error of a message that the decoder refused; None if no known field is wrong."""
         try:
-            _TypeWalker(message, head).walk_struct(self._spec[1], "")
+            TypeWalker(message, head).walk_struct(self._spec[1], "")
         except WrongType as wrong:
             return wrong
         except Exception:  # the decoder's errors have no common ancestor
@@ -116,7 +116,7 @@ def _payload_bytes(is_compact: bool, entries: Sequence[Any]) -> int:
     return sum(sizes) + 7 * len(sizes)
 
 
-class _TypeWalker:
+class TypeWalker:
     def __init__(self, message: bytes, head: MessageHead) -> None:
         buffer = TMemoryBuffer(message, head.body_start)
         self._protocol = TCompactProtocol(buffer) if head.is_compact else TBinaryProtocol(buffer)

@@ -8,7 +8,8 @@ uses the file. Knows nothing of the documents' content.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from pathlib import Path
@@ -301,6 +302,15 @@ class LocalRegistry:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
+
+    @contextmanager
+    def without_notices(self) -> Iterator[None]:
+        """Let the listeners miss every change of the session inside."""
+        listeners, self._listeners = self._listeners, []
+        try:
+            yield
+        finally:
+            self._listeners = listeners
 
     def _notify_listeners(self) -> None:
         loop = asyncio.get_running_loop()

@@ -70,7 +70,7 @@ class SqliteFile:
             self._configure(db)
             self._migrate(db)
             if new:
-                _sync_folder(self.path.parent)
+                sync_folder(self.path.parent)
         except sqlite3.Error as error:
             _close(db)
             raise self._open_error(error, was_usable=not create and not new) from error
@@ -225,10 +225,10 @@ def _make_folder(folder: Path) -> None:
         return
     _make_folder(folder.parent)
     folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
+    sync_folder(folder.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -48,7 +48,7 @@ LONG = field(TType.STRING, 3) + text(b"x" * 3_000)
 def test_request_of_a_generated_client_passes_without_a_walk(
     compact: bool, payload: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foqs.rpc.type_check._TypeWalker", None)
+    monkeypatch.setattr("foqs.rpc.type_check.TypeWalker", None)
     request = enqueue(
         "a",
         "b",

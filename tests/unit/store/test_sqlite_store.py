@@ -109,7 +109,7 @@ def test_folders_are_created_and_special_characters_in_names_are_kept(tmp_path: 
 
 def test_new_file_is_synced_into_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("foqs.store.sqlite.sqlite_file._sync_folder", synced.append)
+    monkeypatch.setattr("foqs.store.sqlite.sqlite_file.sync_folder", synced.append)
     path = tmp_path / "one" / "two" / "s.db"
     _open_and_close(SqliteStore(path, 1))
     assert synced == [tmp_path, tmp_path / "one", tmp_path / "one" / "two"]
