@@ -48,7 +48,7 @@ def keyring(client_ca: bytes | None = None, **tokens: str) -> Keyring:
 def gate(
     granted: EditableGrants | None = None, counted: RecordingObserver | None = None, **limits: Any
 ) -> Authenticator:
-    """Return an authenticator for `orders`, which may do what is granted, and the administrator `admin`."""
+    """Return an authenticator for `orders`, which has these grants, and for the administrator `admin`."""
     values = {"failure_delay_s": 0.01, "timeout_s": 3_600.0} | limits
     return Authenticator(
         keyring(),

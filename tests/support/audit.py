@@ -58,7 +58,7 @@ class Audit:
                 )
 
     def clear(self) -> None:
-        """Forgets what was so far."""
+        """Forget all earlier records."""
         for shard, (server, database) in self._places.items():
             server.query(f"DELETE FROM {database}.audit_{shard}")
 

@@ -165,7 +165,7 @@ def row(number: int = 1, **changes: Any) -> Row:
 
 
 def catalog(**settings: Mapping[str, int]) -> MemoryCatalog:
-    """Return a catalog of the namespaces `default` and `other`, and of those that are named, with these settings."""
+    """Return a catalog of the namespaces `default`, `other` and the named ones, with these settings."""
     own = {"default": {}, "other": {}, **settings}
     return MemoryCatalog(Document(1, {name: Namespace(settings=values) for name, values in own.items()}))
 

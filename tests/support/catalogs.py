@@ -29,7 +29,7 @@ class GatedCatalog(MemoryCatalog):
             raise self.failure
 
     def restore(self, document: Document) -> None:
-        """Replace the stored document by a copy, and notify nobody."""
+        """Replace the stored document by a copy, without notifying the hosts."""
         self.document = document
 
     def restore_and_notify(self, document: Document) -> None:

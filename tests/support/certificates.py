@@ -27,7 +27,7 @@ class Signed:
 
 
 class Authority:
-    """A certificate authority that nobody else knows."""
+    """A certificate authority of its own."""
 
     def __init__(self, folder: Path, name: str = "Test CA") -> None:
         self._folder = folder

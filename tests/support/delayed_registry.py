@@ -55,7 +55,7 @@ class DelayedRegistry(LocalRegistry):
         self._heartbeat_ms = 0
         """When the next one is sent."""
         self._relay_ms = 0
-        """Each time at which its server passes on what it knows differs from this one by a multiple of half a tick."""
+        """A time at which its server reports sessions to the leader. All others differ from it by multiples of half a tick."""
         self._known_ms = 0
         """When the leader last learned that the session is alive."""
         self._loss: asyncio.TimerHandle | None = None
@@ -96,7 +96,7 @@ class DelayedRegistry(LocalRegistry):
         super().disconnect()
         if not connected:
             return
-        # The leader ends the session by what it knows, without a notice; the user goes by its own clock.
+        # The leader ends the session without a notice, by the reports that it got. The user goes by its own clock.
         self._cancel_expiry()
         loop, now_ms = asyncio.get_running_loop(), self._boot_ms()
         left_ms = self._known_ms + self._timeout_ms - now_ms
@@ -140,7 +140,7 @@ class DelayedRegistry(LocalRegistry):
         self._relay_ms = now_ms + self._rng.randrange(TICK_MS // 2)
 
     def _beat(self) -> None:
-        """Sends the heartbeats that are due, in arrears: nobody has looked meanwhile."""
+        """Send the heartbeats that became due since the last look."""
         now_ms, every_ms = self._boot_ms(), self._timeout_ms // _HEARTBEATS
         while self._heartbeat_ms < now_ms:
             self._lifetime.on_sync_answered(self._heartbeat_ms, self._heartbeat_ms + 1)

@@ -29,7 +29,7 @@ def _children(pid: int) -> list[int]:
 
 
 def is_running(pid: int) -> bool:
-    """It has not ended; one that nobody has waited for yet has."""
+    """Return whether the process runs. One that has ended and was not waited for does not run."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

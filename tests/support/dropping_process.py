@@ -53,7 +53,7 @@ class DroppingProcess:
 
 
 def serve(to: int) -> None:
-    """Does what is said on standard input, and says so; returns when that is closed."""
+    """Run the commands of standard input, and confirm each. Returns when standard input is closed."""
     with DroppingProxy(to) as proxy:
         print(proxy.hosts, flush=True)
         for line in sys.stdin:

@@ -82,7 +82,7 @@ class DroppingProxy:
             except OSError:
                 near.close()
                 continue
-            for end in (near, far):  # else what is said in two parts takes 40 ms longer than without a proxy
+            for end in (near, far):  # otherwise data in two parts takes 40 ms longer than without a proxy
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self._lock:
                 if self._closed:

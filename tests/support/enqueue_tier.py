@@ -154,7 +154,7 @@ class EnqueueTier:
         return host
 
     def change(self, host: EnqueueTierHost, **view: Any) -> None:
-        """All read another map."""
+        """Change what all hosts read of one host."""
         host.view = replace(host.view, **view)
         self.views = [host.view for host in self.hosts]
 
@@ -171,7 +171,7 @@ async def send(client: Client, *items: Item, timeout_ms: int = 3_000) -> list[En
 
 
 def in_tier(story: Callable[[EnqueueTier], Coroutine[Any, Any, None]], *, gated: bool = False) -> None:
-    """Plays a story under virtual time."""
+    """Run a story under virtual time."""
 
     async def main() -> None:
         async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Rules for what `explain` says of an item (invariant 15: replies show what is stored).
+"""Rules for the replies of `explain` (invariant 15: replies show what is stored).
 
 Always true: as in `checker`. A reply describes some moment between the call and
 the reply. A reply that neither shows the item nor says that it is absent is not

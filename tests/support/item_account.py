@@ -36,7 +36,7 @@ class ItemAccount:
 
 
 def account(events: Iterable[Event]) -> ItemAccount:
-    """Counts a finished history; it must say what is present."""
+    """Counts the items of a finished history, which must contain the items that are present."""
     record = read(events)
     assert record.present is not None, "the history does not say what the tables held"
     book = sort_by_item(record)

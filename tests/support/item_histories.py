@@ -109,7 +109,7 @@ class ItemHistory:
         return [entry for entry in self.possible_operations(*ops, token=token) if entry.end is CallEnd.OK]
 
     def dequeues(self) -> list[Call]:
-        """Return the calls that may have leased the item, including those that did not bring it."""
+        """Return the calls that may have leased the item, whether or not their reply contained it."""
         topics = {(e.call.args.get("namespace"), e.requested["topic"]) for e in self.origins}
         return [call for key in sorted(topics, key=str) for call in self.histories.dequeues.get(key, [])]
 

@@ -71,7 +71,7 @@ class LocalEnsemble:
         registry.expire()
 
     def delete(self, name: str) -> None:
-        """A document is gone, as by somebody's hand."""
+        """Remove a document, as an operator does by hand."""
         assert self._documents is not None
         self._documents = {each: entry for each, entry in self._documents.items() if each != name}
         self._notify_users()

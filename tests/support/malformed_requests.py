@@ -73,7 +73,7 @@ def field_of_type(ttype: int) -> WriteField:
 
 
 def nested_field(ttype: int, depth: int) -> WriteField:
-    """A field that nobody knows, of structs or lists so deep."""
+    """An unknown field with structs or lists of this depth."""
 
     def put(protocol: Any, number: int, value: Any) -> None:
         protocol.writeFieldBegin("", ttype, UNKNOWN)

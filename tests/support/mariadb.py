@@ -39,7 +39,7 @@ class MariaDb(mariadb_server.MariaDb):
         self.stop(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """The server takes connections and answers nobody, until `thaw`."""
+        """Stop the server from answering until `thaw`. It still accepts connections."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:

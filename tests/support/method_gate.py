@@ -58,7 +58,7 @@ def closed(gate: MethodGate) -> Iterator[None]:
 
 
 async def wait_until_idle(world: World, *engines: Engine) -> None:
-    """Until nothing is under way, and what is remembered is what the tables hold."""
+    """Wait until nothing is in flight and the memory agrees with the tables."""
     shards = [shard for engine in engines for shard in engine.shards.values()]
     await world.until(lambda: all(is_at_rest(shard) for shard in shards))
     for shard in shards:

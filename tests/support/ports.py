@@ -1,4 +1,4 @@
-"""Ports that nobody else on this machine takes, neither now nor later in the test run.
+"""Ports that no other process of this machine uses, neither now nor later in the test run.
 
 Always true: a port given here lies below the range from which the kernel takes
 the ports of outgoing connections, so that a client that knocks on a dead host's
@@ -21,7 +21,7 @@ _book: list[int] = []
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens."""
+    """Return a port of 127.0.0.1 without a listener."""
     start = os.getpid() * 97 % len(_RANGE)
     for step in range(len(_RANGE)):
         port = _RANGE[(start + step) % len(_RANGE)]

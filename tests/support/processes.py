@@ -94,7 +94,7 @@ class RestartableHost:
         return self._process is not None and self._process.poll() is None
 
     def get(self, path: str) -> tuple[int, str] | None:
-        """Status and body of an HTTP path; None when nobody answers."""
+        """Return the status and the body of an HTTP path; None without an answer."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=5) as reply:
                 return int(reply.status), reply.read().decode()

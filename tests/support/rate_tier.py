@@ -30,7 +30,7 @@ Rates = Callable[[float, int], float]
 
 
 class _FixedUsageQuota(Quota):
-    """The test sets what is held."""
+    """Usage of namespaces that the test sets."""
 
     items = 0
 

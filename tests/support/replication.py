@@ -44,7 +44,7 @@ class Replication:
         self.replica.query("STOP SLAVE SQL_THREAD")
 
     def promote(self) -> None:
-        """Make the replica the primary: it drops what it has not applied and accepts writes at `port`."""
+        """Make the replica the primary: it drops changes that it has not applied, and accepts writes at `port`."""
         self.replica.query("STOP SLAVE")
         self.replica.query("RESET SLAVE ALL")
         self.replica.query("SET GLOBAL read_only = 0")

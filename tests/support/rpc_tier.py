@@ -114,7 +114,7 @@ class RpcTierWorld(ClusterWorld):
 
 
 class _RecordedCalls:
-    """The same calls; records those that another host forwarded."""
+    """Passes calls on, and records the forwarded ones."""
 
     def __init__(self, calls: TierService, name: str, forwarded_calls: list[tuple[str, str, list[int]]]) -> None:
         self._calls = calls

@@ -120,7 +120,7 @@ class ServerModel:
         return self.apply(happening)
 
     def tick(self) -> None:
-        """Apply what is due, except for items that are left to a waiter."""
+        """Apply the due transitions, except for items that are left to a waiter."""
         for row in list(self.rows.values()):
             if row.due_ms is None or row.due_ms > self.now_ms:
                 continue
@@ -305,7 +305,7 @@ class _ModelRun:
         self._call(kind.value, [asked], lambda: [self._model.by_id(kind, asked)])
 
     def _drain(self, topic: str) -> None:
-        """A consumer that waits twice the bound, then acks most of what it got."""
+        """A consumer that waits twice the bound, then acks most of the items."""
         call = self._history.invoke("drain", "dequeue", [], namespace="n", topics={topic: 5}, lease_ms=None)
         until_ms = self._model.now_ms + 2 * _BOUND_MS
         self._model.waited[topic] += 1
@@ -342,7 +342,7 @@ class _ModelRun:
 
 
 def discard_results(results: list[Event]) -> None:
-    """A reply that reaches nobody."""
+    """A reply that reaches no caller."""
 
 
 def _new_item(asked: Event, payload: bytes) -> NewItem:

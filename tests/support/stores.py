@@ -74,7 +74,7 @@ class Ownership:
         topics_removed: Sequence[TopicName] = (),
         **keys_and_slots: Any,
     ) -> Mapping[int, Row]:
-        """One flush of these writes; returns the rows it found for what it changes."""
+        """Write these in one flush, and return the rows that it read."""
         found: dict[int, Row] = {}
 
         def decide(rows: Mapping[int, Row], keys: Mapping[KeyName, IdempotencyKey]) -> Writes:

@@ -74,18 +74,18 @@ class Terminal:
         return None if found is None else int(found[1])
 
     def start(self, line: str) -> None:
-        """Types a line, and does not wait for what it does."""
+        """Type a line. Does not wait for its command."""
         assert self.ended is not None, f"what was typed before still runs: {self.shown}"
         self._begin = len(self._text)
         self._write(line.encode() + b"\n")
 
     def run(self, line: str, timeout_s: float = _LINE_TIMEOUT_S) -> tuple[int, str]:
-        """The exit code of a line, and what it showed."""
+        """Run a line, and return its exit code and its output."""
         self.start(line)
         return self.wait(timeout_s)
 
     def wait(self, timeout_s: float = _LINE_TIMEOUT_S) -> tuple[int, str]:
-        """The exit code of what was typed last, when it has ended, and what it showed."""
+        """Wait for the last command, and return its exit code and its output."""
         until(lambda: self.ended is not None, "what was typed ends", timeout_s)
         assert self.ended is not None
         return self.ended, self.shown
@@ -123,7 +123,7 @@ class Terminal:
             while data := os.read(self._master, 65_536):
                 self._text += decoder.decode(data).replace("\r", "")
         except OSError:
-            pass  # nobody has the other side any more
+            pass  # the other side is closed
         finally:
             os.close(self._master)
 

@@ -178,7 +178,7 @@ class VirtualLoop(BaseEventLoop):
         self.on_step = on_step
         self.on_step_from = 0
         self.failures: list[BaseException] = []
-        """The exceptions of callbacks and of tasks that nobody awaited."""
+        """The exceptions of callbacks, and of tasks that were not awaited."""
         self._until_s = until_s
         self._now_s = 0.0
         self._stopping = False

@@ -104,7 +104,7 @@ class Load:
         await asyncio.gather(*self._tasks)
 
     async def drain(self, timeout_s: float = 30.0) -> bool:
-        """Acks whatever comes until nothing is left but what is for much later, or dead; False when time ran out."""
+        """Dequeue and ack until only dead items and items of a much later time are left. Return False if the time is over before."""
         deadline = time.monotonic() + timeout_s
         async with Client(self._address) as client:
             drainer = RecordingClient(client, self._history, "drainer", wall_ms)

@@ -51,7 +51,7 @@ class ZooKeeper(zookeeper_server.ZooKeeper):
         super().stop(number)
 
     def freeze(self) -> None:
-        """The server keeps its connections and answers nobody, until `thaw`."""
+        """Stop the server from answering until `thaw`. It keeps its connections."""
         freeze(self.pid)
 
     def thaw(self) -> None:

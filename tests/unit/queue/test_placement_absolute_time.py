@@ -1,4 +1,4 @@
-"""Items with an absolute time and a TTL: those that would expire before they are due are refused, by the shard clock."""
+"""Items with an absolute time and a TTL: an item that would expire before it is due, by the shard clock, is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Authentication over real connections: unauthenticated peers may call nothing, principals what is granted now."""
+"""Authentication over real connections: unauthenticated peers may call nothing; principals may call what their grants allow now."""
 
 from __future__ import annotations
 

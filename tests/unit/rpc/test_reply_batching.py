@@ -116,7 +116,7 @@ def test_transport_error_is_not_raised_to_the_code_that_replies(
             only.reply(codec.dequeue_reply, [], lambda: given_back.append("it"))
         assert transport.closed == "aborted"
         assert "cannot be written" in caplog.text
-        # The transport may hold a part of what it was given; what it never was given is given back.
+        # The transport may have sent a part of the bytes that it got. Only replies that it never got are undone.
         assert given_back == ([] if broken_call == "write" else ["it"])
         monkeypatch.undo()
         connection.connection_lost(None)

@@ -248,7 +248,7 @@ def test_missing_host_is_drained_only_with_force() -> None:
 
 
 class Busy(LocalRegistry):
-    """A registry in which somebody else changes the layout each time between a reading and a replacement."""
+    """A registry in which the layout changes between each read and the following replacement."""
 
     others = 0
 

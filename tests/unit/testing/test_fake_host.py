@@ -101,7 +101,7 @@ def test_its_clock_shows_what_was_advanced_and_real_time_too() -> None:
         assert loop.time() >= before + 1_000
 
         async def sleep() -> float:
-            await asyncio.sleep(0.01)  # by real time: nobody advances
+            await asyncio.sleep(0.01)  # in real time: the clock is not advanced
             return loop.time()
 
         task = loop.create_task(sleep())

@@ -170,7 +170,7 @@ def test_config_check_accepts_a_good_file_and_names_a_bad_key(tmp_path: Path) ->
 
 
 class NoClient:
-    """A client that reaches nobody."""
+    """A client that reaches no host."""
 
     def __init__(self, *args: Any) -> None:
         pass

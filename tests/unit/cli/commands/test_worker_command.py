@@ -101,7 +101,7 @@ def test_topic_belongs_to_the_handler_that_was_registered_first() -> None:
     def vip(job: Job) -> None: ...
 
     worker.add(module_level, "mail.*", "sms")
-    assert vip.__name__ == "vip"  # it stays what it was
+    assert vip.__name__ == "vip"  # registering it changes nothing
     first, second = worker.consumers(FakeClient())  # type: ignore[arg-type]
     assert (first.concurrency, second.concurrency) == (1, 3)
     assert [consumer.covers("mail.vip") for consumer in (first, second)] == [True, False]

@@ -20,13 +20,13 @@ from tests.support.raw_calls import call_once
 
 
 async def raw(client: Client, *topics: tuple[str, int], **more: Any) -> Any:
-    """The whole reply of a dequeue."""
+    """Make a dequeue, and return the whole reply."""
     counts = [ttypes.TopicCount(topic, count) for topic, count in topics]
     return await call_once(client, "dequeue", ttypes.DequeueRequest("default", counts, **more), 5_000)
 
 
 async def waits(world: DequeueTierWorld, client: Client, host: DequeueTierHost, count: int = 1) -> asyncio.Future[Any]:
-    """A consumer that waits for `t` at this host, and whom nobody serves yet."""
+    """Start a dequeue of `t` that waits at this host for an item."""
     before = host.waiters
     waiting = asyncio.ensure_future(client.dequeue({"t": count}, wait_ms=20_000))
     await world.until(lambda: host.waiters == before + 1)

@@ -345,7 +345,7 @@ def test_only_an_administrator_may_mark_a_call_as_forwarded() -> None:
             await call_once(tenant, "enqueue", request, 1_000)
         assert caught.value.field == "forwarded"
         administrator = await tier.client(alpha)
-        with pytest.raises(Overloaded):  # it is believed: nobody else is asked
+        with pytest.raises(Overloaded):  # the mark is accepted, so no other host is asked
             await call_once(administrator, "enqueue", request, 1_000)
         assert beta.asked == {}
         [result] = await send(tenant, Item("t", b"1"))

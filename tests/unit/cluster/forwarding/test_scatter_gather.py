@@ -279,7 +279,7 @@ def test_call_fails_and_purges_nothing_while_a_shard_has_no_owner() -> None:
         one, two, _ = hosts = await world.three()
         ids = await world.put(hosts)
         await two.die()
-        # Its session ends later than this; then its shards are nobody's for a moment, and others'.
+        # Its session ends later than this; then its shards have no owner for a moment, and then other owners.
         while True:
             try:
                 found = await count(world, one)
