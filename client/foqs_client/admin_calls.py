@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs_client import errors
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 
 PERMISSIONS: Final = {"enqueue": 1, "consume": 2, "admin": 3}
 _PERMISSION_NAMES: Final = {number: name for name, number in PERMISSIONS.items()}
@@ -227,16 +227,16 @@ def _namespace(raw: Any) -> Namespace:
     return Namespace(**{**values, "name": raw.name or ""})
 
 
-_CREATE: Final = ThriftMethod("createNamespace", is_write=True)
-_UPDATE: Final = ThriftMethod("updateNamespace", is_write=True)
+_CREATE: Final = ThriftMethod("createNamespace")
+_UPDATE: Final = ThriftMethod("updateNamespace")
 _GET: Final = ThriftMethod("getNamespace")
 _LIST: Final = ThriftMethod("listNamespaces")
-_DELETE: Final = ThriftMethod("deleteNamespace", is_write=True)
+_DELETE: Final = ThriftMethod("deleteNamespace")
 _USAGE: Final = ThriftMethod("getUsage")
-_SET_GRANT: Final = ThriftMethod("setGrant", is_write=True)
+_SET_GRANT: Final = ThriftMethod("setGrant")
 _LIST_GRANTS: Final = ThriftMethod("listGrants")
-_PAUSE: Final = ThriftMethod("pauseTopic", is_write=True)
-_RESUME: Final = ThriftMethod("resumeTopic", is_write=True)
-_PURGE: Final = ThriftMethod("purgeTopic", is_write=True)
+_PAUSE: Final = ThriftMethod("pauseTopic")
+_RESUME: Final = ThriftMethod("resumeTopic")
+_PURGE: Final = ThriftMethod("purgeTopic")
 _EXPORT: Final = ThriftMethod("exportConfig")
-_IMPORT: Final = ThriftMethod("importConfig", is_write=True)
+_IMPORT: Final = ThriftMethod("importConfig")

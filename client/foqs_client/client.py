@@ -41,7 +41,6 @@ from foqs_client.routed_calls import GET_ROUTING, REPLY_GRACE_S, RoutedCalls
 from foqs_client.router import Router
 from foqs_client.routing_table import Address
 from foqs_client.shared_dequeues import SharedDequeues
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_client.types import (
     BulkPage,
     Change,
@@ -59,6 +58,7 @@ from foqs_client.types import (
     TopicPage,
 )
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 
 TIMEOUT_MS_DEFAULT: Final = 10_000
 COMMIT_TIMEOUT_MS: Final = 30_000
@@ -534,15 +534,15 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
 
 _TRY_NEXT_HOST: Final = (errors.Unavailable, errors.Overloaded, errors.UnknownOutcome)
 """The errors of one host after which a dequeue may still succeed at another; items leased by it come back. `NotOwner` ends a dequeue."""
-_DEQUEUE: Final = ThriftMethod("dequeue", is_write=True, element_class=Delivery)
-_ACK: Final = ThriftMethod("ack", is_write=True)
-_NACK: Final = ThriftMethod("nack", is_write=True)
-_EXTEND: Final = ThriftMethod("extendLease", is_write=True)
-_RELEASE: Final = ThriftMethod("release", is_write=True)
-_CANCEL: Final = ThriftMethod("cancel", is_write=True)
-_UPDATE: Final = ThriftMethod("update", is_write=True)
-_REDRIVE: Final = ThriftMethod("redrive", is_write=True)
-_BULK: Final = ThriftMethod("bulk", is_write=True)
+_DEQUEUE: Final = ThriftMethod("dequeue", element_class=Delivery)
+_ACK: Final = ThriftMethod("ack")
+_NACK: Final = ThriftMethod("nack")
+_EXTEND: Final = ThriftMethod("extendLease")
+_RELEASE: Final = ThriftMethod("release")
+_CANCEL: Final = ThriftMethod("cancel")
+_UPDATE: Final = ThriftMethod("update")
+_REDRIVE: Final = ThriftMethod("redrive")
+_BULK: Final = ThriftMethod("bulk")
 _COUNT: Final = ThriftMethod("countItems")
 _DEAD: Final = ThriftMethod("listDead")
 _TOPICS: Final = ThriftMethod("getActiveTopics")

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
 from foqs_client import conversion
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_client.types import Host, Shard
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 
 HostRef: TypeAlias = str | tuple[str, int]
 _PAGE_ROWS: Final = 500
@@ -117,10 +117,10 @@ def _address_and_name(host: HostRef | None) -> tuple[Any, str | None]:
 
 _LIST_SHARDS: Final = ThriftMethod("listShards")
 _LIST_HOSTS: Final = ThriftMethod("listHosts")
-_ADD_SHARD: Final = ThriftMethod("addShard", is_write=True)
-_REMOVE_SHARD: Final = ThriftMethod("removeShard", is_write=True)
-_DRAIN_SHARD: Final = ThriftMethod("drainShard", is_write=True)
-_UNDRAIN_SHARD: Final = ThriftMethod("undrainShard", is_write=True)
-_MOVE_SHARD: Final = ThriftMethod("moveShard", is_write=True)
-_DRAIN_HOST: Final = ThriftMethod("drainHost", is_write=True)
-_UNDRAIN_HOST: Final = ThriftMethod("undrainHost", is_write=True)
+_ADD_SHARD: Final = ThriftMethod("addShard")
+_REMOVE_SHARD: Final = ThriftMethod("removeShard")
+_DRAIN_SHARD: Final = ThriftMethod("drainShard")
+_UNDRAIN_SHARD: Final = ThriftMethod("undrainShard")
+_MOVE_SHARD: Final = ThriftMethod("moveShard")
+_DRAIN_HOST: Final = ThriftMethod("drainHost")
+_UNDRAIN_HOST: Final = ThriftMethod("undrainHost")

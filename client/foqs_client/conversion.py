@@ -27,7 +27,7 @@ from foqs_client.types import (
     Shard,
     Topic,
 )
-from foqs_contract.errors import ERROR_BY_CODE
+from foqs_contract.errors import error_from_struct
 from foqs_contract.idl import ttypes
 
 STATE_NAMES: Final = {1: "deferred", 2: "ready", 3: "leased", 4: "dead"}
@@ -48,14 +48,7 @@ def error(failed: Any) -> errors.FoqsError:
     """Return the error of an `Error` struct. An unknown code is an `UnknownOutcome`."""
     if failed is None:
         return errors.UnknownOutcome("the host's error is empty; the call may have taken effect")
-    kind = ERROR_BY_CODE.get(failed.code or 0, errors.UnknownOutcome)
-    owner = failed.owner
-    return kind(
-        failed.message or "the host gave no reason",
-        field=failed.field,
-        retry_after_ms=failed.retry_after_ms,
-        owner=(owner.host, owner.port) if owner is not None else None,
-    )
+    return error_from_struct(failed, "the host gave no reason")
 
 
 def _require_bytes(data: object, field: str) -> bytes:
@@ -238,3 +231,18 @@ def _key_slots(bits: bytes | None) -> tuple[int, ...]:
 
 def _address(address: Any) -> tuple[str, int] | None:
     return None if address is None else (address.host or "", address.port or 0)
+
+
+def all_done_count(body: bytes) -> int | None:
+    """Return the number of outcomes if all are plain successes, as in nearly every reply; else None.
+
+    The bytes are compared, because decoding them costs more.
+    """
+    count = len(body) - len(_EMPTY_OUTCOMES)
+    if count >= 0 and body == b"".join((_EMPTY_OUTCOMES[:-6], count.to_bytes(4, "big"), bytes(count + 2))):
+        return count
+    return None
+
+
+_EMPTY_OUTCOMES: Final = b"\x0c\x00\x00\x0f\x00\x01\x0c\x00\x00\x00\x00\x00\x00"
+"""A result with an empty `OutcomesReply`. The length of the list is before the two zeros that end the structs."""

@@ -18,8 +18,8 @@ from typing import Any, Final, TypeAlias
 
 from foqs_client import conversion, errors
 from foqs_client.host_connection import HostConnection, NoReply, NotSent
-from foqs_client.thrift_messages import Refused, ThriftMethod, Unreadable
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import Refused, ThriftMethod, Unreadable
 
 TOKEN_BYTES_MAX: Final = 4_096
 _AUTHENTICATE: Final = ThriftMethod("authenticate")

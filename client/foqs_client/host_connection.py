@@ -10,12 +10,18 @@ nothing of the meaning of calls.
 from __future__ import annotations
 
 import asyncio
-import struct
 from typing import Final, cast
 
-from thrift.Thrift import TMessageType
-
-from foqs_client.thrift_messages import THRIFT_VERSION, ThriftMethod, decode_exception
+from foqs_contract.message_heads import (
+    EXCEPTION_WORD,
+    FRAME_START,
+    HEAD_BYTES_MIN,
+    LENGTH_BYTES,
+    REPLY_WORD,
+    SEQID,
+    SEQID_BYTES,
+)
+from foqs_contract.thrift_method import ThriftMethod, decode_exception
 
 FRAME_BYTES_MAX: Final = 128 << 20
 UNSENT_BYTES_MAX: Final = 64 << 10
@@ -25,13 +31,9 @@ CLOSE_S_MAX: Final = 1.0
 TIMER_RESOLUTION_S: Final = 0.01
 """The least time between two checks of the deadlines."""
 
-_REPLY: Final = THRIFT_VERSION | TMessageType.REPLY
-_EXCEPTION: Final = THRIFT_VERSION | TMessageType.EXCEPTION
-_KINDS: Final = (_REPLY, _EXCEPTION)
-_HEADER: Final = struct.Struct(">III")
-"""The header of a frame: length of the message, its version and type, length of its name."""
-_SEQID: Final = struct.Struct(">I")
-_MESSAGE_BYTES_MIN: Final = 12
+_ANSWER_WORDS: Final = (REPLY_WORD, EXCEPTION_WORD)
+_FIXED_BYTES: Final = LENGTH_BYTES + HEAD_BYTES_MIN
+"""What a frame has before its struct, besides the name."""
 _NEVER: Final = float("inf")
 _TLS_ALERT: Final = b"\x15\x03"
 """Begins the reply of a port that requires TLS."""
@@ -185,20 +187,20 @@ class HostConnection(asyncio.Protocol):
             data = bytes(self._received)
             self._received.clear()
         position, size = 0, len(data)
-        self._needed = _HEADER.size
-        while size - position >= _HEADER.size:
-            length, word, named = _HEADER.unpack_from(data, position)
-            begin = position + 4 + _MESSAGE_BYTES_MIN + named
-            end = position + 4 + length
-            if word not in _KINDS or length > FRAME_BYTES_MAX or begin > end:
+        self._needed = FRAME_START.size
+        while size - position >= FRAME_START.size:
+            length, word, named = FRAME_START.unpack_from(data, position)
+            begin = position + _FIXED_BYTES + named
+            end = position + LENGTH_BYTES + length
+            if word not in _ANSWER_WORDS or length > FRAME_BYTES_MAX or begin > end:
                 self._abort_with("it sent bytes that are not a Thrift reply; this is not a FOQS host")
                 return
             if end > size:
                 self._needed = end - position
                 break
-            waiting = self._waiting.pop(_SEQID.unpack_from(data, begin - 4)[0], None)
+            waiting = self._waiting.pop(SEQID.unpack_from(data, begin - SEQID_BYTES)[0], None)
             if waiting is not None and not waiting[0].done():
-                if word == _REPLY:
+                if word == REPLY_WORD:
                     waiting[0].set_result(data[begin:end])
                 else:
                     waiting[0].set_exception(decode_exception(data[begin:end]))
@@ -211,11 +213,11 @@ class HostConnection(asyncio.Protocol):
 
     def _buffer_partial_frame(self, data: bytes) -> None:
         """Keep the beginning of a frame until the rest arrives."""
-        length = int.from_bytes(data[:4], "big")
+        length = int.from_bytes(data[:LENGTH_BYTES], "big")
         if data.startswith(_TLS_ALERT):
             self._is_tls_required = True
             self._abort_with("it speaks TLS; begin its address with foqss://")
-        elif len(data) >= 4 and not _MESSAGE_BYTES_MIN <= length <= FRAME_BYTES_MAX:
+        elif len(data) >= LENGTH_BYTES and not HEAD_BYTES_MIN <= length <= FRAME_BYTES_MAX:
             self._abort_with(f"it sent a frame of {length} bytes; this is not a FOQS host")
         else:
             self._received += data

@@ -26,9 +26,9 @@ from foqs_client.retried_calls import RetriedCallById
 from foqs_client.router import CONNECT_S_MAX, Router
 from foqs_client.routing_change import apply_routing_change
 from foqs_client.routing_table import Address, call_by_host
-from foqs_client.thrift_messages import Refused, ThriftMethod, Unencodable, Unreadable, all_done_count
 from foqs_client.types import DONE, Enqueued, Item, Nack, Outcome, Routing
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import Refused, ThriftMethod, Unencodable, Unreadable
 
 REPLY_GRACE_S: Final = 1.5
 """A reply may arrive until this time after the deadline. The host ends every call within a second of it."""
@@ -37,7 +37,7 @@ GET_ROUTING: Final = ThriftMethod("getRouting")
 _ANY_HOST: Final[Sequence[Address | None]] = (None,)
 _R = TypeVar("_R")
 _NO_ROOM: Final = (errors.Overloaded, errors.Unavailable)
-_ENQUEUE: Final = ThriftMethod("enqueue", is_write=True, element_class=Enqueued)
+_ENQUEUE: Final = ThriftMethod("enqueue", element_class=Enqueued)
 
 
 class RoutedCalls:
@@ -276,7 +276,7 @@ class RoutedCalls:
         self, host: Address | None, method: ThriftMethod, make_request: Any, entries: Sequence[Any], timeout_ms: int
     ) -> list[Outcome]:
         reply = await self._round_trip_to_host(method, make_request(self.namespace, entries), timeout_ms, host)
-        count = all_done_count(reply)
+        count = conversion.all_done_count(reply)
         return [DONE] * count if count is not None else conversion.outcomes(_decode_reply(method, reply).outcomes)
 
     async def _round_trip(

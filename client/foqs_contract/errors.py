@@ -3,14 +3,14 @@
 Always true: after every error except `UnknownOutcome`, nothing was written or will
 be. The text says what is wrong and what to do. The attributes `retryable`,
 `retryable_elsewhere` and `hides_write` say which errors may be retried, and where.
-Knows nothing of Thrift.
+Imports nothing of Thrift.
 """
 
 from __future__ import annotations
 
 import enum
 import re
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 HANDOVER_RETRY_MS: Final = 100
 """When to retry a call whose shard is being handed over or taken over. Another host may serve it then."""
@@ -226,3 +226,14 @@ ERROR_BY_CODE: Final[dict[int, type[FoqsError]]] = {
         UnknownOutcome,
     )
 }
+
+
+def error_from_struct(failed: Any, default_text: str) -> FoqsError:
+    """Return the error of an `Error` struct of a reply. An unknown code is an `UnknownOutcome`."""
+    owner = failed.owner
+    return ERROR_BY_CODE.get(failed.code or 0, UnknownOutcome)(
+        failed.message or default_text,
+        field=failed.field,
+        retry_after_ms=failed.retry_after_ms,
+        owner=None if owner is None else (owner.host, owner.port),
+    )

@@ -18,7 +18,6 @@ from zlib import crc32
 from foqs.cluster.routing.port import Address, HostView
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.host_connection import HostConnection, NoReply, NotSent, TlsRequired
-from foqs_client.thrift_messages import Refused, ThriftMethod, Unencodable, Unreadable
 from foqs_contract.errors import (
     ERROR_BY_CODE,
     FoqsError,
@@ -26,7 +25,9 @@ from foqs_contract.errors import (
     Unauthenticated,
     Unavailable,
     UnknownOutcome,
+    error_from_struct,
 )
+from foqs_contract.thrift_method import Refused, ThriftMethod, Unencodable, Unreadable
 
 log = logging.getLogger(__name__)
 
@@ -231,13 +232,7 @@ def core_error(failed: Any) -> FoqsError:
     """Convert a peer's error struct to the exception."""
     if failed is None or failed.code not in ERROR_BY_CODE:
         return UnknownOutcome("a peer's error has an unknown code; the call may have taken effect")
-    owner = failed.owner
-    return ERROR_BY_CODE[failed.code](
-        failed.message or "the peer gave no reason",
-        field=failed.field,
-        retry_after_ms=failed.retry_after_ms,
-        owner=None if owner is None else (owner.host, owner.port),
-    )
+    return error_from_struct(failed, "the peer gave no reason")
 
 
 def _can_take_items(peer: Peer, now: float) -> bool:

@@ -21,12 +21,13 @@ from thrift.Thrift import TApplicationException
 from foqs.rpc.auth_session import UNAUTHENTICATED_FRAME_BYTES_MAX, AuthSession
 from foqs.rpc.call import RpcCall, frame_failure
 from foqs.rpc.frames import BadFrame, FrameReader
-from foqs.rpc.messages import CALL, HEAD_BYTES_MIN, BadMessage, MessageHead, frame_exception, read_head
+from foqs.rpc.messages import BadMessage, MessageHead, frame_exception, read_head
 from foqs.rpc.methods import ServerMethod
 from foqs.rpc.peer_log import log, peer_name
 from foqs.rpc.type_check import WrongType
 from foqs.runtime.deadlines import DeadlineSweeper
 from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded, Overloaded, Unavailable
+from foqs_contract.message_heads import CALL, HEAD_BYTES_MIN, SEQID_BYTES
 
 if TYPE_CHECKING:
     from foqs.rpc.server import RpcServer
@@ -189,7 +190,7 @@ class Connection(asyncio.Protocol):
         known = server.methods_by_prefix.get(message[: 8 + message[7]]) if len(message) > HEAD_BYTES_MIN else None
         if known is not None and known[0].body_start <= len(message):
             head, method = known
-            seqid = message[head.body_start - 4 : head.body_start]
+            seqid = message[head.body_start - SEQID_BYTES : head.body_start]
         else:
             try:
                 head, seqid = read_head(message)

@@ -14,7 +14,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-LENGTH_BYTES: Final = 4
+from foqs_contract.message_heads import LENGTH_BYTES
+
 _LENGTH: Final = struct.Struct(">i")
 SHED_HEAD_BYTES: Final = 300
 """The bytes kept of a shed frame: they contain the method name and the sequence id."""

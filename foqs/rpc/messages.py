@@ -1,36 +1,37 @@
-"""Thrift messages: their heads, and structs to and from bytes.
+"""Messages as a host reads and answers them: strictly, and in the binary and the compact protocol.
 
-Holds the two protocols, binary and compact; a reply uses the protocol of its
-call. Always true: strings are decoded as bytes, because only the code that
+A reply uses the protocol of its call. Always true: strings are decoded as bytes, because only the code that
 knows a field can check its text; nothing beyond the limits is decoded; a
 message is read to its last byte or refused. Knows nothing of what a call does.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any, Final
 
 from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
 from thrift.protocol.TCompactProtocol import TCompactProtocolAccelerated
-from thrift.Thrift import TApplicationException, TMessageType, TType
+from thrift.Thrift import TApplicationException, TType
 from thrift.transport.TTransport import TMemoryBuffer
 
-CALL: Final[int] = TMessageType.CALL
-REPLY: Final[int] = TMessageType.REPLY
-EXCEPTION: Final[int] = TMessageType.EXCEPTION
+from foqs_contract.message_heads import (
+    BINARY_VERSION,
+    CALL,
+    EXCEPTION,
+    HEAD_BYTES_MIN,
+    REPLY,
+    SEQID_BYTES,
+    WORDS,
+    frame_message,
+    head_prefix,
+)
+from foqs_contract.struct_bytes import DecodeSource, decode_binary, decode_compact, encode_binary, encode_compact
 
 NAME_BYTES_MAX: Final = 64
-HEAD_BYTES_MIN: Final = 12
-"""The shortest head in the binary protocol."""
-_BINARY_VERSION: Final = 0x8001
 _COMPACT_ID: Final = 0x82
 _COMPACT_VERSION: Final = 1
-_WORDS: Final = struct.Struct(">II")
-_LENGTH: Final = struct.Struct(">I")
-_SEQID_BYTES: Final = 4
 _VARINT_BYTES_MAX: Final = 5
 
 
@@ -57,19 +58,13 @@ class MessageHead:
     """The first bytes of a reply's head; in the binary protocol all but the sequence id."""
 
 
-def call_prefix(name: bytes) -> bytes:
-    """Return the bytes of a call before its sequence id, in the binary protocol."""
-    return _WORDS.pack(_BINARY_VERSION << 16 | CALL, len(name)) + name
-
-
 def call_head(name: bytes) -> MessageHead:
-    """Return the head of a message that begins with `call_prefix(name)`."""
+    """Return the head of a message that begins with `head_prefix(CALL, name)`."""
     return _binary_head(CALL, name)
 
 
 def _binary_head(kind: int, name: bytes) -> MessageHead:
-    reply = _WORDS.pack(_BINARY_VERSION << 16 | REPLY, len(name)) + name
-    return MessageHead(False, kind, name, 8 + len(name) + _SEQID_BYTES, reply)
+    return MessageHead(False, kind, name, HEAD_BYTES_MIN + len(name), head_prefix(REPLY, name))
 
 
 @dataclass(slots=True, frozen=True)
@@ -90,13 +85,13 @@ def read_head(message: bytes) -> tuple[MessageHead, bytes]:
         return _read_compact_head(message)
     if len(message) < HEAD_BYTES_MIN:
         raise BadMessage(f"a message of {len(message)} bytes is too short for its head")
-    word, length = _WORDS.unpack_from(message)
-    if word >> 16 != _BINARY_VERSION:
+    word, length = WORDS.unpack_from(message)
+    if word >> 16 != BINARY_VERSION:
         raise BadMessage("this is not a Thrift message; use the binary or the compact protocol")
-    end = 8 + length
-    if not 0 < length <= NAME_BYTES_MAX or end + 4 > len(message):
+    end = WORDS.size + length
+    if not 0 < length <= NAME_BYTES_MAX or end + SEQID_BYTES > len(message):
         raise BadMessage(f"a method name of {length} bytes is impossible")
-    return _binary_head(word & 0xFF, message[8:end]), message[end : end + _SEQID_BYTES]
+    return _binary_head(word & 0xFF, message[WORDS.size : end]), message[end : end + SEQID_BYTES]
 
 
 def _read_compact_head(message: bytes) -> tuple[MessageHead, bytes]:
@@ -182,7 +177,7 @@ class Decoder:
     """Decodes the structs of messages within limits; strings stay bytes."""
 
     def __init__(self, limits: DecodeLimits) -> None:
-        self._source = _DecodeSource(limits)
+        self._source = DecodeSource(limits.string_bytes_max, limits.container_items_max)
 
     def decode(self, message: bytes, head: MessageHead, spec: list[Any]) -> Any:
         """Return the struct after the head; `spec` is from `bytes_spec` or `unique_field_spec`.
@@ -198,7 +193,7 @@ class Decoder:
         decoded = spec[0]()
         _decoded_fields.clear()
         try:
-            (_decode_compact if head.is_compact else _decode_binary)(decoded, source, spec)
+            (decode_compact if head.is_compact else decode_binary)(decoded, source, spec)
         except EOFError:
             raise BadMessage("the message is truncated") from None
         except OverflowError as error:
@@ -211,33 +206,9 @@ class Decoder:
         return decoded
 
 
-class _DecodeSource:
-    """Serves Thrift's C decoder as protocol and as transport; reused for all messages."""
-
-    __slots__ = ("container_length_limit", "cstringio_buf", "string_length_limit", "trans")
-
-    def __init__(self, limits: DecodeLimits) -> None:
-        self.string_length_limit = limits.string_bytes_max
-        self.container_length_limit = limits.container_items_max
-        self.cstringio_buf = BytesIO()
-        self.trans = self
-
-    def cstringio_refill(self, partial: bytes, wanted: int) -> BytesIO:
-        """Raise EOFError: there are no bytes after the message."""
-        raise EOFError
-
-
-_binary: Final[Any] = TBinaryProtocolAccelerated(TMemoryBuffer(), fallback=False)
-_compact: Final[Any] = TCompactProtocolAccelerated(TMemoryBuffer(), fallback=False)
-_decode_binary: Final = _binary._fast_decode
-_decode_compact: Final = _compact._fast_decode
-_encode_binary: Final = _binary._fast_encode
-_encode_compact: Final = _compact._fast_encode
-
-
 def encode_struct(is_compact: bool, value: Any, spec: list[Any]) -> bytes:
     """Return a struct's bytes in the given protocol."""
-    return (_encode_compact if is_compact else _encode_binary)(value, spec)  # type: ignore[no-any-return]
+    return (encode_compact if is_compact else encode_binary)(value, spec)  # type: ignore[no-any-return]
 
 
 def frame_reply(head: MessageHead, seqid: bytes, body: bytes) -> bytes:
@@ -247,7 +218,7 @@ def frame_reply(head: MessageHead, seqid: bytes, body: bytes) -> bytes:
         name = head.name
         start = b"".join((start, seqid, bytes((len(name),)), name))
         seqid = b""
-    return b"".join((_LENGTH.pack(len(start) + len(seqid) + len(body)), start, seqid, body))
+    return frame_message(start, seqid, body)
 
 
 def frame_exception(head: MessageHead, seqid: bytes, reason: int, text: str) -> bytes:
@@ -258,5 +229,5 @@ def frame_exception(head: MessageHead, seqid: bytes, reason: int, text: str) -> 
     if head.is_compact:
         reply = bytes((_COMPACT_ID, _COMPACT_VERSION | EXCEPTION << 5))
     else:
-        reply = _WORDS.pack(_BINARY_VERSION << 16 | EXCEPTION, len(head.name)) + head.name
+        reply = head_prefix(EXCEPTION, head.name)
     return frame_reply(replace(head, reply_prefix=reply), seqid, buffer.getvalue())

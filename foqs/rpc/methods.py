@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from thrift.Thrift import TType
 
@@ -21,30 +21,7 @@ from foqs.rpc.auth_session import AuthSession
 from foqs.rpc.messages import bytes_spec, unique_field_spec
 from foqs.rpc.type_check import TypeCheck
 from foqs_contract.errors import NotImplementedYet
-from foqs_contract.idl import Foqs
-
-READ_ONLY_METHODS: Final = frozenset(
-    (
-        "authenticate",
-        "getActiveTopics",
-        "peek",
-        "getItem",
-        "explain",
-        "countItems",
-        "listDead",
-        "getNamespace",
-        "listNamespaces",
-        "getUsage",
-        "listGrants",
-        "exportConfig",
-        "listShards",
-        "listHosts",
-        "getRouting",
-        "gossip",
-    )
-)
-"""Methods that never write: a call that ends without a reply had no effect."""
-
+from foqs_contract.method_table import METHODS, MethodDescription
 
 _T = TypeVar("_T")
 
@@ -111,11 +88,13 @@ class RpcService(Protocol):
 
 def contract_methods(handlers: Mapping[str, MethodHandler]) -> dict[bytes, ServerMethod]:
     """Return every method of the contract by name; a method without one of these handlers fails."""
-    names = [name for name in vars(Foqs.Iface) if not name.startswith("_")]
-    unknown = set(handlers) - set(names)
+    unknown = set(handlers) - set(METHODS)
     if unknown:
         raise ValueError(f"not in the contract: {sorted(unknown)}")
-    return {name.encode(): _server_method(name, handlers.get(name) or _not_implemented(name)) for name in names}
+    return {
+        name.encode(): _server_method(described, handlers.get(name) or _not_implemented(name))
+        for name, described in METHODS.items()
+    }
 
 
 def task_handler(handle: Callable[[Any, float], Coroutine[Any, Any, Any]]) -> MethodHandler:
@@ -150,19 +129,18 @@ def unchanged(reply: Any) -> Any:
     return reply
 
 
-def _server_method(name: str, handler: MethodHandler) -> ServerMethod:
-    args = getattr(Foqs, f"{name}_args")
-    result = getattr(Foqs, f"{name}_result")
-    spec = bytes_spec(args)
-    request = args.thrift_spec[1][3][0]
+def _server_method(described: MethodDescription, handler: MethodHandler) -> ServerMethod:
+    name, result = described.name, described.result
+    spec = bytes_spec(described.arguments)
+    request_fields = [field for field in described.request_spec[1] if field]
     return ServerMethod(
         name=name,
-        writes=name not in READ_ONLY_METHODS,
+        writes=described.is_write,
         handle=handler,
         args_spec=unique_field_spec(spec),
         type_check=TypeCheck(spec),
-        request_fields=frozenset(field[2] for field in request.thrift_spec if field),
-        list_fields=tuple(field[2] for field in request.thrift_spec if field and field[1] == TType.LIST),
+        request_fields=frozenset(field[2] for field in request_fields),
+        list_fields=tuple(field[2] for field in request_fields if field[1] == TType.LIST),
         result_spec=[result, result.thrift_spec],
         result_class=result,
         requirement=REQUIREMENTS[name],

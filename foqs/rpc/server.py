@@ -16,9 +16,10 @@ from foqs.access.authenticator import Authenticator
 from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.connection import SILENCE_BEFORE_CLOSE_S, Connection
 from foqs.rpc.frames import ByteBudget
-from foqs.rpc.messages import DecodeLimits, Decoder, call_head, call_prefix
+from foqs.rpc.messages import DecodeLimits, Decoder, call_head
 from foqs.rpc.methods import RpcService
 from foqs.rpc.peer_log import PeerLog
+from foqs_contract.message_heads import CALL, head_prefix
 
 OnCallReplied: TypeAlias = Callable[[str, str, float], None]
 """Called for each answered call with (method, OK or the error's code, seconds)."""
@@ -51,7 +52,7 @@ class RpcServer:
         self.service = service
         self.authenticator = authenticator
         self.methods_by_prefix = {
-            call_prefix(name): (call_head(name), method) for name, method in service.methods.items()
+            head_prefix(CALL, name): (call_head(name), method) for name, method in service.methods.items()
         }
         self.limits = limits
         # Read for each call: a read from the options themselves takes longer than from here.

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from foqs_client import Client, Enqueued, Item, NotOwner, PermissionDenied, Tls
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 from tests.support.aio import run
 from tests.support.certificates import Authority, secret_file
 from tests.support.mariadb import MariaDb
@@ -26,7 +26,7 @@ NAMES = ("one", "two", "three")
 SHOWN = {"one": "secret-of-the-hosts", "two": "", "three": "secret-of-nobody"}
 """The token that each host sends to the others: a valid one, none beside its certificate, and an unknown one."""
 BOSS, ORDERS = "secret-of-the-boss", "secret-of-orders"
-ENQUEUE = ThriftMethod("enqueue", is_write=True)
+ENQUEUE = ThriftMethod("enqueue")
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from foqs.cluster.forwarding.forwarded_dequeue import ForwardedDequeue
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
 from foqs_client.errors import NotOwner
 from foqs_client.retried_calls import RetriedCall
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import FoqsError, UnknownOutcome
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 from tests.simulation import surplus
 from tests.simulation.surplus import SurplusLedger
 

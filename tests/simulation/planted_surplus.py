@@ -10,11 +10,11 @@ from foqs.cluster.forwarding.peer_dequeues import PeerDequeues
 from foqs_client import Client, Delivery, Nack, conversion
 from foqs_client.long_polls import LongPolls
 from foqs_client.retried_calls import RetriedCallById
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 from tests.simulation.planted import Bug
 
-_NACK: Final = ThriftMethod("nack", is_write=True)
+_NACK: Final = ThriftMethod("nack")
 
 
 def surplus_kept_by_hosts() -> None:

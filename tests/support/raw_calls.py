@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from foqs_client import Client, Enqueued, Item, conversion
-from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.thrift_method import ThriftMethod
 
 
 async def call_once(client: Client, method: str, request: Any, timeout_ms: int | None = None) -> Any:
     """Make a call as a write, and return the reply's struct. Raises FoqsError."""
-    return await client._call(ThriftMethod(method, is_write=True), request, timeout_ms)
+    return await client._call(ThriftMethod(method), request, timeout_ms)
 
 
 async def enqueue_once(client: Client, *items: Item, timeout_ms: int = 10_000) -> list[Enqueued]:

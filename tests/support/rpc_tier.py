@@ -21,9 +21,9 @@ from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client.connection_pool import ConnectionPool
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.idl import ttypes
 from foqs_contract.key_slots import key_slot_of
+from foqs_contract.thrift_method import ThriftMethod
 from tests.support.builders import keyed_item
 from tests.support.cluster_world import ClusterHost, ClusterWorld
 from tests.support.engines import ok
@@ -79,7 +79,7 @@ class RpcTierWorld(ClusterWorld):
         tester = Peers(lambda: self.views(host), "tester", "default", "", self._pools("tester"))
         try:
             (peer,) = tester.by_nonce.values()
-            return await tester.call(peer, ThriftMethod(method, is_write=True), request, self.deadline_in(timeout_s))
+            return await tester.call(peer, ThriftMethod(method), request, self.deadline_in(timeout_s))
         finally:
             await tester.close()
 

@@ -16,9 +16,9 @@ from foqs.cluster.peers import Peer, Peers
 from foqs.cluster.routing.port import HostView
 from foqs.cluster.routing.registry_cluster import address_of
 from foqs.options.config import Config
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 from shardmgr.model import Member
 
 _TIMEOUT_S: Final = 1.0

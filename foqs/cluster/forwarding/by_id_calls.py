@@ -20,9 +20,9 @@ from foqs.rpc import codec
 from foqs.rpc.auth_session import AuthSession
 from foqs.rpc.methods import Caller, MethodHandler, unchanged
 from foqs.rpc.methods import ServerMethod as Served
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import FoqsError, NotOwner, UnknownOutcome
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 
 _T = TypeVar("_T")
 
@@ -43,7 +43,7 @@ def by_id_handlers(local: Mapping[bytes, Served], peers: Peers) -> Mapping[bytes
     """Return the handlers by name. Each tries `local`, which serves the call by this host alone, first."""
     served: dict[bytes, MethodHandler] = {}
     for name, entries in _ENTRY_LISTS.items():
-        method = ThriftMethod(name, is_write=True)
+        method = ThriftMethod(name)
         served[name.encode()] = _forwarding_handler(local[name.encode()].handle, peers, method, entries)
     for name in _SINGLE_ITEM_CALLS:
         served[name.encode()] = _forwarding_handler(local[name.encode()].handle, peers, ThriftMethod(name), None)

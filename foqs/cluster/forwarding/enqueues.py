@@ -20,12 +20,12 @@ from foqs.queue.port import PendingCall
 from foqs.rpc import codec
 from foqs.rpc.auth_session import AuthSession
 from foqs.rpc.methods import Caller, MethodHandler
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import ERROR_BY_CODE, FoqsError, Overloaded, Unavailable, UnknownOutcome
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 
 _T = TypeVar("_T")
-_ENQUEUE: Final = ThriftMethod("enqueue", is_write=True)
+_ENQUEUE: Final = ThriftMethod("enqueue")
 _RETRYABLE_ELSEWHERE: Final = frozenset(code for code, kind in ERROR_BY_CODE.items() if kind.retryable_elsewhere)
 """The item was not written, and another host may accept it."""
 

@@ -17,9 +17,9 @@ from typing import Any, Final, Protocol, TypeAlias
 from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TopicName
 from foqs.queue.availability import Availability
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import FoqsError, UnknownOutcome
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 
 REPLY_TIMEOUT_S: Final = 1.5
 """The longest wait for a peer's reply; longer than the peer itself waits for its slow shards."""
@@ -32,8 +32,8 @@ UNRESPONSIVE_RETRY_AFTER_S: Final = 2.0
 RETRY_ENTRIES_MAX: Final = 10_000
 """The most (peer, topic) pairs with a retry time; beyond it, all are forgotten and may be asked again."""
 
-_DEQUEUE: Final = ThriftMethod("dequeue", is_write=True)
-_RELEASE: Final = ThriftMethod("release", is_write=True)
+_DEQUEUE: Final = ThriftMethod("dequeue")
+_RELEASE: Final = ThriftMethod("release")
 
 Route: TypeAlias = tuple[Peer, Sequence[int]]
 """The peer to ask, and the indices of the topics to ask it for."""

@@ -21,7 +21,6 @@ from foqs.queue.port import PendingCall
 from foqs.rpc.filters import parse_page
 from foqs.rpc.methods import Caller, MethodHandler, task_handler
 from foqs.rpc.methods import ServerMethod as Served
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import (
     HANDOVER_RETRY_MS,
     FoqsError,
@@ -33,6 +32,7 @@ from foqs_contract.errors import (
     UnknownOutcome,
 )
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 
 RETRY_WITHIN_S: Final = 1.0
 """A shard that is handed over is usually served again within this time; after it, the call fails."""

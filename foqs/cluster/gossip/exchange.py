@@ -20,9 +20,9 @@ from foqs.cluster.gossip.local_topics import LocalTopics
 from foqs.cluster.peers import Peer, Peers
 from foqs.options.cluster_options import ClusterOptions
 from foqs.rpc.methods import Caller, unchanged
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ PAGE_PAUSE_S: Final = 0.01
 _JITTER: Final = 0.1
 _REPLY_TIMEOUT_PERIODS: Final = 3
 """The timeout of a request, in gossip intervals."""
-_GOSSIP: Final = ThriftMethod("gossip", is_write=False)
+_GOSSIP: Final = ThriftMethod("gossip")
 
 
 class Exchange:

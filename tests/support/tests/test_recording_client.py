@@ -21,7 +21,7 @@ from foqs_client import (
     Unreachable,
 )
 from foqs_client.retried_calls import RetriedCallById
-from foqs_client.thrift_messages import ThriftMethod
+from foqs_contract.thrift_method import ThriftMethod
 from tests.support.checker import check
 from tests.support.history import UNKNOWN, Event, History, mark
 from tests.support.recording_client import RecordingClient, row_event

@@ -10,8 +10,8 @@ import pytest
 from thrift.Thrift import TApplicationException, TMessageType
 
 from foqs_client.host_connection import UNSENT_BYTES_MAX, HostConnection, NoReply, NotSent
-from foqs_client.thrift_messages import Refused, ThriftMethod
 from foqs_contract.idl import Foqs, ttypes
+from foqs_contract.thrift_method import Refused, ThriftMethod
 from tests.support.rpc_server import call, frame, head
 from tests.support.virtual_time import run_virtual
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from foqs.cluster.peers import CONNECT_TIMEOUT_S, SUSPECT_S, PeerUnreachable
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract.errors import Unavailable
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 from tests.support.enqueue_tier import PORT, EnqueueTier, in_tier, names
 
-ENQUEUE = ThriftMethod("enqueue", is_write=True)
+ENQUEUE = ThriftMethod("enqueue")
 PEEK = ThriftMethod("peek")
 
 

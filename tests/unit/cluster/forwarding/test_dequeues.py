@@ -15,8 +15,11 @@ from foqs.cluster.forwarding.peer_dequeues import REPLY_TIMEOUT_S, RETRY_AFTER_S
 from foqs.core.items.item import State
 from foqs_client import Client, InvalidArgument, NamespaceNotFound, UnknownOutcome
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 from tests.support.dequeue_tier import DequeueTierHost, DequeueTierWorld, run_dequeue_tier
 from tests.support.raw_calls import call_once
+
+DEQUEUE = ThriftMethod("dequeue")
 
 
 async def raw(client: Client, *topics: tuple[str, int], **more: Any) -> Any:

@@ -20,15 +20,15 @@ from foqs_client import (
     Unavailable,
     UnknownOutcome,
 )
-from foqs_client.thrift_messages import ThriftMethod
 from foqs_contract import errors
 from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
 from tests.simulation import principals
 from tests.support.enqueue_tier import GRACE_S, PORT, EnqueueTier, EnqueueTierHost, in_tier, send
 from tests.support.poll import soon
 from tests.support.raw_calls import call_once
 
-ENQUEUE = ThriftMethod("enqueue", is_write=True)
+ENQUEUE = ThriftMethod("enqueue")
 FULL = errors.Overloaded("the queue is full", retry_after_ms=70)
 OPEN = errors.Unavailable("its breaker is open", retry_after_ms=70)
 

@@ -1,0 +1,46 @@
+"""Structs to and from bytes, by Thrift's C code.
+
+A spec is [class, fields], as Thrift generates it: the class's fields by number. The
+encoder reads the fields of any object by their names, so an item needs no Thrift
+struct. Always true: nothing beyond the limits of a `DecodeSource` is decoded. Knows
+nothing of messages.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Final, NoReturn
+
+from thrift.protocol import fastbinary
+
+STRING_BYTES_MAX: Final = (1 << 31) - 1
+"""The longest string of the protocol."""
+
+encode_binary: Final = fastbinary.encode_binary
+encode_compact: Final = fastbinary.encode_compact
+decode_binary: Final = fastbinary.decode_binary
+decode_compact: Final = fastbinary.decode_compact
+
+
+class DecodeSource:
+    """The input of the decoder, in place of Thrift's protocol and transport.
+
+    One object can serve all messages, because decoding never awaits.
+
+    Attributes:
+        cstringio_buf: the bytes, read from their current position.
+        string_length_limit: a longer string is refused, in bytes.
+        container_length_limit: a list with more elements is refused.
+    """
+
+    __slots__ = ("container_length_limit", "cstringio_buf", "string_length_limit", "trans")
+
+    def __init__(self, string_bytes_max: int = STRING_BYTES_MAX, container_items_max: int = 0) -> None:
+        self.string_length_limit = string_bytes_max
+        self.container_length_limit = container_items_max
+        self.cstringio_buf = BytesIO()
+        self.trans = self
+
+    def cstringio_refill(self, partial: bytes, wanted: int) -> NoReturn:
+        """Raise EOFError: there are no bytes after the message."""
+        raise EOFError("it is too short")

@@ -1,0 +1,28 @@
+"""The table of methods holds what client and host both rely on."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs_contract.idl import Foqs
+from foqs_contract.method_table import METHODS, READ_ONLY_METHODS
+from foqs_contract.thrift_method import ThriftMethod
+
+
+def test_every_method_of_the_service_has_an_entry() -> None:
+    assert set(METHODS) == {name for name in vars(Foqs.Iface) if not name.startswith("_")}
+    assert set(METHODS) > READ_ONLY_METHODS
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_arguments_are_one_request_and_results_succeed_or_fail(name: str) -> None:
+    described = METHODS[name]
+    assert [field and (field[0], field[2]) for field in described.arguments.thrift_spec] == [None, (1, "request")]
+    assert [field[2] for field in described.result.thrift_spec] == ["success", "failed"]
+    assert described.request_spec[0]().timeout_ms is None
+
+
+def test_caller_can_say_that_its_calls_only_read() -> None:
+    assert ThriftMethod("bulk").is_write
+    assert not ThriftMethod("peek").is_write
+    assert not ThriftMethod("bulk", is_write=False).is_write

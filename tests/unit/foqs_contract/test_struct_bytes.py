@@ -1,0 +1,45 @@
+"""Structs survive both protocols, and the decoder reads nothing beyond its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import pytest
+
+from foqs_contract import struct_bytes
+from foqs_contract.idl import ttypes
+from foqs_contract.struct_bytes import DecodeSource
+
+SPEC = [ttypes.AckRequest, ttypes.AckRequest.thrift_spec]
+REQUEST = ttypes.AckRequest("n", [ttypes.Lease("3-1", 7), ttypes.Lease("3-2", 8)])
+PROTOCOLS = [
+    (struct_bytes.encode_binary, struct_bytes.decode_binary),
+    (struct_bytes.encode_compact, struct_bytes.decode_compact),
+]
+Encode = Callable[[Any, Any], bytes]
+Decode = Callable[[Any, Any, Any], None]
+
+
+def decoded(decode: Decode, data: bytes, source: DecodeSource) -> Any:
+    source.cstringio_buf = BytesIO(data)
+    request = ttypes.AckRequest()
+    decode(request, source, SPEC)
+    return request
+
+
+@pytest.mark.parametrize(("encode", "decode"), PROTOCOLS)
+def test_struct_is_decoded_as_it_was_encoded(encode: Encode, decode: Decode) -> None:
+    data = encode(REQUEST, SPEC)
+    assert decoded(decode, data, DecodeSource(container_items_max=2)) == REQUEST
+    with pytest.raises(EOFError, match="too short"):
+        decoded(decode, data[:-1], DecodeSource(container_items_max=2))
+
+
+@pytest.mark.parametrize(("encode", "decode"), PROTOCOLS)
+def test_string_or_list_over_its_limit_is_refused(encode: Encode, decode: Decode) -> None:
+    data = encode(REQUEST, SPEC)
+    for source in (DecodeSource(2, 2), DecodeSource(100, 1)):
+        with pytest.raises(OverflowError, match="limit"):
+            decoded(decode, data, source)
