@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
 from foqs.access.call_permissions import Scope
+from foqs.queue.port import PendingCall
 from foqs.rpc import codec
+from foqs.rpc.methods import Caller, ServerMethod
 from foqs_contract.errors import Unauthenticated
 from foqs_contract.idl import ttypes
-
-if TYPE_CHECKING:
-    from foqs.queue.port import PendingCall
-    from foqs.rpc.methods import Caller, ServerMethod
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 8_192
 """Longer frames of a peer without a principal are shed: all that it needs to send is its token."""

@@ -14,9 +14,8 @@ from typing import Any, Protocol, TypeVar
 from foqs.core.items.validation import MalformedRequest
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
-from foqs.rpc.auth_session import AuthSession
 from foqs.rpc.messages import MessageHead, encode_struct, frame_reply
-from foqs.rpc.methods import ServerMethod
+from foqs.rpc.methods import CallerSession, ServerMethod
 from foqs.rpc.peer_log import log
 from foqs.runtime.deadlines import DeadlineSweeper
 from foqs_contract.errors import DeadlineExceeded, FoqsError, LimitExceeded, Unavailable, UnknownOutcome
@@ -28,7 +27,9 @@ class CallConnection(Protocol):
 
     backstop: DeadlineSweeper
     reply_bytes_max: int
-    session: AuthSession | None
+
+    @property
+    def session(self) -> CallerSession | None: ...
 
     def send(self, frame: bytes, on_unsent: Callable[[], None] | None = None) -> None:
         """Write a frame, now or soon, in the order of these calls; call `on_unsent` if it cannot be written."""
@@ -84,7 +85,7 @@ class RpcCall:
         self._pending: PendingCall | None = None
 
     @property
-    def session(self) -> AuthSession | None:
+    def session(self) -> CallerSession | None:
         """The peer's auth session; None if the host does not authenticate."""
         return self._connection.session
 

@@ -2,7 +2,7 @@
 
 Always true: a peer affects no other connection; the replies of one turn of the
 loop are sent in order and in one write, or in a few if they are large or
-`RpcServer.write_replies` is called earlier; `on_unsent` is called for each reply
+`ServerState.write_replies` is called earlier; `on_unsent` is called for each reply
 that can no longer be written. Knows nothing of what a call does.
 
 A transport must offer write, close, abort, is_closing, pause_reading,
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from thrift.Thrift import TApplicationException
 
@@ -24,13 +24,11 @@ from foqs.rpc.frames import BadFrame, FrameReader
 from foqs.rpc.messages import BadMessage, MessageHead, frame_exception, read_head
 from foqs.rpc.methods import ServerMethod
 from foqs.rpc.peer_log import log, peer_name
+from foqs.rpc.server_state import ServerState
 from foqs.rpc.type_check import WrongType
 from foqs.runtime.deadlines import DeadlineSweeper
 from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded, Overloaded, Unavailable
 from foqs_contract.message_heads import CALL, HEAD_BYTES_MIN, SEQID_BYTES
-
-if TYPE_CHECKING:
-    from foqs.rpc.server import RpcServer
 
 _NO_ROOM: Final = "the calls in flight use all the memory that they may; retry"
 
@@ -56,7 +54,7 @@ READ_TURN_BYTES: Final = 32_768
 class Connection(asyncio.Protocol):
     """The protocol of one connection, and the `CallConnection` of its calls."""
 
-    def __init__(self, server: RpcServer) -> None:
+    def __init__(self, server: ServerState[Connection]) -> None:
         self._server = server
         self._limits = server.limits
         self._loop = server.loop

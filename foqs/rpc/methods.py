@@ -17,7 +17,6 @@ from thrift.Thrift import TType
 
 from foqs.access.call_permissions import REQUIREMENTS, Requirement
 from foqs.queue.port import PendingCall
-from foqs.rpc.auth_session import AuthSession
 from foqs.rpc.messages import bytes_spec, unique_field_spec
 from foqs.rpc.type_check import TypeCheck
 from foqs_contract.errors import NotImplementedYet
@@ -26,11 +25,24 @@ from foqs_contract.method_table import METHODS, MethodDescription
 _T = TypeVar("_T")
 
 
+class CallerSession(Protocol):
+    """The auth session of a call's peer, as handlers need it."""
+
+    @property
+    def is_administrator(self) -> bool:
+        """Whether the peer is an administrator, as other hosts of the tier are."""
+        ...
+
+    def authenticate(self, token: bytes | None, caller: Caller) -> PendingCall | None:
+        """Reply with the token's principal; without a token, with the current principal. Raises Unauthenticated."""
+        ...
+
+
 class Caller(Protocol):
     """The receiver of one call's reply. Only the first reply or failure is sent."""
 
     @property
-    def session(self) -> AuthSession | None:
+    def session(self) -> CallerSession | None:
         """The peer's auth session; None if the host does not authenticate."""
         ...
 

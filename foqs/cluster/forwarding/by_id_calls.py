@@ -17,8 +17,7 @@ from typing import Any, Final, TypeVar
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
-from foqs.rpc.auth_session import AuthSession
-from foqs.rpc.methods import Caller, MethodHandler, unchanged
+from foqs.rpc.methods import Caller, CallerSession, MethodHandler, unchanged
 from foqs.rpc.methods import ServerMethod as Served
 from foqs_contract.errors import FoqsError, NotOwner, UnknownOutcome
 from foqs_contract.idl import ttypes
@@ -83,7 +82,7 @@ class _ForwardedByIdCall:
         self.pending: PendingCall | None = None
 
     @property
-    def session(self) -> AuthSession | None:
+    def session(self) -> CallerSession | None:
         return self._caller.session
 
     def log_malformed(self, text: str) -> None:

@@ -18,8 +18,7 @@ from typing import Any, Final, TypeVar
 from foqs.cluster.peers import REPLY_MARGIN_S, Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
-from foqs.rpc.auth_session import AuthSession
-from foqs.rpc.methods import Caller, MethodHandler
+from foqs.rpc.methods import Caller, CallerSession, MethodHandler
 from foqs_contract.errors import ERROR_BY_CODE, FoqsError, Overloaded, Unavailable, UnknownOutcome
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
@@ -141,7 +140,7 @@ class _ForwardedEnqueue:
         self.pending: PendingCall | None = None
 
     @property
-    def session(self) -> AuthSession | None:
+    def session(self) -> CallerSession | None:
         return self._caller.session
 
     def log_malformed(self, text: str) -> None:

@@ -16,8 +16,7 @@ from typing import Any, Protocol, TypeVar
 from foqs.cluster.forwarding.peer_dequeues import PeerDequeues, Route
 from foqs.core.items.item import TopicName
 from foqs.queue.port import PendingCall
-from foqs.rpc.auth_session import AuthSession
-from foqs.rpc.methods import Caller, MethodHandler
+from foqs.rpc.methods import Caller, CallerSession, MethodHandler
 from foqs_contract.errors import FoqsError, UnknownOutcome
 from foqs_contract.idl import ttypes
 
@@ -108,7 +107,7 @@ class ForwardedDequeue:
             self._local_dequeues.add_waiting(self._local_pending, self)
 
     @property
-    def session(self) -> AuthSession | None:
+    def session(self) -> CallerSession | None:
         return self._caller.session
 
     def log_malformed(self, text: str) -> None:

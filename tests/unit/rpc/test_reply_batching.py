@@ -310,7 +310,9 @@ def test_stop_without_grace_writes_its_replies() -> None:
         queue.gate = asyncio.Event()
         connection.data_received(dequeues(range(2)))
         loop = asyncio.get_running_loop()
-        await connection._server.stop(loop.time())
+        server = connection._server
+        assert isinstance(server, RpcServer)
+        await server.stop(loop.time())
         connection.connection_lost(None)
         assert seqids(transport) == [[0, 1]]
 

@@ -1,0 +1,100 @@
+"""What all connections of a host share: limits, memory, counts, and the replies of one turn of the loop.
+
+Holds the open connections and counts the calls in flight. Always true: the limits of
+`RpcOptions` hold at any moment; the only clock is the loop's. Knows nothing of bytes,
+nor of what a call does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from foqs.access.authenticator import Authenticator
+from foqs.options.rpc_options import RpcOptions
+from foqs.rpc.frames import ByteBudget
+from foqs.rpc.messages import DecodeLimits, Decoder, call_head
+from foqs.rpc.methods import RpcService
+from foqs.rpc.peer_log import PeerLog
+from foqs_contract.message_heads import CALL, head_prefix
+
+OnCallReplied: TypeAlias = Callable[[str, str, float], None]
+"""Called for each answered call with (method, OK or the error's code, seconds)."""
+
+
+class ReplyWriter(Protocol):
+    """A connection, as the state that it shares needs it."""
+
+    def write_replies(self) -> None:
+        """Write the pending replies. Never raises."""
+        ...
+
+
+_ConnectionT = TypeVar("_ConnectionT", bound=ReplyWriter)
+
+
+class ServerState(Generic[_ConnectionT]):
+    """The state that the connections of one host share with its server.
+
+    Args:
+        on_call_replied: see `OnCallReplied`.
+        authenticator: authenticates callers; None: anybody may call.
+        stopwatch_s: measures the calls; None: the loop's clock.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        service: RpcService,
+        limits: RpcOptions,
+        on_call_replied: OnCallReplied = lambda method, code, seconds: None,
+        authenticator: Authenticator | None = None,
+        stopwatch_s: Callable[[], float] | None = None,
+    ) -> None:
+        self.loop = loop
+        self.on_call_replied = on_call_replied
+        self.stopwatch_s = stopwatch_s or loop.time
+        self.service = service
+        self.authenticator = authenticator
+        self.methods_by_prefix = {
+            head_prefix(CALL, name): (call_head(name), method) for name, method in service.methods.items()
+        }
+        self.limits = limits
+        # Read for each call: a read from the options themselves takes longer than from here.
+        self.calls_in_flight_max = limits.calls_in_flight_max
+        self.calls_in_flight_per_connection_max = limits.calls_in_flight_per_connection_max
+        self.write_buffer_bytes_max = limits.write_buffer_bytes_max
+        self.stall_timeout_s = limits.stall_timeout_ms / 1000
+        self.idle_timeout_s = limits.idle_timeout_ms / 1000
+        self.reply_grace_s = limits.reply_grace_ms / 1000
+        self.decoder = Decoder(DecodeLimits(limits.string_bytes_max, limits.container_items_max))
+        self.byte_budget = ByteBudget(limits.in_flight_bytes_max)
+        self.peer_log = PeerLog(loop.time)
+        self.connections: dict[_ConnectionT, None] = {}
+        self.surplus_connections: dict[_ConnectionT, None] = {}
+        """Open connections above `connections_max`: their calls are refused, then they are closed."""
+        self.refused_connection_count = 0
+        """Connections refused because there were too many."""
+        self.calls_in_flight = 0
+        self.is_stopping = False
+        self.idle_waiter: asyncio.Future[None] | None = None
+        self._pending_writes: list[_ConnectionT] = []
+        """Connections with replies of this turn of the loop."""
+
+    def schedule_write(self, connection: _ConnectionT) -> None:
+        """Write the connection's replies at the end of this turn of the loop, or with `write_replies` before that."""
+        if not self._pending_writes:
+            self.loop.call_soon(self.write_replies)
+        self._pending_writes.append(connection)
+
+    def write_replies(self) -> None:
+        """Write the replies of this turn of the loop."""
+        connections, self._pending_writes = self._pending_writes, []
+        for connection in connections:
+            connection.write_replies()
+
+    def on_call_or_connection_ended(self) -> None:
+        idle = self.idle_waiter
+        if idle is not None and not idle.done():
+            idle.set_result(None)
