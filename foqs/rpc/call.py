@@ -20,6 +20,7 @@ from foqs.rpc.peer_log import log
 from foqs.runtime.deadlines import DeadlineSweeper
 from foqs_contract.errors import DeadlineExceeded, FoqsError, LimitExceeded, Unavailable, UnknownOutcome
 from foqs_contract.idl import ttypes
+from foqs_contract.message_heads import frame_message
 
 
 class CallConnection(Protocol):
@@ -120,7 +121,13 @@ class RpcCall:
                     self._reply_failure(reply_too_long(len(body), connection.reply_bytes_max))
                 else:
                     self._finish("OK")
-                    connection.send(frame_reply(head, self._seqid, body), on_unsent)
+                    seqid = self._seqid
+                    connection.send(
+                        frame_reply(head, seqid, body)
+                        if head.is_compact
+                        else frame_message(head.reply_prefix, seqid, body),
+                        on_unsent,
+                    )
                     return
         if on_unsent is not None:
             on_unsent()
