@@ -279,8 +279,9 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         async def ask_now(at: Address) -> list[Delivery]:
             try:
                 return await ask(at, 0)
-            except _TRY_NEXT_HOST:
-                self._best_priorities.on_dequeue_reply(at, wants, (), loop.time(), has_items=False)
+            except errors.FoqsError as error:
+                if error.may_succeed_elsewhere:  # a dequeue does no harm twice: leased items come back
+                    self._best_priorities.on_dequeue_reply(at, wants, (), loop.time(), has_items=False)
                 raise
 
         hosts = self._best_priorities.order(self._routed_hosts(), wants, begun_s)
@@ -300,7 +301,9 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
                 found = await self._polls.poll_one_by_one(
                     short_poll, hosts, ask_now, self._router.on_unreachable, wait_for_slow=wait_ms <= 0
                 )
-            except _TRY_NEXT_HOST as error:
+            except errors.FoqsError as error:
+                if not error.may_succeed_elsewhere:
+                    raise
                 failure = error
             else:
                 if found:
@@ -309,7 +312,9 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
             slice_ms = min(left_ms, POLL_MS_MAX)
             try:
                 found = await self._polls.poll_all(long_poll, self._routed_hosts(), poll, reply_by_s)
-            except _TRY_NEXT_HOST as error:
+            except errors.FoqsError as error:
+                if not error.may_succeed_elsewhere:
+                    raise
                 failure = error
                 pause_s = max(0.0, min(BACKOFF_S_MAX, wait_until_s - loop.time()))
                 if not await self._pool.sleep_unless_closed(pause_s):
@@ -532,8 +537,6 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         return conversion.routing(await self._call(GET_ROUTING, ttypes.GetRoutingRequest(), timeout_ms))
 
 
-_TRY_NEXT_HOST: Final = (errors.Unavailable, errors.Overloaded, errors.UnknownOutcome)
-"""The errors of one host after which a dequeue may still succeed at another; items leased by it come back. `NotOwner` ends a dequeue."""
 _DEQUEUE: Final = ThriftMethod("dequeue", element_class=Delivery)
 _ACK: Final = ThriftMethod("ack")
 _NACK: Final = ThriftMethod("nack")

@@ -130,7 +130,7 @@ class RetriedCall(Generic[E, R]):
                 self._unknown_outcomes.pop(place, None)
             known = self._unknown_outcomes.get(place, error)
             self.results[place] = result if known is error else self.failure_result(known)
-            if (error.retryable_elsewhere or error.hides_write) and self.is_repeatable(entry):
+            if error.may_succeed_elsewhere and self.is_repeatable(entry):
                 to_retry.append((place, entry))
                 self._retry_after_ms = max(self._retry_after_ms, error.retry_after_ms or 0)
         self._indexes = [place for place, _ in to_retry]

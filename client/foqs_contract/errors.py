@@ -81,6 +81,11 @@ class FoqsError(Exception):
         """Whether a later attempt, perhaps at another host, may succeed."""
         return self.retryable or self.retryable_elsewhere or self.hides_write
 
+    @property
+    def may_succeed_elsewhere(self) -> bool:
+        """Whether a call that does no harm twice may be sent to another host now."""
+        return self.retryable_elsewhere or self.hides_write
+
     def with_shifted_index(self, offset: int = 0) -> Self:
         """Return this error for a caller whose entries begin at `offset` in the call that was sent."""
         field = self.field

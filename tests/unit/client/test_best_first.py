@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+import pytest
+
 from foqs.queue.port import PendingCall
 from foqs.rpc.methods import Caller
 from foqs_client import Client, Delivery, FoqsError
 from foqs_client.long_polls import HOLD_S, DequeueKind
+from foqs_contract.errors import ERROR_BY_CODE
 from tests.support.builders import new_item
 from tests.support.dequeue_tier import DequeueTierHost, DequeueTierWorld, run_dequeue_tier
 
@@ -186,5 +189,40 @@ def test_item_at_an_empty_host_is_found_while_another_host_always_has_some() -> 
             while (await client.dequeue({"t": 1}, wait_ms=100))[0].id != urgent:
                 await world.pass_s(0.05)
             assert world.loop.time() - begun < 3
+
+    run_dequeue_tier(story)
+
+
+@pytest.mark.parametrize("kind", ERROR_BY_CODE.values(), ids=lambda kind: kind.code)
+def test_waiting_dequeue_that_every_host_refused_asks_again_exactly_if_the_error_allows_it(
+    kind: type[FoqsError],
+) -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
+        refused: list[str] = []
+
+        def refuse_first(host: DequeueTierHost) -> None:
+            local = host.dequeues.local
+
+            def serve(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+                if host.name not in refused:
+                    refused.append(host.name)
+                    raise kind("this host refuses")
+                return local(request, deadline, caller)
+
+            host.dequeues.local = serve
+
+        for host in hosts:
+            await host.caller.put()
+        async with world.client(*hosts) as client:
+            await mapped(client)
+            for host in hosts:
+                refuse_first(host)
+            dequeue = client.dequeue({"t": 1}, wait_ms=1_000)
+            if kind("m").may_succeed_elsewhere:
+                assert len(await dequeue) == 1
+            else:
+                with pytest.raises(kind):
+                    await dequeue
+        assert len(refused) == len(hosts)
 
     run_dequeue_tier(story)
