@@ -214,7 +214,7 @@ def test_waiting_dequeue_that_every_host_refused_asks_again_exactly_if_the_error
         for host in hosts:
             await host.caller.put()
         async with world.client(*hosts) as client:
-            await mapped(client)
+            await client.refresh_routing()
             for host in hosts:
                 refuse_first(host)
             dequeue = client.dequeue({"t": 1}, wait_ms=1_000)
