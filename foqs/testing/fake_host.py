@@ -14,6 +14,7 @@ outlives it. It needs the packages of a host: `foqs[server]`.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from types import MappingProxyType, TracebackType
@@ -22,7 +23,9 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 from foqs.host import Host
 from foqs.options.config import load
 from foqs.options.options import DAY_MS, HOUR_MS
-from foqs.testing.host_loop import HostClock, HostLoop
+from foqs.testing.host_loop import HostLoop
+from foqs.testing.memory_network import MemoryNetwork
+from foqs.testing.virtual_loop import VirtualClock
 from foqs_client import Client, ItemView, SyncClient
 from foqs_client.background_loop import BackgroundLoop
 from foqs_client.client import TIMEOUT_MS_DEFAULT
@@ -67,11 +70,12 @@ class FakeHost:
     def __init__(self, options: Mapping[str, object] = MappingProxyType({})) -> None:
         self._config = load(overrides={**_OPTIONS, **options})
         self._clients: list[Client] = []
+        self._network = MemoryNetwork()
         self._loop: HostLoop
         self._host: Host
 
     async def __aenter__(self) -> Self:
-        self._loop = HostLoop(asyncio.get_running_loop())
+        self._loop = HostLoop(asyncio.get_running_loop(), self._network)
         await self._loop.run_to_completion(self._start())
         return self
 
@@ -92,7 +96,7 @@ class FakeHost:
             namespace=namespace,
             timeout_ms=timeout_ms,
             automatic_keys=automatic_keys,
-            connect=self._loop.connect,
+            connect=self._network.connect,
         )
         self._clients.append(client)
         return client
@@ -103,7 +107,7 @@ class FakeHost:
         Returns when all that follows from it has happened, and the tasks that wait
         for this host have had their turn.
         """
-        await self._loop.advance(ms / 1_000)
+        await self._loop.advance((ms + 1) / 1_000)  # a host's timer may fire within the millisecond after its time
 
     async def items(self, topic: str, *, namespace: str = "default") -> list[ItemView]:
         """Return all items of a topic with payloads: ready, then deferred, leased and dead ones; best first."""
@@ -120,7 +124,8 @@ class FakeHost:
         return found
 
     async def _start(self) -> None:
-        self._host = Host(self._config, HostClock(self._loop))
+        wall_origin_ms = time.time_ns() // 1_000_000 - int(self._loop.time() * 1_000)
+        self._host = Host(self._config, VirtualClock(self._loop, wall_origin_ms=wall_origin_ms))
         await self._host.start()
         async with asyncio.timeout(_START_S_MAX):
             while not self._host.is_ready:  # noqa: ASYNC110 - its own time, which does not wait

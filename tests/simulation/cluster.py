@@ -35,17 +35,19 @@ from foqs.shard.shard import Shard
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_table import ShardTables
 from foqs.store.port import StoreUnusable
+from foqs.testing.memory_network import Listener, ProtocolFactory
+from foqs.testing.virtual_loop import VirtualClock
 from shardmgr.local_coordinator import LocalCoordinator
 from tests.simulation import principals
 from tests.support.builders import NAMESPACE, ROW_CACHE, MemoryEpochBook, changed, engine_settings
 from tests.support.clock_bounds import ClockBounds
 from tests.support.clocks import ServerClock
 from tests.support.faulty_database import FaultyDatabaseServer
+from tests.support.faulty_network import Connect, FaultyNetwork
 from tests.support.history import Event
 from tests.support.memory_check import differences, is_at_rest, purged_in_index, watermark_ms
-from tests.support.network import Connect, Factory, Listener, Network
 from tests.support.recording_client import row_event
-from tests.support.virtual_time import Process, VirtualClock, VirtualLoop, current_process
+from tests.support.virtual_time import Process, SimulatedLoop, current_process
 
 PORT: Final = 7411
 ADDRESSES: Final = ("alpha", "beta")
@@ -138,11 +140,11 @@ class SimulatedCluster:
 
     shards: ClassVar[Sequence[int]] = SHARDS
 
-    def __init__(self, loop: VirtualLoop, seed: int, *, wild: bool | None = None) -> None:
+    def __init__(self, loop: SimulatedLoop, seed: int, *, wild: bool | None = None) -> None:
         self.loop = loop
         self.wild = seed % 2 == 1 if wild is None else wild
         self.clock = VirtualClock(loop)
-        self.network = Network(loop, Random(f"{seed}/network"))
+        self.network = FaultyNetwork(loop, Random(f"{seed}/network"))
         self.incarnations: list[Incarnation] = []
         self.kills = self.drains = self.zombies = 0
         self._by_process: dict[Process, Incarnation] = {}
@@ -203,7 +205,9 @@ class SimulatedCluster:
     def connector(self, source: str, rng: Random) -> Connect:
         """Return a `connect` to any host that runs, whatever the address."""
 
-        async def connect(factory: Factory, host: str, port: int) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        async def connect(
+            factory: ProtocolFactory, host: str, port: int
+        ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
             running = self.running()
             address = rng.choice(running).address if running else host
             return await self.network.connect(factory, address, port, source=source)

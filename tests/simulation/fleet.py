@@ -32,6 +32,7 @@ from foqs.queue.engine import Engine, EngineSettings
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.queue_handlers import QueueHandlers
 from foqs.shard.observer import NullObserver
+from foqs.testing.memory_network import ProtocolFactory
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import make_handshake
 from shardmgr import layout_changes
@@ -45,9 +46,9 @@ from tests.simulation.surplus import Row, SurplusLedger
 from tests.support.builders import changed, cluster_options
 from tests.support.clock_bounds import ClockBounds
 from tests.support.delayed_registry import DelayedRegistry
+from tests.support.faulty_network import Connect
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
-from tests.support.network import Connect, Factory
-from tests.support.virtual_time import VirtualLoop
+from tests.support.virtual_time import SimulatedLoop
 
 ADDRESSES: Final = ("alpha", "beta", "gamma")
 URL: Final = ",".join(f"{address}:{PORT}" for address in ADDRESSES)
@@ -95,7 +96,7 @@ class SimulatedFleet(SimulatedCluster):
 
     shards: ClassVar[Sequence[int]] = (1, 2, 3, 4)
 
-    def __init__(self, loop: VirtualLoop, seed: int, *, wild: bool | None = None) -> None:
+    def __init__(self, loop: SimulatedLoop, seed: int, *, wild: bool | None = None) -> None:
         super().__init__(loop, seed, wild=wild)
         self.counts: Counter[str] = Counter(dict.fromkeys(NAMES, 0))
         self.surplus = SurplusLedger(self.counts, loop.time, self._row)
@@ -227,7 +228,9 @@ class SimulatedFleet(SimulatedCluster):
     def connector(self, source: str, rng: Random) -> Connect:
         """Return a `connect` to the host that the client asks for."""
 
-        async def connect(factory: Factory, host: str, port: int) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        async def connect(
+            factory: ProtocolFactory, host: str, port: int
+        ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
             return await self.network.connect(factory, host, port, source=source)
 
         return connect

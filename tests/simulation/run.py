@@ -41,7 +41,7 @@ from tests.support import access_rules, admin_rules, explanation_rules, faulty_d
 from tests.support.checker import check_histories, summary
 from tests.support.history import read
 from tests.support.item_histories import sort_by_item
-from tests.support.virtual_time import VirtualLoop, run_virtual
+from tests.support.virtual_time import SimulatedLoop, run_virtual
 
 UNTIL_S: Final = 200.0
 """The limit of virtual time: four times the length of a normal run."""
@@ -74,7 +74,7 @@ def run_seed(
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
+        assert isinstance(loop, SimulatedLoop)
         if fleet:
             runs.append(FleetRun(SimulatedFleet(loop, seed), seed, plan or FLEET_PLAN))
         elif heavy:

@@ -18,7 +18,7 @@ from tests.simulation.principals import OPERATOR, token
 from tests.support.checker import check
 from tests.support.history import History
 from tests.support.recording_client import RecordingClient
-from tests.support.virtual_time import VirtualLoop, run_virtual
+from tests.support.virtual_time import SimulatedLoop, run_virtual
 
 TOPICS = ("a", "b", "c")
 
@@ -50,7 +50,7 @@ def play(kill_at: int | None) -> Play:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
+        assert isinstance(loop, SimulatedLoop)
         cluster = SimulatedCluster(loop, 1, wild=False)
         cluster.heal()
         history = History(lambda: loop.time() * 1000)

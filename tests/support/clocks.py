@@ -11,7 +11,7 @@ import asyncio
 from random import Random
 from typing import Final
 
-from tests.support.virtual_time import VirtualClock
+from foqs.testing.virtual_loop import VirtualClock
 
 MINUTE_MS: Final = 60_000
 STEPS_MINUTES: Final = (1, 300)

@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from shardmgr.registry.port import ConnectionState, RegistryFailed, RegistryOutcomeUnknown, VersionedDocument
 from shardmgr.registry.session_lifetime import SessionLifetime
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
-from tests.support.virtual_time import Pause, VirtualLoop
+from tests.support.virtual_time import Pause, SimulatedLoop
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class DelayedRegistry(LocalRegistry):
         ensemble: LocalEnsemble,
         session_timeout_ms: int,
         boot_ms: Callable[[], int],
-        loop: VirtualLoop,
+        loop: SimulatedLoop,
         rng: Random,
         lost: float,
     ) -> None:

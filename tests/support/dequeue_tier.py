@@ -26,7 +26,7 @@ from foqs_client import Client
 from foqs_client.connection_pool import ConnectionPool
 from tests.support.builders import rpc_options
 from tests.support.cluster_world import ClusterHost, ClusterWorld
-from tests.support.network import Network
+from tests.support.faulty_network import FaultyNetwork
 from tests.support.virtual_time import run_virtual
 
 PORT: Final = 7411
@@ -131,7 +131,7 @@ class DequeueTierWorld(ClusterWorld):
 
     def __init__(self, shards: int) -> None:
         super().__init__(shards)
-        self.network = Network(asyncio.get_running_loop(), Random(1), latency_ms=(0.1, 1.0))
+        self.network = FaultyNetwork(asyncio.get_running_loop(), Random(1), latency_ms=(0.1, 1.0))
         self.tier: list[DequeueTierHost] = []
 
     async def join(self, *names: str) -> Sequence[DequeueTierHost]:

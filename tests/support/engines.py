@@ -15,12 +15,13 @@ from foqs.queue.port import Deliveries, EnqueueOutcome, ItemView, Outcome, Pendi
 from foqs.shard.observer import NullObserver, ShardObserver
 from foqs.store.in_memory.memory_store import MemoryDatabase
 from foqs.store.port import FaultHook, no_faults
+from foqs.testing.virtual_loop import VirtualClock
 from foqs_contract.errors import FoqsError
 from shardmgr.local_coordinator import LocalCoordinator
 from tests.support.aio import call_result
 from tests.support.builders import MemoryEpochBook, catalog, engine_settings, new_item
 from tests.support.memory_check import is_quiet
-from tests.support.virtual_time import VirtualClock, run_virtual
+from tests.support.virtual_time import run_virtual
 
 T = TypeVar("T")
 

@@ -33,7 +33,7 @@ from foqs_contract.errors import FoqsError, NotOwner
 from tests.simulation import principals
 from tests.support.builders import rpc_options
 from tests.support.fake_queue import FakeQueue
-from tests.support.network import Network
+from tests.support.faulty_network import FaultyNetwork
 from tests.support.raw_calls import enqueue_once
 from tests.support.virtual_time import run_virtual
 
@@ -133,7 +133,7 @@ class EnqueueTier:
 
     def __init__(self, stack: AsyncExitStack, *, gated: bool = False) -> None:
         self.gated = gated
-        self.network = Network(asyncio.get_running_loop(), Random(1), latency_ms=(0.1, 1.0))
+        self.network = FaultyNetwork(asyncio.get_running_loop(), Random(1), latency_ms=(0.1, 1.0))
         self.hosts: list[EnqueueTierHost] = []
         self.views: Sequence[HostView] = ()
         self.owners: dict[str, Address] = {}

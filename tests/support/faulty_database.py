@@ -21,7 +21,7 @@ from foqs.core.flush.writes import Writes
 from foqs.store.in_memory.memory_store import MemoryDatabase, MemoryStore
 from foqs.store.port import StoreLost, WriteRefused
 from tests.support.clocks import ServerClock
-from tests.support.virtual_time import Pause, VirtualLoop
+from tests.support.virtual_time import Pause, SimulatedLoop
 
 NAMES: Final = (
     "deadlocks",
@@ -70,7 +70,7 @@ class FaultyDatabaseServer(MemoryDatabase):
 
     def __init__(
         self,
-        loop: VirtualLoop,
+        loop: SimulatedLoop,
         rng: Random,
         clock: ServerClock,
         held_s: Callable[[], float],

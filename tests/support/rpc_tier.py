@@ -27,7 +27,7 @@ from foqs_contract.thrift_method import ThriftMethod
 from tests.support.builders import keyed_item
 from tests.support.cluster_world import ClusterHost, ClusterWorld
 from tests.support.engines import ok
-from tests.support.network import Network
+from tests.support.faulty_network import FaultyNetwork
 from tests.support.virtual_time import run_virtual
 
 PAGE_BYTES_MAX = 1 << 20
@@ -43,7 +43,7 @@ class RpcTierWorld(ClusterWorld):
 
     def __init__(self, shards: int = 8, page_bytes_max: int = PAGE_BYTES_MAX) -> None:
         super().__init__(shards)
-        self.network = Network(asyncio.get_running_loop(), Random(3), latency_ms=(0.1, 0.5))
+        self.network = FaultyNetwork(asyncio.get_running_loop(), Random(3), latency_ms=(0.1, 0.5))
         self.forwarded_calls: list[tuple[str, str, list[int]]] = []
         self._page_bytes_max = page_bytes_max
         self._fresh = [str(number) for number in range(2_000)]

@@ -1,7 +1,6 @@
-"""Virtual time: an event loop whose clock jumps to the next timer, with processes that can be killed and frozen.
+"""Virtual time: a loop whose time jumps to the next timer, with processes that can be killed and frozen.
 
-Holds `VirtualLoop`, its `Process`es, `VirtualClock` and `run_virtual`. Always
-true: nothing waits in real time and nothing uses threads or sockets. The same
+Holds `SimulatedLoop`, its `Process`es, `Pause` and `run_virtual`. Always true: nothing waits in real time and nothing uses threads or sockets. The same
 program runs the same callbacks in the same order, with any hash seed and any
 addresses of objects. Knows nothing of queues.
 
@@ -27,21 +26,14 @@ import contextlib
 import gc
 import logging
 import weakref
-from asyncio.base_events import BaseEventLoop
-from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextvars import Context, ContextVar, copy_context
-from heapq import heappop, heappush
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
+
+from foqs.testing.virtual_loop import Step, VirtualLoop
 
 T = TypeVar("T")
 P = ParamSpec("P")
-
-WALL_ORIGIN_MS: Final = 1_700_000_000_000
-"""The time of a wall clock at virtual second 0."""
-
-_RESOLUTION_S: Final = 1e-6
-"""Timers this close together fire together. A float still shows the difference after centuries."""
 
 _process: ContextVar[Process | None] = ContextVar("process", default=None)
 
@@ -73,12 +65,12 @@ class Process:
     awaiting a killed task would never end.
     """
 
-    def __init__(self, loop: VirtualLoop, name: str) -> None:
+    def __init__(self, loop: SimulatedLoop, name: str) -> None:
         self.name = name
         self.alive = True
         self.runs = True
         """Whether it is alive and not frozen."""
-        self._deferred: list[_Step] = []
+        self._deferred: list[Step] = []
         """The steps that came due while it was frozen, in order."""
         self._loop = loop
 
@@ -124,7 +116,7 @@ class Process:
             self._loop.schedule_deferred(self._deferred)
             self._deferred = []
 
-    def defer_step(self, step: _Step) -> None:
+    def defer_step(self, step: Step) -> None:
         """Keep a step that came due while the process is frozen. If the process is dead, drop it."""
         if self.alive:
             self._deferred.append(step)
@@ -135,37 +127,11 @@ class Process:
         return context
 
 
-class _Step:
-    """A callback that will run: an asyncio handle without the parts that only real loops need."""
+class SimulatedLoop(VirtualLoop):
+    """A virtual loop that runs alone, from second 0: if nothing is due, the time jumps to the next timer.
 
-    __slots__ = ("args", "call", "context", "is_cancelled", "owner", "when_s")
-
-    def __init__(self, when_s: float, call: Callable[..., object], args: tuple[Any, ...], context: Context) -> None:
-        self.when_s = when_s
-        self.call = call
-        self.args = args
-        self.context = context
-        self.owner: Process | None = context.get(_process)
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-        self.args = ()
-
-    def cancelled(self) -> bool:
-        return self.is_cancelled
-
-    def when(self) -> float:
-        return self.when_s
-
-
-class VirtualLoop(BaseEventLoop):
-    """An asyncio loop under virtual time, which starts at second 0.
-
-    asyncio runs it and makes its tasks. This class replaces one turn of the loop,
-    its timers and its queue (private names, the same from 3.11 to 3.14). Callbacks
-    run in the order of a real loop, at a third of the cost. Timers of one moment
-    fire in the order in which they were set.
+    asyncio runs it and makes its tasks. This class replaces the inside of
+    `run_forever` (private names, the same from 3.11 to 3.14).
 
     `on_step` is called before every callback, from step `on_step_from` on, with the
     number of the step (from 1). It may kill processes. An exception in it ends the
@@ -180,19 +146,12 @@ class VirtualLoop(BaseEventLoop):
         self.failures: list[BaseException] = []
         """The exceptions of callbacks, and of tasks that were not awaited."""
         self._until_s = until_s
-        self._now_s = 0.0
         self._stopping = False
-        self._due: deque[_Step] = deque()
-        self._timers: list[tuple[float, int, _Step]] = []
-        self._timer_count = 0
         self._tasks: weakref.WeakValueDictionary[int, asyncio.Task[Any]] = weakref.WeakValueDictionary()
         self._owners: dict[int, Process] = {}
         self._task_count = 0
         self._killed_tasks: list[asyncio.Task[Any]] = []
         self.set_exception_handler(_note_failure)
-
-    def time(self) -> float:
-        return self._now_s
 
     def process(self, name: str) -> Process:
         """Create a process. A restart under the same name creates another one."""
@@ -215,84 +174,47 @@ class VirtualLoop(BaseEventLoop):
         """Return every unfinished task and where it stands, oldest first."""
         return [_describe(task) for task in self._unfinished()]
 
-    def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> _Step:
-        step = _Step(self._now_s, callback, args, copy_context() if context is None else context)
-        self._due.append(step)
-        return step
-
-    def call_later(  # type: ignore[override]
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> _Step:
-        when = self._now_s + delay
-        step = _Step(when, callback, args, copy_context() if context is None else context)
-        self._timer_count += 1
-        heappush(self._timers, (when, self._timer_count, step))
-        return step
-
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> _Step:
-        step = _Step(when, callback, args, copy_context() if context is None else context)
-        self._timer_count += 1
-        heappush(self._timers, (when, self._timer_count, step))
-        return step
+    def run_step(self, step: Step) -> None:
+        owner: Process | None = step.context.get(_process)
+        if owner is not None and not owner.runs:
+            owner.defer_step(step)
+            return
+        self.steps = number = self.steps + 1
+        if number >= self.on_step_from and self.on_step is not None:
+            self.on_step(number)
+            if owner is not None and not owner.runs:
+                owner.defer_step(step)
+                return
+        super().run_step(step)
 
     def _run_once(self) -> None:
-        """Run the due callbacks in order, turn after turn, until the loop is stopped. If none is due, the clock jumps first."""
-        due, timers, take = self._due, self._timers, self._due.popleft
+        """Run turn after turn, until the loop is stopped."""
         while True:
-            if not due and not self._stopping:
+            if not self.due and not self._stopping:
                 self._jump()
-            until_s = self._now_s + _RESOLUTION_S
-            while timers and timers[0][0] < until_s:
-                due.append(heappop(timers)[2])
-            for _ in range(len(due)):
-                step = take()
-                if step.is_cancelled:
-                    continue
-                owner = step.owner
-                if owner is not None and not owner.runs:
-                    owner.defer_step(step)
-                    continue
-                self.steps = number = self.steps + 1
-                if number >= self.on_step_from and self.on_step is not None:
-                    self.on_step(number)
-                    if owner is not None and not owner.runs:
-                        owner.defer_step(step)
-                        continue
-                try:
-                    step.context.run(step.call, *step.args)
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except BaseException as error:
-                    self.call_exception_handler({"message": f"failed: {step.call!r}", "exception": error})
+            self.run_turn()
             if self._stopping:
                 return
 
     def _jump(self) -> None:
-        """Move the clock to the next timer."""
-        timers = self._timers
-        while timers and timers[0][2].is_cancelled:
-            heappop(timers)
-        if not timers:
+        """Move the time to the next timer."""
+        moment = self.next_timer_s()
+        if moment is None:
             raise Deadlock(self.waiting())
-        moment = timers[0][0]
         if self._until_s is not None and moment > self._until_s:
             raise OutOfTime(self._until_s, self.waiting())
-        self._now_s = max(self._now_s, moment)
+        self.move_time(moment)
 
     def discard_process(self, process: Process) -> None:
         """Drop the timers of a killed process, and keep its tasks from the garbage collector, which would run their `finally`."""
         self._killed_tasks += [task for number, task in self._numbered() if self._owners.get(number) is process]
-        for _, _, step in self._timers:
-            if step.owner is process:
+        for _, _, step in self.timers:
+            if step.context.get(_process) is process:
                 step.cancel()
 
-    def schedule_deferred(self, steps: Iterable[_Step]) -> None:
+    def schedule_deferred(self, steps: Iterable[Step]) -> None:
         """Queue steps that came due while their process was frozen."""
-        self._due.extend(steps)
+        self.due.extend(steps)
 
     def finish(self) -> None:
         """End the remaining tasks in order of creation, and close the loop."""
@@ -311,59 +233,11 @@ class VirtualLoop(BaseEventLoop):
                 _unwind(task)
             self.close()
 
-    def call_soon_threadsafe(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> _Step:
-        return self.call_soon(callback, *args, context=context)
-
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
-        raise RuntimeError("there are no threads under virtual time; pass in a function that needs none")
-
     def _numbered(self) -> list[tuple[int, asyncio.Task[Any]]]:
         return [(number, task) for number, task in self._tasks.items() if not task.done()]
 
     def _unfinished(self) -> list[asyncio.Task[Any]]:
         return [task for number, task in self._numbered()]
-
-
-class VirtualClock:
-    """A host's clocks under virtual time, in integer milliseconds.
-
-    Args:
-        wall_origin_ms: the time of the wall clock at virtual second 0.
-        boot_ms: the time of the monotonic clock at virtual second 0.
-        rate: how fast both run; 1.001 gains a millisecond a second.
-    """
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        wall_origin_ms: int = WALL_ORIGIN_MS,
-        boot_ms: int = 0,
-        rate: float = 1.0,
-    ) -> None:
-        self._loop = loop
-        self._wall_origin_ms = wall_origin_ms
-        self._boot_ms = boot_ms
-        self._rate = rate
-
-    def monotonic_ms(self) -> int:
-        return self._boot_ms + self._elapsed_ms()
-
-    def suspend(self, passed_ms: int) -> None:
-        """Let time pass since boot that the event loop does not see, as while a machine is suspended."""
-        self._boot_ms += passed_ms
-
-    def wall_ms(self) -> int:
-        return self._wall_origin_ms + self._elapsed_ms()
-
-    def stopwatch_s(self) -> float:
-        return self._loop.time() * self._rate
-
-    def _elapsed_ms(self) -> int:
-        # The resolution is added so that a timer for millisecond n is never read as n - 1.
-        return int((self._loop.time() + _RESOLUTION_S) * 1000 * self._rate)
 
 
 def run_virtual(
@@ -383,7 +257,7 @@ def run_virtual(
     """
     collecting = gc.isenabled()
     gc.disable()
-    loop = VirtualLoop(on_step=on_step, until_s=until_s)
+    loop = SimulatedLoop(on_step=on_step, until_s=until_s)
     try:
         try:
             result = loop.run_until_complete(loop.create_task(coro_factory(), name="main"))
@@ -406,7 +280,7 @@ class Pause:
 
     __slots__ = ("_asyncio_future_blocking", "_cancelled", "_loop", "_seconds", "_step", "_wake")
 
-    def __init__(self, loop: VirtualLoop, seconds: float) -> None:
+    def __init__(self, loop: SimulatedLoop, seconds: float) -> None:
         self._loop = loop
         self._seconds = seconds
         self._asyncio_future_blocking = False
@@ -416,7 +290,7 @@ class Pause:
         self._asyncio_future_blocking = True
         yield self
 
-    def get_loop(self) -> VirtualLoop:
+    def get_loop(self) -> SimulatedLoop:
         return self._loop
 
     def add_done_callback(self, wake: Callable[[Pause], object], *, context: Context) -> None:
@@ -442,7 +316,7 @@ def current_process() -> Process | None:
 
 
 def _note_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    assert isinstance(loop, VirtualLoop)
+    assert isinstance(loop, SimulatedLoop)
     failure = context.get("exception")
     loop.failures.append(failure if failure is not None else RuntimeError(context["message"]))
 

@@ -12,7 +12,7 @@ from foqs.store.port import StoreLost, StoreUnusable, WriteRefused
 from tests.support.clocks import ServerClock
 from tests.support.faulty_database import NONE, FaultRates, FaultyDatabaseServer
 from tests.support.stores import OTHER, Ownership, contents, make_row, opened, reading
-from tests.support.virtual_time import VirtualLoop, run_virtual
+from tests.support.virtual_time import SimulatedLoop, run_virtual
 
 
 def play(story: Callable[[FaultyDatabaseServer, Ownership], Awaitable[None]]) -> FaultyDatabaseServer:
@@ -21,7 +21,7 @@ def play(story: Callable[[FaultyDatabaseServer, Ownership], Awaitable[None]]) ->
 
     async def program() -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
+        assert isinstance(loop, SimulatedLoop)
         server = FaultyDatabaseServer(
             loop, Random(1), ServerClock(loop, Random(1)), lambda: 0.0, lambda server, connection: None
         )

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from foqs.testing.virtual_loop import VirtualClock
 from shardmgr.registry.port import ConnectionState, RegistryFailed, RegistryOutcomeUnknown, VersionedDocument
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
-from tests.support.virtual_time import VirtualClock, VirtualLoop, run_virtual
+from tests.support.virtual_time import SimulatedLoop, run_virtual
 
 TIMEOUT_MS = 6_000
 
@@ -225,7 +226,7 @@ def test_the_session_of_a_user_that_closes_while_disconnected_times_out() -> Non
 def test_a_killed_process_is_not_notified_and_its_session_ends() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
+        assert isinstance(loop, SimulatedLoop)
         events: list[str] = []
 
         async def live() -> LocalRegistry:

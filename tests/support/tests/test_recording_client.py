@@ -26,7 +26,7 @@ from tests.support.checker import check
 from tests.support.history import UNKNOWN, Event, History, mark
 from tests.support.recording_client import RecordingClient, row_event
 from tests.support.request_time_client import RequestTimeClient
-from tests.support.virtual_time import VirtualLoop, run_virtual
+from tests.support.virtual_time import SimulatedLoop, run_virtual
 
 DELIVERY = Delivery("0-1", 5, "t", 3, b"payload", b"", 1, 0, 900, 10)
 WALL_MS = 1_000_000.0
@@ -165,7 +165,7 @@ def test_a_cancelled_call_has_an_unknown_outcome() -> None:
 def test_a_killed_process_records_no_end() -> None:
     async def program() -> History:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
+        assert isinstance(loop, SimulatedLoop)
         client, history = recorder([DELIVERY])
         process = loop.process("worker")
         process.spawn(client.dequeue({"t": 1}))

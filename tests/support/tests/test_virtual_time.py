@@ -12,22 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.virtual_time import (
-    WALL_ORIGIN_MS,
-    Deadlock,
-    OutOfTime,
-    Process,
-    VirtualClock,
-    VirtualLoop,
-    run_virtual,
-)
+from foqs.testing.virtual_loop import WALL_ORIGIN_MS, VirtualClock
+from tests.support.virtual_time import Deadlock, OutOfTime, Process, SimulatedLoop, run_virtual
 
 YEAR_S = 365 * 24 * 3600.0
 
 
-def running_loop() -> VirtualLoop:
+def running_loop() -> SimulatedLoop:
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
+    assert isinstance(loop, SimulatedLoop)
     return loop
 
 

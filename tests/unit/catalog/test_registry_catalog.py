@@ -12,11 +12,11 @@ from foqs.catalog import changes
 from foqs.catalog.document import EMPTY_DOCUMENT, Document, render
 from foqs.catalog.port import CatalogConflict, CatalogFailed, CatalogFull, CatalogUnknownOutcome, CatalogUnreachable
 from foqs.catalog.registry_catalog import DOCUMENT_NAME, RegistryCatalog
+from foqs.testing.virtual_loop import VirtualClock
 from shardmgr.registry.port import DOCUMENT_BYTES_MAX, RegistryConflict, RegistryOutcomeUnknown, VersionedDocument
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
-from tests.support.virtual_time import VirtualClock
 
 FIRST = changes.create(EMPTY_DOCUMENT, "default", None, {})
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from foqs.testing.virtual_loop import VirtualClock
 from shardmgr.agent import Agent, AgentPace
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_member, render_layout, render_member, render_plan
 from shardmgr.model import Assignment, HeldShard, Layout, Member, Plan, ShardSpec
@@ -17,7 +18,7 @@ from shardmgr.port import CoordinatorFailed
 from shardmgr.registry.port import RegistryOutcomeUnknown
 from shardmgr.session_state import TRANSITIONS, SessionEvent, SessionState, next_session_state
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
-from tests.support.virtual_time import VirtualClock, run_virtual
+from tests.support.virtual_time import run_virtual
 
 TIMEOUT_MS = 6_000
 PACE = AgentPace(session_margin_ms=500)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from foqs.testing.virtual_loop import VirtualClock
 from shardmgr import layout_changes
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, render_member, render_plan
 from shardmgr.layout_changes import (
@@ -29,7 +30,7 @@ from shardmgr.plan import next_plan
 from shardmgr.registry.port import RegistryFailed
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.plan_following import make_member
-from tests.support.virtual_time import VirtualClock, run_virtual
+from tests.support.virtual_time import run_virtual
 
 ONE, TWO = ShardSpec(1, "east"), ShardSpec(2, "west", region="eu")
 

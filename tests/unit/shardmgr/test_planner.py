@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from foqs.testing.virtual_loop import VirtualClock
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_plan, render_member, render_plan
 from shardmgr.layout_changes import add_shard, create_layout, drain_host, remove_shard
 from shardmgr.model import Assignment, HeldShard, Member, Plan, ShardSpec
@@ -18,7 +19,7 @@ from shardmgr.planner import ELECTION_FOLDER, LEADER_ENTRY, Planner, PlannerPace
 from shardmgr.registry.port import ConnectionState, RegistryFailed, RegistryOutcomeUnknown
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.plan_following import follow_plan, make_member, owner_names
-from tests.support.virtual_time import VirtualClock, VirtualLoop, run_virtual
+from tests.support.virtual_time import SimulatedLoop, run_virtual
 
 TIMEOUT_MS = 6_000
 DRAIN_MS = 3_000
@@ -118,7 +119,7 @@ async def passes(ms: int) -> None:
 
 def now_ms() -> int:
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, VirtualLoop)
+    assert isinstance(loop, SimulatedLoop)
     return round(loop.time() * 1000)
 
 

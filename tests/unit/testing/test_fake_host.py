@@ -1,4 +1,4 @@
-"""Tests of the fake host's time and network. Tests of the queue are in tests/behaviour."""
+"""Tests of the fake host. Tests of its queue are in tests/behaviour."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pytest
 
 from foqs.options.config import ConfigError
 from foqs.testing import FakeHost, SyncFakeHost
-from foqs.testing.host_loop import HostLoop
 from foqs_client import Item, Nack, Namespace, NamespaceNotFound, Unreachable
 from tests.support.aio import run
-from tests.support.poll import soon
 
 DAY_MS = 86_400_000
 
@@ -93,21 +91,14 @@ def test_year_of_virtual_time_passes() -> None:
     run(main())
 
 
-def test_its_clock_shows_what_was_advanced_and_real_time_too() -> None:
+def test_item_is_ready_after_an_advance_by_exactly_its_delay() -> None:
     async def main() -> None:
-        loop = HostLoop(asyncio.get_running_loop())
-        before = loop.time()
-        await loop.advance(1_000)
-        assert loop.time() >= before + 1_000
-
-        async def sleep() -> float:
-            await asyncio.sleep(0.01)  # in real time: the clock is not advanced
-            return loop.time()
-
-        task = loop.create_task(sleep())
-        await soon(task.done)
-        assert task.result() >= before + 1_000.01
-        await loop.finish()
+        async with FakeHost() as fake:
+            client = fake.client()
+            for number in range(40):
+                await client.enqueue([Item(f"t{number}", delay_ms=DAY_MS)])
+                await fake.advance(DAY_MS)
+                assert [view.state for view in await fake.items(f"t{number}")] == ["ready"]
 
     run(main())
 

@@ -12,13 +12,14 @@ import pytest
 from foqs.cluster.routing.port import RoutingTable, ShardView
 from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.shard.status import ShardStatus
+from foqs.testing.virtual_loop import VirtualClock
 from foqs_contract.errors import ErrorCode, FoqsError, InvalidArgument, Unavailable, UnknownOutcome
 from shardmgr import layout_changes
 from shardmgr.documents import MEMBERS, render_member
 from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, MalformedDocument, Member, Plan, ShardSpec
 from shardmgr.registry.port import RegistryConflict, RegistryFailed, RegistryOutcomeUnknown
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
-from tests.support.virtual_time import VirtualClock, run_virtual
+from tests.support.virtual_time import run_virtual
 
 MINE: Final = Member(
     "host1", "n1", "10.0.0.1:7411", capacity=2, held_shards={0: HeldShard(5, "owned"), 1: HeldShard(2, "owned")}
