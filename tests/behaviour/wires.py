@@ -231,7 +231,7 @@ def wire_story(play: Callable[[WireSite], Coroutine[Any, Any, None]]) -> Callabl
 async def fake_wire() -> AsyncIterator[WireSite]:
     async with FakeHost(OPTIONS) as fake:
         client = fake.client(namespace=_name())
-        async with _site(client, fake.advance, lambda line: fake._loop.connect(line, "127.0.0.1", PORT)) as site:
+        async with _site(client, fake.advance, lambda line: fake._network.connect(line, "127.0.0.1", PORT)) as site:
             yield site
 
 
