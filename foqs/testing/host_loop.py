@@ -31,7 +31,7 @@ class HostLoop(VirtualLoop):
     """
 
     def __init__(self, outer: asyncio.AbstractEventLoop, network: MemoryNetwork) -> None:
-        super().__init__(outer.time)
+        super().__init__()
         self._outer = outer
         self._network = network
         self._is_turn_scheduled = False
@@ -86,8 +86,11 @@ class HostLoop(VirtualLoop):
             self._wake_timer.cancel()
         self.close()
 
+    def time(self) -> float:
+        return self._outer.time() + super().time()
+
     def move_time(self, time_s: float) -> None:
-        super().move_time(time_s)
+        super().move_time(time_s - self._outer.time())
         self._schedule_turn()
 
     # --------------------------------------------------------------- the turns
@@ -127,6 +130,12 @@ class HostLoop(VirtualLoop):
     ) -> Step:
         self._schedule_turn()
         return super().call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> Step:
+        self._schedule_turn()
+        return super().call_later(delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None

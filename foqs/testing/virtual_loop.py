@@ -47,17 +47,11 @@ class Step:
 
 
 class VirtualLoop(BaseEventLoop):
-    """The callbacks and timers of an asyncio loop, which `run_turn` runs.
+    """The callbacks and timers of an asyncio loop, which `run_turn` runs. Time begins at 0 and passes with `move_time`."""
 
-    Args:
-        flow: its time passes with this clock, which shows seconds. Without one, it
-            passes only with `move_time`.
-    """
-
-    def __init__(self, flow: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._flow = flow
-        self._ahead_s = 0.0
+        self._now_s = 0.0
         self.due: deque[Step] = deque()
         """The callbacks of the next turn, in order."""
         self.timers: list[tuple[float, int, Step]] = []
@@ -67,11 +61,11 @@ class VirtualLoop(BaseEventLoop):
     # ------------------------------------------------------------ time and turns
 
     def time(self) -> float:
-        return self._flow() + self._ahead_s
+        return self._now_s
 
     def move_time(self, time_s: float) -> None:
         """Move the time forward to this one. Timers on the way run in the next turn."""
-        self._ahead_s = max(self._ahead_s, time_s - self._flow())
+        self._now_s = max(self._now_s, time_s)
 
     def next_timer_s(self) -> float | None:
         """Return the time of the first timer; None if there is none."""
@@ -86,20 +80,21 @@ class VirtualLoop(BaseEventLoop):
         until_s = self.time() + _RESOLUTION_S
         while timers and timers[0][0] < until_s:
             due.append(heappop(timers)[2])
-        take, run = due.popleft, self.run_step
+        take, admit = due.popleft, self.admit
         for _ in range(len(due)):
             step = take()
-            if not step.is_cancelled:
-                run(step)
+            if step.is_cancelled or not admit(step):
+                continue
+            try:
+                step.context.run(step.call, *step.args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.call_exception_handler({"message": f"failed: {step.call!r}", "exception": error})
 
-    def run_step(self, step: Step) -> None:
-        """Run one callback. A subclass may do something before it, or postpone it."""
-        try:
-            step.context.run(step.call, *step.args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            self.call_exception_handler({"message": f"failed: {step.call!r}", "exception": error})
+    def admit(self, step: Step) -> bool:
+        """Return whether this callback runs now. A subclass may postpone it."""
+        return True
 
     # --------------------------------------------------- what asyncio asks of a loop
 
@@ -113,7 +108,11 @@ class VirtualLoop(BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> Step:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        when = self.time() + delay
+        step = Step(when, callback, args, copy_context() if context is None else context)
+        self._timer_count += 1
+        heappush(self.timers, (when, self._timer_count, step))
+        return step
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None

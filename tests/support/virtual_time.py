@@ -174,18 +174,18 @@ class SimulatedLoop(VirtualLoop):
         """Return every unfinished task and where it stands, oldest first."""
         return [_describe(task) for task in self._unfinished()]
 
-    def run_step(self, step: Step) -> None:
+    def admit(self, step: Step) -> bool:
         owner: Process | None = step.context.get(_process)
         if owner is not None and not owner.runs:
             owner.defer_step(step)
-            return
+            return False
         self.steps = number = self.steps + 1
         if number >= self.on_step_from and self.on_step is not None:
             self.on_step(number)
             if owner is not None and not owner.runs:
                 owner.defer_step(step)
-                return
-        super().run_step(step)
+                return False
+        return True
 
     def _run_once(self) -> None:
         """Run turn after turn, until the loop is stopped."""
