@@ -34,6 +34,8 @@ class HostLoop(VirtualLoop):
         super().__init__()
         self._outer = outer
         self._network = network
+        self._ahead_s = 0.0
+        self._is_in_turn = False
         self._is_turn_scheduled = False
         self._wake_timer: asyncio.TimerHandle | None = None
         self._turns = 0
@@ -87,11 +89,17 @@ class HostLoop(VirtualLoop):
         self.close()
 
     def time(self) -> float:
-        return self._outer.time() + super().time()
+        """Return the outer loop's time plus what was advanced. It stands still during a turn."""
+        if not self._is_in_turn:
+            self._follow_outer()
+        return super().time()
 
     def move_time(self, time_s: float) -> None:
-        super().move_time(time_s - self._outer.time())
+        self._ahead_s = max(self._ahead_s, time_s - self._outer.time())
         self._schedule_turn()
+
+    def _follow_outer(self) -> None:
+        super().move_time(self._outer.time() + self._ahead_s)
 
     # --------------------------------------------------------------- the turns
 
@@ -105,13 +113,15 @@ class HostLoop(VirtualLoop):
         if self.is_closed():
             return
         self._turns += 1
+        self._follow_outer()
+        self._is_in_turn = True
         running = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
             self.run_turn()
         finally:
             asyncio._set_running_loop(running)
-            self._is_turn_scheduled = False
+            self._is_in_turn = self._is_turn_scheduled = False
             self._schedule_next_turn()
 
     def _schedule_next_turn(self) -> None:

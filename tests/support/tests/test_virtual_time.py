@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from foqs.testing.virtual_loop import WALL_ORIGIN_MS, VirtualClock
 from tests.support.virtual_time import Deadlock, OutOfTime, Process, SimulatedLoop, run_virtual
 
 YEAR_S = 365 * 24 * 3600.0
@@ -306,21 +305,6 @@ def test_timers_of_killed_processes_do_not_hide_a_deadlock() -> None:
 
     with pytest.raises(Deadlock):
         run_virtual(program)
-
-
-def test_clock_counts_whole_milliseconds_from_its_origin() -> None:
-    async def program() -> None:
-        loop = running_loop()
-        clock = VirtualClock(loop, boot_ms=5_000)
-        fast = VirtualClock(loop, rate=1.001)
-        assert (clock.monotonic_ms(), clock.wall_ms()) == (5_000, WALL_ORIGIN_MS)
-        for n in range(1, 2_000):
-            await asyncio.sleep(n / 1000 - loop.time())
-            assert clock.monotonic_ms() == 5_000 + n
-        await asyncio.sleep(1000 - loop.time())
-        assert fast.monotonic_ms() == 1_001_000
-
-    run_virtual(program)
 
 
 def tangled_program() -> str:

@@ -95,7 +95,7 @@ def test_item_is_ready_after_an_advance_by_exactly_its_delay() -> None:
     async def main() -> None:
         async with FakeHost() as fake:
             client = fake.client()
-            for number in range(40):
+            for number in range(10):
                 await client.enqueue([Item(f"t{number}", delay_ms=DAY_MS)])
                 await fake.advance(DAY_MS)
                 assert [view.state for view in await fake.items(f"t{number}")] == ["ready"]
