@@ -47,6 +47,8 @@ _OPTIONS: Final = {
     "shard.timer_tick_ms_min": 1,
 }
 """One shard, so that the order is exact; few sweeps, so that years pass quickly; due items are processed at once."""
+_TIMER_LATE_MS: Final = 2
+"""A host's timer can fire this late: it counts whole milliseconds, and waits at least `shard.timer_tick_ms_min`."""
 _PAGE_ITEMS: Final = 1_000
 _STATES: Final = ("ready", "deferred", "leased", "dead")
 _START_S_MAX: Final = 60.0
@@ -107,7 +109,7 @@ class FakeHost:
         Returns when all that follows from it has happened, and the tasks that wait
         for this host have had their turn.
         """
-        await self._loop.advance((ms + 1) / 1_000)  # a host's timer may fire within the millisecond after its time
+        await self._loop.advance((ms + _TIMER_LATE_MS) / 1_000)
 
     async def items(self, topic: str, *, namespace: str = "default") -> list[ItemView]:
         """Return all items of a topic with payloads: ready, then deferred, leased and dead ones; best first."""
