@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 from foqs.core.flush.fence import Owner
@@ -234,7 +234,13 @@ class Shard:
             self._host,
         )
         self._timer_service = TimerService(
-            self._writer, self._intake, self.memory.timers, self._shard_clock, self.memory.cache.get, settings
+            self._writer,
+            self._intake,
+            self.memory.timers,
+            self._shard_clock,
+            self.memory.cache.get,
+            self._store.reads,
+            settings,
         )
         self._reader = ShardReader(
             self.number, self._store.reads(), lambda: self._writer.last_committed, self._weight, self._host.backoff
@@ -258,6 +264,7 @@ class Shard:
         services = (
             self._timer_service.run(),
             self._timer_service.run_clock_sync(),
+            self._timer_service.run_sweeps(),
             run_key_expiry(self._writer, self._shard_clock, self._settings.sweep_interval_ms),
             self._purge_worker.run(),
             self._initial_count.run(self._writer),
@@ -449,9 +456,9 @@ class Shard:
             events = [Event(EventKind.RELEASE, row.id, token=row.token) for row in leased]
             self._writer.submit(Events("", events, _ignore), is_internal=True)
 
-    def on_due_written(self, due_ms: int) -> None:
-        """A flush has written a row that is due at this moment, and none that is due before."""
-        self._timer_service.on_due_written(due_ms)
+    def on_dues_written(self, dues: Collection[int]) -> None:
+        """A flush has written rows that are due at these moments, at least one."""
+        self._timer_service.on_dues_written(dues)
 
     def on_purge_marked(self) -> None:
         """There are rows of a purged topic to delete."""

@@ -10,7 +10,7 @@ Knows nothing of connections, tasks or the passing of time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -69,8 +69,8 @@ class ShardPort(Protocol):
         """The database refused a delivery of these keys."""
         ...
 
-    def on_due_written(self, due_ms: int) -> None:
-        """A flush wrote dues; this is the least of them."""
+    def on_dues_written(self, dues: Collection[int]) -> None:
+        """A flush wrote rows that are due at these moments, at least one."""
         ...
 
     def on_purge_marked(self) -> None:
@@ -424,7 +424,7 @@ class ShardMemory:
         dues += [row.due_ms for row in plan.inserted if row.due_ms is not None]
         dues += [row.due_ms for _, _, row in plan.changed if row.due_ms is not None]
         if dues:
-            self._shard.on_due_written(min(dues))
+            self._shard.on_dues_written(set(dues))
 
     def _report_metrics(self, plan: FlushPlan) -> None:
         observer = self._observer

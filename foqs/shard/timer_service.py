@@ -8,25 +8,31 @@ uses the row as it is then. Knows nothing of the transitions of a due row.
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
 from foqs.core.flush.flush_plan import FindRow
 from foqs.core.flush.intake import Intake
 from foqs.core.flush.operation import Dues
+from foqs.core.items.item import Row
 from foqs.core.timing.due_timers import DueTimers
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.options.shard_options import ShardOptions
 from foqs.shard.writer import Writer
-from foqs.store.port import DueRow, Store
+from foqs.store.port import DueRow, Reads, Store, StoreLost
 from foqs_contract.errors import FoqsError, NotOwner, Unavailable
+
+log = logging.getLogger(__name__)
 
 
 class TimerService:
-    """Two tasks of a shard: `run` for its timers, `run_clock_sync` for its clock.
+    """Three tasks of a shard: `run` and `run_sweeps` for its timers, `run_clock_sync` for its clock.
 
     Args:
         find_cached: returns a cached row.
+        open_reads: returns a new connection for reading.
     """
 
     def __init__(
@@ -36,6 +42,7 @@ class TimerService:
         timers: DueTimers,
         shard_clock: ShardClock,
         find_cached: FindRow,
+        open_reads: Callable[[], Reads],
         settings: ShardOptions,
     ) -> None:
         self._writer = writer
@@ -43,15 +50,16 @@ class TimerService:
         self._timers = timers
         self._shard_clock = shard_clock
         self._find_cached = find_cached
+        self._open_reads = open_reads
         self._settings = settings
         self._wake = asyncio.Event()
         self._waiting_until_ms: int | None = None
         """When `run` wakes up; None while it does not wait."""
 
-    def on_due_written(self, due_ms: int) -> None:
-        """A row with this `due_ms` was committed."""
-        self._timers.on_due_written(due_ms)
-        if self._waiting_until_ms is not None and due_ms < self._waiting_until_ms:
+    def on_dues_written(self, dues: Collection[int]) -> None:
+        """Rows with these dues, at least one, were committed."""
+        self._timers.on_dues_written(dues)
+        if self._waiting_until_ms is not None and min(dues) < self._waiting_until_ms:
             self._wake.set()
 
     async def run_clock_sync(self) -> None:
@@ -80,7 +88,7 @@ class TimerService:
                 except (NotOwner, Unavailable):
                     if self._writer.is_ended:
                         return
-                    self._timers.on_scan_incomplete(self._retry_at_ms(), None, swept=True)
+                    self._timers.on_scan_incomplete(self._retry_at_ms(), None)
 
     async def _wait(self) -> None:
         """Wait until the next scan, or until its moment may have changed."""
@@ -98,13 +106,10 @@ class TimerService:
         """Apply all due rows, page by page. The watermark rises when all of them are committed.
 
         A row that the database refuses delays no other; it is tried again after a
-        pause. A sweep also writes the owner row, so that an idle host learns that it
-        was replaced.
+        pause.
         """
         now_ms = self._shard_clock.now_ms()
-        low_ms = self._timers.scan_lower_bound_ms(now_ms)
-        if low_ms is None:
-            self._writer.request_flush()
+        low_ms = self._timers.watermark_ms
         page_items = self._settings.timer_page_items
         after: DueRow | None = None
         complete = True
@@ -118,11 +123,14 @@ class TimerService:
                 break
 
         async def finish(store: Store) -> None:
-            next_ms = await store.next_due_ms(now_ms)
+            written_ms = self._timers.next_written_ms(now_ms)
+            next_ms = await store.next_due_ms(now_ms, written_ms)
+            if next_ms is None:
+                next_ms = written_ms
             if complete:
-                self._timers.on_scan_completed(now_ms, next_ms, swept=low_ms is None)
+                self._timers.on_scan_completed(now_ms, next_ms)
             else:
-                self._timers.on_scan_incomplete(self._retry_at_ms(), next_ms, swept=low_ms is None)
+                self._timers.on_scan_incomplete(self._retry_at_ms(), next_ms)
 
         await self._writer.read(finish)
 
@@ -138,9 +146,13 @@ class TimerService:
         numbers = [due.id for due in page]
         unknown = [number for number in numbers if self._find_cached(number) is None]
         rows = await store.rows(unknown) if unknown else []
+        current = {row.id: row for row in rows if self._intake.is_free(row.id)}
+        return page, self._submit(numbers, current)
+
+    def _submit(self, numbers: list[int], current: Mapping[int, Row]) -> asyncio.Future[list[Any]]:
+        """Queue DUE events. `current` has rows as they are. Returns the future of the results; none if there are no events."""
         done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        if page:
-            current = {row.id: row for row in rows if self._intake.is_free(row.id)}
+        if numbers:
 
             def on_finished() -> None:
                 if not done.done():
@@ -148,7 +160,41 @@ class TimerService:
 
             operation = Dues(numbers, current, on_finished)
             self._writer.submit(operation, is_internal=True)
-        return page, done
+        return done
+
+    async def run_sweeps(self) -> None:
+        """From time to time look for due rows below the watermark, so that a bug makes an item late, not lost.
+
+        A flush goes with each sweep, so that an idle host learns that it was replaced.
+        """
+        while True:
+            await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
+            self._writer.request_flush()
+            reads = self._open_reads()
+            try:
+                await self._sweep(reads)
+            except StoreLost as lost:
+                log.warning("a sweep failed and is tried again: %s", lost)
+            finally:
+                await reads.close()
+
+    async def _sweep(self, reads: Reads) -> None:
+        """Apply all due rows below the watermark. Raises `StoreLost`.
+
+        They are read beside the flushes, because the walk over the index may take
+        seconds. A row may have changed meanwhile; the flush reads it again.
+        """
+        if self._timers.watermark_ms is None:
+            return
+        now_ms, high_ms = self._shard_clock.now_ms(), self._timers.watermark_ms - 1
+        after: DueRow | None = None
+        while True:
+            page = await reads.due_rows(self._writer.last_committed, high_ms, after, self._settings.timer_page_items)
+            if not page:
+                break
+            await self._submit([due.id for due in page], {})
+            after = page[-1]
+        self._timers.on_sweep_completed(now_ms)
 
     def _retry_at_ms(self) -> int:
         return self._shard_clock.now_ms() + self._settings.retry_ms_max

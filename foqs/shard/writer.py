@@ -133,6 +133,7 @@ class Writer:
         self._flush_requested = False
         self._key_read_flushes_left = 0
         """How many more flushes with keys read them first."""
+        self._keys_expired_from_ms = 0
         self._keys_expired_by_ms: int | None = None
         self._pending_key_slots: Sequence[int] = ()
         self._on_key_slots_assigned: Callable[[], None] = _ignore
@@ -165,9 +166,9 @@ class Writer:
         self._flush_requested = True
         self._work_arrived.set()
 
-    def expire_keys(self, now_ms: int) -> None:
-        """Let the next flush delete some expired key rows."""
-        self._keys_expired_by_ms = now_ms
+    def expire_keys(self, from_ms: int, now_ms: int) -> None:
+        """Let the next flush delete some key rows that ended from `from_ms` to `now_ms`."""
+        self._keys_expired_from_ms, self._keys_expired_by_ms = from_ms, now_ms
         self.request_flush()
 
     def assign_key_slots(self, key_slots: Sequence[int], on_assigned: Callable[[], None]) -> None:
@@ -477,7 +478,8 @@ class Writer:
                 loaded.update([(number, bytes_max) for number in part.numbers if number in loaded])
         own: list[KeyName] = batch.key_names() if self._key_read_flushes_left else []
         keys = own + batch.replay_key_names() if batch.replay_lookups else own
-        expired_by_ms, self._keys_expired_by_ms = self._keys_expired_by_ms, None
+        expired_from_ms, expired_by_ms = self._keys_expired_from_ms, self._keys_expired_by_ms
+        self._keys_expired_by_ms = None
         result: list[FlushPlan] = []
 
         def decide(read: Mapping[int, Row], read_keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
@@ -487,7 +489,7 @@ class Writer:
             plan.topics_removed = self._memory.topics_to_remove(plan.topics, now_ms)
             result[:] = [plan]
             writes = plan.writes()
-            writes.keys_expired_by_ms = expired_by_ms
+            writes.keys_expired_from_ms, writes.keys_expired_by_ms = expired_from_ms, expired_by_ms
             return writes
 
         self._breaker.on_wait_started(has_new_items=bool(batch.inserts))

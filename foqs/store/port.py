@@ -211,8 +211,8 @@ class Store(Protocol):
         """Return the purge markers, in any order."""
         ...
 
-    async def next_key_expiry_ms(self) -> int | None:
-        """Return the least `until_ms` of all key rows; None if there are none."""
+    async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
+        """Return the least `until_ms` of all key rows, not below `from_ms`; None if there are none."""
         ...
 
     def reads(self) -> Reads:
@@ -230,8 +230,8 @@ class Store(Protocol):
         """Return the rows of these ids that exist, without payload, in any order."""
         ...
 
-    async def next_due_ms(self, above_ms: int) -> int | None:
-        """Return the least due_ms above `above_ms`; None if there is none."""
+    async def next_due_ms(self, above_ms: int, below_ms: int | None = None) -> int | None:
+        """Return the least due_ms above `above_ms` and, if given, below `below_ms`; None if there is none."""
         ...
 
     async def close(self) -> None:
@@ -273,6 +273,10 @@ class Reads(Protocol):
         with_payload: bool,
     ) -> list[Row]:
         """Return rows as `ready_keys` does keys, in any state, with or without payload."""
+        ...
+
+    async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
+        """Return rows with due_ms <= high_ms above `after`, ordered by (due_ms, id), at most `limit`."""
         ...
 
     async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:

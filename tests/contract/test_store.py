@@ -265,6 +265,7 @@ def test_due_rows_pages_between_both_bounds_in_order_through_ties(bench: Bench) 
         rows = [make_row(n, state=State.DEFERRED, due_ms=at) for n, at in enumerate(moments, 1)]
         await owned.write(inserts=[*rows, make_row(50), make_row(51)])
         everything = sorted((row.due_ms or 0, row.id) for row in rows)
+        reads = owned.store.reads()
         for low, high in [(None, TIME_MS_MAX), (None, 20), (11, 20), (20, 20), (13, 19), (22, 5), (10, 10)]:
             for limit in (1, 3, 50):
                 paged: list[DueRow] = []
@@ -274,11 +275,18 @@ def test_due_rows_pages_between_both_bounds_in_order_through_ties(bench: Bench) 
                 assert [(due.due_ms, due.id) for due in paged] == [
                     (at, n) for at, n in everything if (low is None or low <= at) and at <= high
                 ]
+                if low is None:
+                    assert await reads.due_rows(owned.past, high, None, 50) == paged
+                    assert await reads.due_rows(owned.past, high, paged[0], 2) == paged[1:3]
         assert await owned.store.due_rows(12, 50, DueRow(10, 1), 2) == [DueRow(12, 5), DueRow(12, 6)]
         assert await owned.store.next_due_ms(9) == 10
         assert await owned.store.next_due_ms(10) == 11
         assert await owned.store.next_due_ms(21) == TIME_MS_MAX
         assert await owned.store.next_due_ms(TIME_MS_MAX) is None
+        assert await owned.store.next_due_ms(10, 11) is None
+        assert await owned.store.next_due_ms(10, 12) == 11
+        assert await owned.store.next_due_ms(21, TIME_MS_MAX) is None
+        await reads.close()
 
     bench.run(story())
 

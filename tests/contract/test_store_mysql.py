@@ -534,6 +534,7 @@ def test_statements_use_their_indexes(place: MysqlSettings, bench: Bench) -> Non
             (texts.ready_keys(TOPIC, pack_order_key(1, 1_000, 7), 5), "item_order"),
             (texts.due_rows(3, 9, None, 5), "item_due"),
             (texts.next_due_ms(3), "item_due"),
+            (texts.next_due_ms(3, 9), "item_due"),
             (texts.counts, "item_order"),
         ):
             steps = await explain(store, text)
@@ -569,7 +570,6 @@ def test_writes_by_id_read_no_other_rows_however_small_the_table(place: MysqlSet
     bench.run(story())
 
 
-def test_statements_of_keys_use_their_indexes(place: MysqlSettings, bench: Bench) -> None:
 def test_writes_by_id_read_no_deleted_rows_that_a_snapshot_holds(place: MysqlSettings, bench: Bench) -> None:
     """The server expects a handful of rows, because its statistics leave deleted ones out."""
     ids = list(range(901, 1_001))
@@ -600,6 +600,7 @@ def test_writes_by_id_read_no_deleted_rows_that_a_snapshot_holds(place: MysqlSet
     bench.run(story())
 
 
+def test_statements_of_keys_use_their_indexes(place: MysqlSettings, bench: Bench) -> None:
     rows = [IdempotencyKey("n", b"%d" % n, n, bytes(16), n) for n in range(1, 2_000)]
 
     async def story() -> None:
@@ -612,7 +613,7 @@ def test_writes_by_id_read_no_deleted_rows_that_a_snapshot_holds(place: MysqlSet
         (read,) = texts.read_idempotency_keys([(row.namespace, row.key) for row in rows[:300]])
         for text, index in (
             (clear, "key_until"),
-            (texts.next_key_expiry, "key_until"),
+            (texts.next_key_expiry(3), "key_until"),
             (read, "PRIMARY"),
             (texts.idempotency_key_of(7, 7), "key_until"),
         ):

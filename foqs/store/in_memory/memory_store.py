@@ -283,9 +283,9 @@ class MemoryStore:
         await self._round_trip()
         return sorted(self._tables.purge_markers)
 
-    async def next_key_expiry_ms(self) -> int | None:
+    async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
         await self._round_trip()
-        return self._tables.key_expiries[0][0] if self._tables.key_expiries else None
+        return self._tables.next_key_expiry_ms(from_ms)
 
     def reads(self) -> MemoryReads:
         return MemoryReads(self._database, self._tables)
@@ -298,9 +298,9 @@ class MemoryStore:
         await self._round_trip()
         return self._tables.copies(ids, with_payload=False)
 
-    async def next_due_ms(self, above_ms: int) -> int | None:
+    async def next_due_ms(self, above_ms: int, below_ms: int | None = None) -> int | None:
         await self._round_trip()
-        return self._tables.next_due_ms(above_ms)
+        return self._tables.next_due_ms(above_ms, below_ms)
 
     async def close(self) -> None:
         self._database.kill(self._connection)
@@ -377,6 +377,9 @@ class MemoryReads:
             committed,
             lambda: self._tables.list_rows(topic, state, after, limit, purged_up_to, with_payload=with_payload),
         )
+
+    async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
+        return await self._read(committed, lambda: self._tables.due_rows(None, high_ms, after, limit))
 
     async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
         return await self._read(committed, lambda: self._tables.idempotency_key_of(number, until_ms))

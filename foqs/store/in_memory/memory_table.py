@@ -8,10 +8,11 @@ knows the connections, their rights and their locks.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from operator import itemgetter
 
 from foqs.core.flush.fence import Fence, Owner
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
@@ -55,7 +56,7 @@ class ShardTables:
         for key in (*writes.idempotency_keys_added, *writes.idempotency_keys_replaced):
             self.put_idempotency_key(key)
         if writes.keys_expired_by_ms is not None:
-            self.expire_keys(writes.keys_expired_by_ms)
+            self.expire_keys(writes.keys_expired_from_ms, writes.keys_expired_by_ms)
         self.key_slots.update(writes.key_slots_added)
         self.purge_markers.difference_update(writes.purge_markers_removed)
         for marker in writes.purge_markers_added:
@@ -118,10 +119,12 @@ class ShardTables:
         self.idempotency_keys[name] = row
         insort(self.key_expiries, (row.until_ms, name))
 
-    def expire_keys(self, now_ms: int) -> None:
-        """Remove the oldest expired key rows, as many as one flush may."""
-        page = [name for until_ms, name in self.key_expiries[:KEY_EXPIRY_ROWS_MAX] if until_ms <= now_ms]
-        del self.key_expiries[: len(page)]
+    def expire_keys(self, from_ms: int, now_ms: int) -> None:
+        """Remove the oldest key rows that ended from `from_ms` to `now_ms`, as many as one flush may."""
+        start = bisect_left(self.key_expiries, from_ms, key=itemgetter(0))
+        found = self.key_expiries[start : start + KEY_EXPIRY_ROWS_MAX]
+        page = [name for until_ms, name in found if until_ms <= now_ms]
+        del self.key_expiries[start : start + len(page)]
         for name in page:
             del self.idempotency_keys[name]
 
@@ -182,10 +185,16 @@ class ShardTables:
         stop = bisect_right(self.due, (high_ms + 1, -1))
         return [DueRow(at, number) for at, number in self.due[start : min(stop, start + limit)]]
 
-    def next_due_ms(self, above_ms: int) -> int | None:
+    def next_due_ms(self, above_ms: int, below_ms: int | None) -> int | None:
         """See `Store.next_due_ms`."""
         at = bisect_right(self.due, (above_ms + 1, -1))
-        return self.due[at][0] if at < len(self.due) else None
+        found = self.due[at][0] if at < len(self.due) else None
+        return None if found is None or (below_ms is not None and found >= below_ms) else found
+
+    def next_key_expiry_ms(self, from_ms: int) -> int | None:
+        """See `Store.next_key_expiry_ms`."""
+        at = bisect_left(self.key_expiries, from_ms, key=itemgetter(0))
+        return self.key_expiries[at][0] if at < len(self.key_expiries) else None
 
     def counts(self) -> list[TopicCount]:
         """See `Reads.counts`."""

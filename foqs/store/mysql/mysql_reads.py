@@ -17,11 +17,11 @@ from foqs.core.items.item import OrderKey, Row, State, TopicName
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
 from foqs.store.mysql.mysql_rows import decode_counts, decode_owner, decode_purge_markers, decode_rows
-from foqs.store.port import ANY_LENGTH, StoreLost, TopicCount, check_not_behind
+from foqs.store.port import ANY_LENGTH, DueRow, StoreLost, TopicCount, check_not_behind
 from foqs.store.sql_rows import order_keys_of
 
-_COUNTS_TIMEOUT_S: Final = 3_600.0
-"""A count reads an index of the whole shard, with pauses, and nothing waits for it."""
+_LONG_TIMEOUT_S: Final = 3_600.0
+"""A count or a sweep reads an index of the whole shard, and nothing waits for it."""
 _IDLE_CHECKS_MAX: Final = 2
 
 
@@ -64,6 +64,19 @@ class MysqlReads:
         statement = self._sql.list_rows(topic, state, after, limit, purged_up_to, with_payload=with_payload)
         return decode_rows(await self._read(committed, [statement]))
 
+    async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
+        if self._in_snapshot:
+            raise RuntimeError("only counts may be read in a snapshot")
+        statement = self._sql.due_rows(None, high_ms, after, limit)
+        if self._link is None:
+            await self._run([sql.NOW_MS])
+        # It walks over the entries of all deleted rows that a snapshot holds in the index.
+        self._allow_long_statements()
+        *_, found, _ = await self._run_while_server_works(
+            [sql.BEGIN_READ, self._sql.read_owner(), statement, sql.COMMIT], committed
+        )
+        return [DueRow(at, number) for at, number in found.rows]
+
     async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
         (found,) = await self._read(committed, [self._sql.idempotency_key_of(number, until_ms)])
         return found.rows[0][0] if found.rows else None
@@ -75,8 +88,7 @@ class MysqlReads:
     async def counts(self) -> list[TopicCount]:
         if not self._in_snapshot:
             raise StoreLost(f"{self._settings.location}: there is no snapshot to count")
-        if self._link is not None:
-            self._link.timeout_s = max(self._link.timeout_s, _COUNTS_TIMEOUT_S)
+        self._allow_long_statements()
         counts, markers = await self._run_while_server_works([self._sql.counts, self._sql.purge_markers])
         purged = [self._sql.count_purged_rows(marker) for marker in decode_purge_markers(markers)]
         return decode_counts(counts, await self._run(purged) if purged else ())
@@ -93,14 +105,20 @@ class MysqlReads:
         _, _, *found, _ = await self._run([sql.BEGIN_READ, self._sql.read_owner(), *statements, sql.COMMIT], committed)
         return found
 
-    async def _run_while_server_works(self, statements: Sequence[bytes]) -> list[Result]:
+    def _allow_long_statements(self) -> None:
+        if self._link is not None:
+            self._link.timeout_s = max(self._link.timeout_s, _LONG_TIMEOUT_S)
+
+    async def _run_while_server_works(
+        self, statements: Sequence[bytes], committed: Fence | None = None
+    ) -> list[Result]:
         """Run statements without a time limit, as long as the server works on them.
 
         A network that lost the reply looks like a server that still counts. So another
         connection checks whether the server works. The reply may be on its way, so
         only the second check of an idle server gives up.
         """
-        call = asyncio.ensure_future(self._run(statements))
+        call = asyncio.ensure_future(self._run(statements, committed))
         idle_checks = 0
         try:
             while idle_checks < _IDLE_CHECKS_MAX:
@@ -108,7 +126,7 @@ class MysqlReads:
                 if call.done():
                     return call.result()
                 idle_checks = 0 if await self._is_running() else idle_checks + 1
-            raise StoreLost(f"{self._settings.location}: the reply to a count was lost")
+            raise StoreLost(f"{self._settings.location}: the reply to a long read was lost")
         finally:
             if not call.done():
                 call.cancel()

@@ -369,7 +369,8 @@ class Statements:
                 f"REPLACE INTO {self._key} VALUES ".encode(), writes.idempotency_keys_replaced, packet_bytes
             )
         if writes.keys_expired_by_ms is not None:
-            expired = f"until_ms <= {writes.keys_expired_by_ms} ORDER BY until_ms, namespace, name LIMIT {KEY_EXPIRY_ROWS_MAX}"
+            ended = f"until_ms >= {writes.keys_expired_from_ms} AND until_ms <= {writes.keys_expired_by_ms}"
+            expired = f"{ended} ORDER BY until_ms, namespace, name LIMIT {KEY_EXPIRY_ROWS_MAX}"
             yield f"DELETE FROM {self._key} WHERE {expired}".encode()
         if writes.key_slots_added:
             slots = ",".join([f"({slot})" for slot in writes.key_slots_added])
@@ -479,10 +480,10 @@ class Statements:
             for part in chunked(keys, INSERT_BYTES_MAX, IDS_PER_STATEMENT)
         ]
 
-    @property
-    def next_key_expiry(self) -> bytes:
-        """Reads when the next key row expires."""
-        return f"SELECT until_ms FROM {self._key} FORCE INDEX (key_until) ORDER BY until_ms LIMIT 1".encode()
+    def next_key_expiry(self, from_ms: int) -> bytes:
+        """Read when the next key row expires, not before `from_ms`."""
+        select = f"SELECT until_ms FROM {self._key} FORCE INDEX (key_until)"
+        return f"{select} WHERE until_ms >= {from_ms} ORDER BY until_ms LIMIT 1".encode()
 
     def idempotency_key_of(self, number: int, until_ms: int) -> bytes:
         """Read the key that names an item, by its `until_ms`."""
@@ -565,11 +566,11 @@ class Statements:
             f"({select} due_ms > {start[0]} AND due_ms <= {high_ms} {order}) {order}"
         ).encode()
 
-    def next_due_ms(self, above_ms: int) -> bytes:
-        """Read when the next row is due."""
+    def next_due_ms(self, above_ms: int, below_ms: int | None = None) -> bytes:
+        """Read when the next row is due. Without an upper bound it walks over all entries of deleted rows ahead."""
         return (
             f"SELECT due_ms FROM {self._item} FORCE INDEX (item_due) "
-            f"WHERE due_ms > {above_ms} AND due_ms < {NEVER_MS} ORDER BY due_ms LIMIT 1"
+            f"WHERE due_ms > {above_ms} AND due_ms < {NEVER_MS if below_ms is None else below_ms} ORDER BY due_ms LIMIT 1"
         ).encode()
 
     @property

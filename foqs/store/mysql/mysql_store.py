@@ -140,8 +140,8 @@ class MysqlStore:
         (found,) = await self._read([self._sql.purge_markers])
         return decode_purge_markers(found)
 
-    async def next_key_expiry_ms(self) -> int | None:
-        (found,) = await self._read([self._sql.next_key_expiry])
+    async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
+        (found,) = await self._read([self._sql.next_key_expiry(from_ms)])
         return int(found.rows[0][0]) if found.rows else None
 
     def reads(self) -> MysqlReads:
@@ -154,8 +154,8 @@ class MysqlStore:
     async def rows(self, ids: Sequence[int]) -> list[Row]:
         return decode_rows(await self._read(self._sql.read_rows(ids)))
 
-    async def next_due_ms(self, above_ms: int) -> int | None:
-        (found,) = await self._read([self._sql.next_due_ms(above_ms)])
+    async def next_due_ms(self, above_ms: int, below_ms: int | None = None) -> int | None:
+        (found,) = await self._read([self._sql.next_due_ms(above_ms, below_ms)])
         return int(found.rows[0][0]) if found.rows else None
 
     async def close(self) -> None:

@@ -16,12 +16,14 @@ from typing import TypeVar
 
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import OrderKey, Row, State, TopicName, unpack_order_key
-from foqs.store.port import ANY_LENGTH, StoreLost, TopicCount, check_not_behind
+from foqs.store.port import ANY_LENGTH, DueRow, StoreLost, TopicCount, check_not_behind
 from foqs.store.sql_rows import order_keys_of, owner_of, row_of
 from foqs.store.sqlite import sqlite_sql as sql
 from foqs.store.sqlite.sqlite_file import SqliteFile
 
 _T = TypeVar("_T")
+
+_INT64_MIN = -(1 << 63)
 
 
 class SqliteReads:
@@ -63,6 +65,9 @@ class SqliteReads:
         )
         text, values = _page_statement(first, following, topic, state, after, limit, purged_up_to)
         return await self._read(committed, lambda db: [row_of(found) for found in db.execute(text, values)])
+
+    async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
+        return await self._read(committed, lambda db: read_due_rows(db, None, high_ms, after, limit))
 
     async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
         found = await self._read(
@@ -170,6 +175,16 @@ def read_rows_with_payload(db: sqlite3.Connection, payload_limits: Mapping[int, 
         execute(sql.READ_ROW_WITH_PAYLOAD, (length, number)).fetchone() for number, length in payload_limits.items()
     ]
     return [row_of(values) for values in found if values is not None]
+
+
+def read_due_rows(
+    db: sqlite3.Connection, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int
+) -> list[DueRow]:
+    """Return a page of due rows; see `Store.due_rows`."""
+    start = (_INT64_MIN if low_ms is None else low_ms, -1)
+    if after is not None:
+        start = max(start, (after.due_ms, after.id))
+    return [DueRow(*found) for found in db.execute(sql.DUE_ROWS, (*start, high_ms, limit))]
 
 
 def _page_statement(

@@ -185,11 +185,11 @@ REPLACE_IDEMPOTENCY_KEY: Final = "INSERT OR REPLACE INTO key VALUES (?, ?, ?, ?,
 
 EXPIRE_IDEMPOTENCY_KEYS: Final = (
     "DELETE FROM key WHERE (namespace, name) IN "
-    "(SELECT namespace, name FROM key WHERE until_ms <= ? ORDER BY until_ms, namespace, name LIMIT ?)"
+    "(SELECT namespace, name FROM key WHERE until_ms >= ? AND until_ms <= ? ORDER BY until_ms, namespace, name LIMIT ?)"
 )
 """Deletes some expired key rows, the oldest first."""
 
-NEXT_KEY_EXPIRY: Final = "SELECT MIN(until_ms) FROM key"
+NEXT_KEY_EXPIRY: Final = "SELECT MIN(until_ms) FROM key WHERE until_ms >= ?"
 """Reads when the next key row expires."""
 
 IDEMPOTENCY_KEY_OF: Final = "SELECT name FROM key INDEXED BY key_until WHERE until_ms = ? AND id = ? LIMIT 1"
@@ -248,7 +248,7 @@ NEXT_ROWS_WITHOUT_PAYLOAD: Final = (
 DUE_ROWS: Final = "SELECT due_ms, id FROM item WHERE (due_ms, id) > (?, ?) AND due_ms <= ? ORDER BY due_ms, id LIMIT ?"
 """Reads a page of due rows after (due_ms, id)."""
 
-NEXT_DUE: Final = "SELECT due_ms FROM item WHERE due_ms > ? ORDER BY due_ms LIMIT 1"
+NEXT_DUE: Final = "SELECT due_ms FROM item WHERE due_ms > ? AND due_ms < ? ORDER BY due_ms LIMIT 1"
 """Reads when the next row is due."""
 
 COUNTS: Final = (

@@ -40,10 +40,10 @@ from foqs.store.port import (
 from foqs.store.sql_rows import all_values, mutable_values, owner_of
 from foqs.store.sqlite import sqlite_sql as sql
 from foqs.store.sqlite.sqlite_file import SqliteFile, is_damage
-from foqs.store.sqlite.sqlite_reads import SqliteReads, read_rows, read_rows_with_payload
+from foqs.store.sqlite.sqlite_reads import SqliteReads, read_due_rows, read_rows, read_rows_with_payload
 
 _T = TypeVar("_T")
-_INT64_MIN = -(1 << 63)
+_INT64_MAX = (1 << 63) - 1
 _STATEMENT_ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
 """Errors of binding and running a statement."""
 
@@ -111,26 +111,22 @@ class SqliteStore:
     async def purge_markers(self) -> list[PurgeMarker]:
         return await self._read(lambda db: [PurgeMarker(*found) for found in db.execute(sql.PURGE_MARKERS)])
 
-    async def next_key_expiry_ms(self) -> int | None:
-        (found,) = await self._read(lambda db: db.execute(sql.NEXT_KEY_EXPIRY).fetchone())
+    async def next_key_expiry_ms(self, from_ms: int = 0) -> int | None:
+        (found,) = await self._read(lambda db: db.execute(sql.NEXT_KEY_EXPIRY, (from_ms,)).fetchone())
         return None if found is None else int(found)
 
     def reads(self) -> SqliteReads:
         return SqliteReads(self._file)
 
     async def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
-        start = (_INT64_MIN if low_ms is None else low_ms, -1)
-        if after is not None:
-            start = max(start, (after.due_ms, after.id))
-        return await self._read(
-            lambda db: [DueRow(*found) for found in db.execute(sql.DUE_ROWS, (*start, high_ms, limit))]
-        )
+        return await self._read(lambda db: read_due_rows(db, low_ms, high_ms, after, limit))
 
     async def rows(self, ids: Sequence[int]) -> list[Row]:
         return await self._read(lambda db: read_rows(db, sql.READ_ROW, dict.fromkeys(ids)))
 
-    async def next_due_ms(self, above_ms: int) -> int | None:
-        found = await self._read(lambda db: db.execute(sql.NEXT_DUE, (above_ms,)).fetchone())
+    async def next_due_ms(self, above_ms: int, below_ms: int | None = None) -> int | None:
+        bounds = (above_ms, _INT64_MAX if below_ms is None else below_ms)
+        found = await self._read(lambda db: db.execute(sql.NEXT_DUE, bounds).fetchone())
         return None if found is None else int(found[0])
 
     async def close(self) -> None:
@@ -328,4 +324,5 @@ def _write_idempotency_keys(db: sqlite3.Connection, writes: Writes) -> None:
     if writes.idempotency_keys_replaced:
         db.executemany(sql.REPLACE_IDEMPOTENCY_KEY, writes.idempotency_keys_replaced)
     if writes.keys_expired_by_ms is not None:
-        db.execute(sql.EXPIRE_IDEMPOTENCY_KEYS, (writes.keys_expired_by_ms, KEY_EXPIRY_ROWS_MAX))
+        ended = (writes.keys_expired_from_ms, writes.keys_expired_by_ms)
+        db.execute(sql.EXPIRE_IDEMPOTENCY_KEYS, (*ended, KEY_EXPIRY_ROWS_MAX))

@@ -524,6 +524,33 @@ def test_expired_keys_are_deleted_page_by_page() -> None:
     run_in_world(story)
 
 
+def test_key_expiry_reads_no_more_where_it_found_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleted rows may stay in the database's index for long."""
+
+    async def story(world: World) -> None:
+        lower_bounds: list[int] = []
+        next_expiry = MemoryStore.next_key_expiry_ms
+
+        async def noted(self: MemoryStore, from_ms: int = 0) -> int | None:
+            lower_bounds.append(from_ms)
+            return await next_expiry(self, from_ms)
+
+        monkeypatch.setattr(MemoryStore, "next_key_expiry_ms", noted)
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=3_000))
+        begun_ms = engine.shards[1].now_ms()
+        caller = Caller(world, engine)
+        for n in range(4):
+            await put(caller, keyed_item(f"{n}"))
+            await world.pass_s(2)
+        await world.pass_s(WINDOW_S + 10)
+        assert names(world) == []
+        assert lower_bounds[0] == 0
+        assert lower_bounds[1:] == sorted(lower_bounds[1:])
+        assert lower_bounds[-1] > begun_ms + WINDOW_S * 1_000
+
+    run_in_world(story)
+
+
 def test_key_expiry_refused_by_the_database_delays_nothing() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1, sweep_interval_ms=1_000)))

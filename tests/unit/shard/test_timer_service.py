@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from foqs.core.flush.fence import Fence
 from foqs.core.flush.writes import Writes
 from foqs.core.items.item import State
 from foqs.core.items.life import EventKind
 from foqs.shard.shard import Shard
-from foqs.store.in_memory.memory_store import MemoryStore
-from foqs.store.port import DueRow, WriteRefused
+from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
+from foqs.store.port import DueRow, StoreLost, WriteRefused
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
 
@@ -62,6 +65,61 @@ def test_a_scan_reads_nothing_below_the_watermark() -> None:
         assert found == lower_bounds
         assert found == sorted(found)
         assert found[0] < found[-1]
+
+    run_in_world(story)
+
+
+def test_the_search_for_the_next_due_ends_at_the_next_remembered_lease_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would walk over the index entries of all leases that were acked lately."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
+        shard, caller = engine.shards[1], Caller(world, engine)
+        found: list[tuple[int, int | None]] = []
+        next_due = MemoryStore.next_due_ms
+
+        async def noted(self: MemoryStore, above_ms: int, below_ms: int | None = None) -> int | None:
+            found.append((above_ms, below_ms))
+            return await next_due(self, above_ms, below_ms)
+
+        await world.pass_s(1)
+        monkeypatch.setattr(MemoryStore, "next_due_ms", noted)
+        await caller.put("leased", lease_ms=30_000)
+        leased_ms = shard.now_ms()
+        assert await caller.do(EventKind.ACK, [await caller.one("leased")]) == [None]
+        await caller.put("delayed", delay_ms=500)
+        await world.pass_s(2)
+        ((above_ms, below_ms),) = found
+        assert below_ms is not None
+        assert above_ms < leased_ms + 29_000 < below_ms <= shard.now_ms() + 30_000
+        await world.pass_s(60)
+        assert found[-1][1] is None
+
+    run_in_world(story)
+
+
+def test_a_sweep_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=20_000))
+        due_rows, failures = MemoryReads.due_rows, iter((StoreLost("a bad line"),))
+
+        async def fail_once(
+            self: MemoryReads, committed: Fence, high_ms: int, after: DueRow | None, limit: int
+        ) -> list[DueRow]:
+            for failure in failures:
+                raise failure
+            return await due_rows(self, committed, high_ms, after, limit)
+
+        monkeypatch.setattr(MemoryReads, "due_rows", fail_once)
+        timers = engine.shards[1].memory.timers
+        await world.pass_s(1)
+        first_ms = timers.last_sweep_ms
+        await world.pass_s(22)
+        assert timers.last_sweep_ms == first_ms
+        await world.pass_s(20)
+        assert timers.last_sweep_ms is not None
+        assert first_ms is not None
+        assert timers.last_sweep_ms > first_ms
 
     run_in_world(story)
 
