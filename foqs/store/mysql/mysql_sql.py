@@ -283,7 +283,7 @@ class Statements:
         # `attempt`, which no index has: with the id alone, MariaDB prefers to scan the named index.
         item = self._item
         self._from_ids = f"FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
-        self._delete = f"DELETE {item} FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
+        self._delete = f"DELETE {item} FROM {item} FORCE INDEX (PRIMARY) WHERE attempt >= 0 AND id IN (".encode()
         self._lease = f"UPDATE {item} FORCE INDEX (PRIMARY) SET ".encode()
         row = f"({', '.join('?' * len(BOUND_COLUMNS))})"
         insert = f"INSERT INTO {item} ({', '.join(BOUND_COLUMNS)}) VALUES "
@@ -381,7 +381,7 @@ class Statements:
             values = f"({name_literal(marker.namespace)},{name_literal(marker.topic)},{marker.last_number})"
             yield f"REPLACE INTO {self._cut} VALUES {values}".encode()
         for part in _chunks_of_ids(sorted(writes.deletes)):
-            yield b"%b%b) AND attempt >= 0" % (self._delete, part)
+            yield b"%b%b)" % (self._delete, part)
         for lease in writes.leases:
             yield from self._lease_statements(lease)
         if writes.updates:
