@@ -297,7 +297,7 @@ def test_bench_judges_a_row_by_its_cells() -> None:
     assert rows["rested"]["value"] > 0
     assert rows["chain"]["value"] > 0
     drawn = table.markdown(found)
-    assert "| with automatic keys against without | at least 0.7 | 0.9 | " in drawn
+    assert "| calls of 100, with automatic keys against without | at least 0.7 | 0.9 | " in drawn
     assert found[0]["machine"]["commit"][:12] in drawn
 
 
