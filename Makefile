@@ -95,6 +95,22 @@ test: system-packages ## everything but the long tests
 test-unit: $(DEV) ## the tests that start no server
 	@$(BIN)/python -m pytest tests/unit tests/support $(ARGS)
 
+# Tests take the plain Python, which a compiled module from before the last edit would hide.
+test test-unit test-long sim: export FOQS_PURE := 1
+
+.PHONY: compile
+compile: $(DEV) ## compile the hot modules beside their sources (make compile-clean removes them)
+	@tools/system_packages.sh compile
+	@$(BIN)/python tools/compile.py
+
+.PHONY: compile-clean
+compile-clean: ## remove the compiled modules
+	@python3 tools/compile.py --clean
+
+.PHONY: test-compiled
+test-compiled: compile system-packages ## the unit and contract tests with the compiled modules
+	@FOQS_PURE=0 $(BIN)/python -m pytest tests/unit tests/contract $(ARGS)
+
 .PHONY: test-long
 test-long: system-packages $(DEV) $(BENCH) ## the long tests, with the systems of the benchmarks
 	@tools/system_packages.sh bench

@@ -1,12 +1,13 @@
 #!/bin/bash
 # Installs the missing system packages of the tests, found by their programs or files;
-# `system_packages.sh bench` those of the benchmarks. For the tests it also fetches a MySQL 9, which is not
+# `system_packages.sh bench` those of the benchmarks, `system_packages.sh compile` those of make compile. For the tests it also fetches a MySQL 9, which is not
 # installed: see mysql9.sh. If that fails, its tests are skipped with a message; in CI they fail.
 # As root or in CI it does not ask; otherwise it asks on a terminal, or says what to install and fails.
 set -euo pipefail
 
 purpose=tests
 [[ ${1:-} != bench ]] || purpose=benchmarks
+[[ ${1:-} != compile ]] || purpose=compilation
 
 programs() {
     if [[ $purpose == benchmarks ]]; then
@@ -15,6 +16,12 @@ mariadbd mariadb-server
 mariadb-install-db mariadb-server
 postgres postgresql
 LIST
+        return
+    fi
+    if [[ $purpose == compilation ]]; then
+        # A Python that is not Debian's brings its own headers.
+        echo 'gcc gcc'
+        echo "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h python3-dev"
         return
     fi
     cat <<'LIST'

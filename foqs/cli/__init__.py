@@ -30,6 +30,7 @@ from foqs.cli.commands.worker_command import worker
 from foqs.cli.doctor.doctor_command import doctor
 from foqs.cli.host_session import CommandFailed
 from foqs.cli.output import print_message
+from foqs.plain_python import is_compiled
 
 RENAMED_COMMANDS: Final = {"why": "explain"}
 """Old names of commands, with their present names."""
@@ -60,7 +61,9 @@ class RootGroup(click.Group):
     "  foqs enqueue mail 'hello'      add an item\n  foqs dequeue mail --wait 5s    get one\n"
     "\n\b\nExit codes: 0 ok, 1 error, 2 usage, 3 unreachable, 4 not found, 5 unhealthy.",
 )
-@click.version_option(package_name="foqs", message="foqs %(version)s")
+@click.version_option(
+    package_name="foqs", message=f"foqs %(version)s ({'compiled' if is_compiled() else 'plain Python'})"
+)
 def root() -> None:
     """A distributed, durable priority queue."""
 

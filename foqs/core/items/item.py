@@ -84,6 +84,47 @@ class Row:
     token: int
     attempt: int
 
+    # Written out, because mypyc compiles this constructor and not the generated one.
+    def __init__(
+        self,
+        id: int,
+        namespace: str,
+        topic: str,
+        priority: int,
+        deliver_after_ms: int,
+        enqueued_at_ms: int,
+        lease_ms: int,
+        ttl_ms: int | None,
+        expires_at_ms: int | None,
+        policy: DeliveryPolicy,
+        attempts_max: int,
+        payload_bytes: int,
+        payload: bytes | None,
+        metadata: bytes,
+        state: State,
+        due_ms: int | None,
+        token: int,
+        attempt: int,
+    ) -> None:
+        self.id = id
+        self.namespace = namespace
+        self.topic = topic
+        self.priority = priority
+        self.deliver_after_ms = deliver_after_ms
+        self.enqueued_at_ms = enqueued_at_ms
+        self.lease_ms = lease_ms
+        self.ttl_ms = ttl_ms
+        self.expires_at_ms = expires_at_ms
+        self.policy = policy
+        self.attempts_max = attempts_max
+        self.payload_bytes = payload_bytes
+        self.payload = payload
+        self.metadata = metadata
+        self.state = state
+        self.due_ms = due_ms
+        self.token = token
+        self.attempt = attempt
+
     @property
     def order_key(self) -> OrderKey:
         return self.priority - PRIORITY_MIN << _PRIORITY_SHIFT | self.deliver_after_ms << _NUMBER_BITS | self.id
@@ -131,6 +172,32 @@ class NewItem:
     policy: DeliveryPolicy
     attempts_max: int
 
+    def __init__(
+        self,
+        namespace: str,
+        topic: str,
+        priority: int,
+        payload: bytes,
+        metadata: bytes,
+        delay_ms: int | None,
+        deliver_after_ms: int | None,
+        lease_ms: int,
+        ttl_ms: int | None,
+        policy: DeliveryPolicy,
+        attempts_max: int,
+    ) -> None:
+        self.namespace = namespace
+        self.topic = topic
+        self.priority = priority
+        self.payload = payload
+        self.metadata = metadata
+        self.delay_ms = delay_ms
+        self.deliver_after_ms = deliver_after_ms
+        self.lease_ms = lease_ms
+        self.ttl_ms = ttl_ms
+        self.policy = policy
+        self.attempts_max = attempts_max
+
 
 @dataclass(slots=True)
 class KeyedItem(NewItem):
@@ -139,15 +206,50 @@ class KeyedItem(NewItem):
     idempotency_key: bytes
     digest: bytes
 
+    def __init__(
+        self,
+        namespace: str,
+        topic: str,
+        priority: int,
+        payload: bytes,
+        metadata: bytes,
+        delay_ms: int | None,
+        deliver_after_ms: int | None,
+        lease_ms: int,
+        ttl_ms: int | None,
+        policy: DeliveryPolicy,
+        attempts_max: int,
+        idempotency_key: bytes,
+        digest: bytes,
+    ) -> None:
+        NewItem.__init__(
+            self,
+            namespace,
+            topic,
+            priority,
+            payload,
+            metadata,
+            delay_ms,
+            deliver_after_ms,
+            lease_ms,
+            ttl_ms,
+            policy,
+            attempts_max,
+        )
+        self.idempotency_key = idempotency_key
+        self.digest = digest
 
-@dataclass(slots=True)
+
 class AbsoluteTimeItem(NewItem):
     """A new item with both an absolute time and a TTL. Only its shard's clock can say which of them comes first."""
 
+    __slots__ = ()
 
-@dataclass(slots=True)
+
 class KeyedAbsoluteTimeItem(KeyedItem):
     """An `AbsoluteTimeItem` with an idempotency key."""
+
+    __slots__ = ()
 
 
 def pack_order_key(priority: int, deliver_after_ms: int, number: int) -> OrderKey:
