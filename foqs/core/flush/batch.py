@@ -94,6 +94,9 @@ class Batch:
         """Return the count of entries, without the direct deliveries."""
         return self._entry_count
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def add(self, parts: Iterable[Part[Any]]) -> None:
         for part in parts:
             kind = type(part.operation)

@@ -37,6 +37,9 @@ class FairScheduler:
     def __len__(self) -> int:
         return len(self._order)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def add(self, name: str) -> None:
         """Add a name that has work, unless it is there."""
         if name not in self._names:
@@ -84,6 +87,9 @@ class FairQueue(Generic[T]):
 
     def __len__(self) -> int:
         return self._size
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
 
     def push(self, namespace: str, cost: float, entry: T) -> None:
         """Queue an entry that will take `cost` to serve."""

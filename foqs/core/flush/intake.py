@@ -332,6 +332,9 @@ class Intake:
     def __len__(self) -> int:
         return self._event_quota.items + self._internal_quota.items + self._insert_quota.items
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def waiting_by_lane(self) -> list[tuple[Lane, int, int]]:
         """Return (lane, waiting entries, bytes that they write or may make a flush read) for each lane."""
         return [(lane, queue.items, queue.bytes) for lane, queue in zip(Lane, self._queues, strict=True)]

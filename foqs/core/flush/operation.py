@@ -97,6 +97,9 @@ class Operation:
     def __len__(self) -> int:
         return len(self.results)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def size(self, start: int, stop: int) -> int:
         """Return the bytes that these entries write."""
         return 0

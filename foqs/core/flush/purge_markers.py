@@ -39,6 +39,9 @@ class PurgeMarkers:
     def __len__(self) -> int:
         return len(self._last_numbers)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def __contains__(self, marker: PurgeMarker) -> bool:
         """Return whether the marker is set and has not risen."""
         return self._last_numbers.get((marker.namespace, marker.topic)) == marker.last_number

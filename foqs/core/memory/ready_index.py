@@ -45,6 +45,9 @@ class _Window:
     def __len__(self) -> int:
         return len(self.keys) - self.start
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
 
 class Refill:
     """A read that extends a topic's window: up to `limit` READY keys above `after`, in order.
@@ -104,6 +107,9 @@ class ReadyIndex:
 
     def __len__(self) -> int:
         return self._size
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
 
     @property
     def reserved_count(self) -> int:

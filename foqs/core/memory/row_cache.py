@@ -75,6 +75,9 @@ class RowCache:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def store_written(self, rows: Iterable[Row]) -> None:
         """Store rows as a flush has just committed them, each number once. `payload` may be None.
 

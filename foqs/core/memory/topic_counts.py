@@ -43,6 +43,9 @@ class TopicCounts:
     def __len__(self) -> int:
         return sum(map(len, self._topics.values()))
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
     def complete_initial(self, counts: Iterable[tuple[TopicName, State, int]]) -> None:
         """Add all, or the last part, of what the table held before the first change."""
         self.add_initial(counts)

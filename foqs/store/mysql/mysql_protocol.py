@@ -67,6 +67,9 @@ class BoundStatement:
         """Return the bytes of its packet's content."""
         return _EXECUTE_HEADER_BYTES + len(self.values)
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
 
 Statement: TypeAlias = bytes | BoundStatement
 

@@ -119,6 +119,9 @@ class BoundRow:
         """Return its bytes, types included."""
         return len(self.values) + len(_BOUND_TYPES) + 3
 
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
 
 def bind_rows(sql: bytes, rows: Sequence[BoundRow]) -> BoundStatement:
     """Bind rows to a statement with as many rows of question marks."""
