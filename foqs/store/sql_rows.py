@@ -64,14 +64,17 @@ def columns_with_payload_up_to(length: str) -> str:
 
 _POLICIES: Final = {int(policy): policy for policy in DeliveryPolicy}
 _STATES: Final = {int(state): state for state in State}
+_POLICY: Final = COLUMNS.index("policy")
+_STATE: Final = COLUMNS.index("state")
 
 
 def row_of(values: Sequence[Any]) -> Row:
     """Make a row from a tuple in the order of `COLUMNS`, whose names are text already."""
-    row = Row(*values)
-    row.policy = _POLICIES[row.policy]
-    row.state = _STATES[row.state]
-    return row
+    # Converted first, because a compiled `Row` checks the types of its fields.
+    fields = list(values)
+    fields[_POLICY] = _POLICIES[fields[_POLICY]]
+    fields[_STATE] = _STATES[fields[_STATE]]
+    return Row(*fields)
 
 
 def order_keys_of(found: Iterable[tuple[int, int, int]]) -> list[OrderKey]:

@@ -29,12 +29,14 @@ def decode_owner(result: Result) -> Owner:
 
 def decode_rows(results: Iterable[Result]) -> list[Row]:
     """Decode the rows of any number of statements."""
-    rows = [row_of(values) for result in results for values in result.rows]
+    rows = [
+        row_of((number, _decode_name(namespace), _decode_name(topic), *others))
+        for result in results
+        for number, namespace, topic, *others in result.rows
+    ]
     for row in rows:
         if row.due_ms == NEVER_MS:
             row.due_ms = None
-        row.namespace = _decode_name(row.namespace)
-        row.topic = _decode_name(row.topic)
     return rows
 
 
