@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -187,7 +186,7 @@ def a_batch(draw: st.DrawFn) -> Batch:
 def test_a_batch_is_decided_like_its_entries_one_by_one(
     batch: Batch, table: dict[int, Row], keys: dict[KeyName, IdempotencyKey], watermark_ms: int | None
 ) -> None:
-    before = deepcopy((table, keys))
+    before = {number: replace(row) for number, row in table.items()}, dict(keys)
     plain = plain_flush(batch, table, keys, CONTEXT, watermark_ms)
     found = {name: keys[name] for name in (*batch.key_names(), *batch.replay_key_names()) if name in keys}
     plan = plan_flush(batch, table.get, CONTEXT, timers(watermark_ms), found)
