@@ -96,7 +96,6 @@ class MysqlLink(asyncio.Protocol):
         """Reads the replies to the current request."""
         self.statement_ids: dict[bytes, int] = {}
         """The ids of the statements that the server has prepared, by their text."""
-        """The server's ids of prepared statements, by their text."""
         self._waiter: asyncio.Future[Any] | None = None
         self._on_results: OnResults | None = None
         """The callback of the current request; None once it was called."""
