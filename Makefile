@@ -125,6 +125,11 @@ bench: $(BENCH) ## measure: the table of ratios, about half an hour (ARGS='--row
 	@tools/system_packages.sh bench
 	@$(BIN)/python -m perf.bench $(ARGS)
 
+.PHONY: race
+race: $(BENCH) ## measure: every other queue in one race, two hours (ARGS=--short: 20 minutes)
+	@tools/system_packages.sh race
+	@$(BIN)/python -m perf.race $(ARGS)
+
 .PHONY: bench-all
 bench-all: $(BENCH) ## measure: every question in perf/
 	@tools/system_packages.sh bench

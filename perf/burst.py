@@ -21,9 +21,9 @@ from foqs.dev.server_process import stop_on_signals
 from foqs_client import Client, Item, Namespace
 from perf.lib import backlog, machine
 from perf.lib.packets import query
+from perf.lib.payload import HEAD_BYTES, NUMBER_BYTES
 from perf.lib.report import Report, say
 from perf.lib.stage import Stage, stage
-from perf.lib.worker import HEAD_BYTES, NUMBER_BYTES
 
 SHOWN: Final = (
     "items", "due_to_last_s", "items_per_s", "before_p50_ms", "before_p99_ms", "neighbour_p50_ms", "neighbour_p99_ms",

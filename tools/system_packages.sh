@@ -1,20 +1,30 @@
 #!/bin/bash
 # Installs the missing system packages of the tests, found by their programs or files;
-# `system_packages.sh bench` those of the benchmarks, `system_packages.sh compile` those of make compile. For the tests it also fetches a MySQL 9, which is not
-# installed: see mysql9.sh. If that fails, its tests are skipped with a message; in CI they fail.
+# `system_packages.sh bench` those of the benchmarks, `system_packages.sh race` those of all systems that are compared,
+# `system_packages.sh compile` those of make compile.
+# For the tests and for the race it also fetches a MySQL 9, which is not installed: see mysql9.sh. If that fails, its
+# tests are skipped with a message; in CI they fail. The race shows the reason in place of figures.
 # As root or in CI it does not ask; otherwise it asks on a terminal, or says what to install and fails.
 set -euo pipefail
 
 purpose=tests
 [[ ${1:-} != bench ]] || purpose=benchmarks
 [[ ${1:-} != compile ]] || purpose=compilation
+[[ ${1:-} != race ]] || purpose=race
 
 programs() {
-    if [[ $purpose == benchmarks ]]; then
+    if [[ $purpose != tests ]]; then
         cat <<'LIST'
 mariadbd mariadb-server
 mariadb-install-db mariadb-server
 postgres postgresql
+LIST
+        [[ $purpose == race ]] || return 0
+        cat <<'LIST'
+redis-server redis-server
+/usr/lib/rabbitmq/bin/rabbitmq-server rabbitmq-server
+epmd erlang-base
+beanstalkd beanstalkd
 LIST
         return
     fi
@@ -53,7 +63,7 @@ if ! tools/python.sh >/dev/null 2>&1; then
 fi
 
 fetch_mysql9() {
-    [[ $purpose != tests ]] || tools/mysql9.sh >/dev/null || true
+    [[ $purpose == benchmarks ]] || tools/mysql9.sh >/dev/null || true
 }
 
 if [[ ${#missing[@]} -eq 0 ]]; then
@@ -62,7 +72,7 @@ if [[ ${#missing[@]} -eq 0 ]]; then
 fi
 
 explain() {
-    echo "The $purpose need packages that are not installed: ${missing[*]}" >&2
+    echo "Packages for the $purpose are not installed: ${missing[*]}" >&2
 }
 
 if ! command -v apt-get >/dev/null; then

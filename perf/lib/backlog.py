@@ -21,8 +21,8 @@ from typing import Final
 
 from foqs.store.sql_rows import COLUMNS
 from perf.lib.packets import Connection, query
-from perf.lib.servers import MariaDb, ServerNotAvailable
-from perf.lib.worker import HEAD_BYTES, NUMBER_BYTES
+from perf.lib.payload import HEAD_BYTES, NUMBER_BYTES
+from perf.lib.servers import MariaDb, MySql9, ServerNotAvailable
 
 _STATEMENT_ROWS: Final = 100_000
 _QUICK: Final = (
@@ -66,7 +66,9 @@ def fill_mariadb(server: MariaDb, given: Sequence[range], padding: int) -> None:
     last_ms = now_ms()
     with ThreadPoolExecutor(len(given)) as sessions:
         for _ in sessions.map(
-            lambda shard: _fill_mariadb(server.connect(), shard, given[shard], padding, last_ms),
+            lambda shard: _fill_mariadb(
+                server.connect(), shard, given[shard], padding, last_ms, is_mysql=isinstance(server, MySql9)
+            ),
             range(len(given)),
         ):
             pass
@@ -74,7 +76,9 @@ def fill_mariadb(server: MariaDb, given: Sequence[range], padding: int) -> None:
     server.start()
 
 
-def _fill_mariadb(connection: Connection, shard: int, share: range, padding: int, last_ms: int) -> None:
+def _fill_mariadb(
+    connection: Connection, shard: int, share: range, padding: int, last_ms: int, *, is_mysql: bool
+) -> None:
     item, topic = f"foqs_{shard}_item", f"foqs_{shard}_topic"
     ((low, high),) = connection.run(query(f"SELECT MIN(id), MAX(id) FROM {item}"))[0].rows
     assert low is not None and high is not None, f"shard {shard} holds no item to copy"
@@ -88,11 +92,22 @@ def _fill_mariadb(connection: Connection, shard: int, share: range, padding: int
     rest = f"REPEAT('0', {HEAD_BYTES - NUMBER_BYTES}), REPEAT('x', {padding})"
     moment = f"{last_ms - len(share) // _ROWS_PER_MS} + seq DIV {_ROWS_PER_MS}"
     chosen = _columns(f"{int(high)} + seq", f"CONCAT({number}, {rest})", moment)
+    if is_mysql:
+        connection.run(query(f"SET SESSION cte_max_recursion_depth = {_STATEMENT_ROWS}"))
     for start in range(0, len(share), _STATEMENT_ROWS):
-        numbers = f"seq_{start + 1}_to_{min(len(share), start + _STATEMENT_ROWS)}"
+        first, last = start + 1, min(len(share), start + _STATEMENT_ROWS)
+        # MariaDB has tables of numbers.
+        given, numbers = "", f"seq_{first}_to_{last}"
+        if is_mysql:
+            numbers = "numbers"
+            given = (
+                f"WITH RECURSIVE numbers (seq) AS (SELECT {first} UNION ALL SELECT seq + 1 FROM numbers "
+                f"WHERE seq < {last}) "
+            )
         connection.run(
             query(
-                f"INSERT INTO {item} ({', '.join(COLUMNS)}) SELECT {chosen} FROM {numbers} JOIN {item} ON id = {int(low)}"
+                f"INSERT INTO {item} ({', '.join(COLUMNS)}) {given}"
+                f"SELECT {chosen} FROM {numbers} JOIN {item} ON id = {int(low)}"
             )
         )
     # Without this the server notices only seconds later that the table is not small any more.

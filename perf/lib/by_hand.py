@@ -32,12 +32,20 @@ class Pool:
 
     Args:
         holds: items must be finished on the connection that returned them, and no other call uses it until then.
+        connections_max: another bound than the usual one.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Caller]], batch: int, *, holds: bool = False) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Caller]],
+        batch: int,
+        *,
+        holds: bool = False,
+        connections_max: int | None = None,
+    ) -> None:
         self._connect = connect
         self._holds = holds
-        self._connections_max = CONNECTIONS_MAX if batch == 1 else BATCH_CONNECTIONS_MAX
+        self._connections_max = connections_max or (CONNECTIONS_MAX if batch == 1 else BATCH_CONNECTIONS_MAX)
         self._connected: list[Caller] = []
         self._idle: asyncio.LifoQueue[Caller] = asyncio.LifoQueue()
 
@@ -107,6 +115,12 @@ _PUT_ONE: Final = "INSERT INTO item (topic, payload) VALUES ($1, $2)"
 _TAKE: Final = """
 SELECT id, payload FROM item WHERE topic = $1 AND state = 0 ORDER BY priority, id LIMIT $2 FOR UPDATE SKIP LOCKED
 """
+_TAKE_OF_EACH: Final = """
+SELECT found.id, found.payload FROM unnest($1::text[], $2::int[]) AS want (topic, count), LATERAL (
+  SELECT id, payload FROM item WHERE topic = want.topic AND state = 0 ORDER BY priority, id LIMIT want.count
+  FOR UPDATE SKIP LOCKED
+) AS found
+"""
 _TAKE_ONE: Final = """
 UPDATE item SET state = 1, leased_until = clock_timestamp() + interval '30 s', attempt = attempt + 1
 WHERE id = (
@@ -120,13 +134,13 @@ _DONE: Final = "DELETE FROM item WHERE id = ANY($1::bigint[])"
 
 async def prepare_postgres(place: str) -> None:
     """Creates the table."""
-    connection = await _asyncpg(place)
+    connection = await connect_postgres(place)
     await connection.execute(POSTGRES_SCHEMA)
     await connection.close()
 
 
 async def postgres_caller(place: str) -> Caller:
-    return PostgresCaller(await _asyncpg(place))
+    return PostgresCaller(await connect_postgres(place))
 
 
 class PostgresCaller:
@@ -145,12 +159,15 @@ class PostgresCaller:
         return all_durable(items)
 
     async def take(self, wants: Mapping[str, int], wait_ms: int) -> Taken:
-        ((topic, count),) = wants.items()
-        if count == 1:
+        topic, count = next(iter(wants.items()))
+        if count == 1 and len(wants) == 1:
             found = await (await self._statement(_TAKE_ONE)).fetch(topic)
         else:
             await self._connection.execute("BEGIN")
-            found = await (await self._statement(_TAKE)).fetch(topic, count)
+            if len(wants) == 1:
+                found = await (await self._statement(_TAKE)).fetch(topic, count)
+            else:
+                found = await (await self._statement(_TAKE_OF_EACH)).fetch(list(wants), list(wants.values()))
             if not found:
                 await self._connection.execute("ROLLBACK")
         if not found:
@@ -174,7 +191,7 @@ class PostgresCaller:
         return found
 
 
-async def _asyncpg(place: str) -> Any:
+async def connect_postgres(place: str) -> Any:
     import asyncpg
 
     folder, _, port = place.rpartition(":")
@@ -199,12 +216,25 @@ _CLAIM: Final = (
     "SELECT id, payload FROM item WHERE topic = '{topic}' AND state = 0 ORDER BY priority, id LIMIT {count} "
     "FOR UPDATE SKIP LOCKED"
 )
+# Of several topics in the order of the index, as MariaDB has no LATERAL.
+_CLAIM_OF_SEVERAL: Final = (
+    "SELECT id, payload FROM item FORCE INDEX (item_ready) WHERE topic IN ({topics}) AND state = 0 "
+    "ORDER BY topic, priority, id LIMIT {count} FOR UPDATE SKIP LOCKED"
+)
 # The index is named because a server that expects few rows would read, and lock, all of them.
 _LEASE: Final = (
     "UPDATE item FORCE INDEX (PRIMARY) SET state = 1, leased_until_ms = 1, attempt = attempt + 1 WHERE id IN ({ids})"
 )
 _DELETE: Final = "DELETE item FROM item FORCE INDEX (PRIMARY) WHERE id IN ({ids})"
 _READ_COMMITTED: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+
+def _claim(wants: Mapping[str, int]) -> str:
+    if len(wants) == 1:
+        ((topic, count),) = wants.items()
+        return _CLAIM.format(topic=topic, count=count)
+    topics = ",".join(f"'{topic}'" for topic in wants)
+    return _CLAIM_OF_SEVERAL.format(topics=topics, count=sum(wants.values()))
 
 
 def prepare_mariadb(connection: Connection) -> None:
@@ -250,12 +280,10 @@ class PrebuiltCaller(_MariaCaller):
         return all_durable(items)
 
     async def take(self, wants: Mapping[str, int], wait_ms: int) -> Taken:
-        ((topic, count),) = wants.items()
+        claim = _claim(wants)
         while True:
             try:
-                _, found = await self._connection.run(
-                    query("START TRANSACTION", _CLAIM.format(topic=topic, count=count))
-                )
+                _, found = await self._connection.run(query("START TRANSACTION", claim))
                 if not found.rows:
                     await self._connection.run(query("ROLLBACK"))
                     await asyncio.sleep(EMPTY_PAUSE_S)
@@ -295,11 +323,11 @@ class AiomysqlCaller(_MariaCaller):
         return all_durable(items)
 
     async def take(self, wants: Mapping[str, int], wait_ms: int) -> Taken:
-        ((topic, count),) = wants.items()
+        claim = _claim(wants)
 
         async def work(cursor: Any) -> Any:
             await self._connection.begin()
-            await cursor.execute(_CLAIM.format(topic=topic, count=count))
+            await cursor.execute(claim)
             found = await cursor.fetchall()
             if found:
                 await cursor.execute(_LEASE.format(ids=",".join(str(number) for number, _ in found)))

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
+LEASE_S: Final = 30.0
+"""How long a consumer has an item before it is delivered again, in systems that lease."""
 NO_ERRORS: Final[Mapping[str, int]] = MappingProxyType({})
 
 

@@ -1,4 +1,4 @@
-"""Servers to measure: MariaDB, Postgres and a FOQS host, each in a temporary folder.
+"""Servers to measure: MariaDB, MySQL 9, Postgres and a FOQS host, each in a temporary folder.
 
 Always true: each commits durably, as in production, and listens on a free port or
 its own socket. It does not run as root if it can run as another user, and is ended
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from foqs.dev import mariadb_server
+from foqs.dev import mariadb_server, mysql9_server
 from foqs.dev.host_process import PROGRAM, HostProcess
 from foqs.dev.server_process import ServerNotAvailable as ServerNotAvailable
 from foqs.dev.server_process import (
@@ -27,6 +27,7 @@ from foqs.dev.server_process import (
     temporary_folder,
     unprivileged_user,
 )
+from perf.lib.machine import ROOT
 from perf.lib.packets import Connection
 
 _POSTGRES_FOLDERS: Final = "/usr/lib/postgresql"
@@ -58,6 +59,27 @@ class MariaDb(mariadb_server.MariaDb):
     def url(self, database: str = DATABASE) -> str:
         """The `store.url` of a host, over the socket."""
         return f"mysql://root@localhost/{database}?socket={self.socket}"
+
+
+class MySql9(MariaDb):
+    """MySQL 9 with the same, as `tools/mysql9.sh` has fetched it."""
+
+    name = "mysql9"
+
+    def __init__(self, buffer_pool_mib: int = 1024, *options: str) -> None:
+        found = subprocess.run([ROOT / "tools/mysql9.sh", "cached"], capture_output=True, text=True, check=False)
+        if found.returncode:
+            raise ServerNotAvailable(found.stderr.strip())
+        self._program = found.stdout.strip()
+        super().__init__(buffer_pool_mib, *options)
+        # Its redo log has another name; the last of equal options counts.
+        self._options = tuple(each for each in self._options if "log-file-size" not in each)
+
+    def command(self) -> list[str]:
+        return [self._program, "--innodb-redo-log-capacity=1G"]
+
+    def template(self, user: str | None) -> Path:
+        return mysql9_server.first_data(self._program, user)
 
 
 class Postgres(ServerProcess):

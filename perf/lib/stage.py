@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,16 +20,32 @@ from foqs_client import Client, Item
 from perf.lib import backlog, least_server, machine
 from perf.lib.by_hand import prepare_mariadb, prepare_postgres
 from perf.lib.coordinated import CoordinatedHost
-from perf.lib.servers import FoqsHost, MariaDb, Postgres
-from perf.lib.worker import HEAD_BYTES, NUMBER_BYTES
+from perf.lib.payload import HEAD_BYTES, NUMBER_BYTES
+from perf.lib.peers import pgqueuer_queue
+from perf.lib.peers.beanstalkd_queue import Beanstalkd
+from perf.lib.peers.nats_queue import Nats
+from perf.lib.peers.peer import Peer
+from perf.lib.peers.rabbitmq_queue import RabbitMq
+from perf.lib.peers.redis_queue import Redis
+from perf.lib.servers import FoqsHost, MariaDb, MySql9, Postgres, ServerNotAvailable
+from perf.lib.sql_side import MysqlSide, PostgresSide, SqliteSide, SqlSide
 
 PLAIN: Final = "foqs-mariadb"
 COORDINATED: Final = "foqs-zookeeper"
 """The same as a cluster of one host."""
 LEAST: Final = "least"
 """No queue: the minimum that any queue in Python must do."""
+MYSQL9: Final = "foqs-mysql9"
 BY_HAND: Final = ("postgres", "mariadb-prebuilt", "mariadb-aiomysql")
-SYSTEMS: Final = (PLAIN, COORDINATED, "foqs-sqlite", *BY_HAND, LEAST)
+PEERS: Final[Mapping[str, Callable[[int], Peer]]] = {
+    "redis": lambda topics: Redis(),
+    "rabbitmq-classic": lambda topics: RabbitMq("classic", topics),
+    "rabbitmq-quorum": lambda topics: RabbitMq("quorum", topics),
+    "nats": lambda topics: Nats(),
+    "beanstalkd": lambda topics: Beanstalkd(),
+}
+"""Servers that are queues, or on which one is written by hand, by the number of topics."""
+SYSTEMS: Final = (PLAIN, COORDINATED, MYSQL9, "foqs-sqlite", *BY_HAND, "pgqueuer", *PEERS, LEAST)
 TEMPLATES: Final = 16
 """Items per shard, so that each shard has one to copy."""
 _TEMPLATE_PAUSE_S: Final = 0.05
@@ -44,6 +61,7 @@ class Stage:
     host: FoqsHost | None = None
     mariadb: MariaDb | None = None
     postgres: Postgres | None = None
+    peer: Peer | None = None
     least_pid: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -60,14 +78,45 @@ class Stage:
             used["database"] = machine.cpu_s(self.mariadb.pid)
         if self.postgres is not None:
             used["database"] = machine.family_cpu_s(self.postgres.pid)
+        if self.peer is not None:
+            used["database"] = machine.family_cpu_s(self.peer.pid)
         return used
 
-    def fill(self, count: int, payload_bytes: int) -> float:
-        """Write `count` READY items of one topic, numbered from 0, into the tables, and restart the database.
+    def side(self) -> SqlSide:
+        """Connect to the system's database beside the queue. Raise ServerNotAvailable if it has no SQL database."""
+        if self.postgres is not None:
+            return PostgresSide(self.place, "item" if self.system == "postgres" else "pgqueuer")
+        if self.mariadb is not None:
+            tables = ["item"] if self.host is None else [f"foqs_{shard}_item" for shard in range(self.shards)]
+            return MysqlSide(self.mariadb.socket, tables)
+        if self.host is not None:
+            return SqliteSide([self.host.data / f"shard-{shard}.db" for shard in range(self.shards)])
+        raise ServerNotAvailable(f"{self.system} has no SQL database")
 
-        Return the seconds from the start of the host on them to its first delivery. Raise ServerNotAvailable.
+    def waiting(self) -> int:
+        """Return how many items the system itself counts as not done."""
+        if self.peer is not None:
+            return self.peer.waiting()
+        with contextlib.closing(self.side()) as side:
+            return side.count()
+
+    def fill(self, count: int, payload_bytes: int) -> float:
+        """Write `count` items of one topic, numbered from 0, into the system, which is empty. Raise ServerNotAvailable.
+
+        The tables of a host are written while it is stopped, and the database is restarted. Return the seconds from
+        the start of the host on them to its first delivery, or 0 if there is no host.
         """
-        assert self.host is not None
+        if self.peer is not None:
+            self.peer.fill(count, payload_bytes)
+            return 0.0
+        if self.system == "pgqueuer":
+            asyncio.run(pgqueuer_queue.fill(self.place, count, payload_bytes))
+            return 0.0
+        if self.host is None:
+            with contextlib.closing(self.side()) as side:
+                assert isinstance(side, MysqlSide | PostgresSide)
+                side.fill(count, payload_bytes)
+            return 0.0
         backlog.check_space(self.host.folder, count, payload_bytes)
         asyncio.run(_enqueue_templates(self.host.address, self.shards * TEMPLATES, payload_bytes))
         self.host.stop()
@@ -90,28 +139,40 @@ def stage(
     options: Mapping[str, Any] = MappingProxyType({}),
     command: Sequence[str] | None = None,
     buffer_pool_mib: int = 1024,
+    topics: int = 1,
 ) -> Iterator[Stage]:
     """Run the servers of a system until the block ends.
 
     Args:
+        topics: the number of topics, for systems that must know them.
         options: options of the FOQS host's configuration.
         command: the command to run in place of the installed program.
     """
     how: dict[str, Any] = {} if command is None else {"command": command}
     with ExitStack() as started:
-        if system == "postgres":
+        if system in PEERS:
+            peer = PEERS[system](topics)
+            started.enter_context(peer)
+            yield Stage(system, peer.place, 0, peer=peer, versions={peer.name: peer.version})
+        elif system in ("postgres", "pgqueuer"):
             postgres = started.enter_context(Postgres())
-            asyncio.run(prepare_postgres(f"{postgres.folder}:{postgres.port}"))
             place = f"{postgres.folder}:{postgres.port}"
-            yield Stage(system, place, 0, postgres=postgres, versions={"postgres": postgres.version})
+            versions = {"postgres": postgres.version}
+            if system == "postgres":
+                asyncio.run(prepare_postgres(place))
+            else:
+                asyncio.run(pgqueuer_queue.prepare(place))
+                versions["pgqueuer"] = version("pgqueuer")
+            yield Stage(system, place, 0, postgres=postgres, versions=versions)
         elif system == "foqs-sqlite":
             host = started.enter_context(FoqsHost(None, shards, options, **how))
             yield Stage(system, host.address, shards, host=host, versions={"sqlite": sqlite3.sqlite_version})
         else:
-            mariadb = started.enter_context(MariaDb(buffer_pool_mib))
-            found = Stage(system, str(mariadb.socket), shards, mariadb=mariadb, versions={"mariadb": mariadb.version})
-            if system in (PLAIN, COORDINATED):
-                kind = FoqsHost if system == PLAIN else CoordinatedHost
+            mariadb = started.enter_context((MySql9 if system == MYSQL9 else MariaDb)(buffer_pool_mib))
+            versions = {mariadb.name: mariadb.version}
+            found = Stage(system, str(mariadb.socket), shards, mariadb=mariadb, versions=versions)
+            if system in (PLAIN, COORDINATED, MYSQL9):
+                kind = CoordinatedHost if system == COORDINATED else FoqsHost
                 found.host = started.enter_context(kind(mariadb.url(), shards, options, **how))
                 found.place = found.host.address
             elif system == LEAST:

@@ -12,21 +12,42 @@ from typing import Any
 
 from foqs_client import Client, FoqsError, Item, UnknownOutcome
 from perf.lib import by_hand
-from perf.lib.caller import NO_ERRORS, NOTHING, Batch, Caller, Put, Session, Taken
+from perf.lib.caller import LEASE_S, NO_ERRORS, NOTHING, Batch, Caller, Put, Session, Taken
 from perf.lib.least import LeastSession
+from perf.lib.peers import beanstalkd_queue, nats_queue, pgqueuer_queue, rabbitmq_queue, redis_queue
 
 
 async def session(
-    system: str, place: str, namespace: str, batch: int, *, keyed: bool = False, gather: bool = True
+    system: str,
+    place: str,
+    namespace: str,
+    batch: int,
+    *,
+    keyed: bool = False,
+    gather: bool = True,
+    topics: int = 1,
+    lease_s: float = LEASE_S,
+    consumers: int = 0,
 ) -> Session:
     """Open a session of a system by its name, for calls of `batch` items.
 
-    `place` is an address, a socket or a folder. Only FOQS has keys and coalescing.
+    `place` is an address, a socket or a folder. Only FOQS has keys and coalescing. `consumers` is the number of
+    callers if they consume, and 0 if they put.
     """
     if system.startswith("foqs"):
-        return FoqsSession(place, namespace, keyed=keyed, gather=gather)
+        return FoqsSession(place, namespace, keyed=keyed, gather=gather, lease_s=lease_s)
     if system == "least":
         return LeastSession(place)
+    if system == "redis":
+        return by_hand.Pool(lambda: redis_queue.redis_caller(place, lease_s), batch)
+    if system == "beanstalkd":
+        return by_hand.Pool(lambda: beanstalkd_queue.beanstalkd_caller(place, topics), batch, holds=True)
+    if system == "nats":
+        return nats_queue.NatsSession(place, lease_s)
+    if system.startswith("rabbitmq"):
+        return rabbitmq_queue.RabbitMqSession(place, batch, topics, consumers)
+    if system == "pgqueuer":
+        return by_hand.Pool(lambda: pgqueuer_queue.pgqueuer_caller(place, lease_s), batch)
     if system == "postgres":
         return by_hand.Pool(lambda: by_hand.postgres_caller(place), batch, holds=batch > 1)
     return by_hand.Pool(lambda: by_hand.mariadb_caller(place, prebuilt=system == "mariadb-prebuilt"), batch)
@@ -35,19 +56,22 @@ async def session(
 class FoqsSession:
     """One client whose callers share its connection."""
 
-    def __init__(self, address: str, namespace: str, *, keyed: bool, gather: bool) -> None:
+    def __init__(self, address: str, namespace: str, *, keyed: bool, gather: bool, lease_s: float) -> None:
+        # The items' own leases last as long as the usual ones.
+        self._lease_ms = None if lease_s == LEASE_S else round(lease_s * 1000)
         self._client = Client(address, namespace=namespace, timeout_ms=30_000, automatic_keys=keyed, coalesce=gather)
 
     async def caller(self) -> Caller:
-        return FoqsCaller(self._client)
+        return FoqsCaller(self._client, self._lease_ms)
 
     async def close(self) -> None:
         await self._client.close()
 
 
 class FoqsCaller:
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, lease_ms: int | None) -> None:
         self._client = client
+        self._lease_ms = lease_ms
 
     async def put(self, items: Batch) -> Put:
         count = len(items.payloads)
@@ -72,7 +96,7 @@ class FoqsCaller:
 
     async def take(self, wants: Mapping[str, int], wait_ms: int) -> Taken:
         try:
-            found = await self._client.dequeue(wants, wait_ms=wait_ms)
+            found = await self._client.dequeue(wants, wait_ms=wait_ms, lease_ms=self._lease_ms)
         except FoqsError as error:
             if error.retry_after_ms is None:
                 raise

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from perf.lib import machine
+from perf.lib.caller import LEASE_S
 from perf.lib.race import Broken, Outcome, Race
 from perf.lib.report import middle, say
 from perf.lib.stage import LEAST, TEMPLATES, Stage, stage
@@ -55,6 +56,7 @@ class Trial:
         priorities: the number of different priorities.
         empty: the queue is emptied after the window, so that every item can be counted as received.
         buffer_pool_mib: the buffer pool of MariaDB.
+        lease_s: how long a consumer has an item before it is delivered again, in systems that lease.
     """
 
     system: str = "foqs-mariadb"
@@ -75,6 +77,7 @@ class Trial:
     warmup_s: float = 1.0
     empty: bool = True
     buffer_pool_mib: int = 1024
+    lease_s: float = LEASE_S
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -104,13 +107,13 @@ def once(trial: Trial, command: Sequence[str] | None = None) -> dict[str, Any]:
     if trial.system == LEAST and lacking:
         raise Broken("the minimal queue supports only " + ", ".join(f"{name} {_LEAST_ONLY[name]}" for name in lacking))
     say(f"  {summary_line(trial)}")
-    with stage(trial.system, trial.shards, trial.options, command, trial.buffer_pool_mib) as found:
+    with stage(trial.system, trial.shards, trial.options, command, trial.buffer_pool_mib, trial.topics) as found:
         return run_on(found, trial)
 
 
 def run_on(found: Stage, trial: Trial) -> dict[str, Any]:
     """Return the figures of one run on an empty stage."""
-    if trial.backlog and found.host is not None and trial.topics == 1 and trial.backlog > found.shards * TEMPLATES:
+    if trial.backlog and trial.topics == 1 and trial.backlog > found.shards * TEMPLATES:
         return Filled(found, trial).run()
     if trial.backlog and trial.mode == "both":
         _enqueue(found, trial)
@@ -119,14 +122,12 @@ def run_on(found: Stage, trial: Trial) -> dict[str, Any]:
 
 
 class Filled:
-    """A FOQS host on a backlog that the database wrote into its tables. It can serve several races.
+    """A system on a backlog that its database wrote, where it has one. It can serve several races.
 
     `figures` are those of the filling and the start.
     """
 
     def __init__(self, found: Stage, trial: Trial) -> None:
-        assert found.host is not None
-        self._host = found.host
         begun = time.monotonic()
         self._found = found
         self._trial = trial
@@ -135,15 +136,18 @@ class Filled:
         self.figures: dict[str, Any] = {
             "start_to_delivery_s": start_s,
             "fill_s": time.monotonic() - begun - start_s,
-            "started_mib": machine.resident_mib(found.host.pid),
         }
+        if found.host is not None:
+            self.figures["started_mib"] = machine.resident_mib(found.host.pid)
 
     def run(self) -> dict[str, Any]:
         """Return the figures of a run on the rest of the backlog."""
         figures, race = _race(self._found, self._trial, self._there)
         if not self._trial.empty:
             self._there = race.left()
-        return {**self.figures, **figures, "host_peak_mib": machine.peak_mib(self._host.pid)}
+        if self._found.host is not None:
+            figures["host_peak_mib"] = machine.peak_mib(self._found.host.pid)
+        return {**self.figures, **figures}
 
 
 def _race(found: Stage, trial: Trial, there: bytes) -> tuple[dict[str, Any], Race]:
@@ -181,6 +185,7 @@ def loads(found: Stage, trial: Trial, filled: int) -> list[Load]:
         keyed=trial.keyed,
         gather=trial.gather,
         priorities=trial.priorities,
+        lease_s=trial.lease_s,
     )
     if trial.mode == "consume":
         # The filling is not measured, so its calls may be faster than the measured ones.

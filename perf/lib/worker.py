@@ -19,14 +19,9 @@ from typing import Any, Final
 import uvloop
 
 from perf.lib.alarm import Alarm
-from perf.lib.caller import Batch, Caller
+from perf.lib.caller import LEASE_S, Batch, Caller
+from perf.lib.payload import HEAD_BYTES, NUMBER_BYTES
 from perf.lib.systems import session
-
-NUMBER_BYTES: Final = 16
-"""A payload begins with its item's number in decimal."""
-STAMP_BYTES: Final = 20
-"""Then follows the nanosecond at which it was due to be sent."""
-HEAD_BYTES: Final = NUMBER_BYTES + STAMP_BYTES
 
 PRODUCE, CONSUME, STOPPED = 0, 1, 2
 """Flags in the control memory: 1 while the work is wanted."""
@@ -50,6 +45,7 @@ class Load:
         wait_ms: how long a dequeue waits.
         priorities: the number of different priorities, used in turn; 1: all the same.
         niceness: niceness of the process; above 0 it leaves the CPU to the others.
+        lease_s: how long a consumer has an item before it is delivered again.
     """
 
     role: str
@@ -72,6 +68,7 @@ class Load:
     priorities: int = 1
     niceness: int = 0
     seed: int = 0
+    lease_s: float = LEASE_S
 
 
 @dataclass(slots=True)
@@ -125,7 +122,17 @@ class _Worker:
     async def run(self) -> tuple[list[tuple[float, float]], dict[str, int]]:
         """Return (moment, latency) of each call or item in seconds, and errors by name."""
         load = self._load
-        found = await session(load.system, load.place, load.namespace, load.batch, keyed=load.keyed, gather=load.gather)
+        found = await session(
+            load.system,
+            load.place,
+            load.namespace,
+            load.batch,
+            keyed=load.keyed,
+            gather=load.gather,
+            topics=load.topics,
+            lease_s=load.lease_s,
+            consumers=load.callers if load.role == "consume" else 0,
+        )
         flag = PRODUCE if load.role == "produce" else CONSUME
         callers = [await found.caller() for _ in range(load.callers)]
         if load.role == "produce" and load.rate is not None:

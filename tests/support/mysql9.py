@@ -7,13 +7,8 @@ the tests on MySQL 9 are skipped with that reason, and fail in CI. Knows nothing
 
 from __future__ import annotations
 
-import fcntl
-import getpass
-import hashlib
 import os
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,15 +16,12 @@ from typing import Final
 
 import pytest
 
-from foqs.dev.server_process import give_to_user, run_program
+from foqs.dev.mysql9_server import REDO_LOG, first_data
 from tests.support.mariadb import MariaDb
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 MISSING: Final = "MySQL 9 cannot be had here"
 """The beginning of the script's message if there is no server."""
-_OPTIONS: Final = ("--innodb-redo-log-capacity=96M",)
-_USERS: Final = "CREATE USER root@127.0.0.1 IDENTIFIED BY '';\nGRANT ALL ON *.* TO root@127.0.0.1 WITH GRANT OPTION;\n"
-"""MySQL has root come through the socket only; MariaDB also from this machine's address."""
 
 
 class MySql9(MariaDb):
@@ -42,10 +34,10 @@ class MySql9(MariaDb):
         super().__init__(*options)
 
     def command(self) -> list[str]:
-        return [self._program, *_OPTIONS]
+        return [self._program, REDO_LOG]
 
     def template(self, user: str | None) -> Path:
-        return _template(self._program, user)
+        return first_data(self._program, user)
 
 
 KINDS: Final[Mapping[str, type[MariaDb]]] = {"mariadb": MariaDb, "mysql9": MySql9}
@@ -79,25 +71,3 @@ def not_run(skipped: Iterable[pytest.TestReport]) -> str | None:
     """Return a line about the tests that were skipped without MySQL 9; None if there are none."""
     count = sum(isinstance(each.longrepr, tuple) and MISSING in each.longrepr[2] for each in skipped)
     return f"{count} tests did not run, as {MISSING}: run make system-packages" if count else None
-
-
-def _template(program: str, user: str | None) -> Path:
-    """MySQL's first data, for one version and user; made by the first process that needs it, while others wait."""
-    mark = hashlib.sha256(run_program([program, "--version"]).encode()).hexdigest()[:12]
-    base = Path(tempfile.gettempdir()) / f"foqs-mysql9-template-{getpass.getuser()}-{mark}"
-    base.mkdir(mode=0o755, exist_ok=True)
-    with (base / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        data, fresh = base / "data", base / "fresh"
-        if not data.exists():
-            shutil.rmtree(fresh, ignore_errors=True)
-            fresh.mkdir()
-            give_to_user(fresh, user)
-            users = base / "users.sql"
-            users.write_text(_USERS)
-            as_user = [f"--user={user}"] if user else []
-            command = [program, "--initialize-insecure", f"--datadir={fresh}", f"--init-file={users}", *_OPTIONS]
-            run_program([*command, *as_user])
-            (fresh / "auto.cnf").unlink()  # each copy is a server of its own
-            fresh.rename(data)
-    return data
