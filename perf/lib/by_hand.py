@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ BATCH_CONNECTIONS_MAX: Final = 4
 these systems are fastest so, as more connections only wait for each other."""
 EMPTY_PAUSE_S: Final = 0.001
 """How long a caller of a plain database waits before it looks again."""
+_RECLAIM_S: Final = 1.0
 _AGAIN: Final = frozenset({1205, 1213})
 
 
@@ -223,8 +225,10 @@ _CLAIM_OF_SEVERAL: Final = (
 )
 # The index is named because a server that expects few rows would read, and lock, all of them.
 _LEASE: Final = (
-    "UPDATE item FORCE INDEX (PRIMARY) SET state = 1, leased_until_ms = 1, attempt = attempt + 1 WHERE id IN ({ids})"
+    "UPDATE item FORCE INDEX (PRIMARY) SET state = 1, leased_until_ms = {until_ms}, attempt = attempt + 1 "
+    "WHERE id IN ({ids})"
 )
+_RECLAIM: Final = "UPDATE item SET state = 0 WHERE topic = 't0' AND state = 1 AND leased_until_ms < {now_ms}"
 _DELETE: Final = "DELETE item FROM item FORCE INDEX (PRIMARY) WHERE id IN ({ids})"
 _READ_COMMITTED: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 
@@ -242,25 +246,61 @@ def prepare_mariadb(connection: Connection) -> None:
     run_all(connection, MARIADB_SCHEMA)
 
 
-async def mariadb_caller(place: str, *, prebuilt: bool) -> Caller:
+class ReclaimingPool(Pool):
+    """A session that also looks once a second for leases of topic t0 that have ended."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Caller]], batch: int, place: str) -> None:
+        super().__init__(connect, batch)
+        self._place = place
+        self._reclaiming: asyncio.Task[None] | None = None
+
+    async def caller(self) -> Caller:
+        if self._reclaiming is None:
+            self._reclaiming = asyncio.create_task(
+                self._reclaim(await AsyncConnection.connect(Path(self._place), "perf"))
+            )
+        return await super().caller()
+
+    async def _reclaim(self, connection: AsyncConnection) -> None:
+        await connection.run(query(_READ_COMMITTED))
+        while True:
+            await asyncio.sleep(_RECLAIM_S)
+            try:
+                await connection.run(query(_RECLAIM.format(now_ms=_in_ms(0))))
+            except QueryFailed as error:
+                if error.code not in _AGAIN:
+                    raise
+
+    async def close(self) -> None:
+        if self._reclaiming is not None:
+            self._reclaiming.cancel()
+        await super().close()
+
+
+def _in_ms(seconds: float) -> int:
+    return round((time.time() + seconds) * 1000)
+
+
+async def mariadb_caller(place: str, *, prebuilt: bool, lease_s: float) -> Caller:
     if prebuilt:
         connection = await AsyncConnection.connect(Path(place), "perf")
         # Quoted payloads rely on a charset in which every byte is a character.
         await connection.run(query("SET NAMES binary", _READ_COMMITTED))
-        return PrebuiltCaller(connection)
+        return PrebuiltCaller(connection, lease_s)
     import aiomysql
 
     found = await aiomysql.connect(unix_socket=place, user="root", db="perf", autocommit=True)
     async with found.cursor() as cursor:
         await cursor.execute(_READ_COMMITTED)
-    return AiomysqlCaller(found)
+    return AiomysqlCaller(found, lease_s)
 
 
 class _MariaCaller:
     """Tries again after a deadlock, as every client must."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, lease_s: float) -> None:
         self._connection = connection
+        self._lease_s = lease_s
         self._rng = random.Random(id(self))
 
     async def _pause(self, error: Exception, code: int) -> None:
@@ -289,7 +329,7 @@ class PrebuiltCaller(_MariaCaller):
                     await asyncio.sleep(EMPTY_PAUSE_S)
                     return NOTHING
                 ids = ",".join(row[0].decode() for row in found.rows)
-                await self._connection.run(query(_LEASE.format(ids=ids), "COMMIT"))
+                await self._connection.run(query(_LEASE.format(until_ms=_in_ms(self._lease_s), ids=ids), "COMMIT"))
             except QueryFailed as error:
                 await self._connection.run(query("ROLLBACK"))
                 await self._pause(error, error.code)
@@ -330,7 +370,9 @@ class AiomysqlCaller(_MariaCaller):
             await cursor.execute(claim)
             found = await cursor.fetchall()
             if found:
-                await cursor.execute(_LEASE.format(ids=",".join(str(number) for number, _ in found)))
+                await cursor.execute(
+                    _LEASE.format(until_ms=_in_ms(self._lease_s), ids=",".join(str(number) for number, _ in found))
+                )
             await self._connection.commit()
             return found
 

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_PACKAGES: Final = ("foqs", "thrift", "uvloop", "aiomysql", "PyMySQL", "asyncpg")
+_PACKAGES: Final = (
+    "foqs", "thrift", "uvloop", "aiomysql", "PyMySQL", "asyncpg", "pgqueuer", "redis", "hiredis", "aiormq", "nats-py",
+)  # fmt: skip
 _TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 _CPU_CLOCK: Final = 2
 """The clock of the scheduler for a whole process: CPUCLOCK_SCHED of linux/posix-timers.h."""

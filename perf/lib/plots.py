@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from perf.lib import machine, rows
 from perf.lib.report import Report
 
-_COLOURS: Final = {"host": "#1f6f8b", "database": "#e0a030", "clients": "#8a8f98"}
+COLOURS: Final = {"host": "#1f6f8b", "database": "#e0a030", "clients": "#8a8f98"}
 _LINES: Final = ("#1f6f8b", "#e0a030", "#b5443c", "#5a8f3c", "#7a5ba6")
 _MISSED, _REACHED, _AIMED = "#b5443c", "#a9c99a", "#5a8f3c"
 _SHORTEST: Final = 0.05
 _LONGEST: Final = 10.0
 """The largest ratio that is drawn; larger ones are clipped."""
-_DPI: Final = 130
+DPI: Final = 130
 
 mpl.rcParams.update(
     {
@@ -50,7 +50,7 @@ def cells(report: Report) -> Path:
     left.set_ylim(-0.7, len(lines) - 0.3)
     left.invert_yaxis()
     left.set_xlabel("items per second")
-    for name, colour in _COLOURS.items():
+    for name, colour in COLOURS.items():
         points = [(line["figures"].get(f"{name}_us"), place) for place, line in enumerate(lines)]
         seen = [(cost, place) for cost, place in points if cost]
         if seen:
@@ -149,7 +149,7 @@ def _label(parameters: dict[str, Any]) -> str:
 
 
 def _system_colour(line: dict[str, Any]) -> str:
-    return _COLOURS["host"] if line["parameters"]["system"].startswith("foqs") else _COLOURS["clients"]
+    return COLOURS["host"] if line["parameters"]["system"].startswith("foqs") else COLOURS["clients"]
 
 
 def _save(figure: Figure, report: Report, title: str) -> Path:
@@ -159,5 +159,5 @@ def _save(figure: Figure, report: Report, title: str) -> Path:
         f"{title}: {found['cpu']}, {found['cores']} cores, Python {found['python']}, commit {commit}", fontsize=10
     )
     path = report.stem.with_suffix(".png")
-    figure.savefig(path, dpi=_DPI)
+    figure.savefig(path, dpi=DPI)
     return path

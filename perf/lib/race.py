@@ -24,7 +24,7 @@ WARMUP_S: Final = 1.0
 _POLL_S: Final = 0.01
 _START_TIMEOUT_S: Final = 60.0
 _DRAIN_TIMEOUT_S: Final = 120.0
-_SPAWN: Final = multiprocessing.get_context("spawn")
+SPAWN: Final = multiprocessing.get_context("spawn")
 
 
 T = TypeVar("T")
@@ -82,18 +82,19 @@ class Race:
         self._stage = stage
         self._loads = loads
         self._filled = there.count(1)
-        self._flags = _SPAWN.RawArray("b", 3)
-        self._ready = _SPAWN.RawArray("b", len(loads))
-        self._put = _SPAWN.RawArray("q", len(loads))
-        self._done = _SPAWN.RawArray("q", len(loads))
-        self._fates = _SPAWN.RawArray("B", numbers)
+        self._flags = SPAWN.RawArray("b", 3)
+        self._ready = SPAWN.RawArray("b", len(loads))
+        self._put = SPAWN.RawArray("q", len(loads))
+        self._done = SPAWN.RawArray("q", len(loads))
+        self._fates = SPAWN.RawArray("B", numbers)
         memoryview(self._fates).cast("B")[: len(there)] = there
-        self._seen = [_SPAWN.RawArray("B", numbers if load.role == "consume" else 1) for load in loads]
-        self._queue: Any = _SPAWN.Queue()
+        self._seen = [SPAWN.RawArray("B", numbers if load.role == "consume" else 1) for load in loads]
+        self._queue: Any = SPAWN.Queue()
         self._processes: list[Any] = []
         self._found: dict[int, list[tuple[float, float]]] = {}
         self._errors: dict[str, int] = {}
         self._cpu_s: dict[int, float] = {}
+        """By process id."""
 
     def both(self, seconds: float, *, warmup_s: float = WARMUP_S, empty: bool = True) -> Outcome:
         """Run producers and consumers at once for `seconds`. Then empty the queue if `empty` is set."""
@@ -169,24 +170,34 @@ class Race:
                     process.join()
 
     def _start(self) -> None:
-        for load, seen in zip(self._loads, self._seen, strict=True):
-            shared = Shared(self._flags, self._ready, self._put, self._done, self._fates, seen)
-            process = _SPAWN.Process(target=run, args=(load, shared, self._queue), daemon=True)
+        self._launch(range(len(self._loads)))
+
+    def _launch(self, workers: Sequence[int]) -> None:
+        """Start the processes of these workers and wait until all are connected."""
+        for worker in workers:
+            process = SPAWN.Process(
+                target=run, args=(self._loads[worker], self._shared(worker), self._queue), daemon=True
+            )
             process.start()
             self._processes.append(process)
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while not all(self._ready):
+        while not all(self._ready[worker] for worker in workers):
             if time.monotonic() > deadline:
                 raise Broken("a load did not connect in time")
             self._watch()
             time.sleep(_POLL_S)
+
+    def _shared(self, worker: int) -> Shared:
+        return Shared(self._flags, self._ready, self._put, self._done, self._fates, self._seen[worker])
 
     def _window(self, warmup_s: float, seconds: float, over: Callable[[], bool]) -> dict[str, Any]:
         """Wait through the window. Return the changes of all counters in it."""
         self._sleep(warmup_s, over)
         before = self._sample()
         self._sleep(seconds, over)
-        after = self._sample()
+        return self._changes(before, self._sample())
+
+    def _changes(self, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
         return {
             "from": before["at"],
             "to": after["at"],
@@ -208,8 +219,8 @@ class Race:
 
     def _clients_cpu_s(self) -> float:
         """Return the CPU seconds of all loads. A load that has ended counts with its last reading."""
-        for index, process in enumerate(self._processes):
-            self._cpu_s[index] = max(self._cpu_s.get(index, 0.0), machine.cpu_s(process.pid))
+        for process in self._processes:
+            self._cpu_s[process.pid] = max(self._cpu_s.get(process.pid, 0.0), machine.cpu_s(process.pid))
         return sum(self._cpu_s.values())
 
     def _sleep(self, seconds: float, over: Callable[[], bool]) -> None:
@@ -220,15 +231,15 @@ class Race:
 
     def _end(self, window: dict[str, Any], empty: bool) -> Outcome:
         if empty:
-            deadline = time.monotonic() + _DRAIN_TIMEOUT_S
-            while sum(self._done) < self._total() and time.monotonic() < deadline:
+            deadline = time.monotonic() + self._drain_timeout_s()
+            while not self._is_empty() and time.monotonic() < deadline:
                 self._watch()
                 time.sleep(_POLL_S)
         self._flags[CONSUME] = 0
         self._collect("consume")
         left = self._count(empty)
         latencies = [
-            sorted(latency for at, latency in self._found[load.worker] if window["from"] <= at <= window["to"])
+            sorted(latency for at, latency in self._found.get(load.worker, ()) if window["from"] <= at <= window["to"])
             for load in self._loads
         ]
         return Outcome(
@@ -243,6 +254,12 @@ class Race:
             loads=self._loads,
         )
 
+    def _drain_timeout_s(self) -> float:
+        return _DRAIN_TIMEOUT_S
+
+    def _is_empty(self) -> bool:
+        return sum(self._done) >= self._total()
+
     def _total(self) -> int:
         return self._filled + sum(map(int, self._put))
 
@@ -250,13 +267,16 @@ class Race:
 
     def _collect(self, role: str) -> None:
         """Wait for the results of all workers of a role."""
-        workers = {load.worker for load in self._loads if load.role == role}
+        workers = self._running(role)
         deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         while not workers <= self._found.keys():
             if time.monotonic() > deadline:
                 raise Broken(f"a load of role {role} does not end")
             self._watch()
             time.sleep(_POLL_S)
+
+    def _running(self, role: str) -> set[int]:
+        return {load.worker for load in self._loads if load.role == role}
 
     def _watch(self) -> None:
         """Read the results that have arrived. Raise Broken if a load failed."""

@@ -21,11 +21,16 @@ RESULTS: Final = machine.ROOT / "perf" / "results"
 
 
 class Report:
-    """Keeps the lines of one run of one program in their own file."""
+    """Keeps the lines of one run of one program in their own file.
 
-    def __init__(self, program: str, folder: Path = RESULTS) -> None:
+    Args:
+        is_echoed: each line is also printed to standard output unless that is a terminal.
+    """
+
+    def __init__(self, program: str, folder: Path = RESULTS, *, is_echoed: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.program = program
+        self._is_echoed = is_echoed and not sys.stdout.isatty()
         self.stem = folder / f"{program}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
         self.lines: list[dict[str, Any]] = []
 
@@ -46,7 +51,7 @@ class Report:
         text = json.dumps(line)
         with self.path.open("a") as file:
             file.write(text + "\n")
-        if not sys.stdout.isatty():
+        if self._is_echoed:
             print(text, flush=True)
         self.lines.append(line)
         return line

@@ -50,7 +50,12 @@ async def session(
         return by_hand.Pool(lambda: pgqueuer_queue.pgqueuer_caller(place, lease_s), batch)
     if system == "postgres":
         return by_hand.Pool(lambda: by_hand.postgres_caller(place), batch, holds=batch > 1)
-    return by_hand.Pool(lambda: by_hand.mariadb_caller(place, prebuilt=system == "mariadb-prebuilt"), batch)
+
+    async def mariadb() -> Caller:
+        return await by_hand.mariadb_caller(place, prebuilt=system == "mariadb-prebuilt", lease_s=lease_s)
+
+    # Only where consumers die does a lease end.
+    return by_hand.Pool(mariadb, batch) if lease_s == LEASE_S else by_hand.ReclaimingPool(mariadb, batch, place)
 
 
 class FoqsSession:

@@ -57,6 +57,7 @@ class Trial:
         empty: the queue is emptied after the window, so that every item can be counted as received.
         buffer_pool_mib: the buffer pool of MariaDB.
         lease_s: how long a consumer has an item before it is delivered again, in systems that lease.
+        work_s: how long a consumer works on the items of a call, in a race in which consumers are killed.
     """
 
     system: str = "foqs-mariadb"
@@ -78,6 +79,7 @@ class Trial:
     empty: bool = True
     buffer_pool_mib: int = 1024
     lease_s: float = LEASE_S
+    work_s: float = 0.0
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -186,6 +188,7 @@ def loads(found: Stage, trial: Trial, filled: int) -> list[Load]:
         gather=trial.gather,
         priorities=trial.priorities,
         lease_s=trial.lease_s,
+        work_s=trial.work_s,
     )
     if trial.mode == "consume":
         # The filling is not measured, so its calls may be faster than the measured ones.

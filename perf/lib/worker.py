@@ -46,6 +46,7 @@ class Load:
         priorities: the number of different priorities, used in turn; 1: all the same.
         niceness: niceness of the process; above 0 it leaves the CPU to the others.
         lease_s: how long a consumer has an item before it is delivered again.
+        work_s: how long a consumer has the items of a call before it acks them, if it marks how far they have come.
     """
 
     role: str
@@ -69,6 +70,25 @@ class Load:
     niceness: int = 0
     seed: int = 0
     lease_s: float = LEASE_S
+    work_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Marks:
+    """Memory in which consumers record how far each item has come, so that one of them can be killed.
+
+    Attributes:
+        own: for each number how far this consumer has come: RECEIVED, ACKING or ACKED.
+        received: for each number 1 if any consumer has received it.
+        again_at: for each number when it was received again, in seconds of the monotonic clock.
+    """
+
+    own: Any
+    received: Any
+    again_at: Any
+
+
+RECEIVED, ACKING, ACKED = 1, 2, 3
 
 
 @dataclass(slots=True)
@@ -81,6 +101,7 @@ class Shared:
     done: Any
     fates: Any
     seen: Any
+    marks: Marks | None = None
 
 
 def run(load: Load, shared: Shared, results: Any) -> None:
@@ -88,7 +109,8 @@ def run(load: Load, shared: Shared, results: Any) -> None:
     os.nice(load.niceness)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            results.put((load.worker, *runner.run(_Worker(load, shared).run())))
+            worker = _Worker(load, shared) if shared.marks is None else _MarkingWorker(load, shared, shared.marks)
+            results.put((load.worker, *runner.run(worker.run())))
         except BaseException as error:
             results.put((load.worker, [], {f"{type(error).__name__}: {error}": 1}))
             raise
@@ -244,9 +266,12 @@ class _Worker:
                     await asyncio.sleep(0.001)
                 continue
             self._check(payloads, received_ns)
-            await caller.done(handles)
-            self._done[self._load.worker] += len(payloads)
+            await self._finish(caller, handles, payloads)
         await caller.close()
+
+    async def _finish(self, caller: Caller, handles: Sequence[Any], payloads: Sequence[bytes]) -> None:
+        await caller.done(handles)
+        self._done[self._load.worker] += len(payloads)
 
     def _check(self, payloads: Sequence[bytes], received_ns: int) -> None:
         """Count each number, and record the latency since the item was due to be sent."""
@@ -258,3 +283,32 @@ class _Worker:
         # One item stands for all of the call: with many items per call only throughput is measured.
         stamp_ns = int(payloads[0][NUMBER_BYTES:HEAD_BYTES])
         self._latencies.append((stamp_ns / 1e9, (received_ns - stamp_ns) / 1e9))
+
+
+class _MarkingWorker(_Worker):
+    """Also records how far each item has come."""
+
+    def __init__(self, load: Load, shared: Shared, marks: Marks) -> None:
+        super().__init__(load, shared)
+        self._own = memoryview(marks.own).cast("B")
+        self._received = memoryview(marks.received).cast("B")
+        self._again_at = memoryview(marks.again_at).cast("B").cast("d")
+
+    def _check(self, payloads: Sequence[bytes], received_ns: int) -> None:
+        super()._check(payloads, received_ns)
+        for payload in payloads:
+            number = int(payload[:NUMBER_BYTES])
+            if self._received[number]:
+                self._again_at[number] = received_ns / 1e9
+            self._received[number] = 1
+            self._own[number] = RECEIVED
+
+    async def _finish(self, caller: Caller, handles: Sequence[Any], payloads: Sequence[bytes]) -> None:
+        if self._load.work_s:
+            await asyncio.sleep(self._load.work_s)
+        numbers = [int(payload[:NUMBER_BYTES]) for payload in payloads]
+        for number in numbers:
+            self._own[number] = ACKING
+        await super()._finish(caller, handles, payloads)
+        for number in numbers:
+            self._own[number] = ACKED
