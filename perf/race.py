@@ -154,7 +154,7 @@ def _list(options: argparse.Namespace) -> None:
         print(f"{row.key:10} {row.says}")
     print()
     for racer in RACERS:
-        print(f"{racer.system:17} {racer.label}")
+        print(f"{racer.system:17} {racer.named({})}")
     cells = _cells(options)
     print(f"\n{len(cells)} cells, about {sum(cell.estimate_s for cell in cells) / 60:.0f} minutes")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from perf.lib import machine
 from perf.lib.contest_rows import KILLED, RACERS, RATE, SNAPSHOT, Row
@@ -24,7 +25,15 @@ _OWN: Final = "#1f6f8b"
 _OTHER: Final = "#b9bec6"
 _GREY: Final = "#6b7078"
 _PARTS: Final = {"host": "FOQS host", "database": "server or database", "clients": "clients"}
-_SERIES: Final = ("#1f6f8b", "#58a9c4", "#153f57", "#b5443c", "#e0a030", "#7a5ba6")
+_SERIES: Final = {
+    "foqs-mariadb": "#1f6f8b",
+    "foqs-mysql9": "#58a9c4",
+    "foqs-sqlite": "#153f57",
+    "postgres": "#b5443c",
+    "mariadb-prebuilt": "#e0a030",
+    "pgqueuer": "#7a5ba6",
+}
+"""The colour of each system on SQL, the same in all pictures."""
 _WRAP: Final = 150
 
 
@@ -44,14 +53,15 @@ def row(of: Row, lines: Sequence[Line], stem: Path) -> Path | None:
 
 def _figure(of: Row, places: int) -> Figure:
     figure = Figure(figsize=(12, 2.1 + 0.36 * places), layout="constrained")
-    found = machine.facts()
-    commit = (found["commit"] or "no commit")[:12] + (" with changes" if found["dirty"] else "")
     title = of.title[0].upper() + of.title[1:]
     figure.suptitle(f"{title}\n" + "\n".join(textwrap.wrap(of.says, _WRAP)), fontsize=10)
-    figure.supxlabel(
-        f"{found['cpu']}, {found['cores']} cores, Python {found['python']}, commit {commit}", fontsize=8, color=_GREY
-    )
     return figure
+
+
+def _machine() -> str:
+    found = machine.facts()
+    commit = (found["commit"] or "no commit")[:12] + (" with changes" if found["dirty"] else "")
+    return f"{found['cpu']}, {found['cores']} cores, Python {found['python']}, commit {commit}"
 
 
 def _names(axes: Any, measured: Sequence[Line], dashed: Sequence[Line]) -> None:
@@ -72,6 +82,7 @@ def _names(axes: Any, measured: Sequence[Line], dashed: Sequence[Line]) -> None:
 def _rates(of: Row, measured: Sequence[Line], dashed: Sequence[Line]) -> Figure:
     measured = sorted(measured, key=lambda line: -line["figures"]["items_per_s"])
     figure = _figure(of, len(measured) + len(dashed))
+    figure.supxlabel(_machine(), fontsize=8, color=_GREY)
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     rates = [line["figures"]["items_per_s"] for line in measured]
     left.barh(range(len(rates)), rates, color=list(map(_colour, measured)), height=0.65)
@@ -92,7 +103,7 @@ def _rates(of: Row, measured: Sequence[Line], dashed: Sequence[Line]) -> Figure:
     right.set_xlabel("CPU of an item, microseconds")
     right.xaxis.set_major_formatter("{x:,.0f}")
     right.tick_params(axis="y", length=0)
-    right.legend(loc="lower right", fontsize=8)
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, fontsize=8)
     for axes in (left, right):
         axes.grid(axis="x", color="#e4e4e4")
     return figure
@@ -100,6 +111,7 @@ def _rates(of: Row, measured: Sequence[Line], dashed: Sequence[Line]) -> Figure:
 
 def _killed(of: Row, measured: Sequence[Line], dashed: Sequence[Line]) -> Figure:
     figure = _figure(of, len(measured) + len(dashed))
+    figure.supxlabel(_machine(), fontsize=8, color=_GREY)
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     highest = max([line["figures"]["again_max_s"] or 0.0 for line in measured])
     for place, line in enumerate(measured):
@@ -131,40 +143,63 @@ def _killed(of: Row, measured: Sequence[Line], dashed: Sequence[Line]) -> Figure
 
 
 def _slices(of: Row, measured: Sequence[Line], dashed: Sequence[Line]) -> Figure:
-    figure = _figure(of, 9)
-    rate, latency, cost = figure.subplots(1, 3)
+    figure = _figure(of, 15)
+    ((rate, relative), (latency, cost)) = figure.subplots(2, 2, sharex=True)
     slice_s = measured[0]["figures"]["slice_s"]
     unit, scale = ("minutes", 60.0) if slice_s * len(measured[0]["figures"]["slices"]) >= 180 else ("seconds", 1.0)
     before = of.whole.before
-    for line, colour in zip(measured, _SERIES, strict=False):
+    for line in measured:
         slices = line["figures"]["slices"]
         ends = [(number + 1) * slice_s / scale for number in range(len(slices))]
-        style = {"color": colour, "marker": "o", "markersize": 3.5, "linewidth": 1.8 if _is_own(line) else 1.2}
         base = slices[before - 1]["items_per_s"]
-        rate.plot(ends, [found["items_per_s"] / base if base else 0 for found in slices], label=label(line), **style)
+        style: dict[str, Any] = {
+            "color": _SERIES.get(line["parameters"]["system"], _GREY),
+            "marker": "o" if _is_own(line) else "s",
+            "markersize": 3.5,
+            "linewidth": 2.0 if _is_own(line) else 1.2,
+            "label": label(line),
+        }
+        rate.plot(ends, [found["items_per_s"] for found in slices], **style)
+        relative.plot(ends, [found["items_per_s"] / base if base else 0 for found in slices], **style)
         latency.plot(ends, [found["delivery_p99_ms"] for found in slices], **style)
-        cost.plot(ends, [found.get("database_us") for found in slices], **style)
-    begun = before * slice_s / scale
-    what = "snapshot taken" if of.kind == SNAPSHOT else "first report"
-    rate.set_ylabel("items per second, 1 is the slice before")
+        # SQLite is a part of the host.
+        cost.plot(ends, [found.get("database_us") or found.get("host_us") for found in slices], **style)
+    rate.set_ylabel("items per second")
     rate.set_ylim(bottom=0)
-    rate.axhline(1, color="#999999", linewidth=0.8)
+    rate.yaxis.set_major_formatter("{x:,.0f}")
+    relative.set_ylabel("the same, 1 is the slice before")
+    relative.set_ylim(bottom=0)
+    relative.axhline(1, color="#999999", linewidth=0.8)
     latency.set_ylabel("p99 from enqueue to delivery, ms (log)")
-    latency.set_yscale("log")
-    cost.set_ylabel("database CPU of an item, microseconds")
-    cost.set_ylim(bottom=0)
-    for axes in (rate, latency, cost):
+    _logarithmic(latency)
+    cost.set_ylabel("CPU of the database per item, us (log)")
+    _logarithmic(cost)
+    begun = before * slice_s / scale
+    for axes in (rate, relative, latency, cost):
         axes.axvline(begun, color=_GREY, linewidth=0.8, linestyle="--")
-        axes.set_xlabel(f"{unit} at the end of each slice")
         axes.set_xlim(left=0)
         axes.grid(color="#e4e4e4")
+    for axes in (latency, cost):
+        axes.set_xlabel(f"{unit} at the end of each slice")
+    what = "snapshot taken" if of.kind == SNAPSHOT else "first report"
     rate.text(begun, 0.01, f" {what}", fontsize=8, color=_GREY, transform=rate.get_xaxis_transform())
-    notes = [f"-  {label(line)}: {textwrap.shorten(shortened(line['figures']['dash']), 60)}" for line in dashed]
     handles, names = rate.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right upper", fontsize=8)
-    if notes:
-        figure.text(0.998, 0.06, "\n".join(notes), fontsize=7, color=_GREY, ha="right", va="bottom")
+    by_reason: dict[str, list[str]] = {}
+    for line in dashed:
+        by_reason.setdefault(textwrap.shorten(shortened(line["figures"]["dash"]), 110), []).append(label(line))
+    notes = [f"- {', '.join(systems)}: {reason}" for reason, systems in by_reason.items()]
+    notes.append(_machine())
+    figure.legend(
+        handles, names, loc="outside lower center", ncols=3, fontsize=8, title="\n".join(notes), title_fontsize=8
+    )
     return figure
+
+
+def _logarithmic(axes: Any) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _is_own(line: Line) -> bool:

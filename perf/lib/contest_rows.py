@@ -6,6 +6,7 @@ sentences are those of the table and of docs/race.md. Knows nothing of servers.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -21,6 +22,7 @@ class Racer:
     """A system of the race.
 
     Attributes:
+        label: its name for people, with places for the versions of its parts.
         is_sql: it keeps its items in tables, so a snapshot and a report can be run beside it.
         overhead_s: about how long it takes to start, connect, empty and stop, for the estimate of a run.
     """
@@ -31,19 +33,24 @@ class Racer:
     joins_calls: bool = False
     overhead_s: float = 5.0
 
+    def named(self, versions: Mapping[str, str]) -> str:
+        """Return its label with these versions, without those that are not known."""
+        known = {"mysql9": "9"} | {name: text.split("-")[0] for name, text in versions.items()}
+        return re.sub(r" \{(\w+)\}", lambda found: f" {known[found[1]]}" if found[1] in known else "", self.label)
+
 
 RACERS: Final = (
-    Racer("foqs-mariadb", "FOQS on MariaDB", is_sql=True, joins_calls=True, overhead_s=5.5),
-    Racer("foqs-mysql9", "FOQS on MySQL 9", is_sql=True, joins_calls=True, overhead_s=7.5),
-    Racer("foqs-sqlite", "FOQS on SQLite", is_sql=True, joins_calls=True, overhead_s=4.5),
-    Racer("postgres", "Postgres by hand", is_sql=True, overhead_s=4.5),
-    Racer("mariadb-prebuilt", "MariaDB by hand", is_sql=True, overhead_s=5.0),
-    Racer("pgqueuer", "PgQueuer", is_sql=True, overhead_s=6.0),
-    Racer("redis", "Redis", overhead_s=3.0),
-    Racer("rabbitmq-classic", "RabbitMQ, classic", overhead_s=13.0),
-    Racer("rabbitmq-quorum", "RabbitMQ, quorum", overhead_s=12.0),
-    Racer("nats", "NATS JetStream", overhead_s=5.0),
-    Racer("beanstalkd", "beanstalkd", overhead_s=8.0),
+    Racer("foqs-mariadb", "FOQS on MariaDB {mariadb}", is_sql=True, joins_calls=True, overhead_s=5.5),
+    Racer("foqs-mysql9", "FOQS on MySQL {mysql9}", is_sql=True, joins_calls=True, overhead_s=7.5),
+    Racer("foqs-sqlite", "FOQS on SQLite {sqlite}", is_sql=True, joins_calls=True, overhead_s=4.5),
+    Racer("postgres", "Postgres {postgres} by hand", is_sql=True, overhead_s=4.5),
+    Racer("mariadb-prebuilt", "MariaDB {mariadb} by hand", is_sql=True, overhead_s=5.0),
+    Racer("pgqueuer", "PgQueuer {pgqueuer} on Postgres {postgres}", is_sql=True, overhead_s=6.0),
+    Racer("redis", "Redis {redis}", overhead_s=3.0),
+    Racer("rabbitmq-classic", "RabbitMQ {rabbitmq}, classic", overhead_s=13.0),
+    Racer("rabbitmq-quorum", "RabbitMQ {rabbitmq}, quorum", overhead_s=12.0),
+    Racer("nats", "NATS JetStream {nats}", overhead_s=5.0),
+    Racer("beanstalkd", "beanstalkd {beanstalkd}", overhead_s=8.0),
 )
 
 
@@ -100,10 +107,10 @@ class Row:
 _PLAIN: Final = Trial(warmup_s=1.0)
 _AHEAD: Final = replace(_PLAIN, callers=16, producers=8)
 _JOINS_NOT: Final = {racer.system: "its client sends each call alone" for racer in RACERS if not racer.joins_calls}
-_NO_SQL: Final = {racer.system: "it has no SQL database" for racer in RACERS if not racer.is_sql}
+_NO_SQL: Final = {racer.system: "no SQL database" for racer in RACERS if not racer.is_sql}
 _MANY_QUEUES: Final = {
     "rabbitmq-quorum": "a topic is a queue, and 10,000 quorum queues are 10,000 Raft groups",
-    "rabbitmq-classic": "a topic is a queue with priorities, and 10,000 of them take longer to declare than a cell",
+    "rabbitmq-classic": "a topic is a queue, and it takes minutes to declare 10,000 durable ones with priorities",
 }
 
 ROWS: Final = (

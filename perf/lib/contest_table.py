@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from perf.lib.contest_rows import KILLED, RACERS, RATE, REPORT, ROWS, SNAPSHOT, Row
+from perf.lib.contest_rows import KILLED, RACERS, RATE, REPORT, ROWS, SNAPSHOT, Row, racer
 from perf.lib.report import render
 
 Line = Mapping[str, Any]
@@ -76,17 +76,7 @@ def shortened(reason: str) -> str:
 
 def label(line: Line) -> str:
     """Return the name of a line's system with its versions, as `Redis 7.0.15`."""
-    name = next((racer.label for racer in RACERS if racer.system == line["parameters"]["system"]), "")
-    versions = line["figures"].get("versions") or {}
-    own = [_plain(version) for key, version in versions.items() if key in name.lower().replace("mysql 9", "mysql9")]
-    other = [f"{key} {_plain(version)}" for key, version in versions.items() if _plain(version) not in own]
-    if "MySQL 9" in name and own:
-        name, own = name.replace("MySQL 9", f"MySQL {own[0]}"), []
-    return " ".join([name, *own]) + (f" ({', '.join(other)})" if other else "")
-
-
-def _plain(version: str) -> str:
-    return version.split("-")[0]
+    return racer(line["parameters"]["system"]).named(line["figures"].get("versions") or {})
 
 
 def tables(lines: Iterable[Line]) -> list[Table]:
@@ -95,7 +85,7 @@ def tables(lines: Iterable[Line]) -> list[Table]:
     for line in lines:
         by_row.setdefault(line["parameters"]["row"], {})[line["parameters"]["system"]] = line
     present = [row for row in ROWS if row.key in by_row]
-    systems = [racer.system for racer in RACERS if any(racer.system in found for found in by_row.values())]
+    systems = [known.system for known in RACERS if any(known.system in found for found in by_row.values())]
     labels = {
         system: max((label(found[system]) for found in by_row.values() if system in found), key=len)
         for system in systems
