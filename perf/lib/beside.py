@@ -32,15 +32,15 @@ class BesideRace(Race):
         *,
         warmup_s: float = WARMUP_S,
         empty: bool = True,
-        progress: Callable[[dict[str, Any]], None] = lambda figures: None,
+        go_on: Callable[[dict[str, Any]], bool] = lambda figures: True,
     ) -> tuple[Outcome, list[dict[str, Any]]]:
         """Run for `slices` of `slice_s` seconds. Return the outcome of the whole and the figures of each slice.
 
         Args:
             acts: what begins at the beginning of a slice, by the slice's number.
-            progress: gets the figures of each slice at its end, without latencies.
+            go_on: gets the figures of each slice at its end, without latencies; if it returns False, this was the last.
         """
-        return self._guarded(lambda: self._beside(slices, slice_s, acts, warmup_s, empty, progress))
+        return self._guarded(lambda: self._beside(slices, slice_s, acts, warmup_s, empty, go_on))
 
     def _beside(
         self,
@@ -49,7 +49,7 @@ class BesideRace(Race):
         acts: dict[int, Act],
         warmup_s: float,
         empty: bool,
-        progress: Callable[[dict[str, Any]], None],
+        go_on: Callable[[dict[str, Any]], bool],
     ) -> tuple[Outcome, list[dict[str, Any]]]:
         self._flags[CONSUME] = self._flags[PRODUCE] = 1
         self._sleep(warmup_s, lambda: False)
@@ -64,7 +64,8 @@ class BesideRace(Race):
                 self._sleep(due - time.monotonic(), lambda: False)
                 samples.append(self._sample())
                 windows.append(self._changes(samples[-2], samples[-1]))
-                progress(_figures(windows[-1]))
+                if not go_on(_figures(windows[-1])):
+                    break
             self._flags[PRODUCE] = 0
             took = {number: act.result(_STOP_S) for number, act in running.items()}
         self._collect("produce")

@@ -8,6 +8,8 @@ left; where consumers are killed, the account is the result. Knows nothing of ta
 from __future__ import annotations
 
 import contextlib
+import shutil
+import tempfile
 import time
 from typing import Any, Final
 
@@ -21,6 +23,8 @@ from perf.lib.stage import Stage, stage
 from perf.lib.trial import NUMBERS_PER_S, loads, run_on, summary
 
 Figures = dict[str, Any]
+_FREE_BYTES_MIN: Final = 4 << 30
+"""A database that may not forget anything can fill the disk."""
 _COUNT_TIMEOUT_S: Final = 30.0
 _COUNT_POLL_S: Final = 0.5
 
@@ -31,6 +35,8 @@ def measure(cell: Cell) -> Figures:
     with stage(trial.system, trial.shards, topics=trial.topics) as found:
         if cell.row.kind == RATE:
             figures = run_on(found, trial)
+            if not figures["items_per_s"]:
+                raise Broken(f"no item was acked within {trial.seconds:g} s: is the machine busy?")
             if not trial.empty:
                 check_count(found, figures)
             return figures
@@ -70,12 +76,16 @@ def _beside(found: Stage, cell: Cell, side: SqlSide) -> Figures:
     numbers = trial.backlog + round((length.slices * length.seconds + trial.warmup_s + 3) * NUMBERS_PER_S)
     race = BesideRace(found, loads(found, trial, len(there)), numbers, there)
 
-    def progress(figures: Figures) -> None:
+    def go_on(figures: Figures) -> bool:
         say(f"    {figures['items_per_s']:>9,.0f} items/s, database {figures.get('database_us') or 0:.1f} us an item")
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        if free < _FREE_BYTES_MIN:
+            say(f"    it ends here, as only {free / 1e9:.1f} GB of disk are left: set TMPDIR to a larger one")
+        return free >= _FREE_BYTES_MIN
 
     try:
         outcome, slices = race.beside(
-            length.slices, length.seconds, acts, warmup_s=trial.warmup_s, empty=trial.empty, progress=progress
+            length.slices, length.seconds, acts, warmup_s=trial.warmup_s, empty=trial.empty, go_on=go_on
         )
     finally:
         if cell.row.kind == SNAPSHOT:
@@ -84,6 +94,7 @@ def _beside(found: Stage, cell: Cell, side: SqlSide) -> Figures:
         **summary(found, trial, outcome),
         "slice_s": length.seconds,
         "slices": slices,
+        "is_cut_short": len(slices) < length.slices,
         **compared(slices, length.before),
     }
     if not trial.empty:
@@ -100,7 +111,7 @@ def compared(slices: list[Figures], before: int) -> Figures:
         "rate_against_before": against(slices, "items_per_s", -1, base),
         "rate_against_second": against(slices, "items_per_s", -1, second),
         "lowest_against_before": min(
-            (against(slices, "items_per_s", number, base) or 0.0) for number in range(before, len(slices))
+            (against(slices, "items_per_s", number, base) or 0.0 for number in range(before, len(slices))), default=None
         ),
         "p99_before_ms": slices[base]["delivery_p99_ms"],
         "p99_last_ms": slices[-1]["delivery_p99_ms"],

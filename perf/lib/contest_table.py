@@ -122,7 +122,7 @@ _SPECIAL: Final[Mapping[str, Sequence[Figure]]] = {
     ),
     SNAPSHOT: (
         ("before, items/s", lambda found: _count(found["before_per_s"])),
-        ("last, items/s", lambda found: _count(found["last_per_s"])),
+        ("last, items/s", lambda found: _count(found["last_per_s"]) + _cut(found)),
         ("last/before", lambda found: _short(found["rate_against_before"])),
         ("last/second", lambda found: _short(found["rate_against_second"])),
         ("p99 before, ms", lambda found: _short(found["p99_before_ms"])),
@@ -174,6 +174,11 @@ def _short(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _cut(found: Mapping[str, Any]) -> str:
+    """Return a mark for a series that ended early because the disk was nearly full."""
+    return f" (slice {len(found['slices'])})" if found.get("is_cut_short") else ""
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -258,7 +258,7 @@ class Race:
         return _DRAIN_TIMEOUT_S
 
     def _is_empty(self) -> bool:
-        return sum(self._done) >= self._total()
+        return bool(sum(self._done) >= self._total())
 
     def _total(self) -> int:
         return self._filled + sum(map(int, self._put))

@@ -163,6 +163,10 @@ class SqliteSide(SqlSide):
     def begin(self) -> None:
         self.run("BEGIN")
 
+    def let_go(self) -> None:
+        for connection in self._connections:
+            connection.rollback()
+
     def count(self) -> int:
         return sum(int(row[0]) for row in self.run("SELECT COUNT(*) FROM item"))
 
