@@ -113,7 +113,7 @@ test-compiled: compile system-packages ## the unit and contract tests with the c
 
 .PHONY: test-long
 test-long: system-packages $(DEV) $(BENCH) ## the long tests, with the systems of the benchmarks
-	@tools/system_packages.sh bench
+	@tools/system_packages.sh race
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
 .PHONY: sim

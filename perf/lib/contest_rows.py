@@ -121,12 +121,12 @@ ROWS: Final = (
     ),
     Row(
         "one-item", "one item per call, as sent",
-        "The same with one item in each call, and each call is sent on its own.",
+        "One item of 1 KiB in each call, with 64 callers, and each call is sent on its own.",
         replace(_PLAIN, batch=1, gather=False), Length(3, 3), Length(1, 1.5),
     ),
     Row(
         "coalesced", "one item per call, coalesced",
-        "The same, and the client joins calls that several callers make in the same moment.",
+        "One item of 1 KiB in each call, with 64 callers, and the client joins calls that several callers make in the same moment.",
         replace(_PLAIN, batch=1), Length(3, 3), Length(1, 1.5), cannot=_JOINS_NOT,
     ),
     Row(

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from foqs.store.sql_rows import COLUMNS
-from perf.lib import backlog, packets, table
+from perf.lib import backlog, contest_table, packets, table
 from perf.lib.race import Broken, reckon
-from perf.lib.stage import stage
+from perf.lib.stage import PEERS, stage
 from perf.lib.table import Row
 from perf.lib.trial import Filled, Trial, once
 from tests.support.descendants import descendants, is_running
@@ -54,12 +54,13 @@ def lines(program: str, *args: str, timeout_s: float = 240) -> list[dict[str, An
     return found
 
 
-@pytest.mark.parametrize("program", ["bench", "end_to_end", "limit"])
+@pytest.mark.parametrize("program", ["bench", "end_to_end", "limit", "race"])
 def test_a_stopped_program_leaves_no_server_and_no_load_running(program: str) -> None:
     args = {
         "bench": ["--rows", "single", "--seconds", "60", *ONCE],
         "end_to_end": ["--system", "foqs-mariadb", "--seconds", "60", *ONCE],
         "limit": ["--shape", "insert", "--items", "30000", "--repeats", "1000"],
+        "race": ["--rows", "calls-100", "--systems", "foqs-mariadb", "--seconds", "60", "--no-plots"],
     }
     with subprocess.Popen(
         [sys.executable, "-m", f"perf.{program}", *args[program]],
@@ -299,6 +300,47 @@ def test_bench_judges_a_row_by_its_cells() -> None:
     drawn = table.markdown(found)
     assert "| calls of 100, with automatic keys against without | at least 0.7 | 0.9 | " in drawn
     assert found[0]["machine"]["commit"][:12] in drawn
+
+
+def test_a_race_of_one_system_gives_figures_and_reasons() -> None:
+    found = lines(
+        "race", "--short", "--systems", "foqs-sqlite", "--seconds", "0.5", "--backlog", "3000", "--no-plots",
+        "--rows", "one-item", "backlog", "killed", "snapshot", "report",
+    )  # fmt: skip
+
+    figures = {line["parameters"]["row"]: line["figures"] for line in found}
+    assert figures.keys() == {"one-item", "backlog", "killed", "snapshot", "report"}
+    assert figures["one-item"]["left"] == 0
+    assert figures["backlog"]["counted_left"] == figures["backlog"]["left"]
+    assert figures["report"]["counted_left"] == figures["report"]["left"]
+    assert figures["killed"]["lost"] == 0
+    assert len(figures["snapshot"]["slices"]) > 2
+    drawn = "\n".join(each.text() for each in contest_table.tables(found))
+    assert sqlite3.sqlite_version in drawn
+
+
+def test_a_race_prints_one_document_and_the_reason_for_a_dash() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "perf.race", "-o", "json", "--rows", "snapshot", "--systems", "redis"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+
+    found = json.loads(done.stdout)
+    assert found["rows"][0]["row"] == "snapshot"
+    assert found["cells"] == [{"row": "snapshot", "system": "redis", "label": "Redis", "dash": "no SQL database"}]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("batch", ["100", "1"])
+@pytest.mark.parametrize("system", ["pgqueuer", "foqs-mysql9", *PEERS])
+def test_every_other_system_accounts_for_every_item(system: str, batch: str) -> None:
+    (found,) = lines(
+        "end_to_end", "--seconds", "2", "--warmup", "0.5", *ONCE, "--system", system, "--batch", batch, "--no-plots"
+    )
+
+    assert found["figures"]["items_per_s"] > 0
+    assert found["figures"]["left"] == 0
+    assert found["figures"]["versions"]
 
 
 def test_bench_refuses_to_measure_and_show_at_once() -> None:
