@@ -14,7 +14,7 @@ import time
 from typing import Any, Final
 
 from perf.lib.beside import Act, BesideRace, against
-from perf.lib.contest_rows import KILLED, RATE, SNAPSHOT, Cell
+from perf.lib.contest_rows import KILLED, P99, RATE, SNAPSHOT, Cell
 from perf.lib.killing import KillingRace
 from perf.lib.race import Broken
 from perf.lib.report import say
@@ -42,8 +42,7 @@ def measure(cell: Cell) -> Figures:
             return figures
         if cell.row.kind == KILLED:
             return _killed(found, cell)
-        with contextlib.closing(found.side()) as side:
-            return _beside(found, cell, side)
+        return _beside(found, cell)
 
 
 def check_count(found: Stage, figures: Figures) -> None:
@@ -65,45 +64,57 @@ def _killed(found: Stage, cell: Cell) -> Figures:
     return {**summary(found, trial, outcome), "kills": length.kills, **account.figures()}
 
 
-def _beside(found: Stage, cell: Cell, side: SqlSide) -> Figures:
-    trial, length = cell.trial, cell.length
+def _beside(found: Stage, cell: Cell) -> Figures:
+    trial = cell.trial
     there = b""
     if trial.backlog:
         found.fill(trial.backlog, trial.payload_bytes)
         there = b"\1" * trial.backlog
-    act: Act = side.hold if cell.row.kind == SNAPSHOT else side.report
-    acts = dict.fromkeys(range(length.before, length.slices, length.every or length.slices), act)
-    numbers = trial.backlog + round((length.slices * length.seconds + trial.warmup_s + 3) * NUMBERS_PER_S)
-    race = BesideRace(found, loads(found, trial, len(there)), numbers, there)
-
-    def go_on(figures: Figures) -> bool:
-        say(f"    {figures['items_per_s']:>9,.0f} items/s, database {figures.get('database_us') or 0:.1f} us an item")
-        free = shutil.disk_usage(tempfile.gettempdir()).free
-        if free < _FREE_BYTES_MIN:
-            say(f"    it ends here, as only {free / 1e9:.1f} GB of disk are left: set TMPDIR to a larger one")
-        return free >= _FREE_BYTES_MIN
-
-    try:
-        outcome, slices = race.beside(
-            length.slices, length.seconds, acts, warmup_s=trial.warmup_s, empty=trial.empty, go_on=go_on
-        )
-    finally:
-        if cell.row.kind == SNAPSHOT:
-            side.let_go()
-    figures = {
-        **summary(found, trial, outcome),
-        "slice_s": length.seconds,
-        "slices": slices,
-        "is_cut_short": len(slices) < length.slices,
-        **compared(slices, length.before),
-    }
+    # The database may have been restarted to be filled.
+    with contextlib.closing(found.side()) as side:
+        figures = _with_side(found, cell, side, there)
     if not trial.empty:
         check_count(found, figures)
     return figures
 
 
-def compared(slices: list[Figures], before: int) -> Figures:
-    """Return the last slice against the one before the other began, and against the second one after it."""
+def _with_side(found: Stage, cell: Cell, side: SqlSide, there: bytes) -> Figures:
+    trial, length = cell.trial, cell.length
+    act: Act = side.hold if cell.row.kind == SNAPSHOT else side.report
+    acts = dict.fromkeys(range(length.before, length.slices, length.every or length.slices), act)
+    numbers = trial.backlog + round((length.slices * length.seconds + trial.warmup_s + 3) * NUMBERS_PER_S)
+    race = BesideRace(found, loads(found, trial, len(there)), numbers, there)
+    try:
+        outcome, slices = race.beside(
+            length.slices, length.seconds, acts, warmup_s=trial.warmup_s, empty=trial.empty, go_on=_go_on
+        )
+    finally:
+        if cell.row.kind == SNAPSHOT:
+            side.let_go()
+    return {
+        **summary(found, trial, outcome),
+        "slice_s": length.seconds,
+        "slices": slices,
+        "is_cut_short": len(slices) < length.slices,
+        **compared(slices, length.before, P99[cell.row.kind]),
+    }
+
+
+def _go_on(figures: Figures) -> bool:
+    """Show the figures of a slice. Return False if the disk is nearly full."""
+    say(f"    {figures['items_per_s']:>9,.0f} items/s, database {figures.get('database_us') or 0:.1f} us an item")
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if free < _FREE_BYTES_MIN:
+        say(f"    it ends here, as only {free / 1e9:.1f} GB of disk are left: set TMPDIR to a larger one")
+    return free >= _FREE_BYTES_MIN
+
+
+def compared(slices: list[Figures], before: int, p99: str) -> Figures:
+    """Return the last slice against the one before the other began, and against the second one after it.
+
+    Args:
+        p99: the name of the latency.
+    """
     base, second = before - 1, before + 1
     return {
         "before_per_s": slices[base]["items_per_s"],
@@ -113,11 +124,11 @@ def compared(slices: list[Figures], before: int) -> Figures:
         "lowest_against_before": min(
             (against(slices, "items_per_s", number, base) or 0.0 for number in range(before, len(slices))), default=None
         ),
-        "p99_before_ms": slices[base]["delivery_p99_ms"],
-        "p99_last_ms": slices[-1]["delivery_p99_ms"],
-        "p99_against_before": against(slices, "delivery_p99_ms", -1, base),
+        "p99_before_ms": slices[base][p99],
+        "p99_last_ms": slices[-1][p99],
+        "p99_against_before": against(slices, p99, -1, base),
         "database_us_before": slices[base].get("database_us"),
         "database_us_last": slices[-1].get("database_us"),
-        "p99_highest_ms": max((found["delivery_p99_ms"] or 0.0 for found in slices[before:]), default=None),
+        "p99_highest_ms": max((found[p99] or 0.0 for found in slices[before:]), default=None),
         "act_s": max((found["act_s"] for found in slices if "act_s" in found), default=None),
     }

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from perf.lib import machine
-from perf.lib.contest_rows import KILLED, RACERS, RATE, SNAPSHOT, Row
+from perf.lib.contest_rows import KILLED, P99, RACERS, RATE, SNAPSHOT, Row
 from perf.lib.contest_table import label, shortened
 from perf.lib.plots import COLOURS, DPI
 
@@ -161,7 +161,7 @@ def _slices(of: Row, measured: Sequence[Line], dashed: Sequence[Line]) -> Figure
         }
         rate.plot(ends, [found["items_per_s"] for found in slices], **style)
         relative.plot(ends, [found["items_per_s"] / base if base else 0 for found in slices], **style)
-        latency.plot(ends, [found["delivery_p99_ms"] for found in slices], **style)
+        latency.plot(ends, [found[P99[of.kind]] for found in slices], **style)
         # SQLite is a part of the host.
         cost.plot(ends, [found.get("database_us") or found.get("host_us") for found in slices], **style)
     rate.set_ylabel("items per second")
@@ -170,7 +170,8 @@ def _slices(of: Row, measured: Sequence[Line], dashed: Sequence[Line]) -> Figure
     relative.set_ylabel("the same, 1 is the slice before")
     relative.set_ylim(bottom=0)
     relative.axhline(1, color="#999999", linewidth=0.8)
-    latency.set_ylabel("p99 from enqueue to delivery, ms (log)")
+    way = "from enqueue to delivery" if of.kind == SNAPSHOT else "of an enqueue"
+    latency.set_ylabel(f"p99 {way}, ms (log)")
     _logarithmic(latency)
     cost.set_ylabel("CPU of the database per item, us (log)")
     _logarithmic(cost)

@@ -15,6 +15,8 @@ from perf.lib.trial import Trial
 
 RATE, KILLED, SNAPSHOT, REPORT = "rate", "killed", "snapshot", "report"
 """The kinds of rows: what is done during a cell."""
+P99: Final = {SNAPSHOT: "delivery_p99_ms", REPORT: "enqueue_p99_ms"}
+"""The latency that counts. On a backlog an item's way through the queue measures the backlog."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -282,7 +282,9 @@ class _Worker:
             seen[int(payload[:NUMBER_BYTES])] += 1
         # One item stands for all of the call: with many items per call only throughput is measured.
         stamp_ns = int(payloads[0][NUMBER_BYTES:HEAD_BYTES])
-        self._latencies.append((stamp_ns / 1e9, (received_ns - stamp_ns) / 1e9))
+        # Items of a backlog that the database wrote have no moment.
+        if stamp_ns:
+            self._latencies.append((stamp_ns / 1e9, (received_ns - stamp_ns) / 1e9))
 
 
 class _MarkingWorker(_Worker):

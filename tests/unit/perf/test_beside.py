@@ -13,7 +13,7 @@ def slices(*rates: float) -> list[dict[str, float | None]]:
 
 
 def test_the_last_slice_is_compared_with_the_one_before_and_with_the_second() -> None:
-    found = compared(slices(100, 80, 50, 40), 1)
+    found = compared(slices(100, 80, 50, 40), 1, "delivery_p99_ms")
 
     assert found["rate_against_before"] == pytest.approx(0.4)
     assert found["rate_against_second"] == pytest.approx(0.8)
