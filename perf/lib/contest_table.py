@@ -26,17 +26,19 @@ class Table:
 
     Attributes:
         reasons: why cells are dashes, by letter.
+        meanings: what its rows mean, one line for each, for a terminal.
     """
 
     title: str
     columns: Sequence[str]
     cells: Sequence[Sequence[str]]
     reasons: Mapping[str, str]
+    meanings: Sequence[str] = ()
 
     def text(self) -> str:
         """Return it for a terminal."""
         notes = [f"  -{letter}: {reason}" for letter, reason in self.reasons.items()]
-        return "\n".join([self.title, render(self.columns, self.cells), *notes])
+        return "\n".join([self.title, *self.meanings, render(self.columns, self.cells), *notes])
 
     def markdown(self) -> str:
         """Return it as Markdown."""
@@ -105,7 +107,8 @@ def _rates(rows: Sequence[Row], by_row: Mapping[str, Mapping[str, Line]], labels
             cells.append(
                 [name, *(_cell(line, dashes, lambda figures: _count(figures["items_per_s"])) for line in found)]
             )
-    return Table("Items per second", ["system", *(row.key for row in rows)], cells, dashes.reasons)
+    meanings = [f"  {row.key}: {row.says}" for row in rows]
+    return Table("Items per second", ["system", *(row.key for row in rows)], cells, dashes.reasons, meanings)
 
 
 Figure = tuple[str, Callable[[Mapping[str, Any]], str]]
@@ -156,7 +159,7 @@ def _special(row: Row, found: Mapping[str, Line], labels: Mapping[str, str]) -> 
     slice_s = next((line["figures"]["slice_s"] for line in found.values() if "slice_s" in line["figures"]), None)
     if slice_s is not None:
         title += f", slices of {slice_s:.0f} s"
-    return Table(title, ["system", *(name for name, _ in columns)], cells, dashes.reasons)
+    return Table(title, ["system", *(name for name, _ in columns)], cells, dashes.reasons, [f"  {row.says}"])
 
 
 def _cell(line: Line | None, dashes: _Dashes, figure: Callable[[Mapping[str, Any]], str]) -> str:
