@@ -27,6 +27,7 @@ class Racer:
         label: its name for people, with places for the versions of its parts.
         is_sql: it keeps its items in tables, so a snapshot and a report can be run beside it.
         overhead_s: about how long it takes to start, connect, empty and stop, for the estimate of a run.
+        fill_per_s: about how many items of a backlog are written in a second, for the same.
     """
 
     system: str
@@ -34,6 +35,7 @@ class Racer:
     is_sql: bool = False
     joins_calls: bool = False
     overhead_s: float = 5.0
+    fill_per_s: int = 60_000
 
     def named(self, versions: Mapping[str, str]) -> str:
         """Return its label with these versions, without those that are not known."""
@@ -49,10 +51,10 @@ RACERS: Final = (
     Racer("mariadb-prebuilt", "MariaDB {mariadb} by hand", is_sql=True, overhead_s=4.0),
     Racer("pgqueuer", "PgQueuer {pgqueuer} on Postgres {postgres}", is_sql=True, overhead_s=4.5),
     Racer("redis", "Redis {redis}", overhead_s=2.5),
-    Racer("rabbitmq-classic", "RabbitMQ {rabbitmq}, classic", overhead_s=9.0),
-    Racer("rabbitmq-quorum", "RabbitMQ {rabbitmq}, quorum", overhead_s=9.0),
-    Racer("nats", "NATS JetStream {nats}", overhead_s=4.5),
-    Racer("beanstalkd", "beanstalkd {beanstalkd}", overhead_s=7.0),
+    Racer("rabbitmq-classic", "RabbitMQ {rabbitmq}, classic", overhead_s=9.0, fill_per_s=15_000),
+    Racer("rabbitmq-quorum", "RabbitMQ {rabbitmq}, quorum", overhead_s=9.0, fill_per_s=15_000),
+    Racer("nats", "NATS JetStream {nats}", overhead_s=4.5, fill_per_s=25_000),
+    Racer("beanstalkd", "beanstalkd {beanstalkd}", overhead_s=7.0, fill_per_s=40_000),
 )
 
 
@@ -196,8 +198,8 @@ class Cell:
         length = self.length
         measured = length.seconds * (length.slices or length.kills or 1)
         killed = (length.lease_s or 0.0) * 1.5 + 2.0 if length.kills else 0.0
-        # Filling differs widely; this is about the mean.
-        return self.racer.overhead_s + self.trial.warmup_s + measured + killed + length.backlog / 50_000
+        filling = length.backlog / self.racer.fill_per_s
+        return self.racer.overhead_s + self.trial.warmup_s + measured + killed + filling
 
 
 def plan(rows: Iterable[Row], racers: Sequence[Racer], *, short: bool) -> list[Cell]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from foqs_client import Client, FoqsError, Item, UnknownOutcome
 from perf.lib import by_hand
 from perf.lib.caller import LEASE_S, NO_ERRORS, NOTHING, Batch, Caller, Put, Session, Taken
 from perf.lib.least import LeastSession
 from perf.lib.peers import beanstalkd_queue, nats_queue, pgqueuer_queue, rabbitmq_queue, redis_queue
+
+_REDIS_MAX: Final = 256
 
 
 async def session(
@@ -39,7 +41,8 @@ async def session(
     if system == "least":
         return LeastSession(place)
     if system == "redis":
-        return by_hand.Pool(lambda: redis_queue.redis_caller(place, lease_s), batch)
+        # One fsync serves all connections that have sent a call meanwhile, so each caller has its own.
+        return by_hand.Pool(lambda: redis_queue.redis_caller(place, lease_s), batch, connections_max=_REDIS_MAX)
     if system == "beanstalkd":
         return by_hand.Pool(lambda: beanstalkd_queue.beanstalkd_caller(place, topics), batch, holds=True)
     if system == "nats":

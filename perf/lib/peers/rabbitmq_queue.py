@@ -28,7 +28,7 @@ from foqs.dev.server_process import (
     unprivileged_user,
 )
 from perf.lib.caller import NOTHING, Batch, Caller, Put, Taken, all_durable
-from perf.lib.payload import filler, numbered
+from perf.lib.payload import NUMBER_BYTES, filler, numbered
 from perf.lib.peers.peer import Peer
 
 ARGUMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -39,6 +39,7 @@ PRIORITY: Final = 5
 _SCRIPT: Final = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 _PREFETCHED_CALLS: Final = 2
 _PERSISTENT: Final = 2
+_FILL_POLL_S: Final = 0.2
 
 
 class RabbitMq(Peer):
@@ -122,12 +123,21 @@ class RabbitMq(Peer):
         asyncio.run(self._fill(count, filler(payload_bytes)))
 
     async def _fill(self, count: int, rest: bytes) -> None:
-        session = RabbitMqSession(self.place, 1_000, 1)
-        caller = await session.caller()
-        for start in range(0, count, 1_000):
-            numbers = range(start, min(count, start + 1_000))
-            await caller.put(Batch(["t0"] * len(numbers), [numbered(number, rest) for number in numbers]))
-        await session.close()
+        """Publish without confirms, which is faster, until the queue has all."""
+        from pamqp import commands
+
+        connection = await _connect(self.place)
+        channel = await connection.channel(publisher_confirms=False)
+        for number in range(count):
+            body = numbered(number, rest)
+            properties = commands.Basic.Properties(
+                delivery_mode=_PERSISTENT, priority=PRIORITY, message_id=body[:NUMBER_BYTES].decode()
+            )
+            # Now and then it waits until what it has written was sent.
+            await channel.basic_publish(body, routing_key="t0", properties=properties, wait=number % 500 == 0)
+        while (await channel.queue_declare("t0", passive=True)).message_count < count:  # noqa: ASYNC110 - it is asked
+            await asyncio.sleep(_FILL_POLL_S)
+        await connection.close()
 
     def waiting(self) -> int:
         return asyncio.run(self._waiting())
@@ -188,7 +198,7 @@ class RabbitMqCaller:
         async def one(topic: str, payload: bytes) -> Any:
             # The client would make up an id from random bytes, which costs more.
             properties = commands.Basic.Properties(
-                delivery_mode=_PERSISTENT, priority=PRIORITY, message_id=payload[:16].decode()
+                delivery_mode=_PERSISTENT, priority=PRIORITY, message_id=payload[:NUMBER_BYTES].decode()
             )
             return await self._channel.basic_publish(payload, routing_key=topic, properties=properties, wait=False)
 
