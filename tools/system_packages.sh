@@ -13,6 +13,12 @@ purpose=tests
 [[ ${1:-} != race ]] || purpose=race
 
 programs() {
+    if [[ $purpose == compilation ]]; then
+        # A Python that is not Debian's brings its own headers.
+        echo 'gcc gcc'
+        echo "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h python3-dev"
+        return
+    fi
     if [[ $purpose != tests ]]; then
         cat <<'LIST'
 mariadbd mariadb-server
@@ -26,12 +32,6 @@ redis-server redis-server
 epmd erlang-base
 beanstalkd beanstalkd
 LIST
-        return
-    fi
-    if [[ $purpose == compilation ]]; then
-        # A Python that is not Debian's brings its own headers.
-        echo 'gcc gcc'
-        echo "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h python3-dev"
         return
     fi
     cat <<'LIST'
