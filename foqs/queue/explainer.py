@@ -76,7 +76,7 @@ class Explainer:
             )
         now = asyncio.get_running_loop().time()
         read_deadline = now + (deadline - now) * _READ_TIME_FRACTION
-        is_written = shard.numbers.is_resolved(number)
+        is_written = not shard.numbers.unresolved([number])
         try:
             async with asyncio.timeout_at(read_deadline):
                 rows = await shard.read_rows(namespace, [number]) if is_written else []

@@ -236,11 +236,12 @@ class QueueService:
         for shard_number, positions in groups.items():
             own = values_at(numbers, positions)
             shard = self._shards.get(shard_number)
-            if shard is not None and not shard.numbers.are_clearly_resolved(own):
-                resolved = [i for i in positions if shard.numbers.is_resolved(numbers[i])]
-                for i in set(positions).difference(resolved):
-                    call.outcomes[i] = NotFound("no item has this id yet")
-                positions, own = resolved, values_at(numbers, resolved)
+            if shard is not None and (unresolved := set(shard.numbers.unresolved(own))):
+                for i in positions:
+                    if numbers[i] in unresolved:
+                        call.outcomes[i] = NotFound("no item has this id yet")
+                positions = [i for i in positions if numbers[i] not in unresolved]
+                own = values_at(numbers, positions)
             if not positions:
                 continue
             try:

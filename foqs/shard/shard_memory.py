@@ -36,6 +36,7 @@ TOPICS_PER_STEP: Final = 1_000
 """Topics added or inspected in one step: a millisecond or two."""
 _CACHE_HORIZON_MS: Final = 60_000
 """A row that cannot be delivered for this long is not cached."""
+_PARKED_STATES: Final = (State.DEFERRED, State.DEAD)
 _DUE_KIND_IF_KEPT: Final = {State.DEFERRED: "deliver_after", State.LEASED: "lease"}
 _DUE_KIND_IF_DELETED: Final = {
     State.DEFERRED: "ttl",
@@ -329,7 +330,7 @@ class ShardMemory:
     def _remember(self, rows: Sequence[Row]) -> None:
         """Cache rows that were just written, except those that cannot be delivered soon: they would evict others."""
         horizon_ms = self._now_ms() + _CACHE_HORIZON_MS
-        parked = {row.id for row in rows if _is_undeliverable_until(row, horizon_ms)}
+        parked = {row.id for row in rows if row.state in _PARKED_STATES and _is_undeliverable_until(row, horizon_ms)}
         if parked:
             self.cache.remove(parked)
             rows = [row for row in rows if row.id not in parked]

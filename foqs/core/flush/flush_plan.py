@@ -383,7 +383,9 @@ def _decide_direct_deliveries(
     """Lease new items that are delivered directly. Due ones are leased already, by their DUE events."""
     places = {row.id: place for place, row in enumerate(plan.inserted)}
     due = {new.id: new for kind, _, new in plan.changed if kind is EventKind.DUE and new.state is State.LEASED}
-    due_ms_min = timers.raise_to_watermark(0)
+    now_ms, token, due_ms_min = context.now_ms, context.token, timers.raise_to_watermark(0)
+    inserted, ready, leased = plan.inserted, State.READY, State.LEASED
+    last_lease_ms, due_ms = -1, 0
     for delivery in deliveries:
         rows: list[Row | None] = []
         for number in delivery.numbers:
@@ -391,11 +393,13 @@ def _decide_direct_deliveries(
             if place is None:  # a due item, if it still exists; or a repeat, which was not inserted
                 rows.append(due.get(number))
                 continue
-            row = plan.inserted[place]
-            if row.state is State.READY:
+            row = inserted[place]
+            if row.state is ready:
                 lease_ms = row.lease_ms if delivery.lease_ms is None else delivery.lease_ms
-                due_ms = _lease_end_ms(lease_ms, context.now_ms, due_ms_min)
-                row = plan.inserted[place] = row.with_lease(due_ms, context.token)
+                if lease_ms != last_lease_ms:
+                    last_lease_ms, due_ms = lease_ms, _lease_end_ms(lease_ms, now_ms, due_ms_min)
+                # The row is this plan's own: a change in place saves a copy for each item.
+                row.state, row.due_ms, row.token, row.attempt = leased, due_ms, token, 1
                 rows.append(row)
             else:
                 rows.append(None)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from foqs.core.flush.operation import OPEN, Inserts
-from foqs.core.items.item import SEQUENCE_MAX, make_number, split_number
+from foqs.core.items.item import SEQUENCE_MAX, make_number
 
 _RESERVED_COUNT: Final = 1_000_000
 """Sequences kept in reserve, so that calls that are already queued still get numbers."""
@@ -73,45 +73,33 @@ class ItemNumbers:
             del operations[:resolved]
         return (operations[0].numbers[0] if operations else self.next_number) - 1
 
-    def are_clearly_resolved(self, numbers: Sequence[int]) -> bool:
-        """Return True only if all these numbers are resolved. If False, `is_resolved` says which of them are."""
-        ordered = sorted(numbers)
-        if _any_between(ordered, self.next_number, make_number(self._epoch, SEQUENCE_MAX)):
-            return False
-        return not any(
-            self._is_pending(operation) and _any_between(ordered, operation.numbers[0], operation.numbers[-1])
-            for operation in self._operations
-        )
-
-    def is_resolved(self, number: int) -> bool:
-        """Return False if this number is of this epoch and not assigned yet, or not resolved.
+    def unresolved(self, numbers: Sequence[int]) -> list[int]:
+        """Return those of these numbers that are of this epoch and not assigned yet, or not resolved.
 
         Numbers of other epochs count as resolved: the table has their items. A number of
         a later epoch means that this owner was replaced, which the fence will detect.
         """
-        epoch, sequence = split_number(number)
-        if epoch != self._epoch:
-            return True
-        if sequence > self._last_sequence:
-            return False
-        at = bisect_right(self._operations, number, key=_first_number) - 1
-        if at < 0:
-            return True
-        operation = self._operations[at]
-        place = number - operation.numbers[0]
-        if place >= len(operation) or operation.results[place] is None:
-            return True
-        return operation.results[place] is not OPEN and not self._is_being_written(operation)
+        ordered = sorted(numbers)
+        found = _between(ordered, self.next_number, make_number(self._epoch, SEQUENCE_MAX))
+        for operation in self._operations:
+            first = operation.numbers[0]
+            own = _between(ordered, first, operation.numbers[-1])
+            if own and (operation.is_open or self._is_being_written(operation)):
+                results, is_written = operation.results, self._is_being_written(operation)
+                found += [
+                    number
+                    for number in own
+                    if (result := results[number - first]) is not None and (is_written or result is OPEN)
+                ]
+        return found
 
     def _is_pending(self, operation: Inserts) -> bool:
         return operation.is_open or (operation.is_abandoned and self._is_being_written(operation))
 
 
-def _first_number(operation: Inserts) -> int:
-    return operation.numbers[0]
-
-
-def _any_between(ordered: Sequence[int], first: int, last: int) -> bool:
-    """Return whether one of these sorted numbers is from `first` to `last`."""
-    at = bisect_left(ordered, first)
-    return at < len(ordered) and ordered[at] <= last
+def _between(ordered: Sequence[int], first: int, last: int) -> list[int]:
+    """Return those of these sorted numbers that are from `first` to `last`."""
+    start = bisect_left(ordered, first)
+    if start == len(ordered) or ordered[start] > last:
+        return []
+    return list(ordered[start : bisect_right(ordered, last, start)])

@@ -161,6 +161,7 @@ def encode_rows(rows: Sequence[Row]) -> list[BoundRow]:
     """Encode rows. Names are encoded once for each topic, not for each row."""
     namespaces: dict[str, bytes] = {}
     names: dict[TopicName, bytes] = {}
+    lengths: dict[int, bytes] = {}
     values: list[BoundRow] = []
     eight, numbers = _INT64.pack, _TWELVE_INT64.pack
     for row in rows:
@@ -174,6 +175,11 @@ def encode_rows(rows: Sequence[Row]) -> list[BoundRow]:
         payload, metadata = row.payload, row.metadata
         if payload is None or metadata is None:
             raise TypeError("a row without payload or metadata cannot be written")
+        payload_length, metadata_length = lengths.get(len(payload)), lengths.get(len(metadata))
+        if payload_length is None:
+            payload_length = lengths[len(payload)] = _encode_length(len(payload))
+        if metadata_length is None:
+            metadata_length = lengths[len(metadata)] = _encode_length(len(metadata))
         nulls = 0
         ttl = expires = b""
         if row.ttl_ms is None:
@@ -203,9 +209,9 @@ def encode_rows(rows: Sequence[Row]) -> list[BoundRow]:
             ttl,
             expires,
             name,
-            _encode_length(len(payload)),
+            payload_length,
             payload,
-            _encode_length(len(metadata)),
+            metadata_length,
             metadata,
         )
         values.append(BoundRow(nulls, b"".join(encoded)))

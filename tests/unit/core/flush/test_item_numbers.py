@@ -45,13 +45,13 @@ def test_a_number_is_resolved_with_its_item_whatever_happened_to_earlier_ones() 
     first, second = assigned.inserts(3), assigned.inserts(2)
     assert second.numbers == range(number(4), number(6))
     second.complete(0, [None, None])
-    assert [assigned.numbers.is_resolved(number(at)) for at in range(1, 7)] == [False] * 3 + [True, True, False]
+    assert assigned.numbers.unresolved([number(at) for at in range(1, 7)]) == [number(6), *map(number, range(1, 4))]
     assert assigned.numbers.resolved_up_to == number(1) - 1
     first.complete(0, [None])
-    assert [assigned.numbers.is_resolved(number(at)) for at in range(1, 4)] == [True, False, False]
+    assert assigned.numbers.unresolved([number(at) for at in range(1, 4)]) == [number(2), number(3)]
     first.fail(1, 3, Unavailable("refused", retry_after_ms=1))
     assert assigned.numbers.resolved_up_to == number(5)
-    assert assigned.numbers.is_resolved(number(2))
+    assert not assigned.numbers.unresolved([number(2)])
 
 
 def test_the_numbers_of_an_abandoned_operation_are_resolved_when_its_flush_has_ended() -> None:
@@ -60,17 +60,16 @@ def test_the_numbers_of_an_abandoned_operation_are_resolved_when_its_flush_has_e
     operation.seal(0, 1)
     assigned.writing.append(operation)
     operation.abandon()
-    assert not assigned.numbers.is_resolved(number(1))
+    assert assigned.numbers.unresolved([number(1)])
     assert assigned.numbers.resolved_up_to < number(1)
     assigned.writing.clear()
-    assert assigned.numbers.is_resolved(number(1))
+    assert not assigned.numbers.unresolved([number(1)])
     assert assigned.numbers.resolved_up_to == number(2)
 
 
 def test_numbers_of_other_epochs_count_as_resolved() -> None:
-    assert Assigned().numbers.is_resolved(make_number(EPOCH + 1, 1))
-    assert Assigned().numbers.are_clearly_resolved([make_number(EPOCH + 1, 1), make_number(EPOCH - 1, 1)])
-    assert Assigned().numbers.is_resolved(make_number(EPOCH - 1, 1))
+    assert not Assigned().numbers.unresolved([make_number(EPOCH + 1, 1)])
+    assert not Assigned().numbers.unresolved([make_number(EPOCH - 1, 1)])
 
 
 def test_some_numbers_are_kept_in_reserve_at_the_end_of_an_epoch() -> None:
@@ -92,10 +91,8 @@ def test_exactly_the_numbers_of_finished_operations_are_resolved(steps: list[tup
                 done.complete(0, [None] * len(done))
         pending = {number for operation in operations if operation.is_open for number in operation.numbers}
         numbers = {number for operation in operations for number in operation.numbers}
-        assert {number for number in numbers if not assigned.numbers.is_resolved(number)} == pending
-        assert assigned.numbers.are_clearly_resolved(list(numbers - pending)) or pending
-        assert all(not assigned.numbers.are_clearly_resolved([number, make_number(EPOCH - 1, 1)]) for number in pending)
-        assert not assigned.numbers.are_clearly_resolved([assigned.numbers.next_number])
+        assert set(assigned.numbers.unresolved([*numbers, make_number(EPOCH - 1, 1)])) == pending
+        assert assigned.numbers.unresolved([assigned.numbers.next_number]) == [assigned.numbers.next_number]
         assert assigned.numbers.resolved_up_to == (min(pending) if pending else assigned.numbers.next_number) - 1
 
 
@@ -134,7 +131,7 @@ def test_finished_works_behind_a_hanging_one_are_dropped_with_their_items() -> N
         operation.complete(0, [None, None])
         assert sum(remembered.bytes for remembered in assigned.numbers._operations) <= 2_000_000
     assert assigned.numbers.resolved_up_to == number(1) - 1
-    assert not assigned.numbers.is_resolved(number(1))
-    assert assigned.numbers.is_resolved(number(2))
+    assert assigned.numbers.unresolved([number(1)])
+    assert not assigned.numbers.unresolved([number(2)])
     hanging.complete(0, [None])
     assert assigned.numbers.resolved_up_to == number(101)
