@@ -45,7 +45,17 @@ from foqs.options.shard_options import RowCacheOptions, ShardOptions
 ENVIRONMENT_PREFIX: Final = "FOQS_"
 CLI_VARIABLES: Final = frozenset(
     f"FOQS_{name}"
-    for name in "CONFIG ADDRESS NAMESPACE CLIENT_REGION TOKEN_FILE CA_FILE CERT_FILE KEY_FILE PURE".split()
+    for name in [
+        "CONFIG",
+        "ADDRESS",
+        "NAMESPACE",
+        "CLIENT_REGION",
+        "TOKEN_FILE",
+        "CA_FILE",
+        "CERT_FILE",
+        "KEY_FILE",
+        "PURE",
+    ]
 )
 """Variables of the command line and of the import (`foqs.plain_python`). They are no options of a host."""
 
