@@ -17,7 +17,7 @@ from foqs.core.items.item import SEQUENCE_MAX, make_number
 _RESERVED_COUNT: Final = 1_000_000
 """Sequences kept in reserve, so that calls that are already queued still get numbers."""
 
-_COMPACT_WORKS: Final = 64
+_COMPACT_OPERATIONS: Final = 64
 _COMPACT_BYTES: Final = 1 << 20
 """With fewer operations and bytes than this, resolved operations are not searched for and dropped."""
 
@@ -37,7 +37,7 @@ class ItemNumbers:
         """The last sequence assigned."""
         self._operations: list[Inserts] = []
         """In order of their numbers: all that are not resolved, and some that are."""
-        self._compact_at = _COMPACT_WORKS
+        self._compact_at = _COMPACT_OPERATIONS
         self._bytes = 0
         """Bytes of the operations kept, and of those dropped since the last compaction."""
         self._compact_bytes = _COMPACT_BYTES
@@ -59,7 +59,7 @@ class ItemNumbers:
         if len(self._operations) > self._compact_at or self._bytes > self._compact_bytes:
             self._operations = [pending for pending in self._operations if self._is_pending(pending)]
             self._bytes = sum([pending.bytes for pending in self._operations])
-            self._compact_at = max(_COMPACT_WORKS, 2 * len(self._operations))
+            self._compact_at = max(_COMPACT_OPERATIONS, 2 * len(self._operations))
             self._compact_bytes = max(_COMPACT_BYTES, 2 * self._bytes)
 
     @property
@@ -74,14 +74,17 @@ class ItemNumbers:
         return (operations[0].numbers[0] if operations else self.next_number) - 1
 
     def unresolved(self, numbers: Sequence[int]) -> list[int]:
-        """Return those of these numbers that are of this epoch and not assigned yet, or not resolved.
+        """Return those of these numbers, at least one, that are of this epoch and not assigned yet, or not resolved.
 
         Numbers of other epochs count as resolved: the table has their items. A number of
         a later epoch means that this owner was replaced, which the fence will detect.
         """
         ordered = sorted(numbers)
         found = _between(ordered, self.next_number, make_number(self._epoch, SEQUENCE_MAX))
-        for operation in self._operations:
+        # Thousands of operations may wait. Only those among the numbers matter, and most acks are older than all.
+        start = max(0, bisect_right(self._operations, ordered[0], key=_first_number) - 1)
+        stop = bisect_right(self._operations, ordered[-1], lo=start, key=_first_number)
+        for operation in self._operations[start:stop]:
             first = operation.numbers[0]
             own = _between(ordered, first, operation.numbers[-1])
             if own and (operation.is_open or self._is_being_written(operation)):
@@ -103,3 +106,7 @@ def _between(ordered: Sequence[int], first: int, last: int) -> list[int]:
     if start == len(ordered) or ordered[start] > last:
         return []
     return list(ordered[start : bisect_right(ordered, last, start)])
+
+
+def _first_number(operation: Inserts) -> int:
+    return operation.numbers[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +97,26 @@ def test_exactly_the_numbers_of_finished_operations_are_resolved(steps: list[tup
         assert assigned.numbers.resolved_up_to == (min(pending) if pending else assigned.numbers.next_number) - 1
 
 
+def test_a_check_of_older_numbers_looks_at_no_waiting_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of enqueues may wait while items are acked, one call for each."""
+    assigned = Assigned()
+    assigned.inserts(10).complete(0, [None] * 10)
+    waiting = [assigned.inserts(1) for _ in range(1_000)]
+    looked_at: list[Inserts] = []
+    is_pending = ItemNumbers._is_pending
+
+    def noted(self: ItemNumbers, operation: Inserts) -> bool:
+        looked_at.append(operation)
+        return is_pending(self, operation)
+
+    monkeypatch.setattr(ItemNumbers, "_is_pending", noted)
+    assert assigned.numbers.are_clearly_resolved([number(10), number(1)])
+    assert not set(map(id, looked_at)).intersection(map(id, waiting))
+    looked_at.clear()
+    assert not assigned.numbers.are_clearly_resolved([number(511)])
+    assert looked_at == [waiting[500]]
+
+
 def test_an_item_that_is_being_written_is_not_reported_as_gone() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
@@ -122,7 +143,7 @@ def test_an_item_that_is_being_written_is_not_reported_as_gone() -> None:
     run_in_world(story)
 
 
-def test_finished_works_behind_a_hanging_one_are_dropped_with_their_items() -> None:
+def test_finished_operations_behind_a_hanging_one_are_dropped_with_their_items() -> None:
     assigned = Assigned()
     hanging = assigned.inserts(1)
     for _ in range(50):
