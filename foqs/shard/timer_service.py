@@ -1,8 +1,8 @@
 """The timers of one shard and its clock: finds due rows, submits their transitions, and compares clocks.
 
 Always true: the watermark rises only when all rows that a scan found are
-committed. Due rows are written by the writer like all others, and the decision
-uses the row as it is then. Knows nothing of the transitions of a due row.
+committed. Due rows are written by the writer like all others, and the flush applies
+the event to the row as it is then. Knows nothing of the transitions of a due row.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class TimerService:
                 except (NotOwner, Unavailable):
                     if self._writer.is_ended:
                         return
-                    self._timers.on_scan_incomplete(self._retry_at_ms(), None)
+                    self._timers.on_scan_incomplete(self._retry_at_ms())
 
     async def _wait(self) -> None:
         """Wait until the next scan, or until its moment may have changed."""
@@ -123,14 +123,14 @@ class TimerService:
                 break
 
         async def finish(store: Store) -> None:
-            written_ms = self._timers.next_written_ms(now_ms)
-            next_ms = await store.next_due_ms(now_ms, written_ms)
+            end_ms = self._timers.search_end_ms(now_ms)
+            next_ms = await store.next_due_ms(now_ms, end_ms)
             if next_ms is None:
-                next_ms = written_ms
+                next_ms = end_ms
             if complete:
                 self._timers.on_scan_completed(now_ms, next_ms)
             else:
-                self._timers.on_scan_incomplete(self._retry_at_ms(), next_ms)
+                self._timers.on_scan_incomplete(min(self._retry_at_ms(), next_ms))
 
         await self._writer.read(finish)
 

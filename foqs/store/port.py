@@ -230,8 +230,8 @@ class Store(Protocol):
         """Return the rows of these ids that exist, without payload, in any order."""
         ...
 
-    async def next_due_ms(self, above_ms: int, below_ms: int | None = None) -> int | None:
-        """Return the least due_ms above `above_ms` and, if given, below `below_ms`; None if there is none."""
+    async def next_due_ms(self, above_ms: int, below_ms: int) -> int | None:
+        """Return the least due_ms above `above_ms` and below `below_ms`; None if there is none."""
         ...
 
     async def close(self) -> None:

@@ -26,7 +26,7 @@ def test_new_shard_has_no_owner_and_no_rows(bench: Bench) -> None:
         assert (owner.epoch, owner.nonce, owner.flush, owner.clock_ms) == (0, "", 0, 0)
         assert await contents(Ownership(store, 0, "", 1)) == {}
         assert await store.topics() == []
-        assert await store.next_due_ms(-1) is None
+        assert await store.next_due_ms(-1, TIME_MS_MAX + 1) is None
         assert await store.due_rows(None, TIME_MS_MAX, None, 10) == []
 
     bench.run(story())
@@ -279,10 +279,10 @@ def test_due_rows_pages_between_both_bounds_in_order_through_ties(bench: Bench) 
                     assert await reads.due_rows(owned.past, high, None, 50) == paged
                     assert await reads.due_rows(owned.past, high, paged[0], 2) == paged[1:3]
         assert await owned.store.due_rows(12, 50, DueRow(10, 1), 2) == [DueRow(12, 5), DueRow(12, 6)]
-        assert await owned.store.next_due_ms(9) == 10
-        assert await owned.store.next_due_ms(10) == 11
-        assert await owned.store.next_due_ms(21) == TIME_MS_MAX
-        assert await owned.store.next_due_ms(TIME_MS_MAX) is None
+        assert await owned.store.next_due_ms(9, TIME_MS_MAX + 1) == 10
+        assert await owned.store.next_due_ms(10, TIME_MS_MAX + 1) == 11
+        assert await owned.store.next_due_ms(21, TIME_MS_MAX + 1) == TIME_MS_MAX
+        assert await owned.store.next_due_ms(TIME_MS_MAX, TIME_MS_MAX + 1) is None
         assert await owned.store.next_due_ms(10, 11) is None
         assert await owned.store.next_due_ms(10, 12) == 11
         assert await owned.store.next_due_ms(21, TIME_MS_MAX) is None

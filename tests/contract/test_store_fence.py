@@ -44,7 +44,7 @@ async def assert_lost(store: Store) -> None:
     with pytest.raises(StoreLost):
         await store.rows([1])
     with pytest.raises(StoreLost):
-        await store.next_due_ms(1)
+        await store.next_due_ms(1, 9)
     with pytest.raises(StoreLost):
         await store.take_over(9, NONCE)
     with pytest.raises(StoreLost):

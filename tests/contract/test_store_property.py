@@ -142,7 +142,7 @@ async def _read_all(owned: Ownership, rows: Mapping[int, Row]) -> dict[str, obje
         "keys": await keys_of(owned, *itertools.product(["default", "other"], [b"k", b"K", b"k ", b"'"])),
         "next key expiry": await store.next_key_expiry_ms(),
         "slots": await store.key_slots(),
-        "next due": [await store.next_due_ms(at) for at in (-1, 0, 3, TIME_MS_MAX)],
+        "next due": [await store.next_due_ms(at, TIME_MS_MAX + 1) for at in (-1, 0, 3, TIME_MS_MAX)],
     }
     past = owned.past
     for low, high in ((None, TIME_MS_MAX), (2, 5)):

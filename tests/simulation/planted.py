@@ -270,8 +270,8 @@ def boundary_kept() -> None:
 def watermark_too_early() -> None:
     """The watermark rises although a due item is not written."""
 
-    def on_scan_incomplete(self: DueTimers, retry_at_ms: int, next_due_ms: int | None) -> None:
-        self.on_scan_completed(retry_at_ms, next_due_ms)
+    def on_scan_incomplete(self: DueTimers, next_scan_ms: int) -> None:
+        self.on_scan_completed(next_scan_ms, next_scan_ms)
 
     DueTimers.on_scan_incomplete = on_scan_incomplete  # type: ignore[method-assign]
 

@@ -6,10 +6,11 @@ found is committed, and a due that would be written below it is raised to it.
 `next_scan_ms` is never later than the earliest due above the watermark. Only the first
 scan after a takeover has no lower bound. Reads no clock and no table.
 
-An acked item leaves an entry of its lease's end in the database's index until the
-database removes it, which a snapshot can prevent for hours. So no read may walk all
+An acked item leaves an entry of its lease's end or its TTL in the database's index until
+the database removes it, which a snapshot can prevent for hours. So no read may walk all
 entries of the time ahead. The timers remember when the dues of each second begin, and a
-scan asks the table only for dues before the next remembered one.
+scan asks the table only for dues before the next remembered one, and before the next
+scan in any case.
 """
 
 from __future__ import annotations
@@ -33,8 +34,7 @@ class DueTimers:
     def __init__(self, scan_interval_ms: int) -> None:
         self._scan_interval_ms = scan_interval_ms
         self.watermark_ms: int | None = None
-        self._next_due_ms: int | None = 0
-        self._next_idle_scan_ms = 0
+        self._next_scan_ms = 0
         self._written: dict[int, int] = {}
         """The earliest due that was written into each slot. Its row may have changed since."""
         self.last_sweep_ms: int | None = None
@@ -54,42 +54,36 @@ class DueTimers:
                 earliest_ms = written.get(slot)
                 if earliest_ms is None or due_ms < earliest_ms:
                     written[slot] = due_ms
-            if self._next_due_ms is None or due_ms < self._next_due_ms:
-                self._next_due_ms = due_ms
+            if due_ms < self._next_scan_ms:
+                self._next_scan_ms = due_ms
 
     def next_scan_ms(self) -> int:
         """Return when the next scan is needed, on the shard's clock."""
-        return self._next_idle_scan_ms if self._next_due_ms is None else min(self._next_due_ms, self._next_idle_scan_ms)
+        return self._next_scan_ms
 
-    def next_written_ms(self, now_ms: int) -> int | None:
-        """Return the earliest due above `now_ms` that is remembered, and forget those that are not above it.
+    def search_end_ms(self, now_ms: int) -> int:
+        """Return where a search for the earliest due above `now_ms` may end, and forget dues that are not above it.
 
-        Rows that are due before it may exist: only the first due of a slot is remembered.
+        It is the next remembered due, or the moment of the next scan in any case. Rows that are due before it
+        may exist: only the first due of a slot is remembered.
         """
         self._written = {slot: due_ms for slot, due_ms in self._written.items() if due_ms > now_ms}
-        return min(self._written.values(), default=None)
+        return min([now_ms + self._scan_interval_ms, *self._written.values()])
 
-    def on_scan_completed(self, now_ms: int, next_due_ms: int | None) -> None:
+    def on_scan_completed(self, now_ms: int, next_scan_ms: int) -> None:
         """Record that a scan up to `now_ms` is complete and all that it found is committed.
 
         Args:
-            next_due_ms: not later than the earliest due above `now_ms` in the table at the scan.
+            next_scan_ms: not later than the earliest due above `now_ms` in the table at the scan.
         """
         if self.watermark_ms is None:
             self.last_sweep_ms = now_ms
         self.watermark_ms = now_ms if self.watermark_ms is None else max(self.watermark_ms, now_ms)
-        self._next_due_ms = next_due_ms
-        self._next_idle_scan_ms = now_ms + self._scan_interval_ms
+        self._next_scan_ms = next_scan_ms
 
-    def on_scan_incomplete(self, retry_at_ms: int, next_due_ms: int | None) -> None:
-        """Record that a scan left due rows unprocessed. The watermark stays, and the next scan starts from it again.
-
-        Args:
-            retry_at_ms: when to scan again.
-            next_due_ms: not later than the earliest due above the scan in the table; nor is the retry.
-        """
-        self._next_due_ms = retry_at_ms if next_due_ms is None else min(retry_at_ms, next_due_ms)
-        self._next_idle_scan_ms = retry_at_ms
+    def on_scan_incomplete(self, next_scan_ms: int) -> None:
+        """Record that a scan left due rows unprocessed. The watermark stays, and the next scan starts from it again."""
+        self._next_scan_ms = next_scan_ms
 
     def on_sweep_completed(self, now_ms: int) -> None:
         """Record that all rows that were due before the watermark at `now_ms` are processed."""

@@ -298,7 +298,7 @@ class MemoryStore:
         await self._round_trip()
         return self._tables.copies(ids, with_payload=False)
 
-    async def next_due_ms(self, above_ms: int, below_ms: int | None = None) -> int | None:
+    async def next_due_ms(self, above_ms: int, below_ms: int) -> int | None:
         await self._round_trip()
         return self._tables.next_due_ms(above_ms, below_ms)
 

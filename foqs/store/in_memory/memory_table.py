@@ -185,11 +185,10 @@ class ShardTables:
         stop = bisect_right(self.due, (high_ms + 1, -1))
         return [DueRow(at, number) for at, number in self.due[start : min(stop, start + limit)]]
 
-    def next_due_ms(self, above_ms: int, below_ms: int | None) -> int | None:
+    def next_due_ms(self, above_ms: int, below_ms: int) -> int | None:
         """See `Store.next_due_ms`."""
         at = bisect_right(self.due, (above_ms + 1, -1))
-        found = self.due[at][0] if at < len(self.due) else None
-        return None if found is None or (below_ms is not None and found >= below_ms) else found
+        return self.due[at][0] if at < len(self.due) and self.due[at][0] < below_ms else None
 
     def next_key_expiry_ms(self, from_ms: int) -> int | None:
         """See `Store.next_key_expiry_ms`."""

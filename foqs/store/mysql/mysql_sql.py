@@ -566,11 +566,11 @@ class Statements:
             f"({select} due_ms > {start[0]} AND due_ms <= {high_ms} {order}) {order}"
         ).encode()
 
-    def next_due_ms(self, above_ms: int, below_ms: int | None = None) -> bytes:
-        """Read when the next row is due. Without an upper bound it walks over all entries of deleted rows ahead."""
+    def next_due_ms(self, above_ms: int, below_ms: int) -> bytes:
+        """Read when the next row is due. It walks over the entries of deleted rows between the bounds."""
         return (
             f"SELECT due_ms FROM {self._item} FORCE INDEX (item_due) "
-            f"WHERE due_ms > {above_ms} AND due_ms < {NEVER_MS if below_ms is None else below_ms} ORDER BY due_ms LIMIT 1"
+            f"WHERE due_ms > {above_ms} AND due_ms < {below_ms} ORDER BY due_ms LIMIT 1"
         ).encode()
 
     @property

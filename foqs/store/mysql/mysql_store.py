@@ -154,7 +154,7 @@ class MysqlStore:
     async def rows(self, ids: Sequence[int]) -> list[Row]:
         return decode_rows(await self._read(self._sql.read_rows(ids)))
 
-    async def next_due_ms(self, above_ms: int, below_ms: int | None = None) -> int | None:
+    async def next_due_ms(self, above_ms: int, below_ms: int) -> int | None:
         (found,) = await self._read([self._sql.next_due_ms(above_ms, below_ms)])
         return int(found.rows[0][0]) if found.rows else None
 

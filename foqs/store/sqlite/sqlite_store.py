@@ -43,7 +43,6 @@ from foqs.store.sqlite.sqlite_file import SqliteFile, is_damage
 from foqs.store.sqlite.sqlite_reads import SqliteReads, read_due_rows, read_rows, read_rows_with_payload
 
 _T = TypeVar("_T")
-_INT64_MAX = (1 << 63) - 1
 _STATEMENT_ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
 """Errors of binding and running a statement."""
 
@@ -124,9 +123,8 @@ class SqliteStore:
     async def rows(self, ids: Sequence[int]) -> list[Row]:
         return await self._read(lambda db: read_rows(db, sql.READ_ROW, dict.fromkeys(ids)))
 
-    async def next_due_ms(self, above_ms: int, below_ms: int | None = None) -> int | None:
-        bounds = (above_ms, _INT64_MAX if below_ms is None else below_ms)
-        found = await self._read(lambda db: db.execute(sql.NEXT_DUE, bounds).fetchone())
+    async def next_due_ms(self, above_ms: int, below_ms: int) -> int | None:
+        found = await self._read(lambda db: db.execute(sql.NEXT_DUE, (above_ms, below_ms)).fetchone())
         return None if found is None else int(found[0])
 
     async def close(self) -> None:

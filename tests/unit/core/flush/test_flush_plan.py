@@ -43,7 +43,7 @@ FIRST_NEW = 100
 def timers(watermark_ms: int | None = None) -> DueTimers:
     new = DueTimers(5_000)
     if watermark_ms is not None:
-        new.on_scan_completed(watermark_ms, None)
+        new.on_scan_completed(watermark_ms, watermark_ms + 5_000)
     return new
 
 
