@@ -265,6 +265,7 @@ class Shard:
             self._timer_service.run(),
             self._timer_service.run_clock_sync(),
             self._timer_service.run_sweeps(),
+            self._timer_service.run_ownership_checks(),
             run_key_expiry(self._writer, self._shard_clock, self._settings.sweep_interval_ms),
             self._purge_worker.run(),
             self._initial_count.run(self._writer),

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class TimerService:
-    """Three tasks of a shard: `run` and `run_sweeps` for its timers, `run_clock_sync` for its clock.
+    """Four tasks of a shard: `run` and `run_sweeps` for its timers, `run_clock_sync` for its clock, `run_ownership_checks`.
 
     Args:
         find_cached: returns a cached row.
@@ -163,13 +163,9 @@ class TimerService:
         return done
 
     async def run_sweeps(self) -> None:
-        """From time to time look for due rows below the watermark, so that a bug makes an item late, not lost.
-
-        A flush goes with each sweep, so that an idle host learns that it was replaced.
-        """
+        """From time to time look for due rows below the watermark, so that a bug makes an item late, not lost."""
         while True:
             await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
-            self._writer.request_flush()
             reads = self._open_reads()
             try:
                 await self._sweep(reads)
@@ -188,13 +184,25 @@ class TimerService:
             return
         now_ms, high_ms = self._shard_clock.now_ms(), self._timers.watermark_ms - 1
         after: DueRow | None = None
+        complete = True
         while True:
             page = await reads.due_rows(self._writer.last_committed, high_ms, after, self._settings.timer_page_items)
             if not page:
                 break
-            await self._submit([due.id for due in page], {})
+            results = await self._submit([due.id for due in page], {})
+            complete = complete and not any(isinstance(result, FoqsError) for result in results)
             after = page[-1]
-        self._timers.on_sweep_completed(now_ms)
+        if complete:
+            self._timers.on_sweep_completed(now_ms)
+
+    async def run_ownership_checks(self) -> None:
+        """Write a flush from time to time, so that an idle host learns that it was replaced.
+
+        Not with the sweeps, because one may take much longer than the interval.
+        """
+        while True:
+            await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
+            self._writer.request_flush()
 
     def _retry_at_ms(self) -> int:
         return self._shard_clock.now_ms() + self._settings.retry_ms_max

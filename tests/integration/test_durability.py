@@ -48,8 +48,8 @@ async def work(host: RestartableHost) -> None:
 
 
 def until_quiet(tables: Tables) -> None:
-    """Wait until the first sweep is over, after which only calls write."""
-    until(lambda: all(flush for _, flush in tables.owners().values()), "the first sweep is written")
+    """Wait until the key slots are written, after which only calls write."""
+    until(lambda: all(flush for _, flush in tables.owners().values()), "the key slots are written")
 
 
 def calls(steps: list[Step], host: RestartableHost) -> list[Exchange]:

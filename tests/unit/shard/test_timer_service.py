@@ -171,6 +171,50 @@ def test_a_due_row_below_the_watermark_is_found_by_the_sweep() -> None:
     run_in_world(story)
 
 
+def test_a_sweep_that_hangs_delays_no_check_of_the_ownership(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a snapshot held, a sweep may take hours. An idle host must learn meanwhile that it was replaced."""
+
+    async def story(world: World) -> None:
+        first = await world.engine(engine_settings(1, sweep_interval_ms=20_000))
+        await world.pass_s(1)
+
+        async def hang(self: MemoryReads, *_: object) -> list[DueRow]:
+            await world.loop.create_future()
+            return []
+
+        monkeypatch.setattr(MemoryReads, "due_rows", hang)
+        await world.pass_s(25)
+        await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
+        assert 1 in first.shards
+        await world.pass_s(25)
+        assert 1 not in first.shards
+
+    run_in_world(story)
+
+
+def test_a_sweep_with_refused_rows_is_not_complete() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=20_000))
+        shard, caller = engine.shards[1], Caller(world, engine)
+        await caller.put("lost", delay_ms=3_600_000)
+        await world.pass_s(1)
+        table = world.database.tables[1]
+        (row,) = table.rows.values()
+        lost_ms = _watermark(shard) - 1
+        table.put(replace(row, due_ms=lost_ms, deliver_after_ms=lost_ms))
+        shard.memory.cache.clear()
+        world.database.refuse = lambda writes: "a bad row" if writes.updates else None
+        swept_ms = shard.memory.timers.last_sweep_ms
+        await world.pass_s(21)
+        assert shard.memory.timers.last_sweep_ms == swept_ms
+        world.database.refuse = lambda writes: None
+        await world.pass_s(20)
+        assert shard.memory.timers.last_sweep_ms != swept_ms
+        await caller.one("lost")
+
+    run_in_world(story)
+
+
 def test_rows_due_at_a_takeover_are_found_by_the_new_owners_first_scan() -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1, sweep_interval_ms=NEVER_MS)
