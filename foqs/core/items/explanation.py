@@ -134,7 +134,7 @@ def _explain_missing(snapshot: ItemSnapshot, explanation: Explanation) -> None:
         f"There is no such item in the namespace {snapshot.namespace!r}: it was acked, cancelled, purged or expired, "
         "its only delivery ended, its retention as a dead item ended, or it never existed. A deleted item leaves no "
         "trace, so these cannot be distinguished.",
-        "Check the id and the namespace. If the operation is still to be done, enqueue it again.",
+        "Check the id and the namespace. If the work is still to be done, enqueue it again.",
     )
 
 
