@@ -110,8 +110,8 @@ class ShardOptions(Options):
     sweep_interval_ms: int = option(
         5 * 60_000,
         MS,
-        "How often all due rows are scanned, so that a missed timer is late and not lost. Key expiry runs at "
-        "this interval too.",
+        "How often all due rows are searched for, so that a missed timer is late and not lost. Key expiry and "
+        "checks of the ownership run at this interval too.",
         1_000,
         DAY_MS,
     )
