@@ -1,6 +1,6 @@
 """The queue of one host, over the shards that the host owns.
 
-Takes validated calls, submits work to shards, and replies in the order of the
+Takes validated calls, submits operations to shards, and replies in the order of the
 call. Always true: a call has an entry in `deadlines` until it is done; no item
 of a topic stays undelivered while a dequeue waits for that topic. Knows no
 Thrift and no SQL.

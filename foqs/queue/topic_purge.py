@@ -37,7 +37,7 @@ async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float
         except FoqsError as error:
             refusals.append(error)
     if refusals:
-        # If one shard refuses, none is purged. No work is in a flush yet.
+        # If one shard refuses, none is purged. No operation is in a flush yet.
         for operation in operations:
             operation.abandon()
         raise refusals[0]

@@ -1,7 +1,7 @@
 """The plain flush: the specification of the outcome of a batch, entry by entry.
 
 `plain_flush` applies the transition table to one entry after the other.
-`table_after` applies a decision to a table as a store does. Knows nothing of columns.
+`table_after` applies a plan to a table as a store does. Knows nothing of columns.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def plain_flush(
 
 
 def table_after(plan: FlushPlan, table: Mapping[int, Row]) -> dict[int, Row]:
-    """Return the table after a decision is written. The decision holds absolute values."""
+    """Return the table after a plan is written. The plan holds absolute values."""
     rows = dict(table)
     for deleted in plan.deleted.values():
         for row in deleted:
@@ -176,7 +176,7 @@ def table_after(plan: FlushPlan, table: Mapping[int, Row]) -> dict[int, Row]:
 
 
 def keys_after(plan: FlushPlan, keys: Mapping[KeyName, IdempotencyKey]) -> dict[KeyName, IdempotencyKey]:
-    """Return the key records after a decision is written. Checks that new ones do not exist and replaced ones do."""
+    """Return the key records after a plan is written. Checks that new ones do not exist and replaced ones do."""
     records = dict(keys)
     for namespace, new in plan.keys.items():
         for key, record in new.items():

@@ -42,7 +42,7 @@ def intake(weights: dict[str, int] | None = None, **limits: Any) -> Intake:
     return Intake(replace(LIMITS, **limits), lambda namespace: (weights or {}).get(namespace, 1))
 
 
-def work_of(caller: Caller, lane: Lane, first: int, count: int, namespace: str = "n") -> Operation:
+def operation_of(caller: Caller, lane: Lane, first: int, count: int, namespace: str = "n") -> Operation:
     if lane is Lane.PURGE:
         purge = DeletePurgedRows([row(number) for number in range(first, first + count)], lambda: None)
         purge.namespace = namespace
@@ -142,7 +142,7 @@ class PlainIntake:
         self.waiting += [Entry(operation, place) for place in range(len(operation))]
 
     def withdraw(self, operation: Operation, places: list[int]) -> None:
-        """Remove the entries of an abandoned work. Checks that they are all that waits of it."""
+        """Remove the entries of an abandoned operation. Checks that they are all that waits of it."""
         entries = [entry for entry in self.waiting if entry.operation is operation]
         assert [entry.place for entry in entries] == places
         self.waiting = [entry for entry in self.waiting if entry.operation is not operation]

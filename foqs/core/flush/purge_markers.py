@@ -92,7 +92,7 @@ class PurgeMarkers:
                 del self._topics_by_namespace[marker.namespace]
 
 
-def _topic_work_numbers(topic: TopicName) -> tuple[int]:
+def _topic_numbers(topic: TopicName) -> tuple[int]:
     """Return the number for an operation on a topic: negative, so below those of items.
 
     A number occurs in a flush once, so a flush sets or clears at most one marker of a topic.
@@ -110,7 +110,7 @@ class SetPurgeMarker(Operation):
     __slots__ = ("marker",)
 
     def __init__(self, topic: TopicName, on_finished: Callable[[], None]) -> None:
-        super().__init__(Lane.PURGE, topic[0], _topic_work_numbers(topic), on_finished)
+        super().__init__(Lane.PURGE, topic[0], _topic_numbers(topic), on_finished)
         self.marker = PurgeMarker(*topic, 0)
 
 
@@ -120,7 +120,7 @@ class ClearPurgeMarker(Operation):
     __slots__ = ("marker",)
 
     def __init__(self, marker: PurgeMarker, on_finished: Callable[[], None]) -> None:
-        super().__init__(Lane.PURGE, "", _topic_work_numbers((marker.namespace, marker.topic)), on_finished)
+        super().__init__(Lane.PURGE, "", _topic_numbers((marker.namespace, marker.topic)), on_finished)
         self.marker = marker
 
 

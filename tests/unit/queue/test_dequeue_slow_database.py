@@ -116,14 +116,14 @@ def test_new_item_reaches_a_waiting_consumer_however_slow_flushes_are(
     run_in_world(story)
 
 
-@pytest.mark.parametrize("handout_ms", [80, 1_000])
+@pytest.mark.parametrize("delivery_ms", [80, 1_000])
 @pytest.mark.parametrize("flush_s", [*FLUSHES_S, 0.12])
 def test_items_of_several_slow_shards_reach_a_waiting_consumer(
-    flush_s: float, handout_ms: int, monkeypatch: pytest.MonkeyPatch
+    flush_s: float, delivery_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
         shards = (1, 2, 3, 4, 5, 6)
-        engine = await world.engine(engine_settings(*shards, delivery_wait_ms_max=handout_ms))
+        engine = await world.engine(engine_settings(*shards, delivery_wait_ms_max=delivery_ms))
         caller = Caller(world, engine)
         while any(len(world.database.tables[shard].rows) < 3 for shard in shards):
             await caller.put()

@@ -1,4 +1,4 @@
-"""Works, and the batches of flushes."""
+"""Operations, and the batches of flushes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.plain_flush import keys_of, make_item, make_keyed_item
 from tests.support.plain_intake import (
     Caller,
     entries_of,
-    work_of,
+    operation_of,
 )
 
 # ------------------------------------------------------------------------ an operation
@@ -31,7 +31,7 @@ def test_idempotency_keys_count_among_the_bytes_of_new_items() -> None:
     assert Batch([Part(operation, 1, 2)]).key_names() == [("n", b"kkkkk")]
 
 
-def test_the_last_result_finishes_a_work() -> None:
+def test_the_last_result_finishes_an_operation() -> None:
     caller = Caller()
     operation = caller.acks(1, 2, 3)
     operation.complete(1, [None, ALREADY_GONE])
@@ -169,7 +169,7 @@ def test_a_batch_splits_into_two_halves(sizes: list[tuple[Lane, int]]) -> None:
     caller = Caller()
     batch = Batch()
     for place, (lane, count) in enumerate(sizes):
-        operation = work_of(caller, lane, place * 10, count)
+        operation = operation_of(caller, lane, place * 10, count)
         batch.add([Part(operation, 0, count)])
     first, second = batch.split()
     assert len(first) == len(batch) // 2

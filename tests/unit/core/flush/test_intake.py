@@ -26,8 +26,8 @@ from tests.support.plain_intake import (
     lanes_of,
     numbers_at,
     numbers_of,
+    operation_of,
     sealed,
-    work_of,
 )
 
 # --------------------------------------------------------------- one number, one flush
@@ -53,7 +53,7 @@ def test_a_number_that_occurs_in_a_work_twice_is_in_two_flushes() -> None:
 
 def test_events_on_one_number_are_sealed_in_order_whatever_their_lanes() -> None:
     queue, caller = intake(), Caller()
-    operations = [work_of(caller, lane, 7, 1) for lane in (Lane.LEASE, Lane.DUE, Lane.NACK, Lane.ACK, Lane.ACK)]
+    operations = [operation_of(caller, lane, 7, 1) for lane in (Lane.LEASE, Lane.DUE, Lane.NACK, Lane.ACK, Lane.ACK)]
     for operation in operations:
         queue.submit(operation)
     assert [sealed(queue).parts[0].operation for _ in operations] == operations

@@ -17,8 +17,8 @@ from tests.support.plain_intake import (
     lanes_of,
     namespaces_of,
     numbers_of,
+    operation_of,
     sealed,
-    work_of,
 )
 
 # ---------------------------------------------------------------- shares and limits
@@ -26,7 +26,7 @@ from tests.support.plain_intake import (
 
 def test_a_flush_holds_lanes_in_order_of_precedence() -> None:
     queue, caller = intake(), Caller()
-    operations = {lane: work_of(caller, lane, lane * 10 + 1, 2) for lane in Lane}
+    operations = {lane: operation_of(caller, lane, lane * 10 + 1, 2) for lane in Lane}
     for lane in reversed(Lane):
         queue.submit(operations[lane])
     batch = queue.seal()
@@ -38,7 +38,7 @@ def test_a_flush_holds_lanes_in_order_of_precedence() -> None:
 def test_every_lane_gets_its_minimum_and_none_more_than_its_maximum(waiting: dict[Lane, int], items_max: int) -> None:
     queue, caller = intake(flush_items_max=items_max), Caller()
     for lane, count in waiting.items():
-        queue.submit(work_of(caller, lane, 1 + lane * 1_000, count))
+        queue.submit(operation_of(caller, lane, 1 + lane * 1_000, count))
     total = max(items_max, len(waiting))
     counts = lanes_of(queue.seal())
     assert sum(counts.values()) <= total
@@ -154,7 +154,7 @@ def test_namespaces_that_always_wait_are_served_by_their_weights(
     caller = Caller()
     for place, name in enumerate(names):
         for first in range(0, seals * items_max + 1, work_size):
-            queue.submit(work_of(caller, lane, 1 + place * 1_000_000 + first, work_size, name))
+            queue.submit(operation_of(caller, lane, 1 + place * 1_000_000 + first, work_size, name))
     served: Counter[str] = Counter()
     for _ in range(seals):
         served += namespaces_of(sealed(queue))
@@ -194,10 +194,10 @@ def test_the_item_of_an_idle_namespace_is_in_the_next_flush(
     caller = Caller()
     for place, (_, work_size) in enumerate(floods):
         for first in range(0, (flushes + 2) * items_max, work_size):
-            queue.submit(work_of(caller, lane, 1 + place * 1_000_000 + first, work_size, f"n{place}"))
+            queue.submit(operation_of(caller, lane, 1 + place * 1_000_000 + first, work_size, f"n{place}"))
     for _ in range(flushes):
         sealed(queue)
-    queue.submit(work_of(caller, lane, 100_000_000, 1, "quiet"))
+    queue.submit(operation_of(caller, lane, 100_000_000, 1, "quiet"))
     assert namespaces_of(sealed(queue))["quiet"] == 1
 
 
@@ -228,12 +228,12 @@ def test_a_namespace_that_submits_single_items_gets_no_more_than_its_part() -> N
 # ---------------------------------------------------------------- small flushes
 
 
-def test_a_small_backlog_beside_a_large_one_is_in_an_express_flush() -> None:
+def test_a_small_backlog_beside_a_large_one_is_in_a_small_flush() -> None:
     queue, caller = intake(small_flush_items=20), Caller()
-    queue.submit(work_of(caller, Lane.INSERT, 1, 500, "flood"))
+    queue.submit(operation_of(caller, Lane.INSERT, 1, 500, "flood"))
     assert len(sealed(queue)) == 50
-    queue.submit(work_of(caller, Lane.ACK, 1_000, 3, "quiet"))
-    queue.submit(work_of(caller, Lane.INSERT, 2_000, 2, "quiet"))
+    queue.submit(operation_of(caller, Lane.ACK, 1_000, 3, "quiet"))
+    queue.submit(operation_of(caller, Lane.INSERT, 2_000, 2, "quiet"))
     batch = sealed(queue)
     assert namespaces_of(batch)["quiet"] == 5
     assert len(batch) <= 20
@@ -241,22 +241,22 @@ def test_a_small_backlog_beside_a_large_one_is_in_an_express_flush() -> None:
 
 def test_a_flood_gets_every_other_flush_in_full() -> None:
     queue, caller = intake(small_flush_items=20), Caller()
-    queue.submit(work_of(caller, Lane.INSERT, 1, 500, "flood"))
+    queue.submit(operation_of(caller, Lane.INSERT, 1, 500, "flood"))
     sizes = []
     for number in range(6):
-        queue.submit(work_of(caller, Lane.INSERT, 1_000 + number, 1, "quiet"))
+        queue.submit(operation_of(caller, Lane.INSERT, 1_000 + number, 1, "quiet"))
         sizes.append(len(sealed(queue)))
     assert sizes == [10, 50, 10, 50, 10, 50]
 
 
-def test_without_a_small_backlog_there_are_no_express_flushes() -> None:
+def test_without_a_small_backlog_there_are_no_small_flushes() -> None:
     queue, caller = intake(small_flush_items=20), Caller()
     for first, namespace in ((1, "flood"), (1_000, "other"), (2_000, "")):
-        queue.submit(work_of(caller, Lane.INSERT, first, 300 if namespace else 3, namespace))
+        queue.submit(operation_of(caller, Lane.INSERT, first, 300 if namespace else 3, namespace))
     assert [len(sealed(queue)) for _ in range(4)] == [50, 50, 50, 50]
 
 
-def test_an_express_flush_is_also_limited_in_bytes() -> None:
+def test_a_small_flush_is_also_limited_in_bytes() -> None:
     queue, caller = intake(small_flush_items=20, flush_bytes_max=1 << 20, queue_bytes_max=1 << 24), Caller()
     queue.submit(caller.inserts(1, *[10_000] * 60, namespace="flood"))
     queue.submit(caller.inserts(1_000, 10_000, namespace="quiet"))
@@ -265,19 +265,19 @@ def test_an_express_flush_is_also_limited_in_bytes() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(Lane), st.integers(1, 40)), max_size=30))
-def test_the_backlogs_decide_which_flushes_are_express(operations: list[tuple[str, Lane, int]]) -> None:
+def test_the_backlogs_decide_which_flushes_are_small(operations: list[tuple[str, Lane, int]]) -> None:
     queue, caller = intake(small_flush_items=20, queue_items_max=100_000), Caller()
     waiting: Counter[str] = Counter()
-    is_express = False
+    is_small = False
     for place, (namespace, lane, count) in enumerate(operations):
-        queue.submit(work_of(caller, lane, 1 + place * 100, count, namespace), is_internal=True)
+        queue.submit(operation_of(caller, lane, 1 + place * 100, count, namespace), is_internal=True)
         waiting[namespace] += count
         if place % 3 == 2:
             has_small_backlog = any(0 < waiting[name] <= 10 for name in waiting)
-            is_express = has_small_backlog and waiting.total() > 40 and not is_express
+            is_small = has_small_backlog and waiting.total() > 40 and not is_small
             batch = sealed(queue)
             lanes = len(lanes_of(batch))
-            assert len(batch) <= max(20 if is_express else 100, lanes)
-            if not is_express:
+            assert len(batch) <= max(20 if is_small else 100, lanes)
+            if not is_small:
                 assert len(batch) >= min(waiting.total(), *(share.percent_max for share in LANE_SHARES.values()))
             waiting -= namespaces_of(batch)

@@ -34,7 +34,7 @@ def test_flushes_are_shorter_while_a_small_backlog_waits_beside_large_ones() -> 
     assert 35 <= settle(FlushPace(SETTINGS), 0.0001, shared=True) <= 70
 
 
-def test_flushes_grow_again_after_the_last_express_flush() -> None:
+def test_flushes_grow_again_after_the_last_small_flush() -> None:
     pace = FlushPace(SETTINGS)
     assert settle(pace, 0.0001, shared=True) <= 70
     assert settle(pace, 0.0001, from_s=60.0) >= 150

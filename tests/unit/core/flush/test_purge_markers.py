@@ -19,7 +19,7 @@ CONTEXT = FlushContext(5_000, 5_000, 77, {"default": RetryPolicy(1, 2, 3, 1_000)
 def decide(
     table: dict[int, Row], markers: PurgeMarkers, *operations: Operation
 ) -> tuple[FlushPlan, dict[int, list[object]]]:
-    """Return the decision, and the results of each work by its place."""
+    """Return the plan, and the results of each operation by its place."""
     parts = [Part(operation, 0, len(operation)) for operation in operations]
     plan = plan_flush(Batch(parts), table.get, CONTEXT, DueTimers(1_000), purge_markers=markers)
     return plan, {parts.index(part): list(results) for part, results in plan.results}
