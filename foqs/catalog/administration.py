@@ -42,6 +42,7 @@ from foqs_contract.errors import (
     FoqsError,
     InvalidArgument,
     LimitExceeded,
+    NotOwner,
     Unavailable,
     UnknownOutcome,
 )
@@ -376,6 +377,8 @@ class Administration:
                             raise
                         if self._namespaces.document is current:
                             self._apply(after)  # else the document that applies is as new, or newer
+                        if removed:
+                            await self._confirm_nothing_was_accepted(deadline)
                 return after
         except CatalogUnknownOutcome as error:
             raise UnknownOutcome(
@@ -422,8 +425,12 @@ class Administration:
             async with asyncio.timeout_at(deadline):
                 for shard in shards:
                     await shard.wait_for_queued_inserts()
+                # The counts of a shard that another host took over say nothing.
+                await self._confirm_ownership()
         except TimeoutError:
             raise DeadlineExceeded("the time ran out before earlier enqueues were written; try again") from None
+        except NotOwner as error:
+            raise Unavailable(f"{error.message}; its new owner knows its items", retry_after_ms=_RETRY_MS) from None
         if any(shard.counts.is_lagging for shard in shards):
             raise Unavailable("the items are still being counted; try again", retry_after_ms=_RETRY_MS)
         for name in names:
@@ -433,6 +440,24 @@ class Administration:
                     f"the namespace {name!r} holds {items} items; ack or cancel them first",
                     field="namespace_name",
                 )
+
+    async def _confirm_ownership(self) -> None:
+        """Wait until it is certain that this host owned all its shards at the call. Raises `NotOwner`, `Unavailable`."""
+        await asyncio.gather(*(shard.confirm_ownership() for shard in self._all_shards()))
+
+    async def _confirm_nothing_was_accepted(self, deadline: float) -> None:
+        """Confirm that no new owner of a shard served it before the catalog lacked the namespaces.
+
+        An owner reads the catalog before it serves. Raises `UnknownOutcome`.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._confirm_ownership()
+        except (TimeoutError, NotOwner, Unavailable):
+            raise UnknownOutcome(
+                "the deletion is stored, but another host may have taken a shard over and accepted items before; "
+                "list the namespaces, and create it again to see such items"
+            ) from None
 
     def _serving_shard(self, shard_number: int) -> Shard:
         shard = self._shards.get(shard_number)

@@ -69,6 +69,36 @@ def test_namespace_with_an_item_in_a_flush_is_not_deleted() -> None:
     run_in_world(story)
 
 
+def test_host_whose_shards_were_taken_over_deletes_nothing() -> None:
+    """It counts no item of the new owner."""
+
+    async def story(world: World) -> None:
+        replaced = await world.counted_engine()
+        owner = await world.counted_engine()
+        assert await Caller(world, owner).put()
+        with pytest.raises(Unavailable):
+            await replaced.admin.delete("default", world.deadline_in(5))
+        assert "default" in (await world.catalog.load()).namespaces
+
+    run_in_world(story)
+
+
+def test_deletion_has_an_unknown_outcome_if_a_shard_was_taken_over_before_it_was_stored() -> None:
+    async def story(world: World) -> None:
+        catalog = await install_gated_catalog(world)
+        replaced = await world.counted_engine()
+        catalog.gate.clear()
+        deleting = start_task(replaced.admin.delete("default", world.deadline_in(60)))
+        await world.until(lambda: catalog.replacing > 0)
+        owner = await world.counted_engine()
+        assert await Caller(world, owner).put()
+        catalog.gate.set()
+        with pytest.raises(UnknownOutcome, match="taken a shard over"):
+            await deleting
+
+    run_in_world(story)
+
+
 def test_change_of_another_host_applies_during_a_deletion_and_survives_it() -> None:
     async def story(world: World) -> None:
         one = await world.engine(engine_settings(1))
