@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -547,6 +548,33 @@ def test_key_expiry_reads_no_more_where_it_found_nothing(monkeypatch: pytest.Mon
         assert lower_bounds[0] == 0
         assert lower_bounds[1:] == sorted(lower_bounds[1:])
         assert lower_bounds[-1] > begun_ms + WINDOW_S * 1_000
+
+    run_in_world(story)
+
+
+def test_keys_of_a_shortened_window_are_deleted_when_they_end() -> None:
+    """They end before keys that are older, and one of them ends while its flush hangs."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=3_000))
+        caller = Caller(world, engine)
+        await put(caller, keyed_item("long"))
+        await world.pass_s(4)
+        policies = engine.namespaces.retry_policies
+        policies["default"] = replace(policies["default"], key_window_ms=2_000)
+        await put(caller, keyed_item("short"))
+        assert names(world) == [b"long", b"short"]
+        await world.pass_s(6)
+        assert names(world) == [b"long"]
+        world.stall()
+        late = start_task(put(caller, keyed_item("late")))
+        await world.pass_s(5)
+        world.resume()
+        await late
+        await world.pass_s(2)
+        assert names(world) == [b"long"]
+        await world.pass_s(WINDOW_S)
+        assert names(world) == []
 
     run_in_world(story)
 
