@@ -135,9 +135,10 @@ def _is_error(module: object, name: str) -> bool:
 
 
 def _inherited(value: object) -> list[str]:
-    """Return the methods of a class with inherited ones, its own first; empty for other classes."""
+    """Return the methods and properties of a class with inherited ones, its own first; empty for other classes."""
     bases = value.__mro__[:-1] if isinstance(value, type) else ()
-    names = [name for base in bases for name, method in vars(base).items() if callable(method) and name[0] != "_"]
+    members = [member for base in bases for member in vars(base).items()]
+    names = [name for name, it in members if (callable(it) or isinstance(it, property)) and name[0] != "_"]
     return list(dict.fromkeys(names)) if len(bases) > 1 else []
 
 
