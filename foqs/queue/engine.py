@@ -171,8 +171,7 @@ class Engine:
                 coordinator,
                 lambda: make_shard(number, database),
                 shards,
-                backoff,
-                observer,
+                services,
                 self,
                 is_standalone=settings.standalone_shards is not None,
             )

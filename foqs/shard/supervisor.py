@@ -17,13 +17,12 @@ from typing import Protocol
 
 from foqs.core.flush.fence import Owner
 from foqs.core.items.item import EPOCH_MAX
+from foqs.shard.host_services import HostServices
 from foqs.shard.host_shards import HostShards
-from foqs.shard.observer import ShardObserver
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
 from foqs.shard.writer import OwnershipGivenUp, ShardLost
 from foqs.store.port import StoreLost, StoreUnusable, Superseded
-from foqs_contract.backoff import Backoff
 from shardmgr.ownership import OwnershipEvent, OwnershipState, next_ownership_state
 from shardmgr.port import Coordinator, CoordinatorFailed
 
@@ -69,8 +68,7 @@ class ShardSupervisor:
         coordinator: Coordinator,
         make_shard: Callable[[], Shard],
         shards: HostShards,
-        backoff: Backoff,
-        observer: ShardObserver,
+        services: HostServices,
         listener: OwnershipListener,
         *,
         is_standalone: bool,
@@ -81,8 +79,8 @@ class ShardSupervisor:
         self._make_shard = make_shard
         self._shards = shards.served
         self._statuses = shards.statuses
-        self._backoff = backoff
-        self._observer = observer
+        self._backoff = services.backoff
+        self._observer = services.observer
         self._listener = listener
         self._is_standalone = is_standalone
         self._state = OwnershipState.FREE
