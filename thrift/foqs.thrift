@@ -877,7 +877,7 @@ struct GossipRequest {
   /** The version of the last reply that the calling host has completely; missing: it has none. */
   1: optional i64 version,
   2: optional i64 timeout_ms,
-  /** `whole_since` of the same reply, if that had `more`. */
+  /** `full_since` of the same reply, if that had `more`. */
   3: optional i64 full_since,
   /** The last reply had `more`: this requests the next page, and not the changes since. */
   4: optional bool continuation,

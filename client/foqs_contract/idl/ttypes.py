@@ -8056,7 +8056,7 @@ class GossipRequest(object):
     Attributes:
      - version: The version of the last reply that the calling host has completely; missing: it has none.
      - timeout_ms
-     - full_since: `whole_since` of the same reply, if that had `more`.
+     - full_since: `full_since` of the same reply, if that had `more`.
      - continuation: The last reply had `more`: this requests the next page, and not the changes since.
 
     """
