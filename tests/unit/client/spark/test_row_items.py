@@ -19,10 +19,12 @@ from foqs_contract.key_slots import key_slot_of
 
 
 def made(
-    columns: Mapping[str, Sequence[Any]], lanes: int = 1, defaults: Mapping[str, OptionValue] = MappingProxyType({})
+    columns: Mapping[str, Sequence[Any]],
+    key_slot_count: int = 1,
+    defaults: Mapping[str, OptionValue] = MappingProxyType({}),
 ) -> dict[tuple[str, int], list[Item]]:
     [count] = {len(column) for column in columns.values()}
-    return RowConverter(defaults, RowKeys("run", 0, lanes, 100), lanes).items(columns, count)
+    return RowConverter(defaults, RowKeys("run", 0, key_slot_count, 100), key_slot_count).items(columns, count)
 
 
 def test_each_column_becomes_its_field() -> None:
@@ -69,10 +71,12 @@ def test_only_rows_without_a_key_get_one() -> None:
 
 def test_items_of_a_group_have_slots_that_are_equal_modulo_the_slot_count() -> None:
     keys = [None if number % 2 else f"key-{number}" for number in range(90)]
-    found = made({"topic": ["a"] * 90, "payload": [b"%d" % n for n in range(90)], "idempotency_key": keys}, lanes=8)
+    found = made(
+        {"topic": ["a"] * 90, "payload": [b"%d" % n for n in range(90)], "idempotency_key": keys}, key_slot_count=8
+    )
     assert len(found) == 8
-    for (_, lane), items in found.items():
-        assert {key_slot_of((item.idempotency_key or "").encode()) % 8 for item in items} == {lane}
+    for (_, slot), items in found.items():
+        assert {key_slot_of((item.idempotency_key or "").encode()) % 8 for item in items} == {slot}
 
 
 def test_namespaces_have_separate_groups() -> None:

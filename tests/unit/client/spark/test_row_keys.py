@@ -31,9 +31,9 @@ rows = st.lists(
 )
 
 
-def keyed(rows: list[Row], run: str = "run", partition: int = 0, lanes: int = 4) -> dict[Row, list[str]]:
+def keyed(rows: list[Row], run: str = "run", partition: int = 0, key_slot_count: int = 4) -> dict[Row, list[str]]:
     """Return the sorted keys of each content."""
-    keys = RowKeys(run, partition, lanes, 1_000)
+    keys = RowKeys(run, partition, key_slot_count, 1_000)
     found: dict[Row, list[str]] = {}
     for row in rows:
         found.setdefault(row, []).append(keys.key(*row))
@@ -82,13 +82,13 @@ def test_other_runs_and_partitions_have_other_keys() -> None:
 
 
 @given(rows, st.integers(1, 16))
-def test_keys_are_in_the_given_number_of_neighbouring_slots(rows: list[Row], lanes: int) -> None:
-    keys = [key for of_row in keyed(rows, lanes=lanes).values() for key in of_row]
+def test_keys_are_in_the_given_number_of_neighbouring_slots(rows: list[Row], key_slot_count: int) -> None:
+    keys = [key for of_row in keyed(rows, key_slot_count=key_slot_count).values() for key in of_row]
     assert all(int(key[1:4], 16) == key_slot_of(key.encode()) for key in keys)
     assert (
-        len({key_slot_of(key.encode()) % lanes for key in keys})
+        len({key_slot_of(key.encode()) % key_slot_count for key in keys})
         == len({key_slot_of(key.encode()) for key in keys})
-        <= lanes
+        <= key_slot_count
     )
 
 
