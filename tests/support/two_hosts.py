@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from foqs.cluster.routing.port import HostIdentity, HostView, RoutingChange, RoutingTable, ShardView, StandaloneCluster
 from foqs.cluster.routing.routing_log import RoutingLog
@@ -13,14 +14,18 @@ from foqs.core.items.item import NewItem, State
 from foqs.queue.engine import Engine
 from foqs.queue.port import EnqueueOutcome
 from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.store.port import WriteRefused
 from foqs_client import Client, Item
 from foqs_contract.errors import Unavailable
 from foqs_contract.key_slots import KEY_SLOT_COUNT
-from tests.support.builders import engine_settings
+from tests.support.aio import call_result
+from tests.support.builders import engine_settings, new_item
 from tests.support.engines import World
 from tests.support.rpc_server import ServedQueue, serve_queue
 
 SHARDS: Final = ((1, 2), (3, 4))
+EASILY_OPENED: Final = {"breaker_flushes_min": 1, "breaker_error_percent": 1, "breaker_reset_ms": 60_000}
+"""Options with which one failed flush opens a breaker, for longer than a test lasts."""
 
 
 class SharedRouting(StandaloneCluster):
@@ -108,6 +113,16 @@ class TwoHosts:
 
         queue.enqueue = refuse  # type: ignore[assignment,method-assign]
 
+    async def open_breakers(self, place: int) -> None:
+        """Open the breakers of a host's shards, by a full disk. Needs `EASILY_OPENED` as options."""
+        queue, loop = self.engines[place].queue, asyncio.get_running_loop()
+        database, shards = self.world.database, self.engines[place].shards.values()
+        real = database.refuse
+        database.refuse = lambda writes: WriteRefused("the disk is full", is_full=True) if writes.inserts else None
+        while any(shard.breaker_state != "open" for shard in shards):
+            await call_result(lambda done: queue.enqueue("default", [new_item()], loop.time() + 10, done))
+        database.refuse = real
+
     def owner_of(self, shard: int) -> tuple[str, int]:
         host = self.hosts[(shard - 1) // 2]
         return host.host, host.port
@@ -122,7 +137,8 @@ class TwoHosts:
 
 
 @asynccontextmanager
-async def two_hosts() -> AsyncIterator[TwoHosts]:
+async def two_hosts(**options: Any) -> AsyncIterator[TwoHosts]:
+    """Start both hosts. `options`: see `engine_settings`."""
     async with AsyncExitStack() as stack:
         two = TwoHosts(stack)
         world = two.world
@@ -130,7 +146,7 @@ async def two_hosts() -> AsyncIterator[TwoHosts]:
             for shard in shards:
                 world.database.store(shard, world.faults)
                 world.database.tables[shard].key_slots.update(slots(shard))
-            engine = await world.engine(engine_settings(*shards))
+            engine = await world.engine(engine_settings(*shards, **options))
             engine.queue.placement.shard_of_slot = lambda slot: slot % 4 + 1
             engine.queue.placement.owner_of = two.owner_of
             two.stacks[place].push_async_callback(engine.abort)

@@ -145,6 +145,8 @@ def test_single_call_is_sent_by_its_caller() -> None:
                 for call in (client.enqueue([Item("t")]), client.ack([(IDS[0], 1)]), client.dequeue({"t": 1}))
             ]
             await soon(lambda: queue.running == 3)
+            assert client._coalescer is not None
+            assert client._coalescer.in_flight_count == 0
             assert len(asyncio.all_tasks() - tasks) == len(calls) + queue.running  # of the host
             queue.gate.set()
             await asyncio.gather(*calls)

@@ -5,18 +5,31 @@ from __future__ import annotations
 import asyncio
 import itertools
 from contextlib import AsyncExitStack
+from random import Random
 from typing import Any, cast
 
 import pytest
 
 from foqs.queue.port import PendingCall
 from foqs_client import Client, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, routed_calls, router
-from foqs_client.router import RECHECK_S_MIN
+from foqs_client.connection_pool import ConnectionPool
+from foqs_client.router import RECHECK_S_MIN, Router
+from foqs_client.routing_table import Address
+from foqs_client.types import Routing
 from foqs_contract import errors
 from foqs_contract.key_slots import key_slot_of
 from tests.support.aio import run
 from tests.support.poll import soon
-from tests.support.two_hosts import SHARDS, TwoHosts, call_and_wait_for_routing, slots, two_hosts, wait_for_routing
+from tests.support.two_hosts import (
+    EASILY_OPENED,
+    SHARDS,
+    TwoHosts,
+    call_and_wait_for_routing,
+    slots,
+    two_hosts,
+    wait_for_routing,
+)
+from tests.support.virtual_time import run_virtual
 
 
 def test_item_is_acked_at_the_host_of_its_shard_with_any_seed() -> None:
@@ -273,18 +286,33 @@ def test_routing_table_is_read_again_after_unavailable() -> None:
 
 def test_routing_table_doubted_before_its_first_read_is_read_again() -> None:
     async def main() -> None:
-        async with two_hosts() as two, Client(two.both) as client:
-            routes = client._router
-            routes.mark_stale()
-            routes.on_call_errors([Unavailable("not now")])
-            await routes.wait_refreshed()
-            assert (two.map.full_routing_count, two.map.change_read_count) == (1, 0)
-            await asyncio.sleep(RECHECK_S_MIN)
-            routes.refresh_if_due()
-            await routes.wait_refreshed()
-            assert (two.map.full_routing_count, two.map.change_read_count) == (1, 1)
+        reads_s: list[float] = []
+        loop = asyncio.get_running_loop()
 
-    run(main())
+        async def read(pool: ConnectionPool, last: Routing | None, timeout_ms: int) -> Routing:
+            reads_s.append(loop.time())
+            await asyncio.sleep(RECHECK_S_MIN / 2)
+            return Routing(1, [], [])
+
+        def open_pool(host: Address) -> ConnectionPool:
+            return ConnectionPool([host], 1)
+
+        seed = ("host", 1)
+        routes = Router(open_pool(seed), [seed], open_pool, read, follow=True, region=None, rng=Random(1))
+        routes.mark_stale()
+        routes.on_call_errors([Unavailable("not now")])
+        await routes.wait_refreshed()
+        routes.refresh_if_due()
+        await routes.wait_refreshed()
+        assert len(reads_s) == 1
+        await asyncio.sleep(RECHECK_S_MIN / 2)
+        routes.refresh_if_due()
+        await routes.wait_refreshed()
+        assert len(reads_s) == 2
+        assert reads_s[1] - reads_s[0] <= RECHECK_S_MIN
+        await routes.close()
+
+    run_virtual(main)
 
 
 def test_closed_client_connects_to_no_host() -> None:
@@ -402,9 +430,9 @@ def test_dequeue_continues_at_the_host_that_replies(
 
 def test_client_uses_another_host_instead_of_waiting_for_an_unavailable_one() -> None:
     async def main() -> None:
-        async with two_hosts() as two, Client(two.both) as client:
+        async with two_hosts(**EASILY_OPENED) as two, Client(two.both) as client:
             await call_and_wait_for_routing(client)
-            two.refuse_new_items(0)
+            await two.open_breakers(0)
             for _ in range(4):
                 [result] = await client.enqueue([Item("t", b"x")], timeout_ms=900)
                 assert result.require().partition("-")[0] in {"3", "4"}

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from foqs.core.items.life import Event, EventKind
+from foqs.queue.port import PendingCall
 from foqs_client import Client, DeadlineExceeded, Delivery, Item
 from foqs_client.host_loads import BUSY_ITEMS
+from foqs_client.router import Router
 from tests.support.aio import run
 from tests.support.frozen_dequeues import FrozenDequeues
 from tests.support.poll import soon
@@ -19,6 +23,19 @@ from tests.support.two_hosts import SHARDS, TwoHosts, call_and_wait_for_routing,
 def at(two: TwoHosts, place: int) -> tuple[str, int]:
     host = two.hosts[place]
     return host.host, host.port
+
+
+def record_releases(two: TwoHosts, place: int) -> list[str]:
+    """Return a list that gets the ids of all items that are released at a host."""
+    queue, released = two.engines[place].queue, list[str]()
+    real = queue.apply
+
+    def apply(namespace: str, events: Sequence[tuple[int, Event]], *rest: Any) -> PendingCall:
+        released.extend(f"{shard}-{event.id}" for shard, event in events if event.kind is EventKind.RELEASE)
+        return real(namespace, events, *rest)
+
+    queue.apply = apply  # type: ignore[assignment,method-assign]
+    return released
 
 
 @pytest.mark.parametrize("automatic_keys", [True, False])
@@ -104,9 +121,12 @@ def test_dequeue_does_not_wait_for_a_frozen_host() -> None:
 
             async with Client(two.urls[0], automatic_keys=False) as other:
                 [result] = await other.enqueue([Item("t", b"late")])
+            released = record_releases(two, 0)
             frozen.thaw()
+            await soon(lambda: bool(released))  # no call waited for the item
+            assert released == [result.require()]
             [delivery] = await client.dequeue({"t": 1}, wait_ms=5_000)
-            assert (delivery.id, delivery.attempt) == (result.require(), 1)  # it was released
+            assert (delivery.id, delivery.attempt) == (result.require(), 1)
 
     run(main())
 
@@ -126,10 +146,11 @@ def test_dequeue_waits_for_the_first_reply_if_all_hosts_are_slow(
                 async with Client(url, automatic_keys=False) as other:
                     await other.enqueue([Item("t", b"x")])
             slow = [FrozenDequeues(engine.queue) for engine in two.engines]
+            given_up: set[tuple[str, int]] = set()
+            monkeypatch.setattr(Router, "on_unreachable", lambda router, host: given_up.add(host))
             call = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=wait_ms))
-            await soon(lambda: all(host.held for host in slow))  # both were asked: neither replied in time
-            await asyncio.sleep(0.02)  # twice the time after which a host counts as slow
-            assert not call.done()
+            await soon(lambda: len(given_up) == 2)  # neither host replied in time
+            assert all(host.held for host in slow)
             for place, host in enumerate(slow):
                 if place != frozen:
                     host.thaw()
