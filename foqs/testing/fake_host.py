@@ -78,7 +78,11 @@ class FakeHost:
 
     async def __aenter__(self) -> Self:
         self._loop = HostLoop(asyncio.get_running_loop(), self._network)
-        await self._loop.run_to_completion(self._start())
+        try:
+            await self._loop.run_to_completion(self._start())
+        except BaseException:
+            await self._loop.finish()
+            raise
         return self
 
     async def __aexit__(
@@ -106,6 +110,7 @@ class FakeHost:
     async def advance(self, ms: int) -> None:
         """Advance the host's time: leases and delays end, long polls time out, in their order.
 
+        It is advanced by 2 ms more, because a timer of a host can be late by this.
         Returns when all that follows from it has happened, and the tasks that wait
         for this host have had their turn.
         """

@@ -160,3 +160,6 @@ class HostLoop(VirtualLoop):
         if options.get("ssl") is not None:
             raise ValueError("a fake host has no network that TLS could protect; omit it from the options")
         return await self._network.listen(host, port, protocol_factory)
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        raise RuntimeError("there are no threads in a fake host; use the store in memory, `store.url` = memory:")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -121,6 +124,18 @@ def test_options_are_the_host_s_and_namespaces_are_made_by_calls() -> None:
                 await fake.client(namespace="other").topics()
 
     run(main())
+
+
+def test_host_that_cannot_start_says_why_and_leaves_no_loop_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match=r"fake host; use the store in memory"):
+            async with FakeHost({"store.url": f"sqlite:{tmp_path}"}):
+                pass
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        run(main())
+        gc.collect()
 
 
 def test_items_shows_all_states_with_their_payloads() -> None:
