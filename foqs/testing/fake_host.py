@@ -151,6 +151,10 @@ def _synchronous(
     return call
 
 
+async def _nothing_to_clean_up() -> None:
+    """The host has not started."""
+
+
 class SyncFakeHost:
     """A `FakeHost` for code without an event loop: `with SyncFakeHost() as fake`. It has its own thread."""
 
@@ -159,7 +163,11 @@ class SyncFakeHost:
         self._background = BackgroundLoop("foqs-fake-host")
 
     def __enter__(self) -> Self:
-        self._background.run(self._fake.__aenter__)
+        try:
+            self._background.run(self._fake.__aenter__)
+        except BaseException:
+            self._background.close(_nothing_to_clean_up)
+            raise
         return self
 
     def __exit__(

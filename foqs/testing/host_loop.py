@@ -27,6 +27,7 @@ class HostLoop(VirtualLoop):
     """A virtual loop that runs within another loop.
 
     Args:
+        outer: the loop in whose turns it runs.
         network: where `create_server` listens.
     """
 

@@ -138,6 +138,16 @@ def test_host_that_cannot_start_says_why_and_leaves_no_loop_open(tmp_path: Path)
         gc.collect()
 
 
+def test_synchronous_host_that_cannot_start_leaves_no_thread(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    with (
+        pytest.raises(RuntimeError, match="use the store in memory"),
+        SyncFakeHost({"store.url": f"sqlite:{tmp_path}"}),
+    ):
+        pass
+    assert threading.active_count() == threads
+
+
 def test_items_shows_all_states_with_their_payloads() -> None:
     async def main() -> None:
         async with FakeHost() as fake:
