@@ -12,7 +12,7 @@ from foqs_contract.thrift_method import ThriftMethod
 
 
 async def call_once(client: Client, method: str, request: Any, timeout_ms: int | None = None) -> Any:
-    """Make a call as a write, and return the reply's struct. Raises FoqsError."""
+    """Make a call, and return the reply's struct. Raises FoqsError."""
     return await client._call(ThriftMethod(method), request, timeout_ms)
 
 
