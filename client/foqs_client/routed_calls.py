@@ -130,6 +130,7 @@ class RoutedCalls:
         Before the first calls it makes the client know all hosts. If no host can be
         read, the client keeps the table that it has.
         """
+        await self._router.wait_refreshed()  # a read that has begun may miss the newest change
         self._router.mark_stale()
         await self._router.wait_refreshed()
 

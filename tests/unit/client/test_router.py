@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from foqs.cluster.routing.port import RoutingChange
 from foqs.queue.port import PendingCall
 from foqs_client import Client, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, routed_calls, router
 from foqs_client.connection_pool import ConnectionPool
@@ -313,6 +314,29 @@ def test_routing_table_doubted_before_its_first_read_is_read_again() -> None:
         await routes.close()
 
     run_virtual(main)
+
+
+def test_refresh_during_a_read_returns_a_table_that_was_read_after_it_began() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            await wait_for_routing(client)
+            read = two.map.changes_since
+            refreshes: list[asyncio.Future[None]] = []
+
+            def change_after_read(version: int) -> RoutingChange | None:
+                found = read(version)
+                two.map.changes_since = read  # type: ignore[method-assign]
+                two.map.set_hosts((two.hosts[1], SHARDS[1]))
+                refreshes.append(asyncio.ensure_future(client.refresh_routing()))
+                return found
+
+            two.map.changes_since = change_after_read  # type: ignore[method-assign]
+            await client.refresh_routing()
+            [refresh] = refreshes
+            await refresh
+            assert client.hosts == [two.owner_of(SHARDS[1][0])]
+
+    run(main())
 
 
 def test_closed_client_connects_to_no_host() -> None:
