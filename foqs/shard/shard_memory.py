@@ -135,15 +135,15 @@ class ShardMemory:
         self.usage.restart_initial()
         self._purged_uncounted.clear()
 
-    def add_counts(self, topic_counts: Sequence[TopicCount]) -> Iterator[None]:
+    def add_counts(self, topic_counts: Sequence[TopicCount], topics_per_step: int = TOPICS_PER_STEP) -> Iterator[None]:
         """Add the counts of a snapshot of the table, in steps, each between two flushes.
 
         The counted items of a topic that was purged since are ignored.
         """
-        for start in range(0, len(topic_counts), TOPICS_PER_STEP):
+        for start in range(0, len(topic_counts), topics_per_step):
             if start:
                 yield
-            page = topic_counts[start : start + TOPICS_PER_STEP]
+            page = topic_counts[start : start + topics_per_step]
             items = [((count.namespace, count.topic), count.state, count.rows - count.purged_rows) for count in page]
             self.counts.add_initial([item for item in items if item[0] not in self._purged_uncounted])
             self.usage.add_initial([(count.namespace, count.rows, count.payload_bytes) for count in page])
@@ -152,7 +152,7 @@ class ShardMemory:
         inspected = 0
         for namespace in list(self._topics):
             for name in list(self._topics.get(namespace, ())):
-                if inspected == TOPICS_PER_STEP:
+                if inspected == topics_per_step:
                     inspected = 0
                     yield
                 inspected += 1

@@ -74,19 +74,12 @@ def test_waiter_gets_its_reply_before_the_producer() -> None:
 
 
 @pytest.mark.parametrize(("count", "is_first"), [(1, True), (3, False)])
-def test_waiter_gets_its_reply_before_memory_is_updated_unless_more_items_remain(
-    monkeypatch: pytest.MonkeyPatch, count: int, is_first: bool
-) -> None:
+def test_waiter_gets_its_reply_before_memory_is_updated_unless_more_items_remain(count: int, is_first: bool) -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(engine_settings(1))
+        engine = await world.counted_engine(engine_settings(1))
         caller = Caller(world, engine)
         replies: list[tuple[int, bool]] = []
-        applied: list[bool] = []
-        original = engine.shards[1].memory.apply
-
-        def apply(flush: Any, notifications: Any) -> None:
-            applied.append(True)
-            original(flush, notifications)
+        leased: list[int] = []
 
         def on_done(_: Deliveries) -> None:
             topic = ("default", "t")
@@ -96,14 +89,14 @@ def test_waiter_gets_its_reply_before_memory_is_updated_unless_more_items_remain
                     engine.queue.availability.best_priority(topic) is not None,
                 )
             )
-            assert bool(applied) is not is_first
+            leased.append(engine.shards[1].counts.count(topic, State.LEASED))
 
         engine.queue.dequeue("default", [("t", 1)], 5_000, None, world.deadline_in(10), on_done)
         await world.pass_s(0.1)
-        monkeypatch.setattr(engine.shards[1].memory, "apply", apply)
         await caller.put(count=count)
         assert replies == [(count - 1, count > 1)]
-        assert applied
+        assert leased == [0 if is_first else 1]
+        assert engine.shards[1].counts.count(("default", "t"), State.LEASED) == 1
 
     run_in_world(story)
 

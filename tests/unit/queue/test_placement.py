@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from foqs.core.flush.operation import Lane, Operation
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.queue.placement import ROTATION_S, Placement
 from foqs_contract.errors import Unavailable
@@ -32,7 +33,7 @@ class Shard:
         self.tried.append(self.number)
         if self.refuses:
             raise Unavailable("not now", retry_after_ms=1)
-        return SimpleNamespace()
+        return Operation(Lane.INSERT, "n", [self.number], lambda: None)
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,12 @@ from typing import Any
 import pytest
 
 from foqs.core.items.life import EventKind
-from foqs.core.memory.ready_index import ReadyIndex
-from foqs.core.memory.topic_counts import TopicCounts
-from foqs.shard import shard_memory
-from foqs.shard.shard_memory import ShardMemory
+from foqs.shard.shard_memory import TOPICS_PER_STEP
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_store import MemoryReads
 from foqs.store.port import TopicCount
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.loop_turns import calls_per_turn
 from tests.support.method_gate import MethodGate, closed, restarted, wait_until_idle
 
 
@@ -264,6 +260,34 @@ def test_a_takeover_removes_topics_without_items() -> None:
     run_in_world(story)
 
 
+class SmallSteps:
+    """The memory as an initial count sees it, with small steps of which it keeps a record.
+
+    Attributes:
+        changes: how many counts each step changed.
+        flushes: the number of the last flush at the end of each step.
+    """
+
+    def __init__(self, shard: Any, topics_per_step: int) -> None:
+        self._shard = shard
+        self._topics_per_step = topics_per_step
+        self.changes: list[int] = []
+        self.flushes: list[int] = []
+
+    def restart_count(self) -> None:
+        self._shard.memory.restart_count()
+
+    def add_counts(self, found: Sequence[TopicCount]) -> Iterator[None]:
+        counts, writer = self._shard.memory.counts, self._shard._writer
+        counts.changed = changed = {}
+        for _ in self._shard.memory.add_counts(found, self._topics_per_step):
+            self.changes.append(len(changed))
+            self.flushes.append(writer.flush_number)
+            assert not writer._is_flushing
+            yield
+            changed.clear()
+
+
 def test_the_initial_counts_are_added_in_steps_with_flushes_between(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         settings = engine_settings(1)
@@ -272,32 +296,18 @@ def test_the_initial_counts_are_added_in_steps_with_flushes_between(monkeypatch:
         await Caller(world, engine).put("gone")
         await Caller(world, engine).do(EventKind.ACK, (await Caller(world, engine).get("gone")).items)
         await engine.abort()
-        monkeypatch.setattr(shard_memory, "TOPICS_PER_STEP", 10)
-        add_counts, change = ShardMemory.add_counts, TopicCounts.add
-        changes = [0]
-        flushes: list[int] = []
-
-        def in_steps(self: ShardMemory, found: Sequence[TopicCount]) -> Iterator[None]:
-            shard: Any = self._shard
-            for _ in add_counts(self, found):
-                changes.append(0)
-                flushes.append(shard._writer.flush_number)
-                assert not shard._writer._is_flushing
-                yield
-
-        def counted(self: TopicCounts, *arguments: Any) -> None:
-            changes[-1] += 1
-            change(self, *arguments)
-
-        monkeypatch.setattr(ShardMemory, "add_counts", in_steps)
-        monkeypatch.setattr(TopicCounts, "add", counted)
-        engine = await world.engine(settings)
+        counting = MethodGate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
+        with closed(counting):
+            engine = await world.engine(settings)
+            await world.until(lambda: counting.held == 1)
+            initial_count: Any = engine.shards[1]._initial_count
+            steps = initial_count._memory = SmallSteps(engine.shards[1], 10)
         caller = Caller(world, engine)
         while engine.shards[1].counts.is_lagging:
             await asyncio.gather(caller.put("t1"), caller.put("gone"), caller.put("new"))
-        await world.until(lambda: len(flushes) >= 19)
-        assert max(changes) <= 10
-        assert len(set(flushes)) >= 3, "no flush ran between the steps"
+        await world.until(lambda: len(steps.flushes) >= 19)
+        assert max(steps.changes) == 10
+        assert len(set(steps.flushes)) >= 3, "no flush ran between the steps"
         stats = await caller.stats("t1")
         assert stats is not None
         assert not stats.counts_lag
@@ -306,18 +316,13 @@ def test_the_initial_counts_are_added_in_steps_with_flushes_between(monkeypatch:
     run_in_world(story)
 
 
-def test_a_takeover_loads_the_topic_names_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_takeover_loads_the_topic_names_in_steps() -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(engine_settings(1))
-        memory = engine.shards[1].memory
-        names = [("default", f"t{number}") for number in range(3 * shard_memory.TOPICS_PER_STEP)]
+        memory = (await world.engine(engine_settings(1))).shards[1].memory
+        names = [("default", f"t{number}") for number in range(3 * TOPICS_PER_STEP)]
 
-        async def recover() -> None:
-            for _ in memory.recover(names, (), ()):
-                await asyncio.sleep(0)
+        loaded = [len(memory.index.topics()) for _ in memory.recover(names, (), ())]
 
-        _, discovered, calls_max = await calls_per_turn(monkeypatch, ReadyIndex, "discover", recover())
-        assert discovered == len(names)
-        assert calls_max == shard_memory.TOPICS_PER_STEP
+        assert loaded == [TOPICS_PER_STEP, 2 * TOPICS_PER_STEP, 3 * TOPICS_PER_STEP]
 
     run_in_world(story)

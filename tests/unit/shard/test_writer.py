@@ -24,6 +24,8 @@ from tests.support.method_gate import start_task
 
 Method = Callable[..., Awaitable[Any]]
 
+_READY_AND_LEASED = (State.READY, State.LEASED)
+
 
 def instead(
     monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[Method], Method], where: type = MemoryStore
@@ -313,6 +315,7 @@ def test_an_abandoned_enqueue_is_withdrawn_at_its_deadline() -> None:
     run_in_world(story)
 
 
+@pytest.mark.takes_source
 def test_a_committed_flush_whose_results_cannot_be_recorded_has_an_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -327,29 +330,25 @@ def test_a_committed_flush_whose_results_cannot_be_recorded_has_an_unknown_outco
     run_in_world(story)
 
 
-def test_an_enqueue_gets_its_reply_before_the_memory_is_updated_if_nothing_else_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_enqueue_gets_its_reply_before_the_memory_is_updated_if_nothing_else_waits() -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(engine_settings(1))
-        caller = Caller(world, engine)
-        order: list[str] = []
-        shard = engine.shards[1]
-        apply = shard.memory.apply
+        engine = await world.counted_engine(engine_settings(1))
+        order: list[tuple[str, int, int]] = []
 
-        def noted(flush: Any, callbacks: Any) -> None:
-            order.append("applied")
-            apply(flush, callbacks)
+        def note(event: str, results: object = None) -> None:
+            ready, leased = (engine.shards[1].counts.count(("default", "t"), state) for state in _READY_AND_LEASED)
+            order.append((event, ready, leased))
 
-        monkeypatch.setattr(shard.memory, "apply", noted)
-        engine.queue.write_replies = lambda: order.append("sent")
-        engine.queue.enqueue("default", [new_item()], world.deadline_in(1.0), lambda results: order.append("notified"))
+        engine.queue.write_replies = partial(note, "sent")
+        engine.queue.enqueue("default", [new_item()], world.deadline_in(1.0), partial(note, "notified"))
         await world.pass_s(0.1)
-        assert order == ["notified", "sent", "applied"]
+        note("later")
+        assert order == [("notified", 0, 0), ("sent", 0, 0), ("later", 1, 0)]
         order.clear()
         # The reply to a dequeue says how many items are left, so it follows the memory.
-        assert (await caller.get(wait_ms=0)).items
-        assert order == ["applied"]
+        engine.queue.dequeue("default", [("t", 1)], 0, None, world.deadline_in(1.0), partial(note, "notified"))
+        await world.pass_s(0.1)
+        assert order == [("notified", 0, 1)]
 
     run_in_world(story)
 
@@ -357,7 +356,7 @@ def test_an_enqueue_gets_its_reply_before_the_memory_is_updated_if_nothing_else_
 def test_an_enqueue_keeps_its_reply_if_the_memory_cannot_be_updated(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
-        monkeypatch.setattr(engine.shards[1].memory, "apply", _broken)
+        monkeypatch.setattr(engine.queue, "on_items_ready", _broken)
         (result,) = await Caller(world, engine).enqueue([new_item()])
         assert isinstance(result, str)
         assert len(world.rows()) == 1
@@ -365,7 +364,7 @@ def test_an_enqueue_keeps_its_reply_if_the_memory_cannot_be_updated(monkeypatch:
     run_in_world(story)
 
 
-def _broken(flush: Any, callbacks: Any) -> None:
+def _broken(*arguments: object) -> None:
     raise RuntimeError("a bug")
 
 
@@ -430,13 +429,8 @@ def test_a_callback_that_raises_keeps_no_other_caller_from_its_result(monkeypatc
 def test_a_caller_gets_its_recorded_result_whatever_fails_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
-        caller = Caller(world, engine)
-
-        def broken(plan: Any) -> None:
-            raise RuntimeError("a bug")
-
-        monkeypatch.setattr(engine.shards[1].memory, "_report_next_due", broken)
-        (result,) = await caller.enqueue([new_item()])
+        monkeypatch.setattr(engine.shards[1], "on_dues_written", _broken)
+        (result,) = await Caller(world, engine).enqueue([new_item()])
         assert isinstance(result, str)
         assert len(world.rows()) == 1
 
