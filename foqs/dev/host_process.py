@@ -62,7 +62,11 @@ class HostProcess(ServerProcess):
 
     def start(self) -> None:
         """Start the host with its data."""
-        kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("FOQS_")}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.upper().startswith("FOQS_") or name == "FOQS_PURE"
+        }
         self.launch(
             [*self._command, "host", "--config", str(self.config)],
             self._is_ready,

@@ -45,19 +45,9 @@ from foqs.options.shard_options import RowCacheOptions, ShardOptions
 ENVIRONMENT_PREFIX: Final = "FOQS_"
 CLI_VARIABLES: Final = frozenset(
     f"FOQS_{name}"
-    for name in [
-        "CONFIG",
-        "ADDRESS",
-        "NAMESPACE",
-        "CLIENT_REGION",
-        "TOKEN_FILE",
-        "CA_FILE",
-        "CERT_FILE",
-        "KEY_FILE",
-        "PURE",
-    ]
-)
-"""Variables of the command line and of the import (`foqs.plain_python`). They are no options of a host."""
+    for name in ("CONFIG", "ADDRESS", "NAMESPACE", "CLIENT_REGION", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE")
+) | {"FOQS_PURE"}
+"""Variables of the command line, and the choice of plain Python. They are no options of a host."""
 
 FILE_BYTES_MAX: Final = 1 << 20
 ITEM_OVERHEAD_BYTES: Final = 4_096

@@ -78,7 +78,7 @@ def enqueue(host: RestartableHost, **options: Any) -> str:
 
 
 def foqs(host: RestartableHost, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FOQS_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FOQS_") or name == "FOQS_PURE"}
     return subprocess.run(
         [PROGRAM, *args],
         capture_output=True,

@@ -25,7 +25,9 @@ PROGRAM = Path(sys.executable).with_name("foqs")
 
 
 def environment(**more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("FOQS_")}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.upper().startswith("FOQS_") or name == "FOQS_PURE"
+    }
     return kept | {"NO_COLOR": "1"} | more
 
 

@@ -33,7 +33,9 @@ class Demo:
         temporary.mkdir(exist_ok=True)
         self.temporary = temporary
         self.lines: list[str] = []
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("FOQS_")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("FOQS_") or name == "FOQS_PURE"
+        }
         self.process = subprocess.Popen(
             [sys.executable, "-u", "-m", "foqs.demo", "--workers", "2", *options],
             stdin=subprocess.DEVNULL,

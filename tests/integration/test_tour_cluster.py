@@ -69,7 +69,7 @@ class Started:
 
 @pytest.fixture
 def terminals(tmp_path: Path) -> Iterator[list[Terminal]]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FOQS_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FOQS_") or name == "FOQS_PURE"}
     environment = {**kept, "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
     with ExitStack() as stack:
         yield [stack.enter_context(Terminal(tmp_path, environment)) for _ in range(3)]

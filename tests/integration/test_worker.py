@@ -59,7 +59,9 @@ class Workplace:
         self.processes: list[subprocess.Popen[str]] = []
         (folder / "jobs.py").write_text(JOBS)
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("FOQS_")},
+            **{
+                name: value for name, value in os.environ.items() if not name.startswith("FOQS_") or name == "FOQS_PURE"
+            },
             "FOQS_ADDRESS": host.address,
         }
 

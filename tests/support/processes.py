@@ -109,7 +109,11 @@ class RestartableHost:
     def launch(self) -> None:
         """Starts the process and returns at once."""
         assert not self.is_running, "the host runs already"
-        kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("FOQS_")}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.upper().startswith("FOQS_") or name == "FOQS_PURE"
+        }
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self._command, "--config", str(self.config)],

@@ -103,6 +103,7 @@ def test_environment_variables_hold_text_numbers_and_booleans() -> None:
         "FOQS_SERVER__REGION": "42",
         "FOQS_RPC__FRAME_BYTES_MAX": "33_554_432",
         "FOQS_ADDRESS": "foqs://elsewhere",
+        "FOQS_PURE": "1",
         "FOQS_CONFIG": "x",
         "FOQS_NAMESPACE": "y",
         "FOQS_CLIENT_REGION": "west",
