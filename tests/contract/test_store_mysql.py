@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -415,7 +415,13 @@ def test_a_count_that_sleeps_at_some_rows_counts_all_of_them(bench: Bench) -> No
 def test_flushes_continue_while_a_count_sleeps_and_a_killed_count_is_lost(
     bench: Bench, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql_sql, "PAUSE_S", 3_600)
+    run_statements = MysqlReads._run_while_server_works
+
+    async def run_with_long_pauses(reads: MysqlReads, statements: Sequence[bytes]) -> list[Result]:
+        pause = f"SLEEP({mysql_sql.PAUSE_S})".encode()
+        return await run_statements(reads, [statement.replace(pause, b"SLEEP(3600)") for statement in statements])
+
+    monkeypatch.setattr(MysqlReads, "_run_while_server_works", run_with_long_pauses)
     asleep = "SELECT ID FROM information_schema.PROCESSLIST WHERE STATE = 'User sleep' AND INFO LIKE '%foqs_3_item%SLEEP(3600)%'"
 
     async def story() -> None:

@@ -279,7 +279,8 @@ class SmallSteps:
 
     def add_counts(self, found: Sequence[TopicCount]) -> Iterator[None]:
         counts, writer = self._shard.memory.counts, self._shard._writer
-        counts.changed = changed = {}
+        changed: dict[Any, None] = {}
+        counts.changed = changed
         for _ in self._shard.memory.add_counts(found, self._topics_per_step):
             self.changes.append(len(changed))
             self.flushes.append(writer.flush_number)
