@@ -25,12 +25,20 @@ class CompiledModulesHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if not _is_wanted() or version == "editable":
             return
-        built = runpy.run_path(str(Path(self.root) / "tools" / "compile.py"))["build"]()
+        built = self._compiler()["build"]()
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         for path in built:
             name = str(path.relative_to(self.root))
             build_data["force_include"][name] = name
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the extension modules from the tree, where they would hide its sources."""
+        if _is_wanted() and version != "editable":
+            self._compiler()["clean"]()
+
+    def _compiler(self) -> dict[str, Any]:
+        return runpy.run_path(str(Path(self.root) / "tools" / "compile.py"))
 
 
 def _is_wanted() -> bool:
