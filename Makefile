@@ -19,6 +19,8 @@ ARGS ?=
 SEEDS ?= 1000
 SEED_BASE ?= 0
 JOBS ?= 2
+# tools/compile.py --copy makes it.
+COPY := $(CURDIR)/build/compiled
 FOLDER = $(if $(DIR),--dir '$(DIR)')
 
 .PHONY: help
@@ -87,9 +89,10 @@ docs: $(DEV) ## build the documentation into site/; dead links fail
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 .PHONY: test
-test: system-packages ## everything but the long tests
+test: system-packages ## everything but the long tests; without ARGS also test-compiled
 	@$(MAKE) --no-print-directory check
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not long' $(ARGS)
+	@$(if $(ARGS),,$(MAKE) --no-print-directory test-compiled)
 
 .PHONY: test-unit
 test-unit: $(DEV) ## the tests that start no server
@@ -108,8 +111,12 @@ compile-clean: ## remove the compiled modules
 	@python3 tools/compile.py --clean
 
 .PHONY: test-compiled
-test-compiled: compile system-packages ## the unit and contract tests with the compiled modules
-	@FOQS_PURE=0 $(BIN)/python -m pytest tests/unit tests/contract $(ARGS)
+test-compiled: system-packages $(DEV) ## the unit and contract tests with the compiled modules, in a copy of the tree
+	@tools/system_packages.sh compile
+	@$(BIN)/python tools/compile.py --copy
+	@cd $(COPY) && export FOQS_PURE=0 PYTHONPATH=$(COPY):$(COPY)/client && \
+	  $(CURDIR)/$(BIN)/python -m foqs --version && \
+	  $(CURDIR)/$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not long and not takes_source' tests/unit tests/contract $(ARGS)
 
 .PHONY: test-long
 test-long: system-packages $(DEV) $(BENCH) ## the long tests, with the systems of the benchmarks
