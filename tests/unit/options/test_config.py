@@ -107,7 +107,6 @@ def test_environment_variables_hold_text_numbers_and_booleans() -> None:
         "FOQS_CONFIG": "x",
         "FOQS_NAMESPACE": "y",
         "FOQS_CLIENT_REGION": "west",
-        "FOQS_PURE": "1",
         "FOQS_TOKEN_FILE": "of-the-command-line",
         "FOQS_CA_FILE": "of-the-command-line",
         "FOQS_CERT_FILE": "of-the-command-line",
