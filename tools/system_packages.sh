@@ -15,7 +15,8 @@ purpose=tests
 programs() {
     if [[ $purpose == compilation ]]; then
         # A Python that is not Debian's brings its own headers.
-        echo 'gcc gcc'
+        # gcc only recommends the headers of the C library.
+        printf '%s\n' 'gcc gcc' '/usr/include/stdio.h libc6-dev'
         echo "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h python3-dev"
         return
     fi
@@ -63,7 +64,7 @@ if ! tools/python.sh >/dev/null 2>&1; then
 fi
 
 fetch_mysql9() {
-    [[ $purpose == benchmarks ]] || tools/mysql9.sh >/dev/null || true
+    [[ $purpose == benchmarks || $purpose == compilation ]] || tools/mysql9.sh >/dev/null || true
 }
 
 if [[ ${#missing[@]} -eq 0 ]]; then
