@@ -96,26 +96,18 @@ def test_exactly_the_numbers_of_finished_operations_are_resolved(steps: list[tup
         assert assigned.numbers.resolved_up_to == (min(pending) if pending else assigned.numbers.next_number) - 1
 
 
-def test_a_check_of_older_numbers_asks_no_waiting_operation() -> None:
+def test_a_check_asks_only_operations_among_its_numbers() -> None:
     """Thousands of enqueues may wait while items are acked, one call for each."""
     asked: list[Inserts] = []
-
-    class Watched(Inserts):
-        @property
-        def is_open(self) -> bool:
-            asked.append(self)
-            return super().is_open
-
-    assigned = Assigned()
-    assigned.inserts(10).complete(0, [None] * 10)
-    waiting = []
+    numbers = ItemNumbers(EPOCH, lambda operation: asked.append(operation) or False)  # type: ignore[func-returns-value]
+    operations = []
     for _ in range(60):  # fewer than are searched for resolved ones
-        waiting.append(Watched("n", [new_item()], assigned.numbers.next_number, no_callback))
-        assigned.numbers.assign(waiting[-1])
-    assert assigned.numbers.unresolved([number(10), number(1)]) == []
-    assert asked == []
-    assert assigned.numbers.unresolved([number(10), number(12)]) == [number(12)]
-    assert asked == waiting[1:2]
+        operation = Inserts("n", [new_item()] * 2, numbers.next_number, no_callback)
+        numbers.assign(operation)
+        operation.complete(0, [None, None])
+        operations.append(operation)
+    assert numbers.unresolved([number(3), number(6), number(4)]) == []
+    assert asked == operations[1:3]
 
 
 def test_an_item_that_is_being_written_is_not_reported_as_gone() -> None:
