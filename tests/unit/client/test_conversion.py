@@ -8,8 +8,6 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
-from thrift.transport.TTransport import TMemoryBuffer
 
 from foqs.core.items.item import State
 from foqs.core.items.item_filter import ItemFilter as CoreFilter
@@ -33,29 +31,9 @@ from foqs_contract.thrift_method import ThriftMethod
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.rpc_server import serve_queue
+from tests.support.thrift_structs import ENQUEUE, enqueued_items, read, written
 
-ENQUEUE = ThriftMethod("enqueue", element_class=Enqueued)
 NACK = ThriftMethod("nack")
-
-
-def written(struct: Any) -> bytes:
-    """Return the bytes that the generated code writes."""
-    buffer = TMemoryBuffer()
-    struct.write(TBinaryProtocolAccelerated(buffer, fallback=False))
-    data: bytes = buffer.getvalue()
-    return data
-
-
-def read(kind: Any, data: bytes) -> Any:
-    """Return the struct that the generated code reads."""
-    struct = kind()
-    struct.read(TBinaryProtocolAccelerated(TMemoryBuffer(data), fallback=False))
-    return struct
-
-
-def enqueued_items(*items: Item) -> Any:
-    body = ENQUEUE.encode(ttypes.EnqueueRequest("n", conversion.items(items)))
-    return read(ttypes.EnqueueRequest, body).items
 
 
 def test_items_are_changed_and_redriven_by_id() -> None:

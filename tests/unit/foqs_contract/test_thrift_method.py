@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
-from thrift.transport.TTransport import TMemoryBuffer
 
-from foqs_client import Delivery, Enqueued, Item, conversion
+from foqs_client import Delivery, Item, conversion
 from foqs_contract.idl import Foqs, ttypes
 from foqs_contract.thrift_method import ThriftMethod, Unencodable, Unreadable
+from tests.support.thrift_structs import ENQUEUE, written
 
-ENQUEUE = ThriftMethod("enqueue", element_class=Enqueued)
 DEQUEUE = ThriftMethod("dequeue", element_class=Delivery)
 NACK = ThriftMethod("nack")
-
-
-def written(struct: Any) -> bytes:
-    """Return the bytes that the generated code writes."""
-    buffer = TMemoryBuffer()
-    struct.write(TBinaryProtocolAccelerated(buffer, fallback=False))
-    data: bytes = buffer.getvalue()
-    return data
-
-
-def read(kind: Any, data: bytes) -> Any:
-    """Return the struct that the generated code reads."""
-    struct = kind()
-    struct.read(TBinaryProtocolAccelerated(TMemoryBuffer(data), fallback=False))
-    return struct
-
-
-def enqueued_items(*items: Item) -> Any:
-    body = ENQUEUE.encode(ttypes.EnqueueRequest("n", conversion.items(items)))
-    return read(ttypes.EnqueueRequest, body).items
 
 
 def test_request_that_does_not_match_the_contract_is_refused() -> None:
