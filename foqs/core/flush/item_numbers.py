@@ -87,8 +87,10 @@ class ItemNumbers:
         for operation in self._operations[start:stop]:
             first = operation.numbers[0]
             own = _between(ordered, first, operation.numbers[-1])
-            if own and (operation.is_open or self._is_being_written(operation)):
-                results, is_written = operation.results, self._is_being_written(operation)
+            if not own:
+                continue
+            is_written, results = self._is_being_written(operation), operation.results
+            if is_written or operation.is_open:
                 found += [
                     number
                     for number in own
