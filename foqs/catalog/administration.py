@@ -18,7 +18,16 @@ from random import Random
 from typing import Final, Protocol
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, Namespace, Permission, parse, render
+from foqs.catalog.document import (
+    EMPTY_DOCUMENT,
+    IDENTITY_MAX,
+    Document,
+    MalformedDocument,
+    Namespace,
+    Permission,
+    parse,
+    render,
+)
 from foqs.catalog.namespace_deletion import NamespaceDeletions
 from foqs.catalog.namespace_settings import SETTING_RANGES, check_consistent
 from foqs.catalog.namespaces import Namespaces
@@ -128,7 +137,7 @@ class Administration:
             try:
                 document = await self._catalog.load()
                 if document == EMPTY_DOCUMENT:
-                    first = changes.create(EMPTY_DOCUMENT, FIRST_NAMESPACE, None, {})
+                    first = changes.new_catalog(FIRST_NAMESPACE, self._rng.randint(1, IDENTITY_MAX))
                     await self._catalog.replace(first)
                     document = first
             except CatalogConflict:

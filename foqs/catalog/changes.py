@@ -11,11 +11,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from foqs.catalog.document import Document, Namespace, Permission
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, Namespace, Permission
 from foqs.catalog.key_slot_assignment import SlotConflict, conflicting_slots, with_even_division, with_slots
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.items import validation
 from foqs_contract.errors import InvalidArgument, NamespaceNotFound, Unavailable
+
+
+def new_catalog(namespace: str, identity: int) -> Document:
+    """Return the first document of a new catalog, with one namespace.
+
+    Args:
+        identity: must differ from those of other catalogs, above all of one that was lost.
+    """
+    return replace(create(EMPTY_DOCUMENT, namespace, None, {}), identity=identity)
 
 
 def create(
@@ -125,8 +134,9 @@ def restore(document: Document, imported: Document, *, incarnation: int = 0) -> 
     """Replace the content by that of `imported`; the version continues.
 
     A namespace that exists keeps its incarnation. A namespace that was deleted after the
-    export gets the incarnation given here. If the catalog is younger than `imported`, because
-    it was lost, the incarnations of `imported` are used.
+    export gets the incarnation given here. If `imported` was exported from another catalog,
+    perhaps because this one replaces a lost one, the incarnations of `imported` are used, and
+    the catalog takes the identity of `imported`.
 
     The key slots of `imported` are added to the recorded ones. Shards without slots there are
     ignored, because they may have got some since.
@@ -148,20 +158,22 @@ def restore(document: Document, imported: Document, *, incarnation: int = 0) -> 
                     field="json",
                 ) from None
     slots = {tier: assignment for tier, assignment in slots.items() if assignment}
-    is_younger = document.version < imported.version
+    is_other_catalog = document.version == 0 or document.identity != imported.identity
 
     def incarnation_of(name: str, namespace: Namespace) -> int:
         existing = document.namespaces.get(name)
-        if is_younger and (existing is None or not existing.incarnation):
-            return namespace.incarnation  # the catalog was lost; a new one has only its first namespace
+        if is_other_catalog and (existing is None or not existing.incarnation):
+            return namespace.incarnation
         return incarnation if existing is None else existing.incarnation
 
     namespaces = {
         name: replace(own, deleting=None, incarnation=incarnation_of(name, own))
         for name, own in imported.namespaces.items()
     }
-    is_same = document.version > 0 and (document.namespaces, document.slots) == (namespaces, slots)
-    return document if is_same else _next_version(document, namespaces=namespaces, slots=slots)
+    is_same = not is_other_catalog and (document.namespaces, document.slots) == (namespaces, slots)
+    return (
+        document if is_same else _next_version(document, namespaces=namespaces, slots=slots, identity=imported.identity)
+    )
 
 
 def record_slots(

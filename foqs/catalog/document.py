@@ -29,6 +29,7 @@ from shardmgr.strict_json import Form, abbreviate, build, number_key, parse_docu
 
 FORMAT_VERSION: Final = 1
 VERSION_MAX: Final = (1 << 63) - 1
+IDENTITY_MAX: Final = (1 << 63) - 1
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,6 +60,8 @@ class Document:
     namespaces: Mapping[str, Namespace]
     slots: Mapping[str, SlotAssignment] = field(default_factory=dict)
     """The assignment of key slots by tier."""
+    identity: int = 0
+    """Random number of the catalog, from its creation on. 0 if an older version created it."""
 
 
 EMPTY_DOCUMENT: Final = Document(0, {})
@@ -70,7 +73,10 @@ EMPTY_DOCUMENT: Final = Document(0, {})
 def render(document: Document) -> str:
     """Return the document as JSON, the same text for equal documents."""
     namespaces = {name: _namespace_to_json(namespace) for name, namespace in sorted(document.namespaces.items())}
-    fields: dict[str, Any] = {"format": FORMAT_VERSION, "version": document.version, "namespaces": namespaces}
+    fields: dict[str, Any] = {"format": FORMAT_VERSION, "version": document.version}
+    if document.identity:
+        fields["identity"] = document.identity
+    fields["namespaces"] = namespaces
     if document.slots:
         fields["slots"] = {
             tier: {str(shard): format_slots(slots) for shard, slots in sorted(held.items())}
@@ -164,6 +170,7 @@ class _DocumentForm(Form):
     version: Annotated[int, Field(ge=0, le=VERSION_MAX)]
     namespaces: dict[_Name, Annotated[_NamespaceForm, build(Namespace)]]
     slots: dict[_Name, dict[Annotated[int, number_key(SHARD_MAX)], _Slots]] = Field(default_factory=dict)
+    identity: Annotated[int, Field(ge=0, le=IDENTITY_MAX)] = 0
 
 
 def parse(text: str | bytes) -> Document:

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, Namespace, Permission, parse, render
+from foqs.catalog.document import (
+    EMPTY_DOCUMENT,
+    IDENTITY_MAX,
+    Document,
+    MalformedDocument,
+    Namespace,
+    Permission,
+    parse,
+    render,
+)
 from foqs.catalog.namespace_settings import SETTING_RANGES, NamespaceSettings, check_consistent
 from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import SHARD_MAX
@@ -42,6 +51,7 @@ DOCUMENTS = st.builds(
     st.integers(1, (1 << 63) - 1),
     st.dictionaries(NAMES, NAMESPACES, max_size=3),
     st.dictionaries(NAMES, HOLDINGS, max_size=2),
+    st.integers(0, IDENTITY_MAX),
 )
 
 
@@ -86,6 +96,7 @@ def slots(held: Any) -> str:
         ('{"format": 1, "version": 1, "namespaces": {"\\ud800": {}}}', "namespaces.\\ud800", "UTF-8"),
         ('{"format": 1, "version": 1, "namespaces": {}, "\\ud800": {}}', "", 'Unicode, not "\\ud800"'),
         (f'{{"format": 1, "version": 1, "namespaces": {{}}, "{"x" * 1_000}": 1}}', "x" * 60 + "...", "no such field"),
+        ('{"format": 1, "version": 1, "namespaces": {}, "identity": -1}', "identity", "greater than or equal to 0"),
         (form(tier=1), "namespaces.a.tier", "string"),
         (form(pause=[]), "namespaces.a.pause", "no such field"),
         (form(**{"[key]": {}}), "namespaces.a.[key]", "no such field"),  # pydantic's mark of a name that is wrong

@@ -124,9 +124,16 @@ def test_import_keeps_the_incarnation_of_an_existing_namespace() -> None:
 
 
 def test_import_into_a_lost_catalog_keeps_the_exported_incarnations() -> None:
-    exported = Document(9, {"a": Namespace(incarnation=5)})
-    for lost in (EMPTY_DOCUMENT, changes.create(EMPTY_DOCUMENT, "a", None, {})):
-        assert changes.restore(lost, exported, incarnation=6).namespaces["a"].incarnation == 5
+    exported = Document(2, {"a": Namespace(incarnation=5)}, identity=1)
+    new = changes.new_catalog("default", 2)
+    with_slots = changes.record_slots(new, "default", {1: frozenset()}, [1])
+    older_than_export = changes.pause(with_slots, "default", "t", paused=True)
+    for lost in (EMPTY_DOCUMENT, new, with_slots, older_than_export, changes.new_catalog("a", 2)):
+        restored = changes.restore(lost, exported, incarnation=6)
+        assert restored.namespaces["a"].incarnation == 5
+        assert restored.identity == 1
+        deleted = changes.delete(restored, "a")
+        assert changes.restore(deleted, exported, incarnation=6).namespaces["a"].incarnation == 6
 
 
 def test_namespace_created_again_has_its_full_rate() -> None:
