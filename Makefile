@@ -133,9 +133,12 @@ bench: $(BENCH) ## measure: the table of ratios, about half an hour (ARGS='--row
 	@$(BIN)/python -m perf.bench $(ARGS)
 
 .PHONY: race
-race: $(BENCH) ## measure: every other queue in one race, two hours (ARGS=--short: 20 minutes)
+race: $(DEV) $(BENCH) ## measure: every other queue in one race, two hours (ARGS=--short: 20 minutes)
 	@tools/system_packages.sh race || echo "the race goes on without what is missing" >&2
-	@$(BIN)/python -m perf.race $(ARGS)
+	@tools/system_packages.sh compile
+	@$(BIN)/python tools/compile.py --copy
+	@mkdir -p perf/results
+	@cd $(COPY) && PERF_RESULTS=$(CURDIR)/perf/results PYTHONPATH=$(COPY):$(COPY)/client $(CURDIR)/$(BIN)/python -m perf.race $(ARGS)
 
 .PHONY: bench-all
 bench-all: $(BENCH) ## measure: every question in perf/

@@ -16,6 +16,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from foqs.plain_python import is_compiled
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = (
     "foqs", "thrift", "uvloop", "aiomysql", "PyMySQL", "asyncpg", "pgqueuer", "redis", "hiredis", "aiormq", "nats-py",
@@ -36,6 +38,7 @@ def facts() -> dict[str, Any]:
         "system": _system(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
+        "compiled": is_compiled(),
         "commit": _git("rev-parse", "HEAD"),
         "dirty": _dirty(),
     }

@@ -9,6 +9,7 @@ error. Knows nothing of what the figures mean.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,8 @@ from typing import Any, Final
 
 from perf.lib import machine
 
-RESULTS: Final = machine.ROOT / "perf" / "results"
+RESULTS: Final = Path(os.environ.get("PERF_RESULTS") or machine.ROOT / "perf" / "results")
+"""The folder of all lines and pictures. PERF_RESULTS replaces it, for a copy of the tree that is measured."""
 
 
 class Report:
@@ -70,9 +72,10 @@ def header() -> str:
 def machine_line(facts: Mapping[str, Any]) -> str:
     """Return the machine and the program in one line."""
     commit = (facts["commit"] or "no commit")[:12] + (" with changes" if facts["dirty"] else "")
+    modules = "compiled" if facts.get("compiled") else "plain Python"
     return (
         f"{facts['cpu']}, {facts['cores']} cores, {facts['system']}, kernel {facts['kernel']}, "
-        f"Python {facts['python']}, commit {commit}"
+        f"Python {facts['python']}, commit {commit}, {modules}"
     )
 
 
