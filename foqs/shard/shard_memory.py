@@ -421,7 +421,7 @@ class ShardMemory:
                 self._empty_since_ms.setdefault(topic, now_ms)
 
     def _report_next_due(self, plan: FlushPlan) -> None:
-        dues = [due_ms for due_ms, _, _ in plan.leases]
+        dues = [due_ms for due_ms, *_ in plan.leases]
         dues += [row.due_ms for row in plan.inserted if row.due_ms is not None]
         dues += [row.due_ms for _, _, row in plan.changed if row.due_ms is not None]
         if dues:

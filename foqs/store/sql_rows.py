@@ -32,6 +32,8 @@ COLUMNS: Final = (
     "due_ms",
     "token",
     "attempt",
+    "trace_context",
+    "first_delivered_at_ms",
 )
 
 MUTABLE_COLUMNS: Final = (
@@ -43,11 +45,12 @@ MUTABLE_COLUMNS: Final = (
     "due_ms",
     "token",
     "attempt",
+    "first_delivered_at_ms",
 )
 """An update writes these columns."""
 
 LEASE_COLUMNS: Final = ("state", "due_ms", "token", "attempt")
-"""A lease writes these columns."""
+"""A lease writes these columns; the first lease of an item also writes `first_delivered_at_ms`."""
 
 OWNER_COLUMNS: Final = ("epoch", "nonce", "flush", "clock_ms", "connection", "offset_ms")
 """The order of `Owner`'s fields."""
@@ -88,6 +91,8 @@ def row_of(values: Sequence[Any]) -> Row:
         due_ms,
         token,
         attempt,
+        trace_context,
+        first_delivered_at_ms,
     ) = values
     return Row(
         number,
@@ -108,6 +113,8 @@ def row_of(values: Sequence[Any]) -> Row:
         due_ms,
         token,
         attempt,
+        trace_context,
+        first_delivered_at_ms,
     )
 
 
@@ -150,6 +157,8 @@ def all_values(row: Row) -> tuple[int | str | bytes | None, ...]:
         row.due_ms,
         row.token,
         row.attempt,
+        row.trace_context,
+        row.first_delivered_at_ms,
     )
 
 
@@ -164,4 +173,5 @@ def mutable_values(row: Row) -> tuple[int | bytes | None, ...]:
         row.due_ms,
         row.token,
         row.attempt,
+        row.first_delivered_at_ms,
     )

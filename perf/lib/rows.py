@@ -93,6 +93,8 @@ def values(number: int, payload: Any, *, leased_by: Flush | None) -> dict[str, A
         "due_ms": NOW_MS + LEASE_MS if leased_by else None,
         "token": leased_by.token if leased_by else 0,
         "attempt": 1 if leased_by else 0,
+        "trace_context": None,
+        "first_delivered_at_ms": NOW_MS if leased_by else None,
     }
 
 

@@ -164,9 +164,18 @@ def table_after(plan: FlushPlan, table: Mapping[int, Row]) -> dict[int, Row]:
     for deleted in plan.deleted.values():
         for row in deleted:
             del rows[row.id]
-    for (due_ms, token, attempt), numbers in plan.leases.items():
+    for (due_ms, token, attempt, first_ms), numbers in plan.leases.items():
         for number in numbers:
-            rows[number] = replace(rows[number], state=State.LEASED, due_ms=due_ms, token=token, attempt=attempt)
+            old = rows[number]
+            assert (first_ms is None) == (old.first_delivered_at_ms is not None)
+            rows[number] = replace(
+                old,
+                state=State.LEASED,
+                due_ms=due_ms,
+                token=token,
+                attempt=attempt,
+                first_delivered_at_ms=old.first_delivered_at_ms if first_ms is None else first_ms,
+            )
     for _, _, row in plan.changed:
         rows[row.id] = row
     for row in plan.inserted:

@@ -46,7 +46,8 @@ class FlushPlan:
         deleted: old rows to delete, by kind of event.
         changed: (kind, old row, new row).
         leased: the old rows and the new rows of leases, place by place.
-        leases: numbers of the leased, by (due_ms, token, attempt).
+        leases: numbers of the leased, by (due_ms, token, attempt, first_delivered_at_ms). The last is None for rows that
+            were delivered before: they keep theirs.
         inserted: new rows; some of them may be leased already.
         results: for each part of the batch, the results of its entries.
         unread: leases that stop at a place, because the payload of its row is larger than
@@ -66,7 +67,7 @@ class FlushPlan:
     deleted: dict[EventKind, list[Row]] = field(default_factory=dict)
     changed: list[tuple[EventKind, Row, Row]] = field(default_factory=list)
     leased: tuple[list[Row], list[Row]] = field(default_factory=lambda: ([], []))
-    leases: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
+    leases: dict[tuple[int, int, int, int | None], list[int]] = field(default_factory=dict)
     inserted: list[Row] = field(default_factory=list)
     results: list[tuple[Part[Any], Sequence[Any]]] = field(default_factory=list)
     unread: list[tuple[Part[Leases], int, Row]] = field(default_factory=list)
@@ -89,7 +90,10 @@ class FlushPlan:
             deletes=[row.id for rows in (*self.deleted.values(), self.purged) for row in rows],
             updates=updates,
             inserts=self.inserted,
-            leases=[*(LeaseUpdate(*values, ids) for values, ids in self.leases.items()), *equal_changes],
+            leases=[
+                *(LeaseUpdate(*lease, ids, State.LEASED, first) for (*lease, first), ids in self.leases.items()),
+                *equal_changes,
+            ],
             topics_added=self.topics_added,
             topics_removed=self.topics_removed,
             idempotency_keys_added=_idempotency_key_rows(self.keys),
@@ -203,7 +207,7 @@ def _decide_leases(
     old_rows, new_rows = plan.leased
     # Most leases of a flush are equal, so the last end and the last group are reused.
     last_lease_ms, due_ms = -1, 0
-    last_group = (0, 0)
+    last_group: tuple[int, int, int | None] = (0, 0, None)
     numbers: list[int] = []
     for part in parts:
         requested_ms = part.operation.lease_ms
@@ -222,12 +226,13 @@ def _decide_leases(
             lease_ms = row.lease_ms if requested_ms is None else requested_ms
             if lease_ms != last_lease_ms:
                 last_lease_ms, due_ms = lease_ms, _lease_end_ms(lease_ms, now_ms, due_ms_min)
-            new = results[place] = row.with_lease(due_ms, token)
+            new = results[place] = row.with_lease(due_ms, token, now_ms)
             old_rows.append(row)
             new_rows.append(new)
-            if last_group != (due_ms, new.attempt):
-                last_group = (due_ms, new.attempt)
-                numbers = plan.leases.setdefault((due_ms, token, new.attempt), [])
+            first_ms = now_ms if row.first_delivered_at_ms is None else None
+            if last_group != (due_ms, new.attempt, first_ms):
+                last_group = (due_ms, new.attempt, first_ms)
+                numbers = plan.leases.setdefault((due_ms, token, new.attempt, first_ms), [])
             numbers.append(number)
         plan.results.append((part, results))
 
@@ -400,6 +405,7 @@ def _decide_direct_deliveries(
                     last_lease_ms, due_ms = lease_ms, _lease_end_ms(lease_ms, now_ms, due_ms_min)
                 # The row is this plan's own: a change in place saves a copy for each item.
                 row.state, row.due_ms, row.token, row.attempt = leased, due_ms, token, 1
+                row.first_delivered_at_ms = now_ms
                 rows.append(row)
             else:
                 rows.append(None)
@@ -429,19 +435,20 @@ def _group_equal_changes(changed: Sequence[tuple[EventKind, Row, Row]]) -> tuple
     leased together change equally. One statement for all of them costs the database
     a fifth of one value for each.
     """
-    groups: dict[tuple[int | None, int, int, State], list[Row]] = {}
+    groups: dict[tuple[int | None, int, int, State, int | None], list[Row]] = {}
     updates: list[Row] = []
-    for kind, _, row in changed:
+    for kind, old, row in changed:
         if kind is EventKind.DUE:
-            groups.setdefault((row.due_ms, row.token, row.attempt, row.state), []).append(row)
+            first_ms = row.first_delivered_at_ms if old.first_delivered_at_ms is None else None
+            groups.setdefault((row.due_ms, row.token, row.attempt, row.state, first_ms), []).append(row)
         else:
             updates.append(row)
     leases: list[LeaseUpdate] = []
-    for (due_ms, token, attempt, state), rows in groups.items():
+    for (due_ms, token, attempt, state, first_ms), rows in groups.items():
         if len(rows) < EQUAL_CHANGES_MIN:
             updates += rows
         else:
-            leases.append(LeaseUpdate(due_ms, token, attempt, [row.id for row in rows], state))
+            leases.append(LeaseUpdate(due_ms, token, attempt, [row.id for row in rows], state, first_ms))
     return leases, updates
 
 

@@ -64,7 +64,7 @@ class Operation:
     Attributes:
         namespace: the namespace that it is scheduled for; empty for the shard's own operations.
         numbers: the numbers of its items; of an insert, the assigned ones.
-        bytes: payload and metadata bytes that it writes.
+        bytes: payload, metadata and trace context bytes that it writes.
         read_bytes: bytes that one entry may make a flush read.
         results: one for each entry: OPEN, SEALED, then a FoqsError or the result that the subclass states.
         is_abandoned: no caller waits any more; later results are ignored.
@@ -290,7 +290,9 @@ class Inserts(Operation):
         self.bytes = self.size(0, len(items))
 
     def size(self, start: int, stop: int) -> int:
-        items_bytes = sum([len(item.payload) + len(item.metadata) for item in self.items[start:stop]])
+        items = self.items[start:stop]
+        items_bytes = sum([len(item.payload) + len(item.metadata) for item in items])
+        items_bytes += sum([len(item.trace_context) for item in items if item.trace_context is not None])
         return items_bytes + sum(map(len, self.keys(start, stop))) if self.has_keys else items_bytes
 
     def record_results(

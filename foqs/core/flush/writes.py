@@ -15,13 +15,17 @@ from foqs.core.items.item import Row, State, TopicName
 
 @dataclass(slots=True)
 class LeaseUpdate:
-    """Rows that get equal values in the columns that a lease changes. `state` differs when a lease or delay ends."""
+    """Rows that get equal values in the columns that a lease changes. `state` differs when a lease or delay ends.
+
+    `first_delivered_at_ms`: of rows that were never delivered; None leaves the column as it is.
+    """
 
     due_ms: int | None
     token: int
     attempt: int
     ids: list[int]
     state: State = State.LEASED
+    first_delivered_at_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -30,7 +34,8 @@ class Writes:
 
     - `deletes`, `leases` and `updates` of rows that do not exist change nothing.
     - `updates` hold whole rows; a store writes the mutable columns (priority,
-      deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt).
+      deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt,
+      first_delivered_at_ms).
     - `inserts` of an id that exists refuse the whole flush.
     - `topics_added` may be in the topics table already. A name that is also in
       `topics_removed` is in the table afterwards.

@@ -28,6 +28,9 @@ _ID_LENGTH_MAX: Final = 25
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999. No stored time is later."""
 
+TRACE_CONTEXT_BYTES_MAX: Final = 512
+"""The longest trace context of an item."""
+
 TopicName: TypeAlias = tuple[str, str]
 """(namespace, topic)."""
 
@@ -63,6 +66,8 @@ class Row:
 
     `payload` is None if it was not read. `due_ms` is the next moment at which the
     row must change, None if there is none. `attempts_max` 0 means no limit.
+    `first_delivered_at_ms` is set by the first lease and never changes afterwards;
+    None if there was none, or only before the table had this column.
     """
 
     id: int
@@ -83,6 +88,8 @@ class Row:
     due_ms: int | None
     token: int
     attempt: int
+    trace_context: bytes | None
+    first_delivered_at_ms: int | None
 
     # Written out, because mypyc compiles this constructor and not the generated one.
     def __init__(
@@ -105,6 +112,8 @@ class Row:
         due_ms: int | None,
         token: int,
         attempt: int,
+        trace_context: bytes | None = None,
+        first_delivered_at_ms: int | None = None,
     ) -> None:
         self.id = id
         self.namespace = namespace
@@ -124,13 +133,15 @@ class Row:
         self.due_ms = due_ms
         self.token = token
         self.attempt = attempt
+        self.trace_context = trace_context
+        self.first_delivered_at_ms = first_delivered_at_ms
 
     @property
     def order_key(self) -> OrderKey:
         return self.priority - PRIORITY_MIN << _PRIORITY_SHIFT | self.deliver_after_ms << _NUMBER_BITS | self.id
 
-    def with_lease(self, due_ms: int, token: int) -> Row:
-        """Return this row with a new lease. Not `replace`, which is slow: this runs for every delivery."""
+    def with_lease(self, due_ms: int, token: int, now_ms: int) -> Row:
+        """Return this row with a new lease, given at `now_ms`. Not `replace`, which is slow: this runs for every delivery."""
         return Row(
             self.id,
             self.namespace,
@@ -150,6 +161,8 @@ class Row:
             due_ms,
             token,
             self.attempt + 1,
+            self.trace_context,
+            now_ms if self.first_delivered_at_ms is None else self.first_delivered_at_ms,
         )
 
 
@@ -171,6 +184,7 @@ class NewItem:
     ttl_ms: int | None
     policy: DeliveryPolicy
     attempts_max: int
+    trace_context: bytes | None
 
     def __init__(
         self,
@@ -185,6 +199,7 @@ class NewItem:
         ttl_ms: int | None,
         policy: DeliveryPolicy,
         attempts_max: int,
+        trace_context: bytes | None = None,
     ) -> None:
         self.namespace = namespace
         self.topic = topic
@@ -197,6 +212,7 @@ class NewItem:
         self.ttl_ms = ttl_ms
         self.policy = policy
         self.attempts_max = attempts_max
+        self.trace_context = trace_context
 
 
 @dataclass(slots=True)
@@ -221,6 +237,7 @@ class KeyedItem(NewItem):
         attempts_max: int,
         idempotency_key: bytes,
         digest: bytes,
+        trace_context: bytes | None = None,
     ) -> None:
         NewItem.__init__(
             self,
@@ -235,6 +252,7 @@ class KeyedItem(NewItem):
             ttl_ms,
             policy,
             attempts_max,
+            trace_context,
         )
         self.idempotency_key = idempotency_key
         self.digest = digest

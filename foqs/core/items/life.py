@@ -159,6 +159,7 @@ def new_row(item: NewItem, number: int, now_ms: int) -> Row:
         due,
         0,
         0,
+        item.trace_context,
     )
 
 
@@ -247,6 +248,8 @@ def _to_changed(
         due_ms,
         row.token,
         row.attempt if attempt is None else attempt,
+        row.trace_context,
+        row.first_delivered_at_ms,
     )
     return Transition(Effect.CHANGED, new)
 
@@ -258,7 +261,8 @@ def _to_dead(row: Row, context: FlushContext, metadata: bytes | None = None) -> 
 
 def _to_leased(event: Event, row: Row, context: FlushContext) -> Transition:
     lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
-    return Transition(Effect.CHANGED, row=row.with_lease(min(context.now_ms + lease, TIME_MS_MAX), context.token))
+    due = min(context.now_ms + lease, TIME_MS_MAX)
+    return Transition(Effect.CHANGED, row=row.with_lease(due, context.token, context.now_ms))
 
 
 def _stale_lease() -> Transition:

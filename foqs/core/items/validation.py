@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from foqs.core.items.item import TIME_MS_MAX
+from foqs.core.items.item import TIME_MS_MAX, TRACE_CONTEXT_BYTES_MAX
 from foqs_contract.errors import InvalidArgument, LimitExceeded
 
 NAME_BYTES_MAX: Final = 255
@@ -87,6 +87,19 @@ def check_size(data: bytes, bytes_max: int, field: str) -> bytes:
     """
     if len(data) > bytes_max:
         raise LimitExceeded(f"this has {len(data)} bytes; the namespace allows {bytes_max}", field=field)
+    return data
+
+
+def check_trace_context(data: bytes) -> bytes:
+    """Check the field `trace_context`: at most `TRACE_CONTEXT_BYTES_MAX` bytes.
+
+    Raises:
+        InvalidArgument: there are more.
+    """
+    if len(data) > TRACE_CONTEXT_BYTES_MAX:
+        raise InvalidArgument(
+            f"this has {len(data)} bytes; at most {TRACE_CONTEXT_BYTES_MAX} are allowed", field="trace_context"
+        )
     return data
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from foqs.core.items.item import Row
 
 ROW_BYTES: Final = 512
-"""The size of a row in memory, without payload and metadata."""
+"""The size of a row in memory, without payload, metadata and trace context."""
 
 _FIRST_GUESS_BYTES: Final = 2_048
 """The assumed size of a row in a namespace of which no row was read yet."""
@@ -28,6 +28,7 @@ _ACTIVE_S: Final = 1.0
 def size_of(rows: Collection[Row]) -> int:
     """Return the bytes that these rows take in memory."""
     content = sum([len(row.metadata) if row.payload is None else len(row.metadata) + len(row.payload) for row in rows])
+    content += sum([len(row.trace_context) for row in rows if row.trace_context is not None])
     return ROW_BYTES * len(rows) + content
 
 

@@ -88,6 +88,7 @@ class ShardTables:
                 due_ms=new.due_ms,
                 token=new.token,
                 attempt=new.attempt,
+                first_delivered_at_ms=new.first_delivered_at_ms,
             )
         )
 
@@ -97,6 +98,8 @@ class ShardTables:
             row = self.rows.get(number)
             if row is not None:
                 values = replace(row, state=lease.state, due_ms=lease.due_ms, token=lease.token, attempt=lease.attempt)
+                if lease.first_delivered_at_ms is not None:
+                    values.first_delivered_at_ms = lease.first_delivered_at_ms
                 self.put(values)
 
     def delete(self, number: int) -> None:

@@ -50,6 +50,8 @@ def decode_rows(results: Iterable[Result]) -> list[Row]:
             None if due_ms == NEVER_MS else due_ms,
             token,
             attempt,
+            trace_context,
+            first_delivered_at_ms or None,
         )
         for result in results
         for (
@@ -71,6 +73,8 @@ def decode_rows(results: Iterable[Result]) -> list[Row]:
             due_ms,
             token,
             attempt,
+            trace_context,
+            first_delivered_at_ms,
         ) in result.rows
     ]
 

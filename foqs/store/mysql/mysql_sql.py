@@ -16,13 +16,14 @@ from foqs.core.flush.fence import Fence, Owner
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
-from foqs.core.items.item import OrderKey, Row, State, TopicName, unpack_order_key
+from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, OrderKey, Row, State, TopicName, unpack_order_key
 from foqs.store.migrations import Migration
 from foqs.store.mysql.mysql_protocol import BoundStatement, Statement
 from foqs.store.mysql.mysql_values import (
     BOUND_COLUMNS,
     BOUND_OVERHEAD_BYTES,
     NEVER_MS,
+    NOT_DELIVERED_MS,
     BoundRow,
     bind,
     bind_rows,
@@ -148,6 +149,16 @@ MIGRATIONS: Final = (
         "a row that is never due has the largest due_ms; NULL in an older row means the same",
         (f"ALTER TABLE {{item}} ALTER COLUMN due_ms SET DEFAULT {NEVER_MS}",),
     ),
+    Migration(
+        8,
+        "an item's group, its trace context and the time of its first delivery",
+        # INSTANT changes no row, however many the table has. All columns are added, or none.
+        (
+            "ALTER TABLE {item} ADD COLUMN item_group VARBINARY(255) NULL, "
+            f"ADD COLUMN trace_context VARBINARY({TRACE_CONTEXT_BYTES_MAX}) NULL, "
+            f"ADD COLUMN first_delivered_at_ms BIGINT NOT NULL DEFAULT {NOT_DELIVERED_MS}, ALGORITHM = INSTANT",
+        ),
+    ),
 )
 """`{item}` and similar names stand for the shard's tables."""
 
@@ -263,6 +274,7 @@ _UPDATE_COLUMNS: Final = (
     ("due_ms", "0"),
     ("token", "0"),
     ("attempt", "0"),
+    ("first_delivered_at_ms", "0"),
 )
 """A row with id 0, which no item has. It names the columns of the constants."""
 
@@ -395,6 +407,8 @@ class Statements:
         """Write equal values to many rows."""
         columns = (lease.state, due_or_never(lease.due_ms), lease.token, lease.attempt)
         values = b"state = %d, due_ms = %d, token = %d, attempt = %d" % columns
+        if lease.first_delivered_at_ms is not None:
+            values += b", first_delivered_at_ms = %d" % lease.first_delivered_at_ms
         for part in _chunks_of_ids(sorted(lease.ids)):
             yield b"%b%b WHERE id IN (%b)" % (self._lease, values, part)
 

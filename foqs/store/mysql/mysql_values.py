@@ -11,8 +11,9 @@ invalid ones, and take twice as long. With binary a literal needs no `_binary`.
 The statements of every flush, its fence and its new rows, are prepared: the server
 reads bound values faster than text.
 
-A row without a due moment has `NEVER_MS`, not NULL. A NULL takes no room, so a
-lease would change the row's length, and InnoDB would delete and insert the row.
+A row without a due moment has `NEVER_MS`, not NULL, and a row that was never
+delivered has `NOT_DELIVERED_MS`. A NULL takes no room, so a lease would change the
+row's length, and InnoDB would delete and insert the row.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ _INT64_TYPE: Final = b"\x08\0"
 """The type of a signed integer of 8 bytes."""
 _BYTES_TYPE: Final = b"\xfc\0"
 _INT64: Final = Struct("<q")
-_TWELVE_INT64: Final = Struct("<12q")
+_THIRTEEN_INT64: Final = Struct("<13q")
 
 NEVER_MS: Final = (1 << 63) - 1
 """The `due_ms` of a row that is never due; rows of earlier versions may have NULL."""
+
+NOT_DELIVERED_MS: Final = 0
+"""The `first_delivered_at_ms` of a row that was never delivered."""
 
 _BOUND_INTEGERS: Final = (
     "id",
@@ -47,12 +51,15 @@ _BOUND_INTEGERS: Final = (
     "token",
     "attempt",
     "due_ms",
+    "first_delivered_at_ms",
 )
 _BOUND_NULLABLE: Final = ("ttl_ms", "expires_at_ms")
-BOUND_COLUMNS: Final = (*_BOUND_INTEGERS, *_BOUND_NULLABLE, "namespace", "topic", "payload", "metadata")
+_BOUND_BYTES: Final = ("namespace", "topic", "payload", "metadata", "trace_context")
+BOUND_COLUMNS: Final = (*_BOUND_INTEGERS, *_BOUND_NULLABLE, *_BOUND_BYTES)
 """The columns of a new row in the order of binding: those of fixed length first."""
 _NO_TTL, _NO_EXPIRY = (1 << BOUND_COLUMNS.index(name) for name in _BOUND_NULLABLE)
-_BOUND_TYPES: Final = _INT64_TYPE * (len(BOUND_COLUMNS) - 4) + _BYTES_TYPE * 4
+_NO_TRACE_CONTEXT: Final = 1 << BOUND_COLUMNS.index("trace_context")
+_BOUND_TYPES: Final = _INT64_TYPE * (len(BOUND_COLUMNS) - len(_BOUND_BYTES)) + _BYTES_TYPE * len(_BOUND_BYTES)
 BOUND_OVERHEAD_BYTES: Final = 11
 """The most bytes of a statement with bound rows, besides those of its rows."""
 
@@ -84,9 +91,14 @@ def due_or_never(due_ms: int | None) -> int:
     return NEVER_MS if due_ms is None else due_ms
 
 
+def delivered_or_not(first_delivered_at_ms: int | None) -> int:
+    """Return the column's value for `first_delivered_at_ms`."""
+    return NOT_DELIVERED_MS if first_delivered_at_ms is None else first_delivered_at_ms
+
+
 def update_select(row: Row) -> bytes:
     """Return a row's id and mutable columns as one more SELECT of constants."""
-    return b" UNION ALL SELECT %d,%d,%d,%b,'%b',%d,%d,%d,%d" % (
+    return b" UNION ALL SELECT %d,%d,%d,%b,'%b',%d,%d,%d,%d,%d" % (
         row.id,
         row.priority,
         row.deliver_after_ms,
@@ -96,6 +108,7 @@ def update_select(row: Row) -> bytes:
         due_or_never(row.due_ms),
         row.token,
         row.attempt,
+        delivered_or_not(row.first_delivered_at_ms),
     )
 
 
@@ -163,7 +176,7 @@ def encode_rows(rows: Sequence[Row]) -> list[BoundRow]:
     names: dict[TopicName, bytes] = {}
     lengths: dict[int, bytes] = {}
     values: list[BoundRow] = []
-    eight, numbers = _INT64.pack, _TWELVE_INT64.pack
+    eight, numbers = _INT64.pack, _THIRTEEN_INT64.pack
     for row in rows:
         topic = (row.namespace, row.topic)
         name = names.get(topic)
@@ -203,7 +216,13 @@ def encode_rows(rows: Sequence[Row]) -> list[BoundRow]:
             row.token,
             row.attempt,
             NEVER_MS if row.due_ms is None else row.due_ms,
+            NOT_DELIVERED_MS if row.first_delivered_at_ms is None else row.first_delivered_at_ms,
         )
+        trace_context = b""
+        if row.trace_context is None:
+            nulls |= _NO_TRACE_CONTEXT
+        else:
+            trace_context = _length_prefixed(row.trace_context)
         encoded = (
             fixed,
             ttl,
@@ -213,6 +232,7 @@ def encode_rows(rows: Sequence[Row]) -> list[BoundRow]:
             payload,
             metadata_length,
             metadata,
+            trace_context,
         )
         values.append(BoundRow(nulls, b"".join(encoded)))
     return values

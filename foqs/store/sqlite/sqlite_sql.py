@@ -114,6 +114,15 @@ MIGRATIONS: Final = (
 ) WITHOUT ROWID""",
         ),
     ),
+    Migration(
+        7,
+        "an item's group, its trace context and the time of its first delivery",
+        (
+            "ALTER TABLE item ADD COLUMN item_group BLOB",
+            "ALTER TABLE item ADD COLUMN trace_context BLOB",
+            "ALTER TABLE item ADD COLUMN first_delivered_at_ms INTEGER",
+        ),
+    ),
 )
 
 ADD_OWNER: Final = (
@@ -161,6 +170,11 @@ UPDATE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in MUTABLE_C
 
 LEASE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in LEASE_COLUMNS)} WHERE id = ?"
 """Writes the columns that a lease changes."""
+
+FIRST_LEASE: Final = (
+    f"UPDATE item SET {', '.join(f'{name} = ?' for name in (*LEASE_COLUMNS, 'first_delivered_at_ms'))} WHERE id = ?"
+)
+"""Writes the columns that the first lease of an item changes."""
 
 INSERT: Final = f"INSERT INTO item ({COLUMNS_WITH_PAYLOAD}) VALUES ({', '.join('?' * len(COLUMNS))})"
 """Adds a row; an id that exists is an error."""

@@ -294,8 +294,11 @@ def _write(db: sqlite3.Connection, writes: Writes) -> None:
     if writes.deletes:
         db.executemany(sql.DELETE, zip(writes.deletes))
     for lease in writes.leases:
-        values = (int(lease.state), lease.due_ms, lease.token, lease.attempt)
-        db.executemany(sql.LEASE, [(*values, number) for number in lease.ids])
+        values: tuple[int | None, ...] = (int(lease.state), lease.due_ms, lease.token, lease.attempt)
+        statement = sql.LEASE
+        if lease.first_delivered_at_ms is not None:
+            statement, values = sql.FIRST_LEASE, (*values, lease.first_delivered_at_ms)
+        db.executemany(statement, [(*values, number) for number in lease.ids])
     if writes.updates:
         db.executemany(sql.UPDATE, [(*mutable_values(row), row.id) for row in writes.updates])
     if writes.inserts:

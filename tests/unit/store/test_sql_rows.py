@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from foqs.core.flush.fence import Fence, Owner
 from foqs.core.flush.writes import LeaseUpdate, Writes
-from foqs.core.items.item import Row
+from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, Row
 from foqs.store.migrations import Migration, pending_migrations
 from foqs.store.mysql import mysql_sql, mysql_values
 from foqs.store.mysql.mysql_protocol import BoundStatement, Statement
@@ -25,6 +26,7 @@ def test_columns_are_the_fields_of_the_row_in_their_order() -> None:
     assert tuple(field.name for field in dataclasses.fields(Row)) == COLUMNS
     assert tuple(field.name for field in dataclasses.fields(Owner)) == OWNER_COLUMNS
     row = make_row(7, metadata=b"m", due_ms=5, attempt=3, ttl_ms=9, expires_at_ms=11, token=13)
+    row = replace(row, trace_context=b"t", first_delivered_at_ms=17)
     assert all_values(row) == tuple(getattr(row, name) for name in COLUMNS)
     assert mutable_values(row) == tuple(getattr(row, name) for name in MUTABLE_COLUMNS)
     assert row_of(all_values(row)) == row
@@ -70,6 +72,8 @@ def test_statements_stay_below_the_packet_and_lose_no_row() -> None:
             ttl_ms=st.none() | st.integers(0, 1 << 50),
             expires_at_ms=st.none() | st.integers(0, 1 << 50),
             due_ms=st.none() | st.integers(0, 1 << 50),
+            trace_context=st.none() | st.binary(max_size=TRACE_CONTEXT_BYTES_MAX),
+            first_delivered_at_ms=st.none() | st.integers(1, 1 << 50),
         ),
         max_size=400,
     )
@@ -125,7 +129,9 @@ def _bound_rows(statement: Statement) -> list[Row]:
         row: dict[str, Any] = dict(zip(columns, values[start : start + len(columns)], strict=True))
         row |= {name: row[name].decode() for name in ("namespace", "topic")}
         assert row["due_ms"] is not None, "a lease would change the row's length"
+        assert row["first_delivered_at_ms"] is not None, "so would a first lease"
         row["due_ms"] = None if row["due_ms"] == mysql_values.NEVER_MS else row["due_ms"]
+        row["first_delivered_at_ms"] = row["first_delivered_at_ms"] or None
         rows.append(row_of([row[name] for name in COLUMNS]))
     return rows
 

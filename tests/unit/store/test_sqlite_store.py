@@ -17,6 +17,7 @@ import pytest
 from foqs.core.flush.fence import Fence
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.items.idempotency_keys import IdempotencyKey
+from foqs.core.items.item import State
 from foqs.store.migrations import Migration
 from foqs.store.port import StoreLost, StoreUnusable, WriteRefused, no_faults
 from foqs.store.sqlite import sqlite_sql
@@ -186,6 +187,9 @@ def test_later_migrations_are_applied_in_order_and_all_or_nothing(
 
 _NO_OFFSET = "ALTER TABLE owner DROP COLUMN offset_ms"
 _NO_PURGE_MARKERS = "DROP TABLE cut"
+_NO_FIRST_DELIVERY = tuple(
+    f"ALTER TABLE item DROP COLUMN {name}" for name in ("item_group", "trace_context", "first_delivered_at_ms")
+)
 
 
 def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
@@ -213,6 +217,7 @@ def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
         "DROP TABLE slot",
         _NO_PURGE_MARKERS,
         _NO_OFFSET,
+        *_NO_FIRST_DELIVERY,
         "PRAGMA user_version = 1",
     )
     run(story())
@@ -236,7 +241,8 @@ def test_a_version_2_file_gets_tables_of_keys_and_slots(tmp_path: Path) -> None:
         await owned.store.close()
 
     run(fill())
-    _edit(path, "DROP TABLE key", "DROP TABLE slot", _NO_PURGE_MARKERS, _NO_OFFSET, "PRAGMA user_version = 2")
+    new = ("DROP TABLE key", "DROP TABLE slot", _NO_PURGE_MARKERS, _NO_OFFSET, *_NO_FIRST_DELIVERY)
+    _edit(path, *new, "PRAGMA user_version = 2")
     run(story())
 
 
@@ -258,7 +264,7 @@ def test_a_version_4_file_gets_its_payload_bytes_counted(tmp_path: Path) -> None
 
     run(fill())
     old = "CREATE INDEX item_order ON item (namespace, topic, state, priority, deliver_after_ms)"
-    _edit(path, "DROP INDEX item_order", old, _NO_PURGE_MARKERS, "PRAGMA user_version = 4")
+    _edit(path, "DROP INDEX item_order", old, _NO_PURGE_MARKERS, *_NO_FIRST_DELIVERY, "PRAGMA user_version = 4")
     run(story())
 
 
@@ -279,7 +285,28 @@ def test_a_version_5_file_gets_a_table_of_purge_markers(tmp_path: Path) -> None:
         await owned.store.close()
 
     run(fill())
-    _edit(path, _NO_PURGE_MARKERS, "PRAGMA user_version = 5")
+    _edit(path, _NO_PURGE_MARKERS, *_NO_FIRST_DELIVERY, "PRAGMA user_version = 5")
+    run(story())
+
+
+def test_a_version_6_file_gets_the_columns_of_the_first_delivery_and_the_trace(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    old, leased = make_row(1), make_row(2, state=State.LEASED, due_ms=9, token=3, attempt=1)
+    new = make_row(3, trace_context=b"t", first_delivered_at_ms=7)
+
+    async def fill() -> None:
+        owned = await opened(SqliteStore(path, 1))
+        await owned.write(inserts=[old, leased])
+        await owned.store.close()
+
+    async def story() -> None:
+        owned = await opened(SqliteStore(path, 1), epoch=2)
+        await owned.write(inserts=[new])
+        assert await contents(owned) == {1: old, 2: leased, 3: new}
+        await owned.store.close()
+
+    run(fill())
+    _edit(path, *_NO_FIRST_DELIVERY, "PRAGMA user_version = 6")
     run(story())
 
 

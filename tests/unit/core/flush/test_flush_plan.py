@@ -267,20 +267,20 @@ def test_a_delivery_leases_ready_rows_with_the_token_of_the_flush_and_the_items_
         (6, State.LEASED, NOW + 900, TOKEN, 3),
         None,
     ]
-    assert plan.leases == {(NOW + 500, TOKEN, 1): [1, 5], (NOW + 900, TOKEN, 3): [2, 6]}
+    assert plan.leases == {(NOW + 500, TOKEN, 1, NOW): [1, 5], (NOW + 900, TOKEN, 3, NOW): [2, 6]}
     assert [row.id for row in plan.deleted[EventKind.DELIVER]] == [4]
 
 
 def test_equal_leases_of_several_deliveries_are_one_group() -> None:
     caller = Caller()
     plan = decide(batch_of(caller.delivery(1, 2), caller.delivery(3)), [make_row(n) for n in (1, 2, 3)])
-    assert plan.leases == {(NOW + 500, TOKEN, 1): [1, 2, 3]}
+    assert plan.leases == {(NOW + 500, TOKEN, 1, NOW): [1, 2, 3]}
 
 
 def test_lease_time_of_the_caller_overrides_that_of_the_item() -> None:
     operation = Leases("n", [(("n", "t"), keys_of([1, 2]))], 50, 0, no_callback)
     plan = decide(batch_of(operation), [make_row(1), make_row(2, lease_ms=900)])
-    assert plan.leases == {(NOW + 50, TOKEN, 1): [1, 2]}
+    assert plan.leases == {(NOW + 50, TOKEN, 1, NOW): [1, 2]}
 
 
 def test_no_due_is_written_below_the_watermark() -> None:
@@ -292,7 +292,7 @@ def test_no_due_is_written_below_the_watermark() -> None:
     batch = batch_of(caller.delivery(1), caller.events(EventKind.NACK, 2), inserts)
     batch.direct_deliveries = [Leases("n", [(("n", "t"), keys_of([FIRST_NEW + 3]))], None, 0, no_callback)]
     plan = decide(batch, [make_row(1), make_row(2, state=State.LEASED)], watermark_ms)
-    assert list(plan.leases) == [(watermark_ms, TOKEN, 1)]
+    assert list(plan.leases) == [(watermark_ms, TOKEN, 1, NOW)]
     assert [row.due_ms for row in plan.leased[1]] == [watermark_ms]
     assert [(new.due_ms, new.deliver_after_ms) for _, _, new in plan.changed] == [(watermark_ms, NOW + 100)]
     assert [row.due_ms for row in plan.inserted] == [watermark_ms, watermark_ms, None, watermark_ms]
