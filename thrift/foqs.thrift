@@ -137,14 +137,22 @@ struct NewItem {
   10: optional i32 attempts_max,
   /**
    * A second enqueue with the same key and the same item within the namespace's key window returns the first id, marked
-   * as repeated. A different item is KEY_CONFLICT. Items are the same if all fields of their requests are equal. A key
-   * stays in use when its item is deleted. 1 to 255 bytes of UTF-8 without NUL.
+   * as repeated. A different item is KEY_CONFLICT. Items are the same if all fields of their requests but
+   * trace_context are equal. A key stays in use when its item is deleted. 1 to 255 bytes of UTF-8 without NUL.
    *
    * A key belongs to one of 1,024 key slots, and each slot to one shard. If that shard is not served, the result is
    * UNAVAILABLE. A key that begins with `~` and three lower-case hexadecimal digits below 400 names its slot, so that
    * the keys of one call can share a slot. The slot of any other key is the CRC-32 of its bytes modulo 1,024.
    */
   11: optional string idempotency_key,
+  /** 1 to 255 bytes. Reserved: this version answers NOT_IMPLEMENTED for an item that has one. */
+  12: optional string group,
+  /**
+   * The trace to which the item belongs, in any encoding: it is kept and returned as given, and never changes. At most
+   * 512 bytes; a longer one is INVALID_ARGUMENT. Empty is the same as missing. It does not say what the item is, so a
+   * second enqueue with the same idempotency key may have another one; the first one is kept.
+   */
+  13: optional binary trace_context,
 }
 
 /** A delivered item. */
@@ -164,6 +172,13 @@ struct Delivery {
   9: optional i64 age_ms,
   /** The deliveries that the item may have; 0: no limit. */
   10: optional i32 attempts_max,
+  /**
+   * Time since the first delivery of the item; 0 with the first one. No nack, release or redrive changes that moment.
+   * For an item that a version without this field delivered before, the first delivery is the first one after it.
+   */
+  11: optional i64 first_delivery_age_ms,
+  /** As enqueued; missing: it has none. */
+  12: optional binary trace_context,
 }
 
 /** An item as it is stored, for people and tools. */
@@ -195,6 +210,10 @@ struct ItemView {
   16: optional string idempotency_key,
   /** DEAD: why it is dead, in words. */
   17: optional string dead_reason,
+  /** Time since the first delivery of the item; missing: it was not delivered yet. See Delivery. */
+  18: optional i64 first_delivery_age_ms,
+  /** As enqueued; missing: it has none. */
+  19: optional binary trace_context,
 }
 
 // ---------------------------------------------------------- authentication

@@ -64,6 +64,7 @@ class AutomaticKeys:
                 item.at_most_once,
                 item.attempts_max,
                 f"{call}{place}",
+                item.trace_context,
             )
             if item.idempotency_key is None
             else item

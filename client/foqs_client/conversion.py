@@ -58,17 +58,24 @@ def _require_bytes(data: object, field: str) -> bytes:
 
 
 def items(given: Sequence[Item]) -> list[Item]:
-    """Return the items with payload and metadata as bytes. Raises InvalidArgument."""
+    """Return the items with payload, metadata and trace context as bytes. Raises InvalidArgument."""
     items = list(given)
     for item in items:
-        if not (type(item.payload) is bytes is type(item.metadata)):
+        trace_context = item.trace_context
+        if not (type(item.payload) is bytes is type(item.metadata)) or (
+            trace_context is not None and type(trace_context) is not bytes
+        ):
             return [_with_bytes(item) for item in items]
     return items
 
 
 def _with_bytes(item: Item) -> Item:
+    trace_context = item.trace_context
     return replace(
-        item, payload=_require_bytes(item.payload, "payload"), metadata=_require_bytes(item.metadata, "metadata")
+        item,
+        payload=_require_bytes(item.payload, "payload"),
+        metadata=_require_bytes(item.metadata, "metadata"),
+        trace_context=None if trace_context is None else _require_bytes(trace_context, "trace_context"),
     )
 
 
@@ -142,6 +149,8 @@ def item_view(view: Any) -> ItemView:
         payload_bytes=view.payload_bytes,
         idempotency_key=view.idempotency_key,
         dead_reason=view.dead_reason,
+        first_delivery_age_ms=view.first_delivery_age_ms,
+        trace_context=view.trace_context,
     )
 
 

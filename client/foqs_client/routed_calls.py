@@ -350,7 +350,7 @@ def _size_of_items(items: Sequence[Item]) -> CallSize | None:
     for item in items:
         if item.idempotency_key is not None:
             return None
-        payload_bytes += len(item.payload) + len(item.metadata)
+        payload_bytes += len(item.payload) + len(item.metadata) + len(item.trace_context or b"")
     return (count, payload_bytes, ()) if payload_bytes <= BYTES_PER_CALLER_MAX else None
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar, dataclass_transform
+from typing import ClassVar, Final, TypeVar, dataclass_transform
 
 from foqs_client.errors import FoqsError
 
@@ -48,6 +48,8 @@ class Item:
         attempts_max: the item is dead after this number of deliveries; 0 means no limit.
         idempotency_key: 1 to 255 bytes of UTF-8 without NUL. The same key and item again
             return the first id; the same key with another item is a `KeyConflict`.
+        trace_context: the trace to which the item belongs, at most 512 bytes; a host returns
+            it as it is. It never changes, and a repeat of the idempotency key may have another.
     """
 
     topic: str
@@ -61,6 +63,10 @@ class Item:
     at_most_once: bool = False
     attempts_max: int | None = None
     idempotency_key: str | None = None
+    trace_context: bytes | None = None
+
+    group: ClassVar[None] = None
+    """The codec reads it. No host serves groups yet."""
 
     @property
     def delivery_policy(self) -> int | None:
@@ -101,6 +107,8 @@ class Delivery:
         attempts_max: the number of deliveries after which the item is dead; 0 means no limit.
         lease_remaining_ms: the time left of the lease when the host wrote its reply.
         age_ms: the time since the enqueue.
+        first_delivery_age_ms: the time since the first delivery of the item; 0 with the first one.
+        trace_context: the trace context of the enqueue.
     """
 
     id: str = ""
@@ -113,6 +121,8 @@ class Delivery:
     attempts_max: int = 0
     lease_remaining_ms: int = 0
     age_ms: int = 0
+    first_delivery_age_ms: int | None = None
+    trace_context: bytes | None = None
 
 
 @_value_class
@@ -280,6 +290,8 @@ class ItemView:
         payload_bytes: the size of the payload.
         idempotency_key: the key of the enqueue, while it is remembered; only from `item` and `explain`.
         dead_reason: one sentence: why the item was given up.
+        first_delivery_age_ms: the time since the first delivery; None if there was none.
+        trace_context: the trace context of the enqueue.
     """
 
     id: str
@@ -299,6 +311,8 @@ class ItemView:
     payload_bytes: int | None
     idempotency_key: str | None
     dead_reason: str | None
+    first_delivery_age_ms: int | None = None
+    trace_context: bytes | None = None
 
 
 @dataclass(slots=True, frozen=True)

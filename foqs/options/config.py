@@ -51,7 +51,7 @@ CLI_VARIABLES: Final = frozenset(
 
 FILE_BYTES_MAX: Final = 1 << 20
 ITEM_OVERHEAD_BYTES: Final = 4_096
-"""The bytes of a frame with one item, without its payload and metadata, at most."""
+"""The bytes of a frame with one item, without its payload and metadata, at most. Its trace context is among them."""
 
 RENAMED: Final = {
     "[wire]": "[rpc]",

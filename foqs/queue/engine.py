@@ -58,7 +58,7 @@ class EngineSettings:
     shard: ShardOptions
     row_cache: RowCacheOptions
     item_bytes_max: int = 1 << 21
-    """Payload and metadata of an item that a call can carry: no namespace may allow more."""
+    """Payload and metadata of an item that a call can carry beside its other fields: no namespace may allow more."""
     tier: str = "default"
     """Of this host and its shards."""
 

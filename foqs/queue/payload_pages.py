@@ -21,7 +21,8 @@ def count_fitting(items: Sequence[ItemView], bytes_max: int) -> int:
     """Return how many of these rows, from the first, fit into a reply with their payloads: at least one."""
     size = 0
     for count, item in enumerate(items):
-        size += item.row.payload_bytes + len(item.row.metadata) + ITEM_OVERHEAD_BYTES
+        row = item.row
+        size += row.payload_bytes + len(row.metadata) + len(row.trace_context or b"") + ITEM_OVERHEAD_BYTES
         if count and size > bytes_max:
             return count
     return len(items)

@@ -16,12 +16,7 @@ from typing import Final, TypeVar
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.flush.operation import Acks, Events, Leases, Operation
-from foqs.core.items.item import (
-    NewItem,
-    OrderKey,
-    State,
-    TopicName,
-)
+from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, NewItem, OrderKey, State, TopicName
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event
 from foqs.core.memory.best_items import plan_prefetch, reserve_best
@@ -557,7 +552,7 @@ class QueueService:
         """Return how long one item of a namespace may be in a reply, by its settings or by the longest known payload."""
         settings = self.namespace_settings(namespace)
         payload_bytes = max(settings.payload_bytes_max, self._namespaces.longest_payloads.payload_bytes_max(namespace))
-        return payload_bytes + settings.metadata_bytes_max + ITEM_OVERHEAD_BYTES
+        return payload_bytes + settings.metadata_bytes_max + TRACE_CONTEXT_BYTES_MAX + ITEM_OVERHEAD_BYTES
 
     async def count_matching(
         self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None

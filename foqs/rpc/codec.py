@@ -41,7 +41,7 @@ from foqs.queue.port import (
     Repeated,
     TopicStats,
 )
-from foqs_contract.errors import FoqsError, InvalidArgument
+from foqs_contract.errors import FoqsError, InvalidArgument, NotImplementedYet
 from foqs_contract.idl import ttypes
 
 ATTEMPTS_MAX: Final = (1 << 31) - 1
@@ -82,6 +82,7 @@ def parse_new_items(
     for place, raw in enumerate(raws):
         payload = raw.payload or b""
         metadata = raw.metadata or b""
+        trace_context = raw.trace_context or None
         try:
             if raw.topic != known or known is None:
                 topic = parse_name(raw.topic, "topic")
@@ -90,6 +91,10 @@ def parse_new_items(
                 validation.check_size(payload, payload_bytes_max, "payload")
             if len(metadata) > metadata_bytes_max:
                 validation.check_size(metadata, metadata_bytes_max, "metadata")
+            if trace_context is not None:
+                validation.check_trace_context(trace_context)
+            if raw.group is not None:
+                raise NotImplementedYet("groups are not served by this version; leave this out", field="group")
             if (
                 raw.delay_ms is raw.deliver_after_ms is raw.lease_ms is raw.ttl_ms is raw.delivery_policy is None
                 and raw.attempts_max is None
@@ -99,7 +104,18 @@ def parse_new_items(
                 if key is None:
                     items.append(
                         NewItem(
-                            namespace, topic, priority, payload, metadata, 0, None, lease_ms, None, policy, attempts_max
+                            namespace,
+                            topic,
+                            priority,
+                            payload,
+                            metadata,
+                            0,
+                            None,
+                            lease_ms,
+                            None,
+                            policy,
+                            attempts_max,
+                            trace_context,
                         )
                     )
                     continue
@@ -118,19 +134,26 @@ def parse_new_items(
                         attempts_max,
                         validation.check_idempotency_key(key),
                         item_digest(raw.topic, priority, payload, metadata, None, incarnation),
+                        trace_context,
                     )
                 )
             else:
-                items.append(_parse_new_item(raw, namespace, topic, payload, metadata, settings))
+                items.append(_parse_new_item(raw, namespace, topic, payload, metadata, trace_context, settings))
         except FoqsError as error:
             errors[place] = with_path(f"items[{place}]", error)
     return items, errors
 
 
 def _parse_new_item(
-    raw: Any, namespace: str, topic: str, payload: bytes, metadata: bytes, settings: NamespaceSettings
+    raw: Any,
+    namespace: str,
+    topic: str,
+    payload: bytes,
+    metadata: bytes,
+    trace_context: bytes | None,
+    settings: NamespaceSettings,
 ) -> NewItem:
-    """Parse a `NewItem` struct with any fields; topic, payload and metadata were read before. Raises FoqsError."""
+    """Parse a `NewItem` struct with any fields; those among the arguments were read before. Raises FoqsError."""
     delay_ms, deliver_after_ms = raw.delay_ms, raw.deliver_after_ms
     validation.check_delivery_time(delay_ms, deliver_after_ms)
     if delay_ms is None and deliver_after_ms is None:
@@ -157,13 +180,13 @@ def _parse_new_item(
     )
     is_absolute = deliver_after_ms is not None and ttl_ms is not None
     if raw.idempotency_key is None:
-        return (AbsoluteTimeItem if is_absolute else NewItem)(*values)
+        return (AbsoluteTimeItem if is_absolute else NewItem)(*values, trace_context)
     key = validation.check_idempotency_key(raw.idempotency_key)
     # The digest has the values as requested: a changed default must not make a repeat another item.
     numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.delivery_policy, raw.attempts_max)
     requested = None if numbers.count(None) == len(numbers) else numbers
     digest = item_digest(raw.topic, raw.priority or 0, payload, metadata, requested, settings.incarnation)
-    return (KeyedAbsoluteTimeItem if is_absolute else KeyedItem)(*values, key, digest)
+    return (KeyedAbsoluteTimeItem if is_absolute else KeyedItem)(*values, key, digest, trace_context)
 
 
 def _parse_policy(value: int) -> DeliveryPolicy:
@@ -396,6 +419,8 @@ def dequeue_reply(items: Sequence[ItemView]) -> Any:
 def delivery_struct(item: ItemView) -> Any:
     row, now_ms = item.row, item.now_ms
     age_ms = now_ms - row.enqueued_at_ms
+    first_ms = row.first_delivered_at_ms
+    first_age_ms = None if first_ms is None else max(0, now_ms - first_ms)
     return ttypes.Delivery(
         f"{item.shard}-{row.id}",
         row.token,
@@ -407,6 +432,8 @@ def delivery_struct(item: ItemView) -> Any:
         item.lease_left_ms,
         age_ms if age_ms > 0 else 0,
         row.attempts_max,
+        first_age_ms,
+        row.trace_context,
     )
 
 
@@ -426,7 +453,10 @@ def item_view(item: ItemView, with_payload: bool) -> Any:
         lease_ms=row.lease_ms,
         age_ms=max(0, now_ms - row.enqueued_at_ms),
         payload_bytes=row.payload_bytes,
+        trace_context=row.trace_context,
     )
+    if row.first_delivered_at_ms is not None:
+        view.first_delivery_age_ms = max(0, now_ms - row.first_delivered_at_ms)
     if row.state is State.DEFERRED:
         view.due_in_ms = max(0, row.deliver_after_ms - now_ms)
     elif row.state is State.LEASED and row.due_ms is not None:

@@ -100,6 +100,16 @@ class Job:
         """The time from the enqueue to the delivery."""
         return self._delivery.age_ms
 
+    @property
+    def first_delivery_age_ms(self) -> int | None:
+        """The time from the first delivery of the item to this one; 0 for the first. None if the host is too old."""
+        return self._delivery.first_delivery_age_ms
+
+    @property
+    def trace_context(self) -> bytes | None:
+        """The trace context with which the item was enqueued."""
+        return self._delivery.trace_context
+
     def extend(self, lease_ms: int) -> None:
         """Renew the lease now, and use this duration for all its renewals. Returns without waiting.
 

@@ -63,6 +63,7 @@ COLUMNS: Final[dict[str, Column]] = {
     "lease": Column(_WHOLE, 1, _INT64_MAX),
     "idempotency_key": Column(_TEXT),
     "namespace": Column(_TEXT),
+    "trace_context": Column(_BYTES),
 }
 """The columns by name. An option of the same name is the value of every row that has none."""
 

@@ -53,16 +53,26 @@ class RowConverter:
         values = [self._filled(name, columns.get(name), count) for name in COLUMNS]
         key_slot_count, key_of = self._key_slot_count, self._keys.key
         by_group: dict[CallGroup, list[Item]] = {}
-        for topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms, own_key, namespace in zip(
+        for topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms, own_key, namespace, trace in zip(
             *values, strict=True
         ):
+            # The key does not depend on the trace: another attempt of the task may have another one.
             key = (
                 key_of(namespace, topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms)
                 if own_key is None
                 else own_key
             )
             item = Item(
-                topic, payload, priority, metadata, None, deliver_after_ms, lease_ms, ttl_ms, idempotency_key=key
+                topic,
+                payload,
+                priority,
+                metadata,
+                None,
+                deliver_after_ms,
+                lease_ms,
+                ttl_ms,
+                idempotency_key=key,
+                trace_context=trace,
             )
             group = namespace, key_slot_of(key.encode()) % key_slot_count
             if group in by_group:
@@ -110,11 +120,11 @@ def batches(items: Sequence[Item], items_max: int, bytes_max: int) -> list[Seque
     Args:
         items: the items.
         items_max: the most items of a call.
-        bytes_max: the most bytes of payload and metadata of a call.
+        bytes_max: the most bytes of payload, metadata and trace context of a call.
     """
     if not items:
         return []
-    sizes = [len(item.payload) + len(item.metadata) for item in items]
+    sizes = [len(item.payload) + len(item.metadata) + len(item.trace_context or b"") for item in items]
     calls = max(-(-len(items) // items_max), -(-sum(sizes) // bytes_max))
     length = -(-len(items) // calls)
     found: list[Sequence[Item]] = []

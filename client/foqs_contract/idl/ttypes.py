@@ -453,12 +453,16 @@ class NewItem(object):
      - delivery_policy: Default AT_LEAST_ONCE.
      - attempts_max: The item is dead after this number of deliveries without an ack; 0: no limit. Default: the namespace's.
      - idempotency_key: A second enqueue with the same key and the same item within the namespace's key window returns the first id, marked
-    as repeated. A different item is KEY_CONFLICT. Items are the same if all fields of their requests are equal. A key
-    stays in use when its item is deleted. 1 to 255 bytes of UTF-8 without NUL.
+    as repeated. A different item is KEY_CONFLICT. Items are the same if all fields of their requests but
+    trace_context are equal. A key stays in use when its item is deleted. 1 to 255 bytes of UTF-8 without NUL.
 
     A key belongs to one of 1,024 key slots, and each slot to one shard. If that shard is not served, the result is
     UNAVAILABLE. A key that begins with `~` and three lower-case hexadecimal digits below 400 names its slot, so that
     the keys of one call can share a slot. The slot of any other key is the CRC-32 of its bytes modulo 1,024.
+     - group: 1 to 255 bytes. Reserved: this version answers NOT_IMPLEMENTED for an item that has one.
+     - trace_context: The trace to which the item belongs, in any encoding: it is kept and returned as given, and never changes. At most
+    512 bytes; a longer one is INVALID_ARGUMENT. Empty is the same as missing. It does not say what the item is, so a
+    second enqueue with the same idempotency key may have another one; the first one is kept.
 
     """
 
@@ -474,10 +478,12 @@ class NewItem(object):
         'delivery_policy',
         'attempts_max',
         'idempotency_key',
+        'group',
+        'trace_context',
     )
 
 
-    def __init__(self, topic=None, priority=None, payload=None, metadata=None, delay_ms=None, deliver_after_ms=None, lease_ms=None, ttl_ms=None, delivery_policy=None, attempts_max=None, idempotency_key=None,):
+    def __init__(self, topic=None, priority=None, payload=None, metadata=None, delay_ms=None, deliver_after_ms=None, lease_ms=None, ttl_ms=None, delivery_policy=None, attempts_max=None, idempotency_key=None, group=None, trace_context=None,):
         self.topic = topic
         self.priority = priority
         self.payload = payload
@@ -489,6 +495,8 @@ class NewItem(object):
         self.delivery_policy = delivery_policy
         self.attempts_max = attempts_max
         self.idempotency_key = idempotency_key
+        self.group = group
+        self.trace_context = trace_context
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -554,6 +562,16 @@ class NewItem(object):
                     self.idempotency_key = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                 else:
                     iprot.skip(ftype)
+            elif fid == 12:
+                if ftype == TType.STRING:
+                    self.group = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 13:
+                if ftype == TType.STRING:
+                    self.trace_context = iprot.readBinary()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -608,6 +626,14 @@ class NewItem(object):
             oprot.writeFieldBegin('idempotency_key', TType.STRING, 11)
             oprot.writeString(self.idempotency_key.encode('utf-8') if sys.version_info[0] == 2 else self.idempotency_key)
             oprot.writeFieldEnd()
+        if self.group is not None:
+            oprot.writeFieldBegin('group', TType.STRING, 12)
+            oprot.writeString(self.group.encode('utf-8') if sys.version_info[0] == 2 else self.group)
+            oprot.writeFieldEnd()
+        if self.trace_context is not None:
+            oprot.writeFieldBegin('trace_context', TType.STRING, 13)
+            oprot.writeBinary(self.trace_context)
+            oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
 
@@ -648,6 +674,9 @@ class Delivery(object):
      - lease_remaining_ms: The time that was left of the lease when the reply was written.
      - age_ms: Time since the item was enqueued.
      - attempts_max: The deliveries that the item may have; 0: no limit.
+     - first_delivery_age_ms: Time since the first delivery of the item; 0 with the first one. No nack, release or redrive changes that moment.
+    For an item that a version without this field delivered before, the first delivery is the first one after it.
+     - trace_context: As enqueued; missing: it has none.
 
     """
 
@@ -662,10 +691,12 @@ class Delivery(object):
         'lease_remaining_ms',
         'age_ms',
         'attempts_max',
+        'first_delivery_age_ms',
+        'trace_context',
     )
 
 
-    def __init__(self, id=None, token=None, topic=None, priority=None, payload=None, metadata=None, attempt=None, lease_remaining_ms=None, age_ms=None, attempts_max=None,):
+    def __init__(self, id=None, token=None, topic=None, priority=None, payload=None, metadata=None, attempt=None, lease_remaining_ms=None, age_ms=None, attempts_max=None, first_delivery_age_ms=None, trace_context=None,):
         self.id = id
         self.token = token
         self.topic = topic
@@ -676,6 +707,8 @@ class Delivery(object):
         self.lease_remaining_ms = lease_remaining_ms
         self.age_ms = age_ms
         self.attempts_max = attempts_max
+        self.first_delivery_age_ms = first_delivery_age_ms
+        self.trace_context = trace_context
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -736,6 +769,16 @@ class Delivery(object):
                     self.attempts_max = iprot.readI32()
                 else:
                     iprot.skip(ftype)
+            elif fid == 11:
+                if ftype == TType.I64:
+                    self.first_delivery_age_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 12:
+                if ftype == TType.STRING:
+                    self.trace_context = iprot.readBinary()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -786,6 +829,14 @@ class Delivery(object):
             oprot.writeFieldBegin('attempts_max', TType.I32, 10)
             oprot.writeI32(self.attempts_max)
             oprot.writeFieldEnd()
+        if self.first_delivery_age_ms is not None:
+            oprot.writeFieldBegin('first_delivery_age_ms', TType.I64, 11)
+            oprot.writeI64(self.first_delivery_age_ms)
+            oprot.writeFieldEnd()
+        if self.trace_context is not None:
+            oprot.writeFieldBegin('trace_context', TType.STRING, 12)
+            oprot.writeBinary(self.trace_context)
+            oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
 
@@ -834,6 +885,8 @@ class ItemView(object):
      - idempotency_key: In getItem and explain only: the key with which the item was enqueued, as long as the key is remembered and the key
     window of the namespace has not changed.
      - dead_reason: DEAD: why it is dead, in words.
+     - first_delivery_age_ms: Time since the first delivery of the item; missing: it was not delivered yet. See Delivery.
+     - trace_context: As enqueued; missing: it has none.
 
     """
 
@@ -855,10 +908,12 @@ class ItemView(object):
         'payload_bytes',
         'idempotency_key',
         'dead_reason',
+        'first_delivery_age_ms',
+        'trace_context',
     )
 
 
-    def __init__(self, id=None, topic=None, state=None, priority=None, payload=None, metadata=None, delivery_policy=None, attempt=None, attempts_max=None, lease_ms=None, age_ms=None, due_in_ms=None, lease_remaining_ms=None, ttl_remaining_ms=None, payload_bytes=None, idempotency_key=None, dead_reason=None,):
+    def __init__(self, id=None, topic=None, state=None, priority=None, payload=None, metadata=None, delivery_policy=None, attempt=None, attempts_max=None, lease_ms=None, age_ms=None, due_in_ms=None, lease_remaining_ms=None, ttl_remaining_ms=None, payload_bytes=None, idempotency_key=None, dead_reason=None, first_delivery_age_ms=None, trace_context=None,):
         self.id = id
         self.topic = topic
         self.state = state
@@ -876,6 +931,8 @@ class ItemView(object):
         self.payload_bytes = payload_bytes
         self.idempotency_key = idempotency_key
         self.dead_reason = dead_reason
+        self.first_delivery_age_ms = first_delivery_age_ms
+        self.trace_context = trace_context
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -971,6 +1028,16 @@ class ItemView(object):
                     self.dead_reason = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                 else:
                     iprot.skip(ftype)
+            elif fid == 18:
+                if ftype == TType.I64:
+                    self.first_delivery_age_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 19:
+                if ftype == TType.STRING:
+                    self.trace_context = iprot.readBinary()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -1048,6 +1115,14 @@ class ItemView(object):
         if self.dead_reason is not None:
             oprot.writeFieldBegin('dead_reason', TType.STRING, 17)
             oprot.writeString(self.dead_reason.encode('utf-8') if sys.version_info[0] == 2 else self.dead_reason)
+            oprot.writeFieldEnd()
+        if self.first_delivery_age_ms is not None:
+            oprot.writeFieldBegin('first_delivery_age_ms', TType.I64, 18)
+            oprot.writeI64(self.first_delivery_age_ms)
+            oprot.writeFieldEnd()
+        if self.trace_context is not None:
+            oprot.writeFieldBegin('trace_context', TType.STRING, 19)
+            oprot.writeBinary(self.trace_context)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -8363,6 +8438,8 @@ NewItem.thrift_spec = (
     (9, TType.I32, 'delivery_policy', None, None, ),  # 9
     (10, TType.I32, 'attempts_max', None, None, ),  # 10
     (11, TType.STRING, 'idempotency_key', 'UTF8', None, ),  # 11
+    (12, TType.STRING, 'group', 'UTF8', None, ),  # 12
+    (13, TType.STRING, 'trace_context', 'BINARY', None, ),  # 13
 )
 all_structs.append(Delivery)
 Delivery.thrift_spec = (
@@ -8377,6 +8454,8 @@ Delivery.thrift_spec = (
     (8, TType.I64, 'lease_remaining_ms', None, None, ),  # 8
     (9, TType.I64, 'age_ms', None, None, ),  # 9
     (10, TType.I32, 'attempts_max', None, None, ),  # 10
+    (11, TType.I64, 'first_delivery_age_ms', None, None, ),  # 11
+    (12, TType.STRING, 'trace_context', 'BINARY', None, ),  # 12
 )
 all_structs.append(ItemView)
 ItemView.thrift_spec = (
@@ -8398,6 +8477,8 @@ ItemView.thrift_spec = (
     (15, TType.I32, 'payload_bytes', None, None, ),  # 15
     (16, TType.STRING, 'idempotency_key', 'UTF8', None, ),  # 16
     (17, TType.STRING, 'dead_reason', 'UTF8', None, ),  # 17
+    (18, TType.I64, 'first_delivery_age_ms', None, None, ),  # 18
+    (19, TType.STRING, 'trace_context', 'BINARY', None, ),  # 19
 )
 all_structs.append(AuthenticateRequest)
 AuthenticateRequest.thrift_spec = (

@@ -61,6 +61,7 @@ _COLUMNS: Final[list[Column]] = [
 )
 @click.option("--at-most-once", is_flag=True, help="Never deliver an item twice.")
 @click.option("--metadata", default=None, help="A short text beside the payload, which may change.")
+@click.option("--trace-context", default=None, help="The trace to which the item belongs, such as a traceparent.")
 @click.option("--idempotency-key", default=None, help="The same key and item again return the first id.")
 @renamed_option("--key", "--idempotency-key")
 @host_call_options
@@ -93,6 +94,7 @@ def enqueue(
         "at_most_once": options["at_most_once"],
         "metadata": (options["metadata"] or "").encode("utf-8", "surrogateescape"),
         "idempotency_key": idempotency_key,
+        "trace_context": (options["trace_context"] or "").encode("utf-8", "surrogateescape") or None,
     }
 
     async def work(client: Client) -> tuple[list[FoqsError], int]:

@@ -39,11 +39,10 @@ def explain(session: HostSession, item_id: str) -> None:
 def _print_explanation(item_id: str, found: Explanation) -> None:
     item = found.item
     if item is not None:
-        click.echo(
-            printable(
-                f"{item.id} in {item.topic}: {item.state}, priority {item.priority}, {format_duration(item.age_ms)} old"
-            )
-        )
+        first_ms = item.first_delivery_age_ms
+        first = "" if first_ms is None else f", first delivered {format_duration(first_ms)} ago"
+        age = format_duration(item.age_ms)
+        click.echo(printable(f"{item.id} in {item.topic}: {item.state}, priority {item.priority}, {age} old{first}"))
     else:
         click.echo(f"{printable(item_id)}: {'no such item' if found.absent else 'unknown'}")
     for title, sentences in (("Why", found.reasons), ("What would change it", found.remedies)):

@@ -39,6 +39,7 @@ _VIEW_COLUMNS: Final[list[Column]] = [
     ("PRIORITY", lambda row: str(row["priority"])),
     ("ATTEMPT", lambda row: _attempts(row)),
     ("AGE", lambda row: format_duration(row["age_ms"])),
+    ("FIRST DELIVERY", lambda row: _first_delivery(row)),
     ("NEXT", lambda row: _next_event(row)),
     ("BYTES", lambda row: str(row["payload_bytes"])),
     ("PAYLOAD", lambda row: short_text(row, "payload")),
@@ -195,6 +196,8 @@ def delivery_row(delivery: Delivery) -> dict[str, Any]:
         "attempts_max": delivery.attempts_max,
         "lease_remaining_ms": delivery.lease_remaining_ms,
         "age_ms": delivery.age_ms,
+        "first_delivery_age_ms": delivery.first_delivery_age_ms,
+        **bytes_fields("trace_context", delivery.trace_context),
     }
 
 
@@ -202,14 +205,22 @@ def view_row(view: ItemView) -> dict[str, Any]:
     """Return the fields of an item as JSON shows them."""
     names = (
         "id topic state priority at_most_once attempt attempts_max lease_ms age_ms due_in_ms lease_remaining_ms "
-        "ttl_remaining_ms payload_bytes idempotency_key dead_reason"
+        "ttl_remaining_ms payload_bytes idempotency_key dead_reason first_delivery_age_ms"
     )
     row: dict[str, Any] = {name: getattr(view, name) for name in names.split()}
-    return {**row, **bytes_fields("payload", view.payload), **bytes_fields("metadata", view.metadata)}
+    contents = {"payload": view.payload, "metadata": view.metadata, "trace_context": view.trace_context}
+    for name, content in contents.items():
+        row |= bytes_fields(name, content)
+    return row
 
 
 def _attempts(row: Row) -> str:
     return f"{row['attempt']}/{row['attempts_max']}" if row["attempts_max"] else str(row["attempt"])
+
+
+def _first_delivery(row: Row) -> str:
+    age_ms = row["first_delivery_age_ms"]
+    return "-" if age_ms is None else f"{format_duration(age_ms)} ago"
 
 
 def _next_event(row: Row) -> str:

@@ -43,7 +43,7 @@ def merge_pages(replies: Sequence[Any], order: CursorOrder, limit: int, bytes_ma
 
     Args:
         limit: the most items.
-        bytes_max: the limit of payloads and metadata; the first item is always included.
+        bytes_max: the limit of payloads, metadata and trace contexts; the first item is always included.
     """
     ends = [reply.next_cursor for reply in replies if reply.next_cursor is not None]
     end = min(ends, key=order, default=None)
@@ -61,7 +61,8 @@ def merge_pages(replies: Sequence[Any], order: CursorOrder, limit: int, bytes_ma
     size = 0
     items: list[Any] = []
     for _, _, view in found[:limit]:
-        size += len(view.payload or b"") + len(view.metadata or b"") + _ITEM_OVERHEAD_BYTES
+        contents = (view.payload, view.metadata, view.trace_context)
+        size += sum([len(content) for content in contents if content is not None]) + _ITEM_OVERHEAD_BYTES
         if items and size > bytes_max:
             break
         items.append(view)

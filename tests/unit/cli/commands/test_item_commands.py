@@ -100,6 +100,8 @@ DELIVERY = Delivery(
     attempts_max=0,
     lease_remaining_ms=29_000,
     age_ms=1_500,
+    first_delivery_age_ms=700,
+    trace_context=b"00-ab",
 )
 VIEW = ItemView(
     id="0-7",
@@ -248,6 +250,8 @@ def test_dequeue_shows_the_delivered_items(run: Callable[..., Result], client: F
         "attempts_max": 0,
         "lease_remaining_ms": 29_000,
         "age_ms": 1_500,
+        "first_delivery_age_ms": 700,
+        "trace_context": "00-ab",
     }
     assert client.calls == [
         ("dequeue", ({"mail": 10, "sms": 1},), {"wait_ms": 30_000, "lease_ms": 60_000, "timeout_ms": 35_000})

@@ -34,6 +34,7 @@ def test_option_with_the_name_of_a_column_is_parsed_like_its_values() -> None:
         "lease": "1",
         "idempotency_key": "k",
         "namespace": "orders",
+        "trace_context": "00-ab",
     }
     assert given.keys() == COLUMNS.keys()
     assert SinkOptions.parse({"url": URL, **given}).defaults == {
@@ -46,6 +47,7 @@ def test_option_with_the_name_of_a_column_is_parsed_like_its_values() -> None:
         "lease": 1,
         "idempotency_key": "k",
         "namespace": "orders",
+        "trace_context": b"00-ab",
     }
     assert SinkOptions.parse({"url": URL, "deliver_after": "-7"}).defaults == {"deliver_after": -7}
 

@@ -38,6 +38,7 @@ def test_each_column_becomes_its_field() -> None:
         "lease": [9],
         "idempotency_key": ["k"],
         "namespace": ["orders"],
+        "trace_context": [b"00-ab"],
     }
     assert columns.keys() == COLUMNS.keys()
     assert made(columns) == {
@@ -51,9 +52,17 @@ def test_each_column_becomes_its_field() -> None:
                 ttl_ms=8,
                 lease_ms=9,
                 idempotency_key="k",
+                trace_context=b"00-ab",
             )
         ]
     }
+
+
+def test_key_of_a_row_does_not_depend_on_its_trace() -> None:
+    [[first]] = made({"topic": ["a"], "trace_context": [b"first"]}).values()
+    [[second]] = made({"topic": ["a"], "trace_context": [b"second"]}).values()
+    assert first.idempotency_key == second.idempotency_key
+    assert (first.trace_context, second.trace_context) == (b"first", b"second")
 
 
 def test_option_is_the_value_of_rows_that_have_none() -> None:
