@@ -46,7 +46,7 @@ from tests.support.faulty_database import FaultyDatabaseServer
 from tests.support.faulty_network import Connect, FaultyNetwork
 from tests.support.history import Event
 from tests.support.memory_check import differences, is_at_rest, purged_in_index, watermark_ms
-from tests.support.recording_client import row_event
+from tests.support.recording_client import first_wait_ms, row_event
 from tests.support.virtual_time import Process, SimulatedLoop, current_process
 
 PORT: Final = 7411
@@ -258,6 +258,8 @@ class SimulatedCluster:
                 attempts_max=row.attempts_max,
                 due_in_ms=None if row.due_ms is None else row.due_ms - now_ms[shard],
                 metadata=row.metadata,
+                trace_context=row.trace_context,
+                first_wait_ms=first_wait_ms(row.enqueued_at_ms, row.first_delivered_at_ms),
             )
             for shard in self.shards
             for _, row in sorted(self._table(shard).rows.items())

@@ -37,7 +37,7 @@ from foqs.shard.writer import Writer
 from foqs.store.in_memory import memory_store
 from foqs.store.port import Decide, StoreLost
 from foqs_contract.errors import DeadlineExceeded
-from tests.simulation import planted_access, planted_delivery
+from tests.simulation import planted_access, planted_delivery, planted_rows
 from tests.simulation.planting import plant
 
 
@@ -411,6 +411,10 @@ BUGS: Final[Mapping[str, Bug]] = {
     "clock-followed-at-once": Bug(clock_followed_at_once, (5, 9)),
     "offset-forgotten": Bug(offset_forgotten, (5, 9)),
     "attempts-unlimited": Bug(attempts_unlimited, (8,)),
+    "first-delivery-rewritten": Bug(planted_rows.first_delivery_rewritten, (8,)),
+    "first-delivery-unwritten": Bug(planted_rows.first_delivery_unwritten, (8,)),
+    "trace-lost-at-insert": Bug(planted_rows.trace_lost_at_insert, (2,)),
+    "trace-lost-at-nack": Bug(planted_rows.trace_lost_at_nack, (2,)),
     "delays-ignored": Bug(delays_ignored, (9,)),
     "watermark-too-early": Bug(watermark_too_early, (10,)),
     "no-refill": Bug(no_refill, (11,)),

@@ -238,6 +238,7 @@ def _is_as_enqueued(item: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]
     enqueued = [entry.requested for entry in origins]
     priorities = {each.get("priority", 0) for each in enqueued} | {each.get("priority") for each in changes} - {None}
     metadata = {each.get("metadata") for each in enqueued} | {each.get("metadata") for each in changes} - {None}
+    traces = {each.get("trace") for each in enqueued}
     for name, view in views:
         if view.get("topic") not in topics:
             yield 2, f"{name} shows topic {view.get('topic')}, but it was enqueued in {', '.join(sorted(topics))}"
@@ -245,6 +246,8 @@ def _is_as_enqueued(item: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]
             yield 2, f"{name} shows priority {view.get('priority')}, which it never had"
         if "metadata" in view and view["metadata"] not in metadata:
             yield 2, f"{name} shows metadata that it never had"
+        if "trace" in view and view["trace"] not in traces:
+            yield 2, f"{name} shows a trace context that it was not enqueued with"
     for each in item.receipts:
         if all(each.received.before(entry.invoked) for entry in origins):
             yield 2, f"{each} was received before the enqueue began"
@@ -336,6 +339,19 @@ def _attempts(item: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
         given_up = [entry for entry in item.possible_operations("nack") if entry.requested.get("dead")]
         if not given_up and not (limit and row.get("attempt", limit) >= limit):
             yield 8, "it is dead, but no consumer gave it up and it has attempts left"
+
+
+def _first_delivery(item: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
+    """8: the time of the first delivery is set once, so each delivery and the row show the same."""
+    shown = [(str(each), each.result["first_wait_ms"]) for each in item.receipts if "first_wait_ms" in each.result]
+    for name, wait_ms in shown:
+        if wait_ms is None or wait_ms < 0:
+            yield 8, f"{name} shows a first delivery {wait_ms} ms after the enqueue"
+    if shown and item.row is not None and "first_wait_ms" in item.row:
+        shown.append(("the row", item.row["first_wait_ms"]))
+    for (earlier, before_ms), (later, after_ms) in pairwise(shown):
+        if before_ms != after_ms:
+            yield 8, f"{later} shows a first delivery after {after_ms} ms, but {earlier} one after {before_ms} ms"
 
 
 def _times_are_kept(item: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
@@ -442,6 +458,7 @@ _RULES = (
     _stale_tokens_do_nothing,
     _at_most_once,
     _attempts,
+    _first_delivery,
     _times_are_kept,
     _nothing_is_stuck,
     _namespaces_are_apart,

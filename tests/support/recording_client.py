@@ -153,6 +153,7 @@ class RecordingClient:
             "topic": item.topic,
             "priority": item.priority,
             "metadata": _metadata(item.metadata),
+            "trace": _metadata(item.trace_context or b""),
             "delay_ms": item.delay_ms,
             "deliver_after_in_ms": self._until(item.deliver_after_ms),
             "lease_ms": item.lease_ms,
@@ -190,6 +191,8 @@ def row_event(
     attempts_max: int,
     due_in_ms: int | None,
     metadata: bytes | None = None,
+    trace_context: bytes | None = None,
+    first_wait_ms: int | None = None,
 ) -> Event:
     """Return one row for `History.present`. `due_in_ms`: the time until it is due, negative if overdue."""
     row: Event = {
@@ -205,7 +208,14 @@ def row_event(
     }
     if metadata is not None:
         row["metadata"] = _metadata(metadata)
+        row["trace"] = _metadata(trace_context or b"")
+        row["first_wait_ms"] = first_wait_ms
     return row
+
+
+def first_wait_ms(enqueued_at_ms: int, first_delivered_at_ms: int | None) -> int | None:
+    """Return the time from the enqueue of an item to its first delivery; None if there was none."""
+    return None if first_delivered_at_ms is None else first_delivered_at_ms - enqueued_at_ms
 
 
 def _metadata(metadata: bytes) -> str:
@@ -237,6 +247,10 @@ def _delivery(delivery: Delivery) -> Event:
         "attempts_max": delivery.attempts_max,
         "lease_remaining_ms": delivery.lease_remaining_ms,
         "age_ms": delivery.age_ms,
+        "trace": _metadata(delivery.trace_context or b""),
+        "first_wait_ms": None
+        if delivery.first_delivery_age_ms is None
+        else delivery.age_ms - delivery.first_delivery_age_ms,
     }
 
 

@@ -18,13 +18,14 @@ from foqs.core.items.item import State, format_id
 from foqs.store.mysql.mysql_values import NEVER_MS
 from tests.support.history import Event
 from tests.support.mariadb import MariaDb
-from tests.support.recording_client import row_event
+from tests.support.recording_client import first_wait_ms, row_event
 
 Query: TypeAlias = Callable[[int, str], Sequence[Sequence[Any]]]
 """Runs a SELECT in which `{item}` and the like stand for the tables of a shard."""
 
 _TABLES: Final = ("item", "owner", "topic", "key", "slot", "cut")
-_COLUMNS: Final = "id, topic, priority, state, token, attempt, attempts_max, due_ms, payload, metadata"
+_ADDED: Final = "trace_context, enqueued_at_ms, first_delivered_at_ms"
+_COLUMNS: Final = f"id, topic, priority, state, token, attempt, attempts_max, due_ms, payload, metadata, {_ADDED}"
 
 
 @dataclass(slots=True, frozen=True)
@@ -81,7 +82,8 @@ def in_mariadb(server: MariaDb, database: str, shards: int = 4) -> Tables:
 
 
 def _event(shard: int, values: Iterable[Any]) -> Event:
-    number, topic, priority, state, token, attempt, attempts_max, due_ms, payload, metadata = values
+    number, topic, priority, state, token, attempt, attempts_max, due_ms, payload, metadata, *added = values
+    trace_context, enqueued_at_ms, first_delivered_at_ms = added
     return row_event(
         id=format_id(shard, number),
         payload=payload,
@@ -93,4 +95,6 @@ def _event(shard: int, values: Iterable[Any]) -> Event:
         attempts_max=attempts_max,
         due_in_ms=None if due_ms in (None, NEVER_MS) else due_ms - time.time_ns() // 1_000_000,
         metadata=metadata,
+        trace_context=trace_context,
+        first_wait_ms=first_wait_ms(enqueued_at_ms, first_delivered_at_ms or None),
     )

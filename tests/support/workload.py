@@ -165,6 +165,7 @@ class Load:
             ttl_ms=rng.randint(300, 3_000) if rng.random() < 0.1 else None,
             at_most_once=rng.random() < 0.1,
             attempts_max=rng.choice((None, None, None, 0, 1, 2, 5)),
+            trace_context=rng.randbytes(55) if rng.random() < 0.3 else None,
         )
 
     # ---------------------------------------------------------------- consumers

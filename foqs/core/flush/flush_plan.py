@@ -91,7 +91,10 @@ class FlushPlan:
             updates=updates,
             inserts=self.inserted,
             leases=[
-                *(LeaseUpdate(*lease, ids, State.LEASED, first) for (*lease, first), ids in self.leases.items()),
+                *(
+                    LeaseUpdate(due_ms, token, attempt, ids, State.LEASED, first_ms)
+                    for (due_ms, token, attempt, first_ms), ids in self.leases.items()
+                ),
                 *equal_changes,
             ],
             topics_added=self.topics_added,

@@ -1,0 +1,168 @@
+"""The newest migration of a MySQL shard: a full shard of the version before it is upgraded, and keeps its rows.
+
+Run it alone for the figures: FOQS_UPGRADE_ROWS=10000000 pytest tests/integration/test_upgrade.py -m long -s
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from foqs.core.flush.writes import LeaseUpdate
+from foqs.core.items.item import SEQUENCE_BITS, State
+from foqs.store.mysql import mysql_sql
+from foqs.store.mysql.mysql_store import MysqlStore
+from foqs.store.mysql.mysql_values import NEVER_MS
+from tests.support.aio import run
+from tests.support.mariadb import MariaDb
+from tests.support.mysql9 import BOTH, running
+from tests.support.stores import Ownership, make_row, opened, reading
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql]
+
+SHARD: Final = 3
+OLD_VERSION: Final = 7
+LONG_ROWS: Final = int(os.environ.get("FOQS_UPGRADE_ROWS", "10000000"))
+ROWS_PER_INSERT: Final = 1_000_000
+PROGRESS_S: Final = 1.0
+FIRST: Final = 1 << SEQUENCE_BITS
+"""The numbers of the rows are the next ones after this."""
+NOW_MS: Final = 1_800_000_000_000
+SERVER: Final = ("--innodb-buffer-pool-size=512M",)
+
+
+@dataclass(slots=True)
+class FullShard:
+    """The tables of one shard in an old version, with many small rows."""
+
+    server: MariaDb
+    database: str
+
+    @property
+    def item(self) -> str:
+        return f"{self.database}.foqs_{SHARD}_item"
+
+    def store(self) -> MysqlStore:
+        return MysqlStore(self.server.settings(self.database), SHARD)
+
+    def fill(self, count: int) -> None:
+        """Insert rows: of ten, seven READY, one LEASED, one DEFERRED, and one READY with NULL as its `due_ms`."""
+        digits = f"{self.database}.digits"
+        self.server.query(f"CREATE TABLE {digits} (n INT NOT NULL PRIMARY KEY)")
+        self.server.query(f"INSERT INTO {digits} VALUES {','.join(f'({n})' for n in range(10))}")
+        self.server.query("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+        powers = range(len(str(ROWS_PER_INSERT)) - 2, -1, -1)
+        number = " + ".join(f"d{power}.n * {10**power}" for power in powers)
+        tables = " STRAIGHT_JOIN ".join(f"{digits} AS d{power}" for power in powers)
+        for start in range(0, count, ROWS_PER_INSERT):
+            self.server.query(
+                f"INSERT INTO {self.item} (id, namespace, topic, priority, deliver_after_ms, enqueued_at_ms, lease_ms, "
+                "policy, attempts_max, payload_bytes, payload, metadata, state, due_ms, token, attempt) "
+                f"SELECT {FIRST + 1} + id, 'default', 't', 0, {NOW_MS}, {NOW_MS}, 30000, 1, 0, 20, "
+                "'01234567890123456789', '', "
+                f"CASE id % 10 WHEN 1 THEN {State.LEASED:d} WHEN 2 THEN {State.DEFERRED:d} ELSE {State.READY:d} END, "
+                f"CASE WHEN id % 10 IN (1, 2) THEN {NOW_MS} + id WHEN id % 10 = 3 THEN NULL ELSE {NEVER_MS} END, "
+                f"IF(id % 10 = 1, {FIRST + 1}, 0), id % 10 = 1 "
+                f"FROM (SELECT {start} + {number} AS id FROM {tables}) AS numbers WHERE id < {count}"
+            )
+        self.server.query("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+
+    def sums(self) -> list[tuple[Any, ...]]:
+        """Return figures of all rows that no migration may change, by state."""
+        return self.server.query(
+            "SELECT state, COUNT(*), SUM(id), SUM(CRC32(payload)), SUM(token), SUM(attempt), "
+            f"SUM(COALESCE(due_ms, {NEVER_MS}) % 1000003) FROM {self.item} GROUP BY state ORDER BY state"
+        )
+
+    def version(self) -> int:
+        [(version,)] = self.server.query(f"SELECT version FROM {self.database}.foqs_schema WHERE shard = {SHARD}")
+        return int(version)
+
+    def progress(self) -> str:
+        """Return what the server runs now: seconds, state and the beginning of the statement."""
+        found = self.server.query(
+            "SELECT TIME, STATE, LEFT(INFO, 60) FROM information_schema.PROCESSLIST "
+            f"WHERE DB = '{self.database}' AND INFO IS NOT NULL"
+        )
+        return "; ".join(f"{seconds} s, {state}: {text}" for seconds, state, text in found) or "no statement"
+
+
+@pytest.fixture(params=BOTH)
+def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    with running(request.param, *SERVER) as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    "count", [20_000, pytest.param(LONG_ROWS, marks=[pytest.mark.long, pytest.mark.timeout(7_200)], id="long")]
+)
+def test_upgrade_of_a_full_shard_keeps_its_rows(
+    server: MariaDb, count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = FullShard(server, server.database())
+    newest = mysql_sql.MIGRATIONS[-1].number
+
+    def say(text: str) -> None:
+        with capsys.disabled():
+            print(f"\n{server.name}, {count:,} rows: {text}", end="", flush=True)
+
+    async def create() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(mysql_sql, "MIGRATIONS", mysql_sql.MIGRATIONS[:OLD_VERSION])
+            store = shard.store()
+            await store.open()
+            await store.close()
+
+    async def upgrade() -> Ownership:
+        store = shard.store()
+        begun = time.monotonic()
+        opening = asyncio.ensure_future(opened(store))
+        while not (await asyncio.wait({opening}, timeout=PROGRESS_S))[0]:
+            say(f"{time.monotonic() - begun:.0f} s: {await asyncio.to_thread(shard.progress)}")
+        owned = await opening
+        say(f"version {OLD_VERSION} became {shard.version()} in {time.monotonic() - begun:.2f} s")
+        return owned
+
+    async def use(owned: Ownership) -> None:
+        """Old rows are leased and updated, and a new one is written beside them."""
+        ready, deferred, leased = FIRST + 5, FIRST + 3, FIRST + 2
+        new = make_row(FIRST + count + 1, trace_context=b"00-trace", first_delivered_at_ms=NOW_MS)
+        await owned.write(
+            inserts=[new],
+            leases=[
+                LeaseUpdate(NOW_MS + 9, 99, 1, [ready], first_delivered_at_ms=NOW_MS + 1),
+                LeaseUpdate(NOW_MS + 9, 99, 2, [leased]),
+            ],
+        )
+        async with reading(owned.store) as reads:
+            rows = {row.id: row for row in await reads.rows(owned.past, [ready, deferred, leased, new.id])}
+        assert [(rows[n].first_delivered_at_ms, rows[n].trace_context) for n in (ready, deferred, leased)] == [
+            (NOW_MS + 1, None),
+            (None, None),
+            (None, None),
+        ]
+        assert (rows[new.id].first_delivered_at_ms, rows[new.id].trace_context) == (NOW_MS, b"00-trace")
+
+    async def story() -> None:
+        await create()
+        assert shard.version() == OLD_VERSION
+        begun = time.monotonic()
+        shard.fill(count)
+        before = shard.sums()
+        assert sum(found[1] for found in before) == count
+        say(f"filled in {time.monotonic() - begun:.0f} s")
+        owned = await upgrade()
+        try:
+            assert shard.version() == newest
+            assert shard.sums() == before
+            await use(owned)
+        finally:
+            await owned.store.close()
+
+    run(story(), 7_000)

@@ -1,0 +1,50 @@
+"""Bugs to plant in the columns of a row: the time of the first delivery and the trace context."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from foqs.core.flush import flush_plan
+from foqs.core.items import life
+from foqs.core.items.item import NewItem, Row
+from foqs.core.items.life import Transition
+from tests.simulation.planting import plant
+
+
+def first_delivery_rewritten() -> None:
+    """Each lease counts as the first one."""
+    lease = Row.with_lease
+
+    def with_lease(self: Row, due_ms: int, token: int, now_ms: int) -> Row:
+        return lease(replace(self, first_delivered_at_ms=None), due_ms, token, now_ms)
+
+    Row.with_lease = with_lease  # type: ignore[method-assign]
+
+
+def first_delivery_unwritten() -> None:
+    """An item that is inserted as leased has no first delivery."""
+    decide = plant(flush_plan, "_decide_direct_deliveries", lambda *arguments: decide_and_forget(*arguments))
+
+    def decide_and_forget(*arguments: Any) -> None:
+        decide(*arguments)
+        for row in arguments[-1].inserted:
+            row.first_delivered_at_ms = None
+
+
+def trace_lost_at_insert() -> None:
+    """A new row has no trace context."""
+    new_row = plant(flush_plan, "new_row", lambda *arguments: insert(*arguments))
+
+    def insert(item: NewItem, number: int, now_ms: int) -> Row:
+        return replace(new_row(item, number, now_ms), trace_context=None)
+
+
+def trace_lost_at_nack() -> None:
+    """A change of a row drops its trace context."""
+    change = plant(life, "_to_changed", lambda *arguments, **more: lose(*arguments, **more))
+
+    def lose(*arguments: Any, **more: Any) -> Transition:
+        transition: Transition = change(*arguments, **more)
+        assert transition.row is not None
+        return replace(transition, row=replace(transition.row, trace_context=None))
