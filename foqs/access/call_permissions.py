@@ -88,6 +88,7 @@ _ENQUEUE: Final = Requirement(Scope.NAMESPACE, (Permission.ENQUEUE,))
 _CONSUME: Final = Requirement(Scope.NAMESPACE, (Permission.CONSUME,))
 _READ: Final = Requirement(Scope.NAMESPACE, (Permission.CONSUME, Permission.ADMIN))
 _ADMIN: Final = Requirement(Scope.NAMESPACE, (Permission.ADMIN,))
+_ANY: Final = Requirement(Scope.NAMESPACE, (Permission.ENQUEUE, Permission.CONSUME, Permission.ADMIN))
 
 REQUIREMENTS: Final[Mapping[str, Requirement]] = {
     "authenticate": _PUBLIC,
@@ -108,7 +109,7 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
     "update": _ADMIN,
     "bulk": _ADMIN,
     "redrive": _ADMIN,
-    "getNamespace": _ADMIN,
+    "getNamespace": _ANY,  # a producer must know its limits, such as the key window
     "getUsage": _ADMIN,
     "setGrant": Requirement(Scope.NAMESPACE, (Permission.ADMIN,), "grant.namespace_name"),
     "listGrants": _ADMIN,

@@ -16,11 +16,12 @@ WHO = {
     ENQUEUE: ["enqueue"],
     CONSUME: ["dequeue", "ack", "nack", "extendLease", "release"],
     ADMIN: [
-        "cancel", "update", "bulk", "redrive", "getNamespace", "getUsage",
+        "cancel", "update", "bulk", "redrive", "getUsage",
         "setGrant", "listGrants", "pauseTopic", "resumeTopic", "purgeTopic", "bindTopic",
     ],
 }  # fmt: skip
 LOOKING = ["getActiveTopics", "peek", "getItem", "explain", "countItems", "listDead"]
+OTHERS = ["authenticate", "getRouting", "getNamespace"]
 CLUSTER = [
     "createNamespace", "updateNamespace", "deleteNamespace", "listNamespaces", "exportConfig", "importConfig",
     "listShards", "addShard", "removeShard", "moveShard", "drainShard", "undrainShard", "listHosts", "drainHost", "undrainHost", "gossip",
@@ -34,7 +35,7 @@ def allowed(call: str, *granted: Permission, principal: Principal = SOMEBODY) ->
 def test_table_has_exactly_the_calls_of_the_contract() -> None:
     assert sorted(REQUIREMENTS) == CALLS
     assert (
-        sorted([*(call for calls in WHO.values() for call in calls), *LOOKING, *CLUSTER, "authenticate", "getRouting"])
+        sorted([*(call for calls in WHO.values() for call in calls), *LOOKING, *CLUSTER, *OTHERS])
         == CALLS
     )
 
@@ -66,6 +67,11 @@ def test_each_call_is_allowed_by_its_permission_and_by_no_other(permission: Perm
 @pytest.mark.parametrize("call", LOOKING)
 def test_reads_are_allowed_to_consumers_and_namespace_administrators(call: str) -> None:
     assert [allowed(call, permission) for permission in Permission] == [False, True, True]
+
+
+@pytest.mark.parametrize("permission", Permission)
+def test_settings_of_a_namespace_are_shown_with_any_grant_on_it(permission: Permission) -> None:
+    assert allowed("getNamespace", permission)
 
 
 @pytest.mark.parametrize("call", CLUSTER)
