@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,38 +17,17 @@ from pyspark.sql.functions import col, rpad, spark_partition_id
 from foqs_client import Client, ItemFilter, Namespace, SyncClient
 from tests.support.aio import run
 from tests.support.poll import until
-from tests.support.processes import RestartableHost
-from tests.support.tables import Tables, in_sqlite
+from tests.support.spark_queue import SparkQueue, spark_queue
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(240)]
 
-SHARDS = 4
 _topics = itertools.count()
 
 
-class Queue:
-    """A host and its tables."""
-
-    def __init__(self, host: RestartableHost, tables: Tables) -> None:
-        self.host = host
-        self.tables = tables
-
-    def rows(self, topic: str, columns: str = "payload") -> list[tuple[Any, ...]]:
-        """Return columns of the topic's items."""
-        return [
-            tuple(row[1:])
-            for shard in self.tables.shards
-            for row in self.tables.query(shard, f"SELECT topic, {columns} FROM {{item}}")
-            if row[0] == topic
-        ]
-
-
 @pytest.fixture(scope="module")
-def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queue]:
-    folder = tmp_path_factory.mktemp("host")
-    with RestartableHost(folder / "host", f"sqlite:{folder / 'data'}", {"store.shards": SHARDS}) as host:
-        host.start()
-        yield Queue(host, in_sqlite(folder / "data", SHARDS))
+def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkQueue]:
+    with spark_queue(tmp_path_factory.mktemp("queue")) as found:
+        yield found
 
 
 @pytest.fixture
@@ -63,7 +42,7 @@ def save(frame: DataFrame, url: str, **options: object) -> None:
     writer.mode("append").save()
 
 
-def test_each_column_becomes_its_field(spark: SparkSession, queue: Queue, topic: str) -> None:
+def test_each_column_becomes_its_field(spark: SparkSession, queue: SparkQueue, topic: str) -> None:
     run(create("orders", queue.host.address))
     frame = spark.sql(
         """SELECT 'hello' AS payload, -5S AS priority, X'00FF' AS metadata, 600000 AS ttl, 7000L AS lease,
@@ -76,13 +55,15 @@ def test_each_column_becomes_its_field(spark: SparkSession, queue: Queue, topic:
     assert found == [(b"hello", -5, b"\0\xff", 7_000, 4_102_444_800_500, "orders")]
 
 
-def test_options_replace_missing_columns(spark: SparkSession, queue: Queue, topic: str) -> None:
+def test_options_replace_missing_columns(spark: SparkSession, queue: SparkQueue, topic: str) -> None:
     frame = spark.createDataFrame([("a", None), ("b", 7)], "payload string, priority int")
     save(frame, queue.host.address, Topic=topic, priority=3, lease=1_234)
     assert sorted(queue.rows(topic, "payload, priority, lease_ms")) == [(b"a", 3, 1_234), (b"b", 7, 1_234)]
 
 
-def test_second_write_enqueues_again_unless_its_run_is_the_same(spark: SparkSession, queue: Queue, topic: str) -> None:
+def test_second_write_enqueues_again_unless_its_run_is_the_same(
+    spark: SparkSession, queue: SparkQueue, topic: str
+) -> None:
     frame = spark.createDataFrame([("a",), ("a",), ("b",)], "payload string").coalesce(1)
     for _ in range(2):
         save(frame, queue.host.address, topic=topic, run=f"{topic} monday")
@@ -92,7 +73,7 @@ def test_second_write_enqueues_again_unless_its_run_is_the_same(spark: SparkSess
 
 
 def test_repeated_task_with_another_row_order_enqueues_each_row_once(
-    spark: SparkSession, queue: Queue, topic: str, tmp_path: Path
+    spark: SparkSession, queue: SparkQueue, topic: str, tmp_path: Path
 ) -> None:
     count, partitions, batch, step = 20_000, 4, 500, 100
     url, early = queue.host.address, tmp_path / "early"
@@ -137,3 +118,36 @@ def test_repeated_task_with_another_row_order_enqueues_each_row_once(
 async def create(namespace: str, url: str) -> None:
     async with Client(url) as client:
         await client.create_namespace(Namespace(namespace))
+
+
+BAD_ROWS = """SELECT * FROM VALUES ('t0', 'good', 1L), (null, 'no topic', 1L), ('t0', 'no ttl', 0L), ('t0', repeat('x', 20000), 1L),
+    (cast(X'FF' AS string), 'no text', 1L) AS rows(topic, payload, priority)"""
+
+
+def bad_rows(spark: SparkSession, topic: str) -> DataFrame:
+    """Return a good row, and four that cannot be items of a topic."""
+    return (
+        spark.sql(BAD_ROWS)
+        .selectExpr(f"if(topic = 't0', '{topic}', topic) AS topic", "payload", "if(payload = 'no ttl', 0, null) AS ttl")
+        .coalesce(1)
+    )
+
+
+def test_rows_that_cannot_be_items_are_skipped(spark: SparkSession, queue: SparkQueue, topic: str) -> None:
+    save(bad_rows(spark, topic), queue.url, on_error="skip")
+    assert queue.rows(topic) == [(b"good",)]
+
+
+def test_rows_that_cannot_be_items_become_dead_letters_once(spark: SparkSession, queue: SparkQueue, topic: str) -> None:
+    dead = f"{topic}.bad"
+    for _ in range(2):
+        save(bad_rows(spark, topic), queue.url, on_error="deadletter", dead_letter_topic=dead, run=topic)
+    assert queue.rows(topic) == [(b"good",)]
+    reasons = {
+        payload[:8]: json.loads(metadata)["reason"] for payload, metadata in queue.rows(dead, "payload, metadata")
+    }
+    assert len(queue.rows(dead)) == 4
+    assert "the column topic of a row is null" in reasons[b"no topic"]
+    assert "the column topic of a row is not UTF-8" in reasons[b"no text"]
+    assert "the column ttl of a row is 0; it must be from 1" in reasons[b"no ttl"]
+    assert "the column payload of a row was refused: LIMIT_EXCEEDED" in reasons[b"x" * 8]

@@ -1,8 +1,8 @@
 """Converts Spark's Arrow record batches to plain columns.
 
 Holds `batch_columns`. Always true: text in a payload or metadata becomes its UTF-8
-bytes. A timestamp becomes milliseconds since 1970-01-01 UTC, rounded down. Knows
-nothing of items.
+bytes, and so does a text elsewhere that is not UTF-8. A timestamp becomes milliseconds
+since 1970-01-01 UTC, rounded down. Knows nothing of items.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from foqs_client.spark.item_columns import COLUMNS, SinkError
+from foqs_client.spark.item_columns import COLUMNS, UncheckedText
 
 
 def batch_columns(batch: pa.RecordBatch) -> dict[str, Sequence[Any]]:
-    """Return the columns by name, with a value for each row; None for null. Raises SinkError."""
+    """Return the columns by name, with a value for each row; None for null."""
     return {name: _column(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
@@ -33,4 +33,15 @@ def _column(name: str, column: pa.Array) -> Sequence[Any]:
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:
-        raise SinkError(f"the column {name} of a row is not UTF-8; decode or repair it first") from None
+        binary = pa.large_binary() if pa.types.is_large_string(kind) else pa.binary()
+        return UncheckedText(_text(value) for value in column.cast(binary).to_pylist())
+
+
+def _text(value: bytes | None) -> str | bytes | None:
+    """Return the text, or its bytes if it is not UTF-8."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

@@ -7,9 +7,10 @@ Spark's `typeName()` returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 _TEXT: Final = ("string",)
 _BYTES: Final = ("string", "binary")
@@ -23,9 +24,22 @@ class SinkError(Exception):
     """
 
 
+@contextmanager
+def without_traceback() -> Iterator[None]:
+    """Remove the traceback of a SinkError: Spark shows it to the user, who needs only the sentence."""
+    try:
+        yield
+    except SinkError as error:
+        raise error.with_traceback(None) from None
+
+
 def comma_separated(names: Iterable[str]) -> str:
     """Return `a, b, c`."""
     return ", ".join(names)
+
+
+class UncheckedText(list[Any]):
+    """The values of a text column of which some may not be UTF-8. Such a value is its bytes."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -8,8 +8,9 @@ every row that has none. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from enum import StrEnum
 from typing import Final
 from uuid import uuid4
 
@@ -29,16 +30,42 @@ class NumberOption:
     value_max: int
 
 
-_TEXT_OPTIONS: Final = ("url", "token", "token_file", "ca_file", "cert_file", "key_file", "run")
+class OnError(StrEnum):
+    """What happens to a row that cannot be an item."""
+
+    FAIL = "fail"
+    """Its task fails."""
+    SKIP = "skip"
+    """It is counted and logged."""
+    DEADLETTER = "deadletter"
+    """It is enqueued into the topic of the option `dead_letter_topic`."""
+
+
+_TEXT_OPTIONS: Final = (
+    "url",
+    "token",
+    "token_file",
+    "ca_file",
+    "cert_file",
+    "key_file",
+    "run",
+    "on_error",
+    "dead_letter_topic",
+)
 NUMBER_OPTIONS: Final[dict[str, NumberOption]] = {
     "batch_items": NumberOption(500, 1, 100_000),
     "batch_bytes": NumberOption(1 << 20, 1, 64 << 20),
     "calls_in_flight": NumberOption(8, 1, 256),
     "timeout_ms": NumberOption(100_000, 1_000, 3_600_000),
     "partition_rows_max": NumberOption(2_000_000, 1, 1_000_000_000),
+    "replay_window_ms": NumberOption(86_400_000, 120_000, 366 * 86_400_000),
 }
 """The options that are whole numbers; see `SinkOptions`."""
 OPTION_NAMES: Final = (*_TEXT_OPTIONS, *NUMBER_OPTIONS, *COLUMNS)
+_STREAM_OPTIONS: Final = ("replay_window_ms",)
+"""The options that only a stream has."""
+_SPARKS_STREAM_OPTIONS: Final = ("checkpointlocation", "queryname")
+"""Options of a stream that Spark itself reads and passes on."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,6 +85,9 @@ class SinkOptions:
         calls_in_flight: the most parallel calls of a task.
         timeout_ms: a task fails if an item cannot be enqueued within this time.
         partition_rows_max: the most rows of a partition for which keys are made.
+        replay_window_ms: a stream starts only if keys are remembered for at least this time.
+        on_error: what happens to a row that cannot be an item.
+        dead_letter_topic: the topic of such rows, with `OnError.DEADLETTER`.
         defaults: by column, the value of rows that have none.
     """
 
@@ -73,20 +103,28 @@ class SinkOptions:
     calls_in_flight: int = NUMBER_OPTIONS["calls_in_flight"].default
     timeout_ms: int = NUMBER_OPTIONS["timeout_ms"].default
     partition_rows_max: int = NUMBER_OPTIONS["partition_rows_max"].default
+    replay_window_ms: int = NUMBER_OPTIONS["replay_window_ms"].default
+    on_error: OnError = OnError.FAIL
+    dead_letter_topic: str = ""
     defaults: Mapping[str, OptionValue] = field(default_factory=dict)
 
+    def identity(self) -> tuple[object, ...]:
+        """Return what distinguishes these options from others, except for the name of the write."""
+        items = ((each.name, getattr(self, each.name)) for each in fields(self) if each.name not in ("run", "defaults"))
+        return (*items, *sorted(self.defaults.items()))
+
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> SinkOptions:
+    def parse(cls, given: Mapping[str, str], *, is_stream: bool = False) -> SinkOptions:
         """Check Spark's options, whose names are in lower case and whose values are text.
 
         Raises:
             SinkError: an option is unknown, missing or malformed.
         """
         if "path" in given:
-            raise SinkError("a queue has no path: end the write with .save() alone")
-        unknown = sorted(name for name in given if name not in OPTION_NAMES)
-        if unknown:
-            raise SinkError(f"unknown options: {comma_separated(unknown)}; known are {comma_separated(OPTION_NAMES)}")
+            raise SinkError(f"a queue has no path: end the write with .{'start' if is_stream else 'save'}() alone")
+        if is_stream:
+            given = {name: value for name, value in given.items() if name not in _SPARKS_STREAM_OPTIONS}
+        _check_names(given, is_stream)
         if not given.get("url"):
             raise SinkError('name the hosts: .option("url", "foqs://127.0.0.1:7411")')
         try:
@@ -97,14 +135,39 @@ class SinkOptions:
             raise SinkError("give the option token or token_file, not both")
         if given.get("run") == "":
             raise SinkError("the option run is empty; leave it out, or name the write")
-        texts = {name: given[name] for name in _TEXT_OPTIONS if name in given}
+        on_error = _parse_on_error(given)
+        texts = {name: given[name] for name in _TEXT_OPTIONS if name in given and name != "on_error"}
         numbers = {
             name: _parse_number(name, given[name], allowed.value_min, allowed.value_max)
             for name, allowed in NUMBER_OPTIONS.items()
             if name in given
         }
         defaults = {name: _parse_value(name, given[name]) for name in COLUMNS if name in given}
-        return cls(**texts, **numbers, defaults=defaults)  # type: ignore[arg-type]
+        return cls(**texts, **numbers, on_error=on_error, defaults=defaults)  # type: ignore[arg-type]
+
+
+def _check_names(given: Mapping[str, str], is_stream: bool) -> None:
+    unknown = sorted(name for name in given if name not in OPTION_NAMES)
+    if unknown:
+        joined = {name.replace("_", ""): name for name in OPTION_NAMES}
+        shown = [f"{name} (write {joined[name]})" if name in joined else name for name in unknown]
+        raise SinkError(f"unknown options: {comma_separated(shown)}; known are {comma_separated(OPTION_NAMES)}")
+    if is_stream and "run" in given:
+        raise SinkError("the option run is not for streams, where query and batch name the run; leave it out")
+    stream_only = [name for name in _STREAM_OPTIONS if name in given]
+    if stream_only and not is_stream:
+        raise SinkError(f"the option {stream_only[0]} is only for df.writeStream; leave it out")
+
+
+def _parse_on_error(given: Mapping[str, str]) -> OnError:
+    text = given.get("on_error", OnError.FAIL).lower()
+    if text not in list(OnError):
+        raise SinkError(f"the option on_error is {given['on_error']!r}; it must be fail, skip or deadletter")
+    if text == OnError.DEADLETTER and not given.get("dead_letter_topic"):
+        raise SinkError('dead letters need a topic: .option("dead_letter_topic", "...")')
+    if text != OnError.DEADLETTER and "dead_letter_topic" in given:
+        raise SinkError('the option dead_letter_topic needs .option("on_error", "deadletter")')
+    return OnError(text)
 
 
 def _parse_value(name: str, text: str) -> OptionValue:

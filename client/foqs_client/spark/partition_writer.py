@@ -1,8 +1,9 @@
 """Writes the rows of a partition, which is one task.
 
-Holds `write_partition`. Always true: when it returns, every row is a durable item. A
-repeated task sends the same keys, on any machine, at the same time or later. A thread
-reads rows while calls are in flight. Does not know PySpark.
+Holds `write_partition`. Always true: when it returns, every row is a durable item, or
+was skipped because the options say so. A repeated task sends the same keys, on any
+machine, at the same time or later. A thread reads rows while calls are in flight. Does
+not know PySpark.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ from itertools import zip_longest
 from random import Random
 from typing import Any, TypeAlias
 
+from foqs_client.admin_calls import Namespace
+from foqs_client.client import Client
+from foqs_client.errors import FoqsError, KeyConflict
+from foqs_client.spark.batch_markers import StreamChecks
 from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.options import SinkOptions
+from foqs_client.spark.row_errors import RowErrors
 from foqs_client.spark.row_items import RowConverter, batches
-from foqs_client.spark.row_keys import RowKeys
-from foqs_client.spark.sender import Sender, open_client
-from foqs_client.types import Item
+from foqs_client.spark.row_keys import KEY_SLOTS, RowKeys
+from foqs_client.spark.sender import EnqueueClient, Sender, open_client
+from foqs_client.spark.start_check import check_key_window
+from foqs_client.types import Enqueued, Item
 
 ColumnBatch: TypeAlias = tuple[Mapping[str, Sequence[Any]], int]
 """Rows by column, and their number."""
@@ -32,34 +39,55 @@ class WriteResult:
     """The result of a task.
 
     Attributes:
-        items: the number of its rows.
+        items: the number of its items, dead letters included.
         repeated: how many of them an earlier attempt of the task had enqueued.
+        skipped: the number of rows that were skipped.
+        dead_letters: the number of rows that became dead letters.
+        reasons: why, for the first few of both.
     """
 
     items: int
     repeated: int
+    skipped: int = 0
+    dead_letters: int = 0
+    reasons: tuple[str, ...] = ()
 
 
 def write_partition(
-    column_batches: Iterator[ColumnBatch], partition: int, key_slot_count: int, options: SinkOptions
+    column_batches: Iterator[ColumnBatch],
+    partition: int,
+    group_count: int,
+    options: SinkOptions,
+    stream: StreamChecks | None = None,
 ) -> WriteResult:
     """Enqueue the rows of a partition.
 
     Args:
         column_batches: the rows.
         partition: the number of the partition.
-        key_slot_count: see `RowKeys`.
-        options: the options of the write.
+        group_count: see `RowConverter`.
+        options: the options of the write; `run` names it.
+        stream: what a task of a stream checks; None for a write.
 
     Raises:
         SinkError: a row cannot be an item, or was not enqueued; the text names the partition.
     """
-    keys = RowKeys(options.run, partition, key_slot_count, options.partition_rows_max)
-    calls = _calls(column_batches, RowConverter(options.defaults, keys, key_slot_count), options)
+    keys = RowKeys(options.run, partition, KEY_SLOTS, options.partition_rows_max)
+    # Two, because a thread converts rows while the event loop sends.
+    malformed, refused = (RowErrors(options.on_error, options.dead_letter_topic) for _ in range(2))
+    calls = _calls(column_batches, RowConverter(options.defaults, keys, group_count, malformed), options)
+    guard = None if stream is None else _StreamGuard(keys, stream, options.replay_window_ms)
     try:
-        return asyncio.run(_send(calls, options))
+        items, repeated = asyncio.run(_send(calls, options, refused, guard))
     except SinkError as error:
         raise SinkError(f"partition {partition}: {error}") from None
+    return WriteResult(
+        items,
+        repeated,
+        malformed.skipped_count + refused.skipped_count,
+        malformed.dead_letter_count + refused.dead_letter_count,
+        (*malformed.reasons, *refused.reasons),
+    )
 
 
 def _calls(
@@ -74,13 +102,66 @@ def _calls(
         yield [call for turn in zip_longest(*groups) for call in turn if call is not None]
 
 
-async def _send(calls: Iterator[Sequence[EnqueueCall]], options: SinkOptions) -> WriteResult:
+async def _send(
+    calls: Iterator[Sequence[EnqueueCall]], options: SinkOptions, errors: RowErrors, guard: _StreamGuard | None
+) -> tuple[int, int]:
+    """Return the number of items, and of those that were repeats."""
     sender = Sender(
-        lambda namespace: open_client(options, namespace), options.calls_in_flight, options.timeout_ms, Random()
+        lambda namespace: open_client(options, namespace), options.calls_in_flight, options.timeout_ms, Random(), errors
     )
     async with sender:
         while (batch := await asyncio.to_thread(next, calls, None)) is not None:
             for namespace, items in batch:
+                if guard is not None:
+                    await guard.check(sender, namespace)
                 await sender.submit(namespace, items)
         await sender.wait_all_enqueued()
-    return WriteResult(sender.enqueued_count, sender.repeated_count)
+    return sender.enqueued_count, sender.repeated_count
+
+
+class _StreamGuard:
+    """Checks, once for a namespace, that the rows of a batch can be enqueued exactly once.
+
+    Args:
+        keys: the keys of the task. Without a made key no markers are needed.
+        stream: what is to be checked.
+        window_ms_min: the shortest key window.
+    """
+
+    def __init__(self, keys: RowKeys, stream: StreamChecks, window_ms_min: int) -> None:
+        self._keys = keys
+        self._markers = stream.markers
+        self._window_ms_min = window_ms_min
+        self._with_window = {stream.checked_namespace}
+        self._with_markers: set[str] = set()
+
+    async def check(self, sender: Sender, namespace: str) -> None:
+        """Check a namespace before its first items. Raises SinkError."""
+        try:
+            if namespace not in self._with_window:
+                settings = await sender.call(namespace, _get_namespace)
+                check_key_window(settings, self._window_ms_min)
+                self._with_window.add(namespace)
+            if self._keys.are_used and namespace not in self._with_markers:
+                await self._enqueue_markers(sender, namespace)
+                self._with_markers.add(namespace)
+        except FoqsError as error:
+            raise SinkError(f"the namespace {namespace!r} accepted none of its rows: {error}") from None
+
+    async def _enqueue_markers(self, sender: Sender, namespace: str) -> None:
+        async def enqueue(client: EnqueueClient, timeout_ms: int) -> list[Enqueued]:
+            results = await client.enqueue([marker.item for marker in self._markers], timeout_ms=timeout_ms)
+            for result in results:
+                if result.error is not None and result.error.may_succeed_later:
+                    raise result.error
+            return results
+
+        for marker, result in zip(self._markers, await sender.call(namespace, enqueue), strict=True):
+            if isinstance(result.error, KeyConflict):
+                raise SinkError(marker.conflict)
+            if result.error is not None:
+                raise result.error
+
+
+async def _get_namespace(client: Client, timeout_ms: int) -> Namespace:
+    return await client.get_namespace(timeout_ms=timeout_ms)

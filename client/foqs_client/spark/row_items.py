@@ -9,11 +9,13 @@ value, or None, for each row.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import Any, Final, TypeAlias
 
-from foqs_client.spark.item_columns import COLUMNS, Column, SinkError
-from foqs_client.spark.options import OptionValue
+from foqs_client.spark.item_columns import COLUMNS, Column, UncheckedText
+from foqs_client.spark.options import OnError, OptionValue
+from foqs_client.spark.row_errors import MalformedRow, RowErrors
 from foqs_client.spark.row_keys import RowKeys
 from foqs_client.types import Item
 from foqs_contract.key_slots import key_slot_of
@@ -40,19 +42,27 @@ class RowConverter:
     Args:
         defaults: by column, the value of rows that have none.
         keys: makes the keys of rows without one.
-        key_slot_count: see `RowKeys`.
+        group_count: the number of groups of key slots, at best the number of shards.
+        errors: decides what happens to malformed rows.
     """
 
-    def __init__(self, defaults: Mapping[str, OptionValue], keys: RowKeys, key_slot_count: int) -> None:
+    def __init__(self, defaults: Mapping[str, OptionValue], keys: RowKeys, group_count: int, errors: RowErrors) -> None:
         self._defaults = {**_FALLBACK_VALUES, **defaults}
         self._keys = keys
-        self._key_slot_count = key_slot_count
+        self._group_count = group_count
+        self._errors = errors
 
     def items(self, columns: Mapping[str, Sequence[Any]], count: int) -> dict[CallGroup, list[Item]]:
         """Return the items of `count` rows, by group. Raises SinkError."""
-        values = [self._filled(name, columns.get(name), count) for name in COLUMNS]
-        key_slot_count, key_of = self._key_slot_count, self._keys.key
         by_group: dict[CallGroup, list[Item]] = {}
+        try:
+            values = [self._filled(name, columns.get(name), count) for name in COLUMNS]
+        except MalformedRow:
+            if self._errors.on_error is OnError.FAIL:
+                raise
+            columns, count = self._sound_rows(columns, count, by_group)
+            values = [self._filled(name, columns.get(name), count) for name in COLUMNS]
+        group_count, key_of = self._group_count, self._keys.key
         for topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms, own_key, namespace, trace in zip(
             *values, strict=True
         ):
@@ -74,12 +84,38 @@ class RowConverter:
                 idempotency_key=key,
                 trace_context=trace,
             )
-            group = namespace, key_slot_of(key.encode()) % key_slot_count
+            group = namespace, key_slot_of(key.encode()) % group_count
             if group in by_group:
                 by_group[group].append(item)
             else:
                 by_group[group] = [item]
         return by_group
+
+    def _sound_rows(
+        self, columns: Mapping[str, Sequence[Any]], count: int, by_group: dict[CallGroup, list[Item]]
+    ) -> tuple[Mapping[str, Sequence[Any]], int]:
+        """Return the rows that can be items. Add the dead letters of the others to `by_group`."""
+        sound: list[int] = []
+        for place in range(count):
+            row = {name: column[place] for name, column in columns.items()}
+            try:
+                for name, value in row.items():
+                    self._filled(name, UncheckedText([value]), 1)
+            except MalformedRow as error:
+                namespace = self._namespace_of(row)
+                letter = self._errors.malformed({**self._defaults, **_without_nulls(row)}, error)
+                if letter is not None:
+                    key = self._keys.key(namespace, letter.topic, letter.payload, 0, letter.metadata, None, None, None)
+                    group = namespace, key_slot_of(key.encode()) % self._group_count
+                    by_group.setdefault(group, []).append(replace(letter, idempotency_key=key))
+            else:
+                sound.append(place)
+        return {name: [column[place] for place in sound] for name, column in columns.items()}, len(sound)
+
+    def _namespace_of(self, row: Mapping[str, Any]) -> str:
+        """Return the namespace of the dead letter of a row."""
+        found = row.get("namespace")
+        return found if isinstance(found, str) and len(found) <= VALUE_BYTES_MAX else str(self._defaults["namespace"])
 
     def _filled(self, name: str, column: Sequence[Any] | None, count: int) -> Iterable[Any]:
         """Return a value for each row. Raises SinkError."""
@@ -87,6 +123,8 @@ class RowConverter:
         if column is None:
             return repeat(default, count)
         values = [value for value in column if value is not None]
+        if isinstance(column, UncheckedText) and not COLUMNS[name].is_bytes and bytes in set(map(type, values)):
+            raise _bad_value_error(name, "not UTF-8", "decode or repair it first")
         _check_values(name, COLUMNS[name], values)
         if len(values) == count:
             return values
@@ -97,12 +135,14 @@ class RowConverter:
 
 def _check_values(name: str, column: Column, values: Sequence[Any]) -> None:
     """Raise SinkError if a value cannot be sent."""
+    if not values:
+        return
     if column.is_number:
-        for value in (min(values, default=column.value_min), max(values, default=column.value_min)):
+        for value in (min(values), max(values)):
             if not column.value_min <= value <= column.value_max:
                 raise _bad_value_error(name, str(value), f"it must be from {column.value_min} to {column.value_max}")
         return
-    longest = max(map(len, values), default=0)
+    longest = max(map(len, values))
     if longest > VALUE_BYTES_MAX:
         remedy = (
             f"no host accepts more than {VALUE_BYTES_MAX} bytes: store the data elsewhere and its address in the item"
@@ -110,8 +150,12 @@ def _check_values(name: str, column: Column, values: Sequence[Any]) -> None:
         raise _bad_value_error(name, f"{longest} long", remedy)
 
 
-def _bad_value_error(name: str, value: str, remedy: str) -> SinkError:
-    return SinkError(f"the column {name} of a row is {value}; {remedy}")
+def _without_nulls(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _bad_value_error(name: str, value: str, remedy: str) -> MalformedRow:
+    return MalformedRow(f"the column {name} of a row is {value}; {remedy}", name)
 
 
 def batches(items: Sequence[Item], items_max: int, bytes_max: int) -> list[Sequence[Item]]:

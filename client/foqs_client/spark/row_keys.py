@@ -18,6 +18,9 @@ from foqs_contract.key_slots import KEY_SLOT_COUNT
 DIGEST_BYTES: Final = 15
 """The hash of a row: long enough that no two keys of a namespace are equal by chance, and without base64 padding."""
 
+KEY_SLOTS: Final = 16
+"""The key slots of a task. A constant: a repeated task must make the same keys, even if shards were added."""
+
 
 class RowKeys:
     """The keys of one partition's rows.
@@ -37,6 +40,11 @@ class RowKeys:
         self._rows_max = rows_max
         self._seen_digests: set[bytes] = set()
         self._repeat_counts: dict[bytes, int] = {}
+
+    @property
+    def are_used(self) -> bool:
+        """Whether a key was made."""
+        return bool(self._seen_digests)
 
     def key(
         self,

@@ -3,7 +3,7 @@
 Holds `Sender`, and the client of a task. Always true: the number of calls in flight is
 bounded, and so is memory. Items are retried only with the same keys. The first failure
 ends the task; calls in flight are dropped, and the keys find their items again when
-the task is repeated. Without a token option, the token comes from the environment of
+the task is repeated. A row that a host refuses is left to `RowErrors`. Without a token option, the token comes from the environment of
 the process that connects: the file that FOQS_TOKEN_FILE names, else FOQS_TOKEN. Knows
 nothing of rows.
 """
@@ -12,18 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeVar
 
 from foqs_client.client import Client
 from foqs_client.credentials import Tls
-from foqs_client.errors import FoqsError
-from foqs_client.spark.item_columns import COLUMNS, SinkError
+from foqs_client.errors import FoqsError, KeyConflict
+from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.options import SinkOptions
+from foqs_client.spark.row_errors import RowErrors, refused_column
 from foqs_client.types import Enqueued, Item
 from foqs_contract.backoff import Backoff
+
+T = TypeVar("T")
 
 NAMESPACES_MAX: Final = 64
 """The most namespaces of a task. Each has its own client."""
@@ -47,18 +50,25 @@ class Sender:
         calls_max: the most calls in flight.
         timeout_ms: how long an item is retried.
         rng: spreads the pauses.
+        errors: decides what happens to items that a host refuses.
 
     Attributes:
-        enqueued_count: the number of durable items.
+        enqueued_count: the number of durable items, dead letters included.
         repeated_count: how many of them an earlier attempt had enqueued.
     """
 
     def __init__(
-        self, open_client: Callable[[str], EnqueueClient], calls_max: int, timeout_ms: int, rng: Random
+        self,
+        open_client: Callable[[str], EnqueueClient],
+        calls_max: int,
+        timeout_ms: int,
+        rng: Random,
+        errors: RowErrors,
     ) -> None:
         self.enqueued_count = 0
         self.repeated_count = 0
         self._open_client = open_client
+        self._errors = errors
         self._clients: dict[str, EnqueueClient] = {}
         self._room = asyncio.Semaphore(calls_max)
         self._timeout_s = timeout_ms / 1_000
@@ -89,6 +99,30 @@ class Sender:
         call = asyncio.ensure_future(self._send(client, namespace, items))
         self._calls[call] = None
         call.add_done_callback(self._on_call_ended)
+
+    async def call(self, namespace: str, attempt: Callable[[Any, int], Awaitable[T]]) -> T:
+        """Return the result of a call that does no harm twice, retried until its time ends.
+
+        Args:
+            namespace: the namespace of the client.
+            attempt: called with a client and the milliseconds that are left. Raises FoqsError.
+
+        Raises:
+            FoqsError: a later attempt cannot succeed, or the time ended.
+        """
+        client = self._client(namespace)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        attempts = 0
+        while True:
+            try:
+                return await attempt(client, max(1, int((deadline - loop.time()) * 1_000)))
+            except FoqsError as error:
+                wait_s = self._backoff.pause_s(attempts, error.retry_after_ms or 0)
+                if not error.may_succeed_later or loop.time() + wait_s >= deadline:
+                    raise
+            attempts += 1
+            await asyncio.sleep(wait_s)
 
     async def wait_all_enqueued(self) -> None:
         """Wait until every item is durable. Raises the error of the first call that failed."""
@@ -126,12 +160,14 @@ class Sender:
                     results = [Enqueued(error=error)] * len(items)
                 else:
                     raise SinkError(f"the namespace {namespace!r} accepted none of its rows: {error}") from None
-            to_retry = self._record_results(namespace, items, results)
-            if not to_retry:
+            again = self._record_results(namespace, items, results)
+            if not again:
                 return
-            items = [item for item, _ in to_retry]
-            first_error = to_retry[0][1]
-            wait_s = self._backoff.pause_s(attempts, max(error.retry_after_ms or 0 for _, error in to_retry))
+            items = [item for item, _ in again]
+            first_error = again[0][1]
+            if not any(error.may_succeed_later for _, error in again):
+                continue  # dead letters, which were not sent yet
+            wait_s = self._backoff.pause_s(attempts, max(error.retry_after_ms or 0 for _, error in again))
             attempts += 1
             if loop.time() + wait_s >= deadline:
                 raise SinkError(
@@ -143,18 +179,24 @@ class Sender:
     def _record_results(
         self, namespace: str, items: Sequence[Item], results: Sequence[Enqueued]
     ) -> list[tuple[Item, FoqsError]]:
-        """Count the enqueued items. Return the items to retry with their errors. Raises SinkError."""
-        to_retry: list[tuple[Item, FoqsError]] = []
+        """Count the enqueued items. Return the items to send again, with their errors. Raises SinkError."""
+        again: list[tuple[Item, FoqsError]] = []
         for item, result in zip(items, results, strict=True):
             error = result.error
             if error is None:
                 self.enqueued_count += 1
                 self.repeated_count += result.repeated
             elif error.may_succeed_later:
-                to_retry.append((item, error))
+                again.append((item, error))
+            elif isinstance(error, KeyConflict) and self._errors.is_dead_letter(item):
+                # An earlier attempt enqueued it with another text of the reason.
+                self.enqueued_count += 1
+                self.repeated_count += 1
             else:
-                raise SinkError(_refusal_text(namespace, item, error))
-        return to_retry
+                letter = self._errors.refused(item, error, _refusal_text(namespace, item, error))
+                if letter is not None:
+                    again.append((letter, error))
+        return again
 
 
 def open_client(options: SinkOptions, namespace: str) -> Client:
@@ -180,8 +222,8 @@ def open_client(options: SinkOptions, namespace: str) -> Client:
 
 def _refusal_text(namespace: str, item: Item, error: FoqsError) -> str:
     """Return why an item was refused, as a sentence. It names the column if the host named a field."""
-    column = (error.field or "").rpartition(".")[2]
-    subject = f"the column {column} of a row" if column in COLUMNS else "a row"
+    column = refused_column(error)
+    subject = f"the column {column} of a row" if column else "a row"
     return (
         f"{subject} was refused: {error.code}: {error.message} "
         f"(topic {item.topic!r}, namespace {namespace!r}, payload of {len(item.payload)} bytes)"

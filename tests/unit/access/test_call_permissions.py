@@ -34,10 +34,7 @@ def allowed(call: str, *granted: Permission, principal: Principal = SOMEBODY) ->
 
 def test_table_has_exactly_the_calls_of_the_contract() -> None:
     assert sorted(REQUIREMENTS) == CALLS
-    assert (
-        sorted([*(call for calls in WHO.values() for call in calls), *LOOKING, *CLUSTER, *OTHERS])
-        == CALLS
-    )
+    assert sorted([*(call for calls in WHO.values() for call in calls), *LOOKING, *CLUSTER, *OTHERS]) == CALLS
 
 
 def test_permissions_have_the_numbers_of_the_contract() -> None:

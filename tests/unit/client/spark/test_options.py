@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs_client.spark.item_columns import COLUMNS, SinkError, check_schema
-from foqs_client.spark.options import NUMBER_OPTIONS, OPTION_NAMES, SinkOptions
+from foqs_client.spark.options import NUMBER_OPTIONS, OPTION_NAMES, OnError, SinkOptions
 
 URL = "foqs://one:1,two"
 
@@ -57,7 +57,10 @@ def test_option_with_the_name_of_a_column_is_parsed_like_its_values() -> None:
     [
         ({"url": None}, r'name the hosts: \.option\("url", "foqs://'),
         ({"url": "http://one"}, "the option url is not an address: 'http://one' must begin with foqs://"),
-        ({"foo": "1", "batchitems": "1"}, "unknown options: batchitems, foo; known are url, token, .*batch_items"),
+        (
+            {"foo": "1", "batchitems": "1"},
+            r"unknown options: batchitems \(write batch_items\), foo; known are url, token, .*batch_items",
+        ),
         ({"path": "/x"}, r"end the write with \.save\(\)"),
         ({"token": "a", "token_file": "b"}, "token or token_file, not both"),
         ({"run": ""}, "the option run is empty"),
@@ -68,6 +71,10 @@ def test_option_with_the_name_of_a_column_is_parsed_like_its_values() -> None:
         ({"ttl": "0"}, "ttl is '0'; it must be a whole number from 1"),
         ({"deliver_after": "2030-01-31T08:00:00"}, "a time with its zone as in"),
         ({"deliver_after": "soon"}, "deliver_after is 'soon'; it must be milliseconds"),
+        ({"on_error": "ignore"}, "on_error is 'ignore'; it must be fail, skip or deadletter"),
+        ({"on_error": "deadletter"}, r'dead letters need a topic: \.option\("dead_letter_topic", "..."\)'),
+        ({"dead_letter_topic": "bad"}, r'dead_letter_topic needs \.option\("on_error", "deadletter"\)'),
+        ({"replay_window_ms": "3600000"}, "replay_window_ms is only for df.writeStream"),
     ],
 )
 def test_bad_option_is_refused_with_its_name_and_a_remedy(given: dict[str, str | None], message: str) -> None:
@@ -104,3 +111,35 @@ def test_frame_of_known_columns_passes() -> None:
 def test_bad_frame_is_refused_with_the_column_and_a_remedy(schema: list[tuple[str, str]], message: str) -> None:
     with pytest.raises(SinkError, match=message):
         check_schema(schema, False)
+
+
+def test_stream_has_its_own_options_and_passes_over_those_of_spark() -> None:
+    given = {
+        "url": URL,
+        "checkpointlocation": "/x",
+        "queryname": "q",
+        "on_error": "SKIP",
+        "replay_window_ms": "3600000",
+    }
+    options = SinkOptions.parse(given, is_stream=True)
+    assert (options.on_error, options.replay_window_ms) == (OnError.SKIP, 3_600_000)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"path": "/x"}, r"end the write with \.start\(\)"),
+        ({"run": "monday"}, "the option run is not for streams"),
+        ({"replaywindowms": "1"}, r"replaywindowms \(write replay_window_ms\)"),
+        ({"replay_window_ms": "1"}, "must be a whole number from 120000 to"),
+    ],
+)
+def test_bad_option_of_a_stream_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(SinkError, match=message):
+        SinkOptions.parse({"url": URL, **given}, is_stream=True)
+
+
+def test_identity_of_options_leaves_out_only_the_run() -> None:
+    assert SinkOptions.parse({"url": URL}).identity() == SinkOptions.parse({"url": URL}).identity()
+    assert SinkOptions.parse({"url": URL}).identity() != SinkOptions.parse({"url": URL, "topic": "t"}).identity()
+    assert SinkOptions.parse({"url": URL}).identity() != SinkOptions.parse({"url": URL, "token": "t"}).identity()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -10,21 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs_client.spark.item_columns import COLUMNS, SinkError
-from foqs_client.spark.options import OptionValue, SinkOptions
+from foqs_client.spark.item_columns import COLUMNS, SinkError, UncheckedText
+from foqs_client.spark.options import OnError, OptionValue, SinkOptions
+from foqs_client.spark.row_errors import CUT_PAYLOAD_BYTES, METADATA_BYTES_MAX, RowErrors
 from foqs_client.spark.row_items import VALUE_BYTES_MAX, RowConverter, batches
-from foqs_client.spark.row_keys import RowKeys
+from foqs_client.spark.row_keys import KEY_SLOTS, RowKeys
 from foqs_client.types import Item
 from foqs_contract.key_slots import key_slot_of
 
 
 def made(
     columns: Mapping[str, Sequence[Any]],
-    key_slot_count: int = 1,
+    group_count: int = 1,
     defaults: Mapping[str, OptionValue] = MappingProxyType({}),
+    errors: RowErrors | None = None,
 ) -> dict[tuple[str, int], list[Item]]:
     [count] = {len(column) for column in columns.values()}
-    return RowConverter(defaults, RowKeys("run", 0, key_slot_count, 100), key_slot_count).items(columns, count)
+    errors = errors or RowErrors(OnError.FAIL, "")
+    return RowConverter(defaults, RowKeys("run", 0, KEY_SLOTS, 100), group_count, errors).items(columns, count)
 
 
 def test_each_column_becomes_its_field() -> None:
@@ -81,7 +85,7 @@ def test_only_rows_without_a_key_get_one() -> None:
 def test_items_of_a_group_have_slots_that_are_equal_modulo_the_slot_count() -> None:
     keys = [None if number % 2 else f"key-{number}" for number in range(90)]
     found = made(
-        {"topic": ["a"] * 90, "payload": [b"%d" % n for n in range(90)], "idempotency_key": keys}, key_slot_count=8
+        {"topic": ["a"] * 90, "payload": [b"%d" % n for n in range(90)], "idempotency_key": keys}, group_count=8
     )
     assert len(found) == 8
     for (_, slot), items in found.items():
@@ -122,3 +126,59 @@ def test_calls_contain_all_items_in_order_within_their_limits(sizes: list[int], 
 
 def test_calls_of_equally_large_items_have_about_the_same_length() -> None:
     assert [len(call) for call in batches([Item("t", b"x")] * 1_250, 500, 1 << 20)] == [417, 417, 416]
+
+
+SOUND: Mapping[str, Sequence[Any]] = {
+    "topic": ["a", None, "b", "c"],
+    "priority": [1, 2, 2**31, 4],
+    "payload": [b"1", b"2", b"3", b"4"],
+}
+
+
+def test_malformed_rows_are_skipped_and_counted() -> None:
+    errors = RowErrors(OnError.SKIP, "")
+    [items] = made(SOUND, errors=errors).values()
+    assert [(item.topic, item.priority) for item in items] == [("a", 1), ("c", 4)]
+    assert (errors.skipped_count, errors.dead_letter_count) == (2, 0)
+    assert [reason.split(";")[0] for reason in errors.reasons] == [
+        "the column topic of a row is null",
+        "the column priority of a row is 2147483648",
+    ]
+
+
+def test_malformed_rows_become_dead_letters_with_reason_and_fields() -> None:
+    errors = RowErrors(OnError.DEADLETTER, "bad")
+    [items] = made(SOUND, errors=errors).values()
+    letters = {item.payload: json.loads(item.metadata) for item in items if item.topic == "bad"}
+    assert letters.keys() == {b"2", b"3"}
+    assert letters[b"3"]["reason"].startswith("the column priority of a row is 2147483648; it must be from")
+    assert (letters[b"3"]["topic"], letters[b"3"]["priority"]) == ("b", 2**31)
+    assert errors.dead_letter_count == 2
+
+
+def test_dead_letters_of_equal_rows_have_different_keys_and_the_same_in_each_attempt() -> None:
+    columns: dict[str, Sequence[Any]] = {"topic": [None, None], "payload": [b"x", b"x"]}
+    first, second = (made(columns, errors=RowErrors(OnError.DEADLETTER, "bad")) for _ in range(2))
+    keys = [item.idempotency_key for items in first.values() for item in items]
+    assert len(set(keys)) == 2
+    assert keys == [item.idempotency_key for items in second.values() for item in items]
+
+
+def test_payload_that_is_too_large_is_cut_in_its_dead_letter() -> None:
+    columns: dict[str, Sequence[Any]] = {
+        "topic": ["a", "\u00e4" * 300],
+        "payload": [b"x" * (VALUE_BYTES_MAX + 1), b"y" * (VALUE_BYTES_MAX + 1)],
+    }
+    [items] = made(columns, errors=RowErrors(OnError.DEADLETTER, "bad")).values()
+    for item in items:
+        assert len(item.payload) == CUT_PAYLOAD_BYTES
+        assert len(item.metadata) <= METADATA_BYTES_MAX
+        assert json.loads(item.metadata)["payload_bytes"] == VALUE_BYTES_MAX + 1
+
+
+def test_text_that_is_not_utf_8_is_malformed() -> None:
+    columns: dict[str, Sequence[Any]] = {"topic": UncheckedText(["a", b"\xff"]), "payload": [b"1", b"2"]}
+    with pytest.raises(SinkError, match="the column topic of a row is not UTF-8; decode or repair it first"):
+        made(columns)
+    [items] = made(columns, errors=RowErrors(OnError.DEADLETTER, "bad")).values()
+    assert sorted((item.topic, item.payload) for item in items) == [("a", b"1"), ("bad", b"2")]

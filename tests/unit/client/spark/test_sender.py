@@ -14,6 +14,7 @@ from foqs_client import (
     InvalidArgument,
     Item,
     KeyConflict,
+    LimitExceeded,
     NamespaceNotFound,
     NotOwner,
     Overloaded,
@@ -23,8 +24,11 @@ from foqs_client import (
     Unreachable,
 )
 from foqs_client.spark.item_columns import SinkError
-from foqs_client.spark.sender import NAMESPACES_MAX, Sender
+from foqs_client.spark.options import OnError
+from foqs_client.spark.row_errors import RowErrors
+from foqs_client.spark.sender import NAMESPACES_MAX, EnqueueClient, Sender
 from foqs_client.types import Enqueued
+from foqs_contract.key_slots import key_slot_of
 from tests.support.virtual_time import run_virtual
 
 T = TypeVar("T")
@@ -66,9 +70,17 @@ class Queue:
         self.closed = True
 
 
-def play(queue: Queue, story: Callable[[Sender], Awaitable[T]], calls: int = 4, timeout_ms: int = TIMEOUT_MS) -> T:
+def play(
+    queue: Queue,
+    story: Callable[[Sender], Awaitable[T]],
+    calls: int = 4,
+    timeout_ms: int = TIMEOUT_MS,
+    errors: RowErrors | None = None,
+) -> T:
+    errors = errors or RowErrors(OnError.FAIL, "")
+
     async def main() -> T:
-        async with Sender(lambda namespace: queue, calls, timeout_ms, Random(1)) as sender:
+        async with Sender(lambda namespace: queue, calls, timeout_ms, Random(1), errors) as sender:
             return await story(sender)
 
     found = run_virtual(main)
@@ -184,3 +196,78 @@ def test_number_of_namespaces_of_a_task_is_limited() -> None:
 
     with pytest.raises(SinkError, match="repartition the frame by namespace"):
         play(Queue(), story)
+
+
+def refused(*errors: FoqsError | None) -> list[Enqueued]:
+    return [Enqueued("0-1") if error is None else Enqueued(error=error) for error in errors]
+
+
+TOO_LARGE = LimitExceeded("this has 9 bytes; the namespace allows 5", field="items[0].payload")
+
+
+def submit(count: int) -> Callable[[Sender], Awaitable[tuple[int, int]]]:
+    async def story(sender: Sender) -> tuple[int, int]:
+        await sender.submit("default", items(count))
+        await sender.wait_all_enqueued()
+        return sender.enqueued_count, sender.repeated_count
+
+    return story
+
+
+def test_refused_row_is_skipped_and_counted() -> None:
+    errors = RowErrors(OnError.SKIP, "")
+    assert play(Queue(refused(None, TOO_LARGE, KeyConflict("used"))), submit(3), errors=errors) == (1, 0)
+    assert errors.skipped_count == 2
+    assert errors.reasons[0].startswith("the column payload of a row was refused: LIMIT_EXCEEDED")
+
+
+def test_refused_row_becomes_a_dead_letter_at_once() -> None:
+    errors = RowErrors(OnError.DEADLETTER, "bad")
+    queue = Queue(refused(None, TOO_LARGE))
+    assert play(queue, submit(2), errors=errors) == (2, 0)
+    assert queue.times == [0, 1]
+    [key] = queue.sent[1]
+    assert key.startswith(f"~{key_slot_of(b'1'):03x}dead")
+    assert errors.dead_letter_count == 1
+
+
+def test_dead_letter_that_an_earlier_attempt_enqueued_with_another_reason_is_a_repeat() -> None:
+    errors = RowErrors(OnError.DEADLETTER, "bad")
+    queue = Queue(refused(TOO_LARGE), refused(KeyConflict("used")))
+    assert play(queue, submit(1), errors=errors) == (1, 1)
+
+
+def test_refused_dead_letter_fails_the_task() -> None:
+    queue = Queue(refused(TOO_LARGE), refused(InvalidArgument("a name must not contain NUL", field="items[0].topic")))
+    with pytest.raises(SinkError, match="a dead letter cannot be enqueued; correct the option dead_letter_topic"):
+        play(queue, submit(1), errors=RowErrors(OnError.DEADLETTER, "bad"))
+
+
+@pytest.mark.parametrize("on_error", [OnError.SKIP, OnError.DEADLETTER])
+@pytest.mark.parametrize(
+    "error", [LimitExceeded("the backlog is full", field="items"), NamespaceNotFound("no such namespace")]
+)
+def test_refusal_that_is_not_the_fault_of_a_row_fails_the_task_in_every_mode(
+    on_error: OnError, error: FoqsError
+) -> None:
+    with pytest.raises(SinkError):
+        play(Queue(refused(error)), submit(1), errors=RowErrors(on_error, "bad"))
+
+
+def test_call_is_retried_until_its_time_ends() -> None:
+    attempts: list[int] = []
+
+    async def attempt(client: EnqueueClient, timeout_ms: int) -> int:
+        attempts.append(timeout_ms)
+        if len(attempts) < 3:
+            raise Overloaded("busy", retry_after_ms=1_000)
+        return 7
+
+    assert play(Queue(), lambda sender: sender.call("default", attempt)) == 7
+    assert len(attempts) == 3
+
+    async def refuse(client: EnqueueClient, timeout_ms: int) -> int:
+        raise Overloaded("busy")
+
+    with pytest.raises(Overloaded):
+        play(Queue(), lambda sender: sender.call("default", refuse))

@@ -1,0 +1,169 @@
+"""What happens to rows that cannot be items: the task fails, or they are skipped, or become dead letters.
+
+Holds `RowErrors`, which counts them, and `MalformedRow`. Always true: only the fault of
+a row is forgiven, never that of a namespace or of a host. A dead letter has the row's
+payload, and the reason in its metadata. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, Final
+
+from foqs_client.errors import FoqsError, InvalidArgument, KeyConflict, LimitExceeded
+from foqs_client.spark.item_columns import COLUMNS, SinkError
+from foqs_client.spark.options import OnError
+from foqs_client.types import Item
+from foqs_contract.key_slots import key_slot_of
+
+CUT_PAYLOAD_BYTES: Final = 1_024
+"""The length of the payload of a dead letter whose own payload is too large."""
+METADATA_BYTES_MAX: Final = 1_000
+"""The most metadata of a dead letter; a namespace allows 1,024 bytes by default."""
+REASON_LENGTH_MAX: Final = 400
+REASONS_MAX: Final = 3
+"""The most reasons that are remembered for the log."""
+
+_FIELD_COLUMNS: Final = {
+    "deliver_after_ms": "deliver_after",
+    "delay_ms": "deliver_after",
+    "ttl_ms": "ttl",
+    "lease_ms": "lease",
+}
+
+
+class MalformedRow(SinkError):
+    """A row cannot be an item, because of a value.
+
+    Args:
+        message: the sentence.
+        column: the column of the value.
+    """
+
+    def __init__(self, message: str, column: str) -> None:
+        super().__init__(message)
+        self.column = column
+
+
+def refused_column(error: FoqsError) -> str | None:
+    """Return the column whose value a host refused; None if the error names none."""
+    name = (error.field or "").rpartition(".")[2]
+    name = _FIELD_COLUMNS.get(name, name)
+    return name if name in COLUMNS else None
+
+
+def is_fault_of_row(error: FoqsError) -> bool:
+    """Return whether another row could be accepted in the place of the refused one."""
+    if isinstance(error, KeyConflict):
+        return True
+    return isinstance(error, InvalidArgument | LimitExceeded) and refused_column(error) is not None
+
+
+class RowErrors:
+    """Decides what happens to rows that cannot be items, and counts them.
+
+    Args:
+        on_error: what happens to them.
+        topic: the topic of dead letters.
+
+    Attributes:
+        skipped_count: the number of skipped rows.
+        dead_letter_count: the number of rows that became dead letters.
+        reasons: the first few reasons.
+    """
+
+    def __init__(self, on_error: OnError, topic: str) -> None:
+        self.on_error = on_error
+        self.skipped_count = 0
+        self.dead_letter_count = 0
+        self.reasons: list[str] = []
+        self._topic = topic
+
+    def malformed(self, row: Mapping[str, Any], error: MalformedRow) -> Item | None:
+        """Return the dead letter of a row, without a key; None if the row is skipped. Raises the error if it must.
+
+        Args:
+            row: its values by column.
+            error: what is wrong with it.
+        """
+        if self.on_error is OnError.FAIL:
+            raise error
+        return self._replacement(row, str(error), error.column)
+
+    def refused(self, item: Item, error: FoqsError, reason: str) -> Item | None:
+        """Return the dead letter of an item that a host refused; None if it is skipped. Raises SinkError if it must.
+
+        Args:
+            item: the item, with its key.
+            error: the refusal.
+            reason: the sentence for the user.
+        """
+        if self.on_error is OnError.FAIL or not is_fault_of_row(error):
+            raise SinkError(reason)
+        if self.on_error is OnError.DEADLETTER and item.topic == self._topic:
+            raise SinkError(f"a dead letter cannot be enqueued; correct the option dead_letter_topic: {reason}")
+        row = {
+            "topic": item.topic,
+            "payload": item.payload,
+            "priority": item.priority,
+            "metadata": item.metadata,
+            "deliver_after": item.deliver_after_ms,
+            "ttl": item.ttl_ms,
+            "lease": item.lease_ms,
+            "idempotency_key": item.idempotency_key,
+        }
+        found = self._replacement(row, reason, refused_column(error))
+        return None if found is None else replace(found, idempotency_key=_dead_letter_key(item))
+
+    def is_dead_letter(self, item: Item) -> bool:
+        """Return whether an item is in the topic of dead letters."""
+        return self.on_error is OnError.DEADLETTER and item.topic == self._topic
+
+    def _replacement(self, row: Mapping[str, Any], reason: str, column: str | None) -> Item | None:
+        if len(self.reasons) < REASONS_MAX:
+            self.reasons.append(reason)
+        if self.on_error is OnError.SKIP:
+            self.skipped_count += 1
+            return None
+        self.dead_letter_count += 1
+        payload: bytes = row.get("payload") or b""
+        notes: dict[str, Any] = {"reason": reason[:REASON_LENGTH_MAX]}
+        if column == "payload":
+            notes["payload_bytes"] = len(payload)
+            payload = payload[:CUT_PAYLOAD_BYTES]
+        return Item(self._topic, payload, metadata=_metadata(notes, row))
+
+
+def _metadata(notes: dict[str, Any], row: Mapping[str, Any]) -> bytes:
+    """Return the notes and as many fields of the row as there is room for, as JSON."""
+    while len(found := _json(notes)) > METADATA_BYTES_MAX:
+        notes["reason"] = notes["reason"][: len(notes["reason"]) // 2]
+    for name in COLUMNS:
+        value = row.get(name)
+        if name == "payload" or value is None or value in (b"", ""):
+            continue
+        if isinstance(value, bytes):
+            value = value[:METADATA_BYTES_MAX].decode(errors="replace")
+        longer = _json({**notes, name: value})
+        if len(longer) <= METADATA_BYTES_MAX:
+            notes[name] = value
+            found = longer
+    return found
+
+
+def _json(notes: Mapping[str, Any]) -> bytes:
+    return json.dumps(notes, ensure_ascii=False).encode(errors="replace")
+
+
+def _dead_letter_key(item: Item) -> str:
+    """Return a key in the slot of the item's own, so that both belong to one call."""
+    key = (item.idempotency_key or "").encode()
+    content = blake2b(digest_size=18)
+    for part in (key, item.topic.encode(), item.payload, item.metadata):
+        content.update(len(part).to_bytes(4, "big"))
+        content.update(part)
+    return f"~{key_slot_of(key):03x}dead{urlsafe_b64encode(content.digest()).decode()}"
