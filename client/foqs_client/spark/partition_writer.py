@@ -1,9 +1,10 @@
 """Writes the rows of a partition, which is one task.
 
-Holds `write_partition`. Always true: when it returns, every row is a durable item, or
-was skipped because the options say so. A repeated task sends the same keys, on any
-machine, at the same time or later. A thread reads rows while calls are in flight. Does
-not know PySpark.
+Holds `write_partition`, and `StreamGuard`, which checks a namespace before the first
+rows of a stream. Always true: when a write returns, every row is a durable item, or was
+skipped because the options say so. A repeated task sends the same keys, on any machine,
+at the same time or later. A thread reads rows while calls are in flight. Does not know
+PySpark.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def write_partition(
     # Two, because a thread converts rows while the event loop sends.
     malformed, refused = (RowErrors(options.on_error, options.dead_letter_topic) for _ in range(2))
     calls = _calls(column_batches, RowConverter(options.defaults, keys, group_count, malformed), options)
-    guard = None if stream is None else _StreamGuard(keys, stream, options.replay_window_ms)
+    guard = None if stream is None else StreamGuard(keys, stream, options.replay_window_ms)
     try:
         items, repeated = asyncio.run(_send(calls, options, refused, guard))
     except SinkError as error:
@@ -103,7 +104,7 @@ def _calls(
 
 
 async def _send(
-    calls: Iterator[Sequence[EnqueueCall]], options: SinkOptions, errors: RowErrors, guard: _StreamGuard | None
+    calls: Iterator[Sequence[EnqueueCall]], options: SinkOptions, errors: RowErrors, guard: StreamGuard | None
 ) -> tuple[int, int]:
     """Return the number of items, and of those that were repeats."""
     sender = Sender(
@@ -119,7 +120,7 @@ async def _send(
     return sender.enqueued_count, sender.repeated_count
 
 
-class _StreamGuard:
+class StreamGuard:
     """Checks, once for a namespace, that the rows of a batch can be enqueued exactly once.
 
     Args:
