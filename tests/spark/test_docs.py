@@ -1,20 +1,25 @@
-"""Runs the Spark jobs of docs/tour.md and docs/spark.md, and checks that the page names every option."""
+"""Runs the Spark jobs of docs/tour.md and docs/spark.md, and checks that the page names every option.
+
+A program that is followed by a text block fails with that sentence, where `...` stands for anything.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import SparkSession
 
-from foqs_client import Client, ItemFilter, ItemView
+from foqs_client import Client, ItemFilter, ItemView, Namespace, SyncClient
 from foqs_client.spark.item_columns import COLUMNS
 from foqs_client.spark.options import NUMBER_OPTIONS, OPTION_NAMES
 from tests.support.aio import run
 from tests.support.processes import RestartableHost
+from tests.support.spark_queue import DAY_MS
 from tests.support.tour import ADDRESS, ADDRESSES, part
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(240)]
@@ -22,10 +27,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(240)]
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
 
-def job(text: str) -> str:
-    [block] = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert ADDRESS in block
-    return str(block)
+def programs() -> list[tuple[str, str | None]]:
+    """Return the programs of the page in order, each with the sentence with which it fails."""
+    blocks = re.findall(r"^```(python|text)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    following = [*blocks[1:], ("", "")]
+    return [
+        (program, sentence.strip() if next_kind == "text" else None)
+        for (kind, program), (next_kind, sentence) in zip(blocks, following, strict=True)
+        if kind == "python"
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +63,32 @@ def test_job_of_the_tour_enqueues_its_thousand_letters(spark: SparkSession, host
     assert run(held(host.address, "letters.spark", 9)) == 100
 
 
-def test_job_of_the_page_enqueues_its_invoices_once(spark: SparkSession, host: RestartableHost) -> None:
-    exec(job(PAGE).replace(ADDRESS, host.address), {})
+def test_programs_of_the_page_do_what_it_says(spark: SparkSession, host: RestartableHost, tmp_path: Path) -> None:
+    write_orders(tmp_path / "orders")
+    with SyncClient(host.address) as client:
+        client.update_namespace(Namespace("default", key_window_ms=DAY_MS))
+    variables: dict[str, Any] = {}
+    for program, sentence in programs():
+        text = program.replace(ADDRESS, host.address).replace("/data", str(tmp_path))
+        if sentence is None:
+            exec(text, variables)
+            continue
+        if "with other columns" in sentence:
+            (tmp_path / "checkpoints" / "orders" / "commits" / "0").unlink()
+            (tmp_path / "checkpoints" / "orders" / "commits" / ".0.crc").unlink()
+        with pytest.raises((PythonException, AnalysisException, StreamingQueryException)) as raised:
+            exec(text, variables)
+        expected = ".*".join(re.escape(part) for part in sentence.split("..."))
+        assert re.search(f"SinkError: {expected}", str(raised.value)), program
     found = {item.payload: item.priority for item in run(deferred(host.address, "invoices"))}
     assert found == {b'{"id":17,"customer":"Ada"}': 3, b'{"id":18,"customer":"Grace"}': 1}
+    for topic, count in {"orders.new": 2, "orders.each": 2, "mail.bad": 1, "orders.late": 0, "customers": 0}.items():
+        assert run(held(host.address, topic)) == count, topic
+
+
+def write_orders(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "one.json").write_text('{"id":17,"customer":"Ada"}\n{"id":18,"customer":"Grace"}\n')
 
 
 def test_page_names_every_column_and_every_option_with_its_default() -> None:

@@ -1,15 +1,18 @@
-"""Writes a million rows from Spark to a cluster while a task fails and a host dies: every row is one item.
+"""Writes a million rows from Spark to a cluster, as a frame and as a stream: every row is one item.
 
-The cluster has three host processes, two MariaDB servers, eight shards and ZooKeeper.
-The short form is the same test with fewer rows.
+Meanwhile a task fails and a host dies; of the stream the driver dies five times. The
+cluster has three host processes, two MariaDB servers, eight shards and ZooKeeper. The
+short form of the frame is the same test with fewer rows; that of the stream is in
+test_stream.py.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,13 +22,20 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from foqs.dev.local_cluster import DATABASE, LocalCluster
+from foqs_client import Namespace, SyncClient
 from tests.support.poll import until
 from tests.support.ports import free_port
+from tests.support.spark_queue import DAY_MS
+from tests.support.spark_stream import StreamProcess, batch_in_progress, stream_process, write_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
 
 SHARDS: Final = 8
 TOPIC: Final = "million"
+_OF_TOPIC: Final = f"WHERE topic = '{TOPIC}'"
+BATCHES: Final = 50
+STREAM_ROWS: Final = 1_000_000
+DRIVER_KILLS: Final = 5
 FAILING: Final = 1
 """The partition whose first task fails; one of the first two, so that it runs by the time the host dies."""
 
@@ -62,13 +72,25 @@ class Tables:
         assert len(self._items) == SHARDS
 
     def count(self) -> int:
-        return sum(int(server.query(f"SELECT COUNT(*) FROM {DATABASE}.{table}")[0][0]) for server, table in self._items)
+        return sum(
+            int(server.query(f"SELECT COUNT(*) FROM {DATABASE}.{table} {_OF_TOPIC}")[0][0])
+            for server, table in self._items
+        )
 
     def numbers(self) -> Iterator[int]:
         """Yield the number at the start of every payload."""
+        number_of = "CAST(SUBSTR(payload, 1, 8) AS UNSIGNED)"
         for server, table in self._items:
-            for (number,) in server.query(f"SELECT CAST(SUBSTR(payload, 1, 8) AS UNSIGNED) FROM {DATABASE}.{table}"):
+            for (number,) in server.query(f"SELECT {number_of} FROM {DATABASE}.{table} {_OF_TOPIC}"):
                 yield int(number)
+
+    def check_each_once(self, rows: int) -> None:
+        """Raise AssertionError unless each number below `rows` is in one item."""
+        seen = bytearray(rows)
+        for number in self.numbers():
+            seen[number] += 1
+        doubled = rows - seen.count(1) - seen.count(0)
+        assert seen.count(1) == rows, f"{seen.count(0)} rows are lost and {doubled} doubled"
 
 
 @forms()
@@ -115,7 +137,53 @@ def test_every_row_is_one_item_after_a_task_failed_and_a_host_died(
         writer.mode("append").save()
     assert failed.exists(), "no task failed"
     assert killed.is_set(), "no host died"
-    seen = bytearray(rows)
-    for number in tables.numbers():
-        seen[number] += 1
-    assert seen.count(1) == rows, f"{seen.count(0)} rows are lost and {rows - seen.count(1) - seen.count(0)} doubled"
+    tables.check_each_once(rows)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3_600)
+def test_every_row_of_a_stream_is_one_item_after_its_driver_died_five_times_and_a_host_once(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    tables, files, checkpoint, log = Tables(cluster), tmp_path / "files", tmp_path / "checkpoint", tmp_path / "log"
+    per_batch = STREAM_ROWS // BATCHES
+    write_files(files, BATCHES, per_batch, 100)
+    with SyncClient(cluster.url) as client:
+        client.update_namespace(Namespace("default", key_window_ms=DAY_MS))
+    job = {
+        "folder": str(files),
+        "checkpoint": str(checkpoint),
+        "scratch": str(tmp_path),
+        "options": {"url": cluster.url, "topic": TOPIC},
+        "settings": {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"},
+    }
+    kills = 0
+    while kills < DRIVER_KILLS:
+        next_count = STREAM_ROWS * (kills + 1) // (DRIVER_KILLS + 1)
+        with stream_process(job, log) as process:
+            in_a_batch = partial(is_in_a_batch, checkpoint, tables, next_count, per_batch)
+            wait_for(process, in_a_batch, "the driver is in the middle of a batch", log)
+            if kills == DRIVER_KILLS // 2 and cluster.hosts[0].exit_code is None:
+                cluster.hosts[0].stop(signal.SIGKILL)
+                in_the_next = partial(is_in_a_batch, checkpoint, tables, tables.count() + per_batch, per_batch)
+                wait_for(process, in_the_next, "the stream goes on without the host", log)
+            process.kill()
+        # A batch may have ended between the look and the kill.
+        kills += batch_in_progress(checkpoint) is not None
+    with stream_process(job, log) as process:
+        process.wait(1_800)
+    tables.check_each_once(STREAM_ROWS)
+
+
+def wait_for(process: StreamProcess, condition: Callable[[], bool], what: str, log: Path) -> None:
+    """Wait for a condition while the process runs. Raise AssertionError with the end of its log if it ends."""
+    until(lambda: not process.is_running or condition(), what, 1_800)
+    assert process.is_running, log.read_text()[-4_000:]
+
+
+def is_in_a_batch(checkpoint: Path, tables: Tables, count_min: int, per_batch: int) -> bool:
+    """Return whether a batch has some of its rows in the queue, and the queue has enough items."""
+    batch = batch_in_progress(checkpoint)
+    if batch is None or (batch + 1) * per_batch < count_min:
+        return False
+    return batch * per_batch < tables.count() < (batch + 1) * per_batch

@@ -10,6 +10,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from foqs_client import SyncClient
 from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.source import FoqsDataSource
 from tests.support.certificates import secret_file
@@ -60,6 +61,42 @@ def test_options_and_columns_are_checked_before_any_call() -> None:
     assert refusal({"url": "foqs://one", "batchsize": "1"}).startswith("unknown options: batchsize; known are url,")
     frame = StructType().add("topic", "string").add("value", "string")
     assert refusal({"url": "foqs://one"}, frame).startswith("the frame has columns that the sink does not know: value")
+
+
+def stream_refusal(options: Mapping[str, str], schema: StructType = SCHEMA, *, overwrite: bool = False) -> str:
+    """Return the error of the driver before any task of a stream starts."""
+    with pytest.raises(SinkError) as raised:
+        FoqsDataSource(dict(options)).streamWriter(schema, overwrite)
+    return str(raised.value)
+
+
+def test_stream_is_refused_on_the_driver_like_a_write(
+    host: RestartableHost, token_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = {"url": host.address}
+    assert stream_refusal(url, overwrite=True).endswith('.outputMode("append")')
+    frame = StructType().add("topic", "string").add("value", "string")
+    assert stream_refusal(url, frame).startswith("the frame has columns that the sink does not know: value")
+    assert stream_refusal(url).startswith("the hosts refuse this write: UNAUTHENTICATED")
+    assert "PERMISSION_DENIED" in stream_refusal({**url, "token": CLERK})
+    boss = {**url, "token_file": token_file}
+    assert "NAMESPACE_NOT_FOUND" in stream_refusal({**boss, "namespace": "nope"})
+    assert stream_refusal(boss).endswith("run foqs namespace update default --key-window 24h")
+    assert FoqsDataSource({**boss, "replay_window_ms": "600000"}).streamWriter(SCHEMA, False) is not None
+    monkeypatch.setattr("foqs_client.spark.environment.find_spec", lambda name: None if name == "pyarrow" else 1)
+    assert "has no pyarrow" in stream_refusal(boss)
+    monkeypatch.delattr("pyspark.sql.datasource.DataSourceStreamArrowWriter")
+    assert stream_refusal(boss).startswith("df.writeStream needs PySpark 4.1 or later")
+
+
+def test_principal_that_may_only_enqueue_may_start_a_stream(host: RestartableHost, token_file: str) -> None:
+    with SyncClient(host.address, token_file=token_file) as client:
+        client.set_grant("clerk", ["enqueue"])
+        try:
+            options = {"url": host.address, "token": CLERK, "replay_window_ms": "600000"}
+            assert FoqsDataSource(options).streamWriter(SCHEMA, False) is not None
+        finally:
+            client.set_grant("clerk", [])
 
 
 def test_python_without_pyarrow_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
