@@ -192,7 +192,7 @@ SESSION: Final = (
 
 def mariadb_tables(connection: Connection, shard: int) -> None:
     """Yield the product's own tables, empty and owned."""
-    names = {name: f"foqs_{shard}_{name}" for name in ("item", "owner", "topic", "key", "slot", "cut")}
+    names = {name: f"foqs_{shard}_{name}" for name in mysql_sql.TABLES}
     for step in mysql_sql.MIGRATIONS:
         run_all(connection, [text.format(**names) for text in step.statements])
     run_all(connection, [f"UPDATE {names['owner']} SET epoch = {rows.EPOCH}, nonce = '{rows.NONCE}', flush = 0"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from foqs.core.flush.fence import Owner
@@ -236,9 +236,8 @@ class Shard:
         self._timer_service = TimerService(
             self._writer,
             self._intake,
-            self.memory.timers,
+            self.memory,
             self._shard_clock,
-            self.memory.cache.get,
             self._store.reads,
             settings,
         )
@@ -264,6 +263,7 @@ class Shard:
         services = (
             self._timer_service.run(),
             self._timer_service.run_clock_sync(),
+            self._timer_service.run_walks(),
             self._timer_service.run_sweeps(),
             self._timer_service.run_ownership_checks(),
             run_key_expiry(self._writer, self._shard_clock, self._settings.sweep_interval_ms),
@@ -457,9 +457,9 @@ class Shard:
             events = [Event(EventKind.RELEASE, row.id, token=row.token) for row in leased]
             self._writer.submit(Events("", events, _ignore), is_internal=True)
 
-    def on_dues_written(self, dues: Collection[int]) -> None:
-        """A flush has written rows that are due at these moments, at least one."""
-        self._timer_service.on_dues_written(dues)
+    def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]]) -> None:
+        """A flush has written timer entries with these dues, and leases, given by their ends."""
+        self._timer_service.on_dues_written(dues, lease_ends)
 
     def on_purge_marked(self) -> None:
         """There are rows of a purged topic to delete."""

@@ -70,8 +70,8 @@ class ShardPort(Protocol):
         """The database refused a delivery of these keys."""
         ...
 
-    def on_dues_written(self, dues: Collection[int]) -> None:
-        """A flush wrote rows that are due at these moments, at least one."""
+    def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]]) -> None:
+        """A flush wrote timer entries with these dues, and leases, given by their ends."""
         ...
 
     def on_purge_marked(self) -> None:
@@ -177,6 +177,13 @@ class ShardMemory:
     def all_topics(self) -> list[tuple[str, list[str]]]:
         """Return all topics for which `has_topic` may be true: the names of each namespace, in any order."""
         return [(namespace, list(names)) for namespace, names in self._topics.items()]
+
+    def topics_with_leases(self) -> list[TopicName]:
+        """Return the topics that have LEASED items, or may have while the counts lag."""
+        topics = [(namespace, name) for namespace, names in self._topics.items() for name in names]
+        if self.counts.is_lagging:
+            return topics
+        return [topic for topic in topics if self.counts.count(topic, State.LEASED)]
 
     # ---------------------------------------------------------- before a flush
 
@@ -421,11 +428,9 @@ class ShardMemory:
                 self._empty_since_ms.setdefault(topic, now_ms)
 
     def _report_next_due(self, plan: FlushPlan) -> None:
-        dues = [due_ms for due_ms, *_ in plan.leases]
-        dues += [row.due_ms for row in plan.inserted if row.due_ms is not None]
-        dues += [row.due_ms for _, _, row in plan.changed if row.due_ms is not None]
-        if dues:
-            self._shard.on_dues_written(set(dues))
+        timers, lease_ends = plan.new_timers(), plan.lease_ends()
+        if timers or lease_ends:
+            self._shard.on_dues_written({due_ms for due_ms, _ in timers}, lease_ends)
 
     def _report_metrics(self, plan: FlushPlan) -> None:
         observer = self._observer

@@ -1,7 +1,9 @@
 """The timers of one shard and its clock: finds due rows, submits their transitions, and compares clocks.
 
-Always true: the watermark rises only when all rows that a scan found are
-committed. Due rows are written by the writer like all others, and the flush applies
+Delays, TTLs and retention are found by *scans* of the timer table. Lease ends are found
+by *looks* at the rows of remembered numbers, and by *walks* over all LEASED rows.
+Always true: the watermark rises only when all rows that a scan, a look or a walk found
+are committed. Due rows are written by the writer like all others, and the flush applies
 the event to the row as it is then. Knows nothing of the transitions of a due row.
 """
 
@@ -9,29 +11,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from foqs.core.flush.flush_plan import FindRow
 from foqs.core.flush.intake import Intake
 from foqs.core.flush.operation import Dues
-from foqs.core.items.item import Row
-from foqs.core.timing.due_timers import DueTimers
+from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number
+from foqs.core.timing.lease_ends import NEVER_MS, Look, group_by_due, pages_of
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.options.shard_options import ShardOptions
+from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import Writer
 from foqs.store.port import DueRow, Reads, Store, StoreLost
 from foqs_contract.errors import FoqsError, NotOwner, Unavailable
 
 log = logging.getLogger(__name__)
 
+LOOK_NUMBERS_MAX: Final = 4_000
+LOOK_RANGES_MAX: Final = 200
+"""A look reads at most so many numbers, in so many ranges, with one statement. Most of the rows are gone."""
+WALK_TOPICS: Final = 100
+"""A walk reads the first leases of so many topics at once."""
+WALK_FIRST_ROWS: Final = 20
+"""A walk reads so many leases of a topic with those of other topics; the rest of the topic follows in pages of its own."""
+
 
 class TimerService:
-    """Four tasks of a shard: `run` and `run_sweeps` for its timers, `run_clock_sync` for its clock, `run_ownership_checks`.
+    """Five tasks of a shard: `run`, `run_walks` and `run_sweeps` for its timers, `run_clock_sync`, `run_ownership_checks`.
 
     Args:
-        find_cached: returns a cached row.
         open_reads: returns a new connection for reading.
     """
 
@@ -39,28 +48,41 @@ class TimerService:
         self,
         writer: Writer,
         intake: Intake,
-        timers: DueTimers,
+        memory: ShardMemory,
         shard_clock: ShardClock,
-        find_cached: FindRow,
         open_reads: Callable[[], Reads],
         settings: ShardOptions,
     ) -> None:
         self._writer = writer
         self._intake = intake
-        self._timers = timers
+        self._memory = memory
+        self._timers = memory.timers
+        self._leases = memory.timers.leases
         self._shard_clock = shard_clock
-        self._find_cached = find_cached
         self._open_reads = open_reads
         self._settings = settings
         self._wake = asyncio.Event()
         self._waiting_until_ms: int | None = None
         """When `run` wakes up; None while it does not wait."""
+        self._wake_walks = asyncio.Event()
+        self._walk_waiting_until_ms = NEVER_MS
+        """When `run_walks` wakes up."""
 
-    def on_dues_written(self, dues: Collection[int]) -> None:
-        """Rows with these dues, at least one, were committed."""
+    def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]]) -> None:
+        """Timer entries with these dues, and leases, given by their ends, were committed."""
         self._timers.on_dues_written(dues)
-        if self._waiting_until_ms is not None and min(dues) < self._waiting_until_ms:
+        if lease_ends:
+            now_ms = self._shard_clock.now_ms()
+            for due_ms, numbers in lease_ends.items():
+                self._leases.remember(due_ms, numbers, now_ms)
+        self._wake_if_earlier()
+
+    def _wake_if_earlier(self) -> None:
+        """Wake tasks that wait for longer than they should."""
+        if self._waiting_until_ms is not None and self._timers.next_scan_ms() < self._waiting_until_ms:
             self._wake.set()
+        if self._leases.next_walk_ms < self._walk_waiting_until_ms:
+            self._wake_walks.set()
 
     async def run_clock_sync(self) -> None:
         """Compare the shard clock with the database's clock from time to time."""
@@ -73,22 +95,31 @@ class TimerService:
                     return
             # The clock may run at another rate now, or the machine may have slept during the wait.
             self._wake.set()
+            self._wake_walks.set()
 
     async def _sample_clock(self, store: Store) -> None:
         asked_ms = self._shard_clock.now_ms()
         self._shard_clock.on_database_time(await store.now_ms(), asked_ms)
 
     async def run(self) -> None:
-        """Scan whenever a row is due."""
-        while True:
-            await self._wait()
-            if self._timers.next_scan_ms() <= self._shard_clock.now_ms():
+        """Scan the timer table, or look at leases, whenever a row is due."""
+        reads = self._open_reads()
+        try:
+            while True:
+                await self._wait()
+                now_ms = self._shard_clock.now_ms()
                 try:
-                    await self._scan()
+                    if self._leases.next_look_ms <= now_ms:
+                        await self._look(reads, now_ms)
+                    if self._timers.next_table_scan_ms() <= now_ms:
+                        await self._scan(now_ms)
                 except (NotOwner, Unavailable):
                     if self._writer.is_ended:
                         return
+                    self._leases.fail_look(self._retry_at_ms())
                     self._timers.on_scan_incomplete(self._retry_at_ms())
+        finally:
+            await reads.close()
 
     async def _wait(self) -> None:
         """Wait until the next scan, or until its moment may have changed."""
@@ -102,14 +133,13 @@ class TimerService:
         self._wake.clear()
         self._waiting_until_ms = None
 
-    async def _scan(self) -> None:
-        """Apply all due rows, page by page. The watermark rises when all of them are committed.
+    async def _scan(self, now_ms: int) -> None:
+        """Apply all due entries of the timer table, page by page. The watermark rises when all of them are committed.
 
         A row that the database refuses delays no other; it is tried again after a
         pause.
         """
-        now_ms = self._shard_clock.now_ms()
-        low_ms = self._timers.watermark_ms
+        low_ms = self._timers.scanned_ms
         page_items = self._settings.timer_page_items
         after: DueRow | None = None
         complete = True
@@ -137,20 +167,125 @@ class TimerService:
     async def _submit_due_page(
         self, low_ms: int | None, now_ms: int, after: DueRow | None, store: Store
     ) -> tuple[list[DueRow], asyncio.Future[list[Any]]]:
-        """Read a page of due rows and queue it. Returns the page and the future of its results.
+        """Read a page of due entries and queue their rows. Returns the page and the future of its results."""
+        page = await store.due_rows(low_ms, now_ms, after, self._settings.timer_page_items)
+        return page, await self._submit_rows([due.id for due in page], [due.due_ms for due in page], store)
+
+    async def _submit_rows(
+        self, numbers: list[int], timer_dues: Sequence[int], store: Store
+    ) -> asyncio.Future[list[Any]]:
+        """Read the rows that are not cached, and queue DUE events.
 
         This runs between two flushes, so a row stays as it was read until it is written.
         A row with an operation that waits already is left for the flush to read.
         """
-        page = await store.due_rows(low_ms, now_ms, after, self._settings.timer_page_items)
-        numbers = [due.id for due in page]
-        unknown = [number for number in numbers if self._find_cached(number) is None]
+        find_cached = self._memory.cache.get
+        unknown = [number for number in numbers if find_cached(number) is None]
         rows = await store.rows(unknown) if unknown else []
         current = {row.id: row for row in rows if self._intake.is_free(row.id)}
-        return page, self._submit(numbers, current)
+        return self._submit(numbers, current, timer_dues)
 
-    def _submit(self, numbers: list[int], current: Mapping[int, Row]) -> asyncio.Future[list[Any]]:
-        """Queue DUE events. `current` has rows as they are. Returns the future of the results; none if there are no events."""
+    async def _look(self, reads: Reads, now_ms: int) -> None:
+        """Read which of the remembered leases still exist, and apply those that have ended.
+
+        The rows are read beside the flushes: of most leases, nothing is left. A lease that
+        changes meanwhile is remembered by its own flush.
+        """
+        look = await self._writer.read(partial(self._begin_look, now_ms))
+        if look is None:
+            return
+        try:
+            for page in pages_of(look.ranges, LOOK_NUMBERS_MAX, LOOK_RANGES_MAX):
+                leases = await reads.leases_in(self._writer.last_committed, page, look.last_ms)
+                await self._apply_leases(leases, now_ms)
+        except StoreLost as lost:
+            log.warning("a look at leases failed and is tried again: %s", lost)
+            self._leases.fail_look(self._retry_at_ms())
+        else:
+            self._leases.end_look()
+
+    async def _begin_look(self, now_ms: int, store: Store) -> Look | None:
+        return self._leases.begin_look(now_ms)
+
+    async def _apply_leases(self, leases: Sequence[DueRow], now_ms: int) -> None:
+        """Remember leases that end later, and apply the ends of the others, page by page."""
+        for due_ms, numbers in group_by_due(
+            (lease.due_ms, lease.id) for lease in leases if lease.due_ms > now_ms
+        ).items():
+            self._leases.remember(due_ms, numbers, now_ms)
+        self._wake_if_earlier()
+        ended = sorted((lease.due_ms, lease.id) for lease in leases if lease.due_ms <= now_ms)
+        page_items = self._settings.timer_page_items
+        for start in range(0, len(ended), page_items):
+            page = ended[start : start + page_items]
+            results = await (await self._writer.read(partial(self._submit_rows, [number for _, number in page], ())))
+            refused = [each for each, result in zip(page, results, strict=True) if isinstance(result, FoqsError)]
+            for due_ms, numbers in group_by_due(refused).items():
+                self._leases.remember_failed(due_ms, numbers, self._retry_at_ms())
+
+    async def run_walks(self) -> None:
+        """Walk over all LEASED rows after a takeover, and when a lease end that was forgotten may come."""
+        while True:
+            await self._wait_for_walk()
+            reads = self._open_reads()
+            try:
+                await self._walk(reads)
+            except StoreLost as lost:
+                log.warning("a walk over the leases failed and is tried again: %s", lost)
+                await asyncio.sleep(self._settings.retry_ms_max / 1000)
+            except (NotOwner, Unavailable):
+                if self._writer.is_ended:
+                    return
+                await asyncio.sleep(self._settings.retry_ms_max / 1000)
+            finally:
+                await reads.close()
+
+    async def _wait_for_walk(self) -> None:
+        while (until_ms := self._leases.next_walk_ms) > self._shard_clock.now_ms():
+            self._walk_waiting_until_ms = until_ms
+            self._wake_walks.clear()
+            wait_s = None if until_ms == NEVER_MS else max(self._shard_clock.wait_ms(until_ms), 1) / 1000
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake_walks.wait()
+            except TimeoutError:
+                pass
+        self._walk_waiting_until_ms = NEVER_MS
+
+    async def _walk(self, reads: Reads) -> None:
+        """Apply all leases that have ended, and remember the others as far as there is room.
+
+        Leases that are written meanwhile are remembered by their flushes. Raises `StoreLost`.
+        """
+        self._leases.begin_walk()
+        complete = False
+        try:
+            async for leases in self._leased_rows(reads):
+                await self._apply_leases(leases, self._shard_clock.now_ms())
+            complete = True
+        finally:
+            self._leases.end_walk(complete=complete)
+            self._wake_if_earlier()
+
+    async def _leased_rows(self, reads: Reads) -> AsyncIterator[list[DueRow]]:
+        """Yield the LEASED rows of the shard: first some of each topic, many topics at once, then the rest of each."""
+        topics = self._memory.topics_with_leases()
+        for start in range(0, len(topics), WALK_TOPICS):
+            some = topics[start : start + WALK_TOPICS]
+            first: list[tuple[TopicName, OrderKey | None]] = [(topic, None) for topic in some]
+            found = await reads.leases_of(self._writer.last_committed, first, WALK_FIRST_ROWS)
+            yield [DueRow(due_ms, order_key_number(key)) for page in found for key, due_ms in page]
+            for topic, page in zip(some, found, strict=True):
+                limit = WALK_FIRST_ROWS
+                while len(page) >= limit:
+                    limit = self._settings.timer_page_items
+                    (page,) = await reads.leases_of(self._writer.last_committed, [(topic, page[-1][0])], limit)
+                    yield [DueRow(due_ms, order_key_number(key)) for key, due_ms in page]
+
+    def _submit(
+        self, numbers: list[int], current: Mapping[int, Row], timer_dues: Sequence[int]
+    ) -> asyncio.Future[list[Any]]:
+        """Queue DUE events. `current` has rows as they are. Returns the future of the results."""
         done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         if numbers:
 
@@ -158,8 +293,10 @@ class TimerService:
                 if not done.done():
                     done.set_result(operation.results)
 
-            operation = Dues(numbers, current, on_finished)
+            operation = Dues(numbers, current, on_finished, timer_dues)
             self._writer.submit(operation, is_internal=True)
+        else:
+            done.set_result([])
         return done
 
     async def run_sweeps(self) -> None:
@@ -175,23 +312,27 @@ class TimerService:
                 await reads.close()
 
     async def _sweep(self, reads: Reads) -> None:
-        """Apply all due rows below the watermark. Raises `StoreLost`.
+        """Apply all timer entries below the watermark, and all leases that ended before it. Raises `StoreLost`.
 
-        They are read beside the flushes, because the walk over the index may take
+        They are read beside the flushes, because the walk over the table may take
         seconds. A row may have changed meanwhile; the flush reads it again.
         """
-        if self._timers.watermark_ms is None:
+        watermark_ms = self._timers.watermark_ms
+        if watermark_ms is None:
             return
-        now_ms, high_ms = self._shard_clock.now_ms(), self._timers.watermark_ms - 1
+        now_ms, high_ms = self._shard_clock.now_ms(), watermark_ms - 1
         after: DueRow | None = None
         complete = True
         while True:
             page = await reads.due_rows(self._writer.last_committed, high_ms, after, self._settings.timer_page_items)
             if not page:
                 break
-            results = await self._submit([due.id for due in page], {})
+            results = await self._submit([due.id for due in page], {}, [due.due_ms for due in page])
             complete = complete and not any(isinstance(result, FoqsError) for result in results)
             after = page[-1]
+        async for leases in self._leased_rows(reads):
+            results = await self._submit([lease.id for lease in leases if lease.due_ms <= high_ms], {}, ())
+            complete = complete and not any(isinstance(result, FoqsError) for result in results)
         if complete:
             self._timers.on_sweep_completed(now_ms)
 

@@ -107,10 +107,14 @@ Decide: TypeAlias = Callable[[Mapping[int, Row], Mapping[KeyName, IdempotencyKey
 
 @dataclass(slots=True, frozen=True)
 class DueRow:
-    """A row that is due."""
+    """An entry of the timer table, or a lease and its end."""
 
     due_ms: int
     id: int
+
+
+LeaseEnd: TypeAlias = tuple[OrderKey, int]
+"""The order key of a LEASED row, and its due_ms."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -220,9 +224,9 @@ class Store(Protocol):
         ...
 
     async def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
-        """Return rows with low_ms <= due_ms <= high_ms above `after`, ordered by (due_ms, id), at most `limit`.
+        """Return timer entries with low_ms <= due_ms <= high_ms above `after`, ordered by (due_ms, id), at most `limit`.
 
-        `low_ms` None: no lower bound.
+        `low_ms` None: no lower bound. Leases have no entries.
         """
         ...
 
@@ -231,7 +235,7 @@ class Store(Protocol):
         ...
 
     async def next_due_ms(self, above_ms: int, below_ms: int) -> int | None:
-        """Return the least due_ms above `above_ms` and below `below_ms`; None if there is none."""
+        """Return the least due_ms of a timer entry above `above_ms` and below `below_ms`; None if there is none."""
         ...
 
     async def close(self) -> None:
@@ -276,7 +280,20 @@ class Reads(Protocol):
         ...
 
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
-        """Return rows with due_ms <= high_ms above `after`, ordered by (due_ms, id), at most `limit`."""
+        """Return timer entries with due_ms <= high_ms above `after`, ordered by (due_ms, id), at most `limit`."""
+        ...
+
+    async def leases_in(self, committed: Fence, ranges: Sequence[tuple[int, int]], last_ms: int) -> list[DueRow]:
+        """Return the LEASED rows with an id in one of these ranges and due_ms <= last_ms, in any order.
+
+        A range has the first and the last id. The ranges are disjoint.
+        """
+        ...
+
+    async def leases_of(
+        self, committed: Fence, topics: Sequence[tuple[TopicName, OrderKey | None]], limit: int
+    ) -> list[list[LeaseEnd]]:
+        """Return for each topic its next LEASED rows above a key, in order, at most `limit`."""
         ...
 
     async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:

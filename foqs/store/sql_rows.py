@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from foqs.core.flush.fence import Owner
 from foqs.core.items.item import DeliveryPolicy, OrderKey, Row, State, pack_order_key
-from foqs.store.port import StoreUnusable
+from foqs.store.port import LeaseEnd, StoreUnusable
 
 COLUMNS: Final = (
     "id",
@@ -121,6 +121,15 @@ def row_of(values: Sequence[Any]) -> Row:
 def order_keys_of(found: Iterable[tuple[int, int, int]]) -> list[OrderKey]:
     """Make order keys from tuples of (priority, deliver_after_ms, id)."""
     return [pack_order_key(priority, after, number) for priority, after, number in found]
+
+
+def lease_ends_of(found: Iterable[tuple[int, int, int, int | None]]) -> list[LeaseEnd]:
+    """Make lease ends from tuples of (priority, deliver_after_ms, id, due_ms)."""
+    return [
+        (pack_order_key(priority, after, number), due_ms)
+        for priority, after, number, due_ms in found
+        if due_ms is not None
+    ]
 
 
 def owner_of(values: Sequence[Any] | None) -> Owner:

@@ -93,7 +93,7 @@ def test_table_of_another_engine_is_refused(place: MysqlSettings, mariadb: Maria
     async def story() -> None:
         store = MysqlStore(place, 1)
         await store.open()
-        for table in ("item", "owner", "topic", "key", "slot", "cut"):
+        for table in mysql_sql.TABLES:
             mariadb.query(f"ALTER TABLE {place.database}.foqs_1_{table} ENGINE = MyISAM")
             with pytest.raises(StoreUnusable, match=rf"foqs_1_{table} .*ENGINE = InnoDB"):
                 await store.open()

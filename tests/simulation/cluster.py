@@ -23,7 +23,7 @@ from foqs.catalog.memory_catalog import MemoryCatalog
 from foqs.core.flush.fence import Fence
 from foqs.core.flush.purge_markers import PurgeMarkers
 from foqs.core.items.idempotency_keys import divide_key_slots
-from foqs.core.items.item import State, format_id
+from foqs.core.items.item import Row, State, format_id
 from foqs.options.rpc_options import RpcOptions
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.rpc.admin_handlers import admin_handlers
@@ -45,7 +45,7 @@ from tests.support.clocks import ServerClock
 from tests.support.faulty_database import FaultyDatabaseServer
 from tests.support.faulty_network import Connect, FaultyNetwork
 from tests.support.history import Event
-from tests.support.memory_check import differences, is_at_rest, purged_in_index, watermark_ms
+from tests.support.memory_check import differences, is_at_rest, purged_in_index, uncovered_leases, watermark_ms
 from tests.support.recording_client import first_wait_ms, row_event
 from tests.support.virtual_time import Process, SimulatedLoop, current_process
 
@@ -160,6 +160,8 @@ class SimulatedCluster:
             self._dispute_slots()
         self._catalog = MemoryCatalog(self.document)
         self._last_commit = dict.fromkeys(self.shards, (0, 0))
+        self._leases: dict[int, dict[int, Row]] = {}
+        """The LEASED rows of each shard after its last flush."""
         self._losing: dict[Incarnation, float] = {}
         """The hosts that lose the reply to their next COMMIT of new items, and for how long each is then cut off."""
         self._owners: dict[tuple[int, int], str] = {}
@@ -286,7 +288,7 @@ class SimulatedCluster:
         return [
             f"shard {shard.number}: {difference}"
             for shard in self._shards()
-            for difference in differences(shard, list(self._table(shard.number).rows.values()))
+            for difference in differences(shard, self._table(shard.number))
         ]
 
     def _table(self, shard: int) -> ShardTables:
@@ -436,14 +438,25 @@ class SimulatedCluster:
             self.disorder[f"invariant 12: epoch {fence.epoch} of shard {shard} served {owner} and {fence.nonce}"] = None
         table = self._table(shard)
         markers = PurgeMarkers(table.purge_markers)
-        dues = [due for due in table.due if not markers.covers(table.rows[due[1]])] if markers else table.due
+        leases = {row.id: row for row in table.rows.values() if row.state is State.LEASED}
+        last_leases, self._leases[shard] = self._leases.get(shard, {}), leases
+        unchanged = [row for number, row in leases.items() if last_leases.get(number) is row]
+        entries = [entry for entry in table.timers if not markers or not _is_purged(table, entry[1], markers)]
+        dues = sorted({*(due_ms for due_ms, _ in entries[:1]), *(row.due_ms or 0 for row in leases.values() if not markers.covers(row))})
         for each in self._shards():
             if each.number != shard or each.epoch != fence.epoch:
                 continue
             lowest_ms = watermark_ms(each)
-            if dues and lowest_ms is not None and dues[0][0] < lowest_ms:
-                self.disorder[f"invariant 10: shard {shard} has a due, {dues[0][0]}, below its watermark"] = None
+            if dues and lowest_ms is not None and dues[0] < lowest_ms:
+                self.disorder[f"invariant 10: shard {shard} has a due, {dues[0]}, below its watermark"] = None
+            # The memory of the owner does not have this flush yet.
+            self.disorder.update((f"shard {shard}: {text}", None) for text in uncovered_leases(each, unchanged))
             self.disorder.update((f"invariant 13: shard {shard}: {topic}", None) for topic in purged_in_index(each))
+
+
+def _is_purged(table: ShardTables, number: int, markers: PurgeMarkers) -> bool:
+    row = table.rows.get(number)
+    return row is not None and markers.covers(row)
 
 
 def nonce_of(number: int) -> str:

@@ -6,11 +6,13 @@ Call it only at rest. Knows the internals of a shard, so that tests need not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from foqs.core.items.item import Row, State, order_key_number
+from foqs.core.timing.timer_entry import TimerEntry, timer_entry
 from foqs.shard.shard import Shard
+from foqs.store.in_memory.memory_table import ShardTables
 
 
 def is_at_rest(shard: Shard) -> bool:
@@ -57,9 +59,35 @@ def purged_in_index(shard: Shard) -> list[str]:
     ]
 
 
-def differences(shard: Shard, rows: Sequence[Row]) -> list[str]:
-    """Return how the shard's memory differs from its table's `rows`."""
-    return [*_counts(shard, rows), *_index(shard, rows), *_cache(shard, rows), *_timers(shard, rows)]
+def differences(shard: Shard, tables: ShardTables) -> list[str]:
+    """Return how the shard's memory differs from its tables, and the timer table from the rows."""
+    rows = list(tables.rows.values())
+    return [
+        *_counts(shard, rows),
+        *_index(shard, rows),
+        *_cache(shard, rows),
+        *_timers(shard, rows),
+        *wrong_timers(rows, tables.timers),
+    ]
+
+
+def wrong_timers(rows: Iterable[Row], timers: Iterable[TimerEntry]) -> Iterator[str]:
+    """Yield how the timer table differs from what the rows say."""
+    wanted = {entry for entry in map(timer_entry, rows) if entry is not None}
+    for due_ms, number in sorted(wanted.difference(timers)):
+        yield f"invariant 10: row {number} is due at {due_ms} and has no timer entry"
+    for due_ms, number in sorted(set(timers) - wanted):
+        yield f"invariant 10: the timer entry ({due_ms}, {number}) has no row with this due"
+
+
+def uncovered_leases(shard: Shard, rows: Iterable[Row]) -> list[str]:
+    """Return the leases whose end neither a look nor a walk will find. Must be empty between two flushes."""
+    leases = shard.memory.timers.leases
+    return [
+        f"invariant 10: the lease of row {row.id} that ends at {row.due_ms} is forgotten"
+        for row in rows
+        if row.state is State.LEASED and row.due_ms is not None and not leases.covers(row.id, row.due_ms)
+    ]
 
 
 def _counts(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
@@ -119,9 +147,12 @@ def _cache(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _timers(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
+    yield from uncovered_leases(shard, rows)
     dues = [row.due_ms for row in rows if row.due_ms is not None]
     watermark_ms = shard.memory.timers.watermark_ms
     if watermark_ms is not None and any(due < watermark_ms for due in dues):
         yield f"invariant 10: due {min(dues)} lies below the watermark {watermark_ms}"
-    if dues and shard.memory.timers.next_scan_ms() > min(dues):
-        yield f"invariant 10: due {min(dues)} is before the next scan at {shard.memory.timers.next_scan_ms()}"
+    entries = [entry[0] for entry in map(timer_entry, rows) if entry is not None]
+    next_ms = shard.memory.timers.next_table_scan_ms()
+    if entries and next_ms > min(entries):
+        yield f"invariant 10: due {min(entries)} is before the next scan at {next_ms}"

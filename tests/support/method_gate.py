@@ -62,7 +62,7 @@ async def wait_until_idle(world: World, *engines: Engine) -> None:
     shards = [shard for engine in engines for shard in engine.shards.values()]
     await world.until(lambda: all(is_at_rest(shard) for shard in shards))
     for shard in shards:
-        assert differences(shard, list(world.database.tables[shard.number].rows.values())) == []
+        assert differences(shard, world.database.tables[shard.number]) == []
 
 
 async def restarted(world: World, engine: Engine, settings: EngineSettings) -> Engine:

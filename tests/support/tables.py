@@ -23,7 +23,7 @@ from tests.support.recording_client import first_wait_ms, row_event
 Query: TypeAlias = Callable[[int, str], Sequence[Sequence[Any]]]
 """Runs a SELECT in which `{item}` and the like stand for the tables of a shard."""
 
-_TABLES: Final = ("item", "owner", "topic", "key", "slot", "cut")
+_TABLES: Final = ("item", "owner", "topic", "key", "slot", "cut", "timer")
 _ADDED: Final = "trace_context, enqueued_at_ms, first_delivered_at_ms"
 _COLUMNS: Final = f"id, topic, priority, state, token, attempt, attempts_max, due_ms, payload, metadata, {_ADDED}"
 

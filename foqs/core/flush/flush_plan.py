@@ -15,7 +15,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.operation import ALREADY_GONE, Acks, Inserts, Leases
+from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Inserts, Leases
 from foqs.core.flush.purge_markers import DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.flush.writes import LeaseUpdate, Writes
@@ -23,6 +23,7 @@ from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, is_of_inca
 from foqs.core.items.item import TIME_MS_MAX, NewItem, Row, State, TopicName
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
 from foqs.core.timing.due_timers import DueTimers
+from foqs.core.timing.timer_entry import TimerEntry, timer_entry
 from foqs_contract.errors import KeyConflict
 
 FindRow = Callable[[int], Row | None]
@@ -49,6 +50,9 @@ class FlushPlan:
         leases: numbers of the leased, by (due_ms, token, attempt, first_delivered_at_ms). The last is None for rows that
             were delivered before: they keep theirs.
         inserted: new rows; some of them may be leased already.
+        timed: those of the new rows with a due when they were inserted.
+        timers_added, timers_removed: entries of the timer table that other rows get and lose.
+        direct_lease_ends: numbers of the new rows that are leased already, by due.
         results: for each part of the batch, the results of its entries.
         unread: leases that stop at a place, because the payload of its row is larger than
             its reservation, so it was not read.
@@ -69,6 +73,10 @@ class FlushPlan:
     leased: tuple[list[Row], list[Row]] = field(default_factory=lambda: ([], []))
     leases: dict[tuple[int, int, int, int | None], list[int]] = field(default_factory=dict)
     inserted: list[Row] = field(default_factory=list)
+    timed: list[Row] = field(default_factory=list)
+    timers_added: list[TimerEntry] = field(default_factory=list)
+    timers_removed: list[TimerEntry] = field(default_factory=list)
+    direct_lease_ends: dict[int, list[int]] = field(default_factory=dict)
     results: list[tuple[Part[Any], Sequence[Any]]] = field(default_factory=list)
     unread: list[tuple[Part[Leases], int, Row]] = field(default_factory=list)
     directly_leased: list[list[Row | None]] = field(default_factory=list)
@@ -104,7 +112,26 @@ class FlushPlan:
             key_slots_added=self.batch.key_slots,
             purge_markers_added=self.markers_set,
             purge_markers_removed=self.markers_cleared,
+            timers_added=self.new_timers(),
+            timers_removed=self.timers_removed,
         )
+
+    def new_timers(self) -> list[TimerEntry]:
+        """Return the entries that the flush adds to the timer table."""
+        if not self.timed:
+            return self.timers_added
+        # A row with a TTL may have been leased since it was inserted.
+        return [*self.timers_added, *[entry for entry in map(timer_entry, self.timed) if entry is not None]]
+
+    def lease_ends(self) -> dict[int, list[int]]:
+        """Return the numbers of all rows whose lease begins or is extended, by its end."""
+        ends = {due_ms: list(numbers) for due_ms, numbers in self.direct_lease_ends.items()}
+        for (due_ms, *_), numbers in self.leases.items():
+            ends.setdefault(due_ms, []).extend(numbers)
+        for _, _, row in self.changed:
+            if row.state is State.LEASED and row.due_ms is not None:
+                ends.setdefault(row.due_ms, []).append(row.id)
+        return ends
 
     @property
     def can_notify_before_apply(self) -> bool:
@@ -141,6 +168,8 @@ def plan_flush(
         plan.results.append(
             (part, [_decide_event(event, find_row(event.id), context, timers, plan) for event in events])
         )
+    if batch.dues:
+        _remove_stale_timers(batch.dues, find_row, plan)
     if batch.leases:
         _decide_leases(batch.leases, find_row, context, timers, plan)
     if batch.inserts:
@@ -163,6 +192,7 @@ def entry_result(transition: Transition) -> Any:
 
 def _decide_acks(parts: Sequence[Part[Acks]], find_row: FindRow, context: FlushContext, plan: FlushPlan) -> None:
     deleted = plan.deleted.setdefault(EventKind.ACK, [])
+    leased = State.LEASED
     for part in parts:
         operation = part.operation
         namespace, start = operation.namespace, part.start
@@ -174,6 +204,8 @@ def _decide_acks(parts: Sequence[Part[Acks]], find_row: FindRow, context: FlushC
             row = find_row(number)
             if row is not None and token == row.token and token and row.namespace == namespace:
                 deleted.append(row)
+                if row.state is not leased and row.due_ms is not None:
+                    plan.timers_removed.append((row.due_ms, number))
             else:
                 results[place] = entry_result(apply_event(Event(EventKind.ACK, number, namespace, token), row, context))
         plan.results.append((part, results))
@@ -186,12 +218,31 @@ def _decide_event(
     if transition.effect is Effect.DELETED:
         assert row is not None
         plan.deleted.setdefault(event.kind, []).append(row)
+        _change_timer(timer_entry(row), None, plan)
     elif transition.row is not None:
         assert row is not None
         if transition.row.due_ms is not None:
             transition.row.due_ms = timers.raise_to_watermark(transition.row.due_ms)
         plan.changed.append((event.kind, row, transition.row))
+        _change_timer(timer_entry(row), timer_entry(transition.row), plan)
     return transition
+
+
+def _change_timer(old: TimerEntry | None, new: TimerEntry | None, plan: FlushPlan) -> None:
+    if old != new:
+        if old is not None:
+            plan.timers_removed.append(old)
+        if new is not None:
+            plan.timers_added.append(new)
+
+
+def _remove_stale_timers(parts: Sequence[Part[Dues]], find_row: FindRow, plan: FlushPlan) -> None:
+    """Delete the entries that a scan found and that their rows do not have: a row that is gone, or has another due."""
+    for part in parts:
+        for number, due_ms in zip(part.numbers, part.operation.timer_dues[part.start : part.stop], strict=False):
+            row = find_row(number)
+            if row is None or timer_entry(row) != (due_ms, number):
+                plan.timers_removed.append((due_ms, number))
 
 
 def _with_waiter(event: Event, lease_ms_by_number: Mapping[int, int | None]) -> Event:
@@ -233,6 +284,8 @@ def _decide_leases(
             old_rows.append(row)
             new_rows.append(new)
             first_ms = now_ms if row.first_delivered_at_ms is None else None
+            if row.due_ms is not None:
+                plan.timers_removed.append((row.due_ms, number))
             if last_group != (due_ms, new.attempt, first_ms):
                 last_group = (due_ms, new.attempt, first_ms)
                 numbers = plan.leases.setdefault((due_ms, token, new.attempt, first_ms), [])
@@ -251,7 +304,9 @@ def _decide_purges(batch: Batch, plan: FlushPlan) -> None:
             plan.markers_set.append(operation.marker)
             continue
         if isinstance(operation, DeletePurgedRows):
-            plan.purged += operation.rows[part.start : part.stop]
+            rows = operation.rows[part.start : part.stop]
+            plan.purged += rows
+            plan.timers_removed += [entry for entry in map(timer_entry, rows) if entry is not None]
         else:
             plan.markers_cleared.append(operation.marker)
         plan.results.append((part, [None] * part.count))
@@ -287,10 +342,10 @@ def _decide_inserts(
         topics.update([item.topic for item in part_items])
     inserted = plan.inserted
     inserted += map(new_row, items, numbers, repeat(context.now_ms))
-    if timers.watermark_ms is not None:
-        for row in inserted:
-            if row.due_ms is not None:
-                row.due_ms = timers.raise_to_watermark(row.due_ms)
+    plan.timed = [row for row in inserted if row.due_ms is not None]
+    for row in plan.timed:
+        assert row.due_ms is not None
+        row.due_ms = timers.raise_to_watermark(row.due_ms)
 
 
 def _not_purged(
@@ -394,6 +449,7 @@ def _decide_direct_deliveries(
     now_ms, token, due_ms_min = context.now_ms, context.token, timers.raise_to_watermark(0)
     inserted, ready, leased = plan.inserted, State.READY, State.LEASED
     last_lease_ms, due_ms = -1, 0
+    numbers: list[int] = []
     for delivery in deliveries:
         rows: list[Row | None] = []
         for number in delivery.numbers:
@@ -406,6 +462,8 @@ def _decide_direct_deliveries(
                 lease_ms = row.lease_ms if delivery.lease_ms is None else delivery.lease_ms
                 if lease_ms != last_lease_ms:
                     last_lease_ms, due_ms = lease_ms, _lease_end_ms(lease_ms, now_ms, due_ms_min)
+                    numbers = plan.direct_lease_ends.setdefault(due_ms, [])
+                numbers.append(number)
                 # The row is this plan's own: a change in place saves a copy for each item.
                 row.state, row.due_ms, row.token, row.attempt = leased, due_ms, token, 1
                 row.first_delivered_at_ms = now_ms

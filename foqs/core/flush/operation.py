@@ -213,13 +213,22 @@ class Dues(Events):
     Args:
         rows: the rows that were read, without payload, by number. They stay valid until
             they are written, because no earlier event on these numbers is pending.
+        timer_dues: for each number, the due of its entry in the timer table; empty for
+            leases. The flush deletes an entry that its row does not have.
     """
 
-    __slots__ = ("rows",)
+    __slots__ = ("rows", "timer_dues")
 
-    def __init__(self, numbers: Sequence[int], rows: Mapping[int, Row], on_finished: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        rows: Mapping[int, Row],
+        on_finished: Callable[[], None],
+        timer_dues: Sequence[int] = (),
+    ) -> None:
         super().__init__("", [Event(EventKind.DUE, number) for number in numbers], on_finished)
         self.rows = rows
+        self.timer_dues = timer_dues
 
 
 class Leases(Operation):

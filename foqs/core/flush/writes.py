@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import Row, State, TopicName
+from foqs.core.timing.timer_entry import TimerEntry
 
 
 @dataclass(slots=True)
@@ -37,6 +38,8 @@ class Writes:
       deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt,
       first_delivered_at_ms).
     - `inserts` of an id that exists refuse the whole flush.
+    - `timers_removed` are deleted if they exist, then `timers_added` are added if they
+      do not: the entries of the timer table, (due_ms, id).
     - `topics_added` may be in the topics table already. A name that is also in
       `topics_removed` is in the table afterwards.
     - `idempotency_keys_added` of a key that exists refuse the whole flush;
@@ -61,3 +64,5 @@ class Writes:
     key_slots_added: Sequence[int] = ()
     purge_markers_added: list[PurgeMarker] = field(default_factory=list)
     purge_markers_removed: list[PurgeMarker] = field(default_factory=list)
+    timers_added: Sequence[TimerEntry] = ()
+    timers_removed: Sequence[TimerEntry] = ()

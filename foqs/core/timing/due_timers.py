@@ -1,14 +1,15 @@
-"""Decides when to scan a shard for due rows, and from which due time on.
+"""Decides when to scan a shard's timer table, and from which due time on.
 
-A scan covers `watermark <= due <= now`. Always true: no row with a due below the
-watermark is unprocessed, because the watermark rises only when everything that a scan
-found is committed, and a due that would be written below it is raised to it.
-`next_scan_ms` is never later than the earliest due above the watermark. Only the first
-scan after a takeover has no lower bound. Reads no clock and no table.
+A scan covers `scanned <= due <= now`. Always true: no entry with a due below `scanned_ms`
+is unprocessed, because it rises only when everything that a scan found is committed, and
+a due that would be written below it is raised to it. `next_table_scan_ms` is never later
+than the earliest entry above it. Only the first scan after a takeover has no lower
+bound. Lease ends are not in the table: `lease_ends` has them. The watermark is the lower
+of the two. Reads no clock and no table.
 
-An acked item leaves an entry of its lease's end or its TTL in the database's index until
-the database removes it, which a snapshot can prevent for hours. So no read may walk all
-entries of the time ahead. The timers remember when the dues of each second begin, and a
+An acked item with a TTL leaves a deleted entry in the table until the database removes
+it, which a snapshot can prevent for hours. So no read may walk all entries of the time
+ahead. The timers remember when the dues of each second begin, and a
 scan asks the table only for dues before the next remembered one, and before the next
 scan in any case.
 """
@@ -17,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
+
+from foqs.core.timing.lease_ends import LeaseEnds
 
 _SLOT_MS: Final = 1_000
 """The earliest due of each slot of this length is remembered."""
@@ -33,21 +36,30 @@ class DueTimers:
 
     def __init__(self, scan_interval_ms: int) -> None:
         self._scan_interval_ms = scan_interval_ms
-        self.watermark_ms: int | None = None
+        self.leases = LeaseEnds()
+        self.scanned_ms: int | None = None
+        """No unprocessed entry of the timer table is due before; None: any may be."""
         self._next_scan_ms = 0
         self._written: dict[int, int] = {}
         """The earliest due that was written into each slot. Its row may have changed since."""
         self.last_sweep_ms: int | None = None
         """When the last sweep was completed; the first scan is one."""
 
+    @property
+    def watermark_ms(self) -> int | None:
+        """No unprocessed row is due before; None: any may be."""
+        if self.scanned_ms is None or not self.leases.unread_from_ms:
+            return None
+        return min(self.scanned_ms, self.leases.unapplied_from_ms())
+
     def raise_to_watermark(self, due_ms: int) -> int:
         """Return the due to write instead of `due_ms`, so that no scan misses it."""
-        return due_ms if self.watermark_ms is None else max(due_ms, self.watermark_ms)
+        return due_ms if self.scanned_ms is None else max(due_ms, self.scanned_ms)
 
     def on_dues_written(self, dues: Iterable[int]) -> None:
-        """Note that rows with these dues, at least one, were committed."""
+        """Note that timer entries with these dues were committed."""
         written = self._written
-        horizon_ms = 0 if self.watermark_ms is None else self.watermark_ms + _HORIZON_MS
+        horizon_ms = 0 if self.scanned_ms is None else self.scanned_ms + _HORIZON_MS
         for due_ms in dues:
             if due_ms < horizon_ms:
                 slot = due_ms // _SLOT_MS
@@ -58,7 +70,11 @@ class DueTimers:
                 self._next_scan_ms = due_ms
 
     def next_scan_ms(self) -> int:
-        """Return when the next scan is needed, on the shard's clock."""
+        """Return when the next scan or look is needed, on the shard's clock."""
+        return min(self._next_scan_ms, self.leases.next_look_ms)
+
+    def next_table_scan_ms(self) -> int:
+        """Return when the next scan of the timer table is needed."""
         return self._next_scan_ms
 
     def search_end_ms(self, now_ms: int) -> int:
@@ -71,18 +87,18 @@ class DueTimers:
         return min([now_ms + self._scan_interval_ms, *self._written.values()])
 
     def on_scan_completed(self, now_ms: int, next_scan_ms: int) -> None:
-        """Record that a scan up to `now_ms` is complete and all that it found is committed.
+        """Record that a scan of the table up to `now_ms` is complete and all that it found is committed.
 
         Args:
             next_scan_ms: not later than the earliest due above `now_ms` in the table at the scan.
         """
-        if self.watermark_ms is None:
+        if self.scanned_ms is None:
             self.last_sweep_ms = now_ms
-        self.watermark_ms = now_ms if self.watermark_ms is None else max(self.watermark_ms, now_ms)
+        self.scanned_ms = now_ms if self.scanned_ms is None else max(self.scanned_ms, now_ms)
         self._next_scan_ms = next_scan_ms
 
     def on_scan_incomplete(self, next_scan_ms: int) -> None:
-        """Record that a scan left due rows unprocessed. The watermark stays, and the next scan starts from it again."""
+        """Record that a scan left due entries unprocessed. `scanned_ms` stays, and the next scan starts from it again."""
         self._next_scan_ms = next_scan_ms
 
     def on_sweep_completed(self, now_ms: int) -> None:

@@ -31,6 +31,7 @@ from foqs.store.port import (
     FaultHook,
     FencedOut,
     IdempotencyKeyExists,
+    LeaseEnd,
     StoreLost,
     StoreUnusable,
     Superseded,
@@ -380,6 +381,14 @@ class MemoryReads:
 
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
         return await self._read(committed, lambda: self._tables.due_rows(None, high_ms, after, limit))
+
+    async def leases_in(self, committed: Fence, ranges: Sequence[tuple[int, int]], last_ms: int) -> list[DueRow]:
+        return await self._read(committed, lambda: self._tables.leases_in(ranges, last_ms))
+
+    async def leases_of(
+        self, committed: Fence, topics: Sequence[tuple[TopicName, OrderKey | None]], limit: int
+    ) -> list[list[LeaseEnd]]:
+        return await self._read(committed, lambda: self._tables.leases_of(topics, limit))
 
     async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
         return await self._read(committed, lambda: self._tables.idempotency_key_of(number, until_ms))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from operator import itemgetter
@@ -19,7 +19,8 @@ from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
-from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, TopicCount
+from foqs.core.timing.timer_entry import TimerEntry
+from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, LeaseEnd, TopicCount
 
 
 @dataclass(slots=True)
@@ -28,7 +29,8 @@ class ShardTables:
 
     rows: dict[int, Row] = field(default_factory=dict)
     topics: set[TopicName] = field(default_factory=set)
-    due: list[tuple[int, int]] = field(default_factory=list)
+    timers: list[TimerEntry] = field(default_factory=list)
+    """Sorted. A flush writes them beside the rows."""
     ready: dict[TopicName, list[OrderKey]] = field(default_factory=dict)
     idempotency_keys: dict[KeyName, IdempotencyKey] = field(default_factory=dict)
     key_expiries: list[tuple[int, KeyName]] = field(default_factory=list)
@@ -51,6 +53,10 @@ class ShardTables:
             self.update(row)
         for row in writes.inserts:
             self.put(replace(row))
+        for entry in writes.timers_removed:
+            self.remove_timer(entry)
+        for entry in writes.timers_added:
+            self.add_timer(entry)
         self.topics.difference_update(writes.topics_removed)
         self.topics.update(writes.topics_added)
         for key in (*writes.idempotency_keys_added, *writes.idempotency_keys_replaced):
@@ -67,8 +73,6 @@ class ShardTables:
         """Add or replace a row."""
         self.delete(row.id)
         self.rows[row.id] = row
-        if row.due_ms is not None:
-            insort(self.due, (row.due_ms, row.id))
         if row.state is State.READY:
             insort(self.ready.setdefault((row.namespace, row.topic), []), row.order_key)
 
@@ -107,11 +111,21 @@ class ShardTables:
         row = self.rows.pop(number, None)
         if row is None:
             return
-        if row.due_ms is not None:
-            del self.due[bisect_right(self.due, (row.due_ms, number)) - 1]
         if row.state is State.READY:
             keys = self.ready[row.namespace, row.topic]
             del keys[bisect_right(keys, row.order_key) - 1]
+
+    def add_timer(self, entry: TimerEntry) -> None:
+        """Add an entry of the timer table, if it does not exist."""
+        at = bisect_left(self.timers, entry)
+        if self.timers[at : at + 1] != [entry]:
+            self.timers.insert(at, entry)
+
+    def remove_timer(self, entry: TimerEntry) -> None:
+        """Remove an entry of the timer table, if it exists."""
+        at = bisect_left(self.timers, entry)
+        if self.timers[at : at + 1] == [entry]:
+            del self.timers[at]
 
     def put_idempotency_key(self, row: IdempotencyKey) -> None:
         """Add or replace a key row."""
@@ -182,16 +196,37 @@ class ShardTables:
 
     def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
         """See `Store.due_rows`."""
-        start = 0 if low_ms is None else bisect_right(self.due, (low_ms, -1))
+        start = 0 if low_ms is None else bisect_right(self.timers, (low_ms, -1))
         if after is not None:
-            start = max(start, bisect_right(self.due, (after.due_ms, after.id)))
-        stop = bisect_right(self.due, (high_ms + 1, -1))
-        return [DueRow(at, number) for at, number in self.due[start : min(stop, start + limit)]]
+            start = max(start, bisect_right(self.timers, (after.due_ms, after.id)))
+        stop = bisect_right(self.timers, (high_ms + 1, -1))
+        return [DueRow(at, number) for at, number in self.timers[start : min(stop, start + limit)]]
 
     def next_due_ms(self, above_ms: int, below_ms: int) -> int | None:
         """See `Store.next_due_ms`."""
-        at = bisect_right(self.due, (above_ms + 1, -1))
-        return self.due[at][0] if at < len(self.due) and self.due[at][0] < below_ms else None
+        at = bisect_right(self.timers, (above_ms + 1, -1))
+        return self.timers[at][0] if at < len(self.timers) and self.timers[at][0] < below_ms else None
+
+    def leases_in(self, ranges: Sequence[tuple[int, int]], last_ms: int) -> list[DueRow]:
+        """See `Reads.leases_in`."""
+        found = [self.rows.get(number) for first, last in ranges for number in range(first, last + 1)]
+        return [
+            DueRow(row.due_ms, row.id)
+            for row in found
+            if row is not None and row.state is State.LEASED and row.due_ms is not None and row.due_ms <= last_ms
+        ]
+
+    def leases_of(self, topics: Sequence[tuple[TopicName, OrderKey | None]], limit: int) -> list[list[LeaseEnd]]:
+        """See `Reads.leases_of`."""
+        leased: dict[TopicName, list[LeaseEnd]] = {}
+        for row in self.rows.values():
+            if row.state is State.LEASED and row.due_ms is not None:
+                leased.setdefault((row.namespace, row.topic), []).append((row.order_key, row.due_ms))
+        pages = [
+            sorted(each for each in leased.get(topic, ()) if after is None or each[0] > after)
+            for topic, after in topics
+        ]
+        return [page[:limit] for page in pages]
 
     def next_key_expiry_ms(self, from_ms: int) -> int | None:
         """See `Store.next_key_expiry_ms`."""

@@ -17,8 +17,8 @@ from foqs.core.items.item import OrderKey, Row, State, TopicName
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
 from foqs.store.mysql.mysql_rows import decode_counts, decode_owner, decode_purge_markers, decode_rows
-from foqs.store.port import ANY_LENGTH, DueRow, StoreLost, TopicCount, check_not_behind
-from foqs.store.sql_rows import order_keys_of
+from foqs.store.port import ANY_LENGTH, DueRow, LeaseEnd, StoreLost, TopicCount, check_not_behind
+from foqs.store.sql_rows import lease_ends_of, order_keys_of
 
 _LONG_TIMEOUT_S: Final = 3_600.0
 """A count or a sweep reads an index of the whole shard, and nothing waits for it."""
@@ -65,17 +65,18 @@ class MysqlReads:
         return decode_rows(await self._read(committed, [statement]))
 
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
-        if self._in_snapshot:
-            raise RuntimeError("only counts may be read in a snapshot")
-        statement = self._sql.due_rows(None, high_ms, after, limit)
-        if self._link is None:
-            await self._run([sql.NOW_MS])
-        # It walks over the entries of all deleted rows that a snapshot holds in the index.
-        self._allow_long_statements()
-        *_, found, _ = await self._run_while_server_works(
-            [sql.BEGIN_READ, self._sql.read_owner(), statement, sql.COMMIT], committed
-        )
+        (found,) = await self._read_long(committed, [self._sql.due_rows(None, high_ms, after, limit)])
         return [DueRow(at, number) for at, number in found.rows]
+
+    async def leases_in(self, committed: Fence, ranges: Sequence[tuple[int, int]], last_ms: int) -> list[DueRow]:
+        (found,) = await self._read_long(committed, [self._sql.leases_in(ranges, last_ms)])
+        return [DueRow(at, number) for at, number in found.rows]
+
+    async def leases_of(
+        self, committed: Fence, topics: Sequence[tuple[TopicName, OrderKey | None]], limit: int
+    ) -> list[list[LeaseEnd]]:
+        found = await self._read_long(committed, [self._sql.leases_of(topic, after, limit) for topic, after in topics])
+        return [lease_ends_of(each.rows) for each in found]
 
     async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
         (found,) = await self._read(committed, [self._sql.idempotency_key_of(number, until_ms)])
@@ -103,6 +104,18 @@ class MysqlReads:
         if self._in_snapshot:
             raise RuntimeError("only counts may be read in a snapshot")
         _, _, *found, _ = await self._run([sql.BEGIN_READ, self._sql.read_owner(), *statements, sql.COMMIT], committed)
+        return found
+
+    async def _read_long(self, committed: Fence, statements: Sequence[bytes]) -> list[Result]:
+        """Read what may take long: it walks over the entries of all deleted rows that a snapshot holds."""
+        if self._in_snapshot:
+            raise RuntimeError("only counts may be read in a snapshot")
+        if self._link is None:
+            await self._run([sql.NOW_MS])
+        self._allow_long_statements()
+        _, _, *found, _ = await self._run_while_server_works(
+            [sql.BEGIN_READ, self._sql.read_owner(), *statements, sql.COMMIT], committed
+        )
         return found
 
     def _allow_long_statements(self) -> None:

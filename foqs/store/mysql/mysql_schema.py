@@ -17,6 +17,7 @@ from foqs.store.port import StoreUnusable
 
 _NO_SUCH_TABLE_CODE: Final = 1146
 _COLUMN_EXISTS_CODE: Final = 1060
+_NO_SUCH_KEY_CODE: Final = 1091
 DENIED_CODES: Final = frozenset({1044, 1142, 1143, 1370})
 """A right is missing."""
 READ_ONLY_CODES: Final = frozenset({1290, 1792, 1836})
@@ -111,11 +112,14 @@ async def _migrate(link: MysqlLink, settings: MysqlSettings, shard: int, stateme
 
 
 async def _run_migration_statement(link: MysqlLink, statement: bytes) -> None:
-    """Run a migration's statement. A column that exists was added before a crash: MySQL has no ADD COLUMN IF NOT EXISTS."""
+    """Run a migration's statement. A column that exists, or a key that does not, was changed before a crash.
+
+    MySQL has no ADD COLUMN IF NOT EXISTS and no DROP KEY IF EXISTS.
+    """
     try:
         await link.run(statement)
     except ServerError as error:
-        if error.code != _COLUMN_EXISTS_CODE:
+        if error.code not in (_COLUMN_EXISTS_CODE, _NO_SUCH_KEY_CODE):
             raise
 
 

@@ -44,6 +44,9 @@ from foqs.store.sql_rows import (
     columns_with_payload_up_to,
 )
 
+TABLES: Final = ("item", "owner", "topic", "key", "slot", "cut", "timer")
+"""The tables of a shard, without their prefix."""
+
 IDS_PER_STATEMENT: Final = 500
 """MariaDB rewrites an IN list of 1,000 ids or more as a join, and scans the table for 16,000."""
 UPDATES_PER_STATEMENT: Final = 200
@@ -118,6 +121,15 @@ _CUT: Final = """CREATE TABLE IF NOT EXISTS {cut} (
 
 _SLOT: Final = "CREATE TABLE IF NOT EXISTS {slot} (slot INT NOT NULL PRIMARY KEY) ENGINE = InnoDB"
 
+# No index has `zero`, and all conditions name it. Without it the primary key covers every
+# statement, and MySQL prefers a scan of a table that it takes for small to a range.
+_TIMER: Final = """CREATE TABLE IF NOT EXISTS {timer} (
+  due_ms BIGINT NOT NULL,
+  id BIGINT NOT NULL,
+  zero TINYINT NOT NULL DEFAULT 0,
+  PRIMARY KEY (due_ms, id)
+) ENGINE = InnoDB"""
+
 MIGRATIONS: Final = (
     Migration(
         1,
@@ -151,12 +163,17 @@ MIGRATIONS: Final = (
     ),
     Migration(
         8,
-        "an item's group, its trace context and the time of its first delivery",
+        "an item's group, its trace context and the time of its first delivery; a table of timers in place of an index "
+        "of all dues, because the owner remembers when leases end",
         # INSTANT changes no row, however many the table has. All columns are added, or none.
         (
             "ALTER TABLE {item} ADD COLUMN item_group VARBINARY(255) NULL, "
             f"ADD COLUMN trace_context VARBINARY({TRACE_CONTEXT_BYTES_MAX}) NULL, "
             f"ADD COLUMN first_delivered_at_ms BIGINT NOT NULL DEFAULT {NOT_DELIVERED_MS}, ALGORITHM = INSTANT",
+            _TIMER,
+            "INSERT IGNORE INTO {timer} (due_ms, id) SELECT due_ms, id FROM {item} "
+            f"WHERE state <> {int(State.LEASED)} AND due_ms < {NEVER_MS}",
+            "ALTER TABLE {item} DROP KEY item_due",
         ),
     ),
 )
@@ -289,6 +306,7 @@ class Statements:
         self._key = f"foqs_{shard}_key"
         self._slot = f"foqs_{shard}_slot"
         self._cut = f"foqs_{shard}_cut"
+        self._timer = f"foqs_{shard}_timer"
         # Parts of the statements of a flush. They name the index, because a server that expects
         # a handful of rows in the table, perhaps from old statistics, would read and lock all of
         # them. A DELETE can name an index only if it names the table that it deletes from. It reads
@@ -296,6 +314,9 @@ class Statements:
         item = self._item
         self._from_ids = f"FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
         self._delete = f"DELETE {item} FROM {item} FORCE INDEX (PRIMARY) WHERE attempt >= 0 AND id IN (".encode()
+        timer = self._timer
+        self._remove_timers = f"DELETE {timer} FROM {timer} FORCE INDEX (PRIMARY) WHERE zero = 0 AND (".encode()
+        self._add_timers = f"INSERT IGNORE INTO {timer} (due_ms, id) VALUES ".encode()
         self._lease = f"UPDATE {item} FORCE INDEX (PRIMARY) SET ".encode()
         row = f"({', '.join('?' * len(BOUND_COLUMNS))})"
         insert = f"INSERT INTO {item} ({', '.join(BOUND_COLUMNS)}) VALUES "
@@ -313,13 +334,13 @@ class Statements:
 
     def migration(self, step: str) -> bytes:
         """Return a migration's statement for this shard's tables."""
-        tables = {name: getattr(self, f"_{name}") for name in ("item", "owner", "topic", "key", "slot", "cut")}
+        tables = {name: getattr(self, f"_{name}") for name in TABLES}
         return step.format(**tables).encode()
 
     @property
     def non_innodb_tables(self) -> bytes:
         """Reads the shard's tables that are not InnoDB."""
-        names = "', '".join((self._item, self._owner, self._topic, self._key, self._slot, self._cut))
+        names = "', '".join([getattr(self, f"_{name}") for name in TABLES])
         return (
             "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() "
             f"AND TABLE_NAME IN ('{names}') AND ENGINE <> 'InnoDB'"
@@ -329,6 +350,7 @@ class Statements:
     def right_probes(self) -> tuple[bytes, ...]:
         """Statements that need every right that a flush needs, and change nothing."""
         item, owner, topic, key, slot, cut = self._item, self._owner, self._topic, self._key, self._slot, self._cut
+        timer = self._timer
         texts = (
             f"INSERT INTO {item} SELECT * FROM {item} WHERE FALSE",
             f"UPDATE {item} SET attempt = attempt WHERE id = 0",
@@ -341,6 +363,8 @@ class Statements:
             f"INSERT INTO {slot} SELECT * FROM {slot} WHERE FALSE",
             f"INSERT INTO {cut} SELECT * FROM {cut} WHERE FALSE",
             f"DELETE FROM {cut} WHERE namespace = ''",
+            f"INSERT INTO {timer} SELECT * FROM {timer} WHERE FALSE",
+            f"DELETE FROM {timer} WHERE id = 0",
         )
         return tuple(map(str.encode, texts))
 
@@ -400,6 +424,8 @@ class Statements:
             yield from self._update_statements(writes.updates, packet_bytes)
         if writes.inserts:
             yield from self._insert_statements(writes.inserts, min(packet_bytes, INSERT_BYTES_MAX))
+        if writes.timers_removed or writes.timers_added:
+            yield from self._timer_statements(writes)
         if writes.topics_removed or writes.topics_added:
             yield from self._topic_statements(writes, packet_bytes)
 
@@ -434,6 +460,26 @@ class Statements:
                     break
             yield bind_rows(self._insert[count], remaining[:count])
             remaining = remaining[count:]
+
+    def _timer_statements(self, writes: Writes) -> Iterator[bytes]:
+        """Remove and add timer entries, by primary key and in its order."""
+        groups: dict[int, list[int]] = {}
+        for due_ms, number in writes.timers_removed:
+            groups.setdefault(due_ms, []).append(number)
+        conditions: list[bytes] = []
+        count = 0
+        for due_ms, ids in sorted(groups.items()):
+            for part in _chunks_of_ids(sorted(ids)):
+                conditions.append(b"due_ms = %d AND id IN (%b)" % (due_ms, part))
+                count += len(ids)
+                if count >= IDS_PER_STATEMENT or len(conditions) == UPDATES_PER_STATEMENT:
+                    yield b"%b%b)" % (self._remove_timers, b" OR ".join(conditions))
+                    conditions, count = [], 0
+        if conditions:
+            yield b"%b%b)" % (self._remove_timers, b" OR ".join(conditions))
+        added = [b"(%d,%d)" % entry for entry in sorted(writes.timers_added)]
+        for start in range(0, len(added), IDS_PER_STATEMENT):
+            yield self._add_timers + b",".join(added[start : start + IDS_PER_STATEMENT])
 
     def _idempotency_key_statements(
         self, prefix: bytes, rows: Sequence[IdempotencyKey], packet_bytes: int
@@ -569,11 +615,11 @@ class Statements:
         return " UNION ALL ".join(f"({select} AND {bounds} {order})" for bounds in ranges) + f" {order}"
 
     def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> bytes:
-        """Read a page of due rows, bounded on both sides."""
+        """Read a page of timer entries, bounded on both sides."""
         start = (_INT64_MIN if low_ms is None else low_ms, -1)
         if after is not None:
             start = max(start, (after.due_ms, after.id))
-        select = f"SELECT due_ms, id FROM {self._item} FORCE INDEX (item_due) WHERE"
+        select = f"SELECT due_ms, id FROM {self._timer} FORCE INDEX (PRIMARY) WHERE zero = 0 AND"
         order = f"ORDER BY due_ms, id LIMIT {limit}"
         return (
             f"({select} due_ms = {start[0]} AND due_ms <= {high_ms} AND id > {start[1]} {order}) UNION ALL "
@@ -581,10 +627,27 @@ class Statements:
         ).encode()
 
     def next_due_ms(self, above_ms: int, below_ms: int) -> bytes:
-        """Read when the next row is due. It walks over the entries of deleted rows between the bounds."""
+        """Read the next timer entry's due. It walks over deleted entries between the bounds."""
         return (
-            f"SELECT due_ms FROM {self._item} FORCE INDEX (item_due) "
-            f"WHERE due_ms > {above_ms} AND due_ms < {below_ms} ORDER BY due_ms LIMIT 1"
+            f"SELECT due_ms FROM {self._timer} FORCE INDEX (PRIMARY) "
+            f"WHERE zero = 0 AND due_ms > {above_ms} AND due_ms < {below_ms} ORDER BY due_ms LIMIT 1"
+        ).encode()
+
+    def leases_in(self, ranges: Sequence[tuple[int, int]], last_ms: int) -> bytes:
+        """Read which rows of these ranges of ids are leased, and when their leases end."""
+        bounds = " OR ".join([f"id BETWEEN {first} AND {last}" for first, last in ranges])
+        return (
+            f"SELECT due_ms, id FROM {self._item} FORCE INDEX (PRIMARY) "
+            f"WHERE ({bounds}) AND state = {int(State.LEASED)} AND due_ms <= {last_ms}"
+        ).encode()
+
+    def leases_of(self, topic: TopicName, after: OrderKey | None, limit: int) -> bytes:
+        """Read the next leases of a topic: their keys by index, then their ends by id."""
+        return (
+            f"SELECT page.priority, page.deliver_after_ms, page.id, item.due_ms "
+            f"FROM ({self._order_keys(topic, State.LEASED, after, limit, 0)}) AS page "
+            f"STRAIGHT_JOIN {self._item} AS item FORCE INDEX (PRIMARY) ON item.id = page.id "
+            "ORDER BY page.priority, page.deliver_after_ms, page.id"
         ).encode()
 
     @property

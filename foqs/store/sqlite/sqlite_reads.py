@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import OrderKey, Row, State, TopicName, unpack_order_key
-from foqs.store.port import ANY_LENGTH, DueRow, StoreLost, TopicCount, check_not_behind
-from foqs.store.sql_rows import order_keys_of, owner_of, row_of
+from foqs.store.port import ANY_LENGTH, DueRow, LeaseEnd, StoreLost, TopicCount, check_not_behind
+from foqs.store.sql_rows import lease_ends_of, order_keys_of, owner_of, row_of
 from foqs.store.sqlite import sqlite_sql as sql
 from foqs.store.sqlite.sqlite_file import SqliteFile
 
@@ -68,6 +68,23 @@ class SqliteReads:
 
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
         return await self._read(committed, lambda db: read_due_rows(db, None, high_ms, after, limit))
+
+    async def leases_in(self, committed: Fence, ranges: Sequence[tuple[int, int]], last_ms: int) -> list[DueRow]:
+        def read(db: sqlite3.Connection) -> list[DueRow]:
+            return [DueRow(*found) for bounds in ranges for found in db.execute(sql.LEASES_IN, (*bounds, last_ms))]
+
+        return await self._read(committed, read)
+
+    async def leases_of(
+        self, committed: Fence, topics: Sequence[tuple[TopicName, OrderKey | None]], limit: int
+    ) -> list[list[LeaseEnd]]:
+        statements = [
+            _page_statement(sql.FIRST_LEASES, sql.NEXT_LEASES, topic, State.LEASED, after, limit, 0)
+            for topic, after in topics
+        ]
+        return await self._read(
+            committed, lambda db: [lease_ends_of(db.execute(text, values)) for text, values in statements]
+        )
 
     async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
         found = await self._read(
@@ -180,7 +197,7 @@ def read_rows_with_payload(db: sqlite3.Connection, payload_limits: Mapping[int, 
 def read_due_rows(
     db: sqlite3.Connection, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int
 ) -> list[DueRow]:
-    """Return a page of due rows; see `Store.due_rows`."""
+    """Return a page of timer entries; see `Store.due_rows`."""
     start = (_INT64_MIN if low_ms is None else low_ms, -1)
     if after is not None:
         start = max(start, (after.due_ms, after.id))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from foqs.core.items.item import State
 from foqs.store.migrations import Migration
 from foqs.store.sql_rows import (
     COLUMNS,
@@ -116,11 +117,15 @@ MIGRATIONS: Final = (
     ),
     Migration(
         7,
-        "an item's group, its trace context and the time of its first delivery",
+        "an item's group, its trace context and the time of its first delivery; a table of timers in place of an index "
+        "of all dues, because the owner remembers when leases end",
         (
             "ALTER TABLE item ADD COLUMN item_group BLOB",
             "ALTER TABLE item ADD COLUMN trace_context BLOB",
             "ALTER TABLE item ADD COLUMN first_delivered_at_ms INTEGER",
+            "CREATE TABLE timer (due_ms INTEGER NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (due_ms, id)) WITHOUT ROWID",
+            f"INSERT INTO timer SELECT due_ms, id FROM item WHERE due_ms IS NOT NULL AND state <> {int(State.LEASED)}",
+            "DROP INDEX item_due",
         ),
     ),
 )
@@ -259,11 +264,30 @@ NEXT_ROWS_WITHOUT_PAYLOAD: Final = (
 )
 """Reads the rows after a key, without payload."""
 
-DUE_ROWS: Final = "SELECT due_ms, id FROM item WHERE (due_ms, id) > (?, ?) AND due_ms <= ? ORDER BY due_ms, id LIMIT ?"
-"""Reads a page of due rows after (due_ms, id)."""
+ADD_TIMER: Final = "INSERT INTO timer VALUES (?, ?) ON CONFLICT DO NOTHING"
+"""Adds a timer entry."""
 
-NEXT_DUE: Final = "SELECT due_ms FROM item WHERE due_ms > ? AND due_ms < ? ORDER BY due_ms LIMIT 1"
-"""Reads when the next row is due."""
+REMOVE_TIMER: Final = "DELETE FROM timer WHERE due_ms = ? AND id = ?"
+"""Removes a timer entry, if it exists."""
+
+DUE_ROWS: Final = "SELECT due_ms, id FROM timer WHERE (due_ms, id) > (?, ?) AND due_ms <= ? ORDER BY due_ms, id LIMIT ?"
+"""Reads a page of timer entries after (due_ms, id)."""
+
+NEXT_DUE: Final = "SELECT due_ms FROM timer WHERE due_ms > ? AND due_ms < ? ORDER BY due_ms LIMIT 1"
+"""Reads the next timer entry's due."""
+
+LEASES_IN: Final = (
+    f"SELECT due_ms, id FROM item WHERE id BETWEEN ? AND ? AND +state = {int(State.LEASED)} AND due_ms <= ?"
+)
+"""Reads which rows of a range of ids are leased, and when their leases end."""
+
+_LEASES: Final = "SELECT priority, deliver_after_ms, id, due_ms FROM item"
+
+FIRST_LEASES: Final = f"{_LEASES} WHERE {_TOPIC_CONDITION} {_ORDER_AND_LIMIT}"
+"""Reads the first leases of a topic."""
+
+NEXT_LEASES: Final = f"{_LEASES} WHERE {_TOPIC_CONDITION} AND {_AFTER_CONDITION} {_ORDER_AND_LIMIT}"
+"""Reads the leases after a key."""
 
 COUNTS: Final = (
     "SELECT namespace, topic, state, COUNT(*), SUM(payload_bytes) FROM item GROUP BY namespace, topic, state"

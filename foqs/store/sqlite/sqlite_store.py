@@ -303,6 +303,10 @@ def _write(db: sqlite3.Connection, writes: Writes) -> None:
         db.executemany(sql.UPDATE, [(*mutable_values(row), row.id) for row in writes.updates])
     if writes.inserts:
         db.executemany(sql.INSERT, map(all_values, writes.inserts))
+    if writes.timers_removed:
+        db.executemany(sql.REMOVE_TIMER, writes.timers_removed)
+    if writes.timers_added:
+        db.executemany(sql.ADD_TIMER, writes.timers_added)
     if writes.topics_removed:
         db.executemany(sql.REMOVE_TOPIC, writes.topics_removed)
     if writes.topics_added:

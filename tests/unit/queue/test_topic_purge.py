@@ -50,7 +50,7 @@ async def wait_for_deletion(world: World, engine: Engine) -> None:
     world.database.refuse = lambda writes: None
     await world.until(lambda: marker_count(world) == 0 and all(map(is_at_rest, engine.shards.values())))
     for number, shard in engine.shards.items():
-        assert differences(shard, list(world.database.tables[number].rows.values())) == []
+        assert differences(shard, world.database.tables[number]) == []
 
 
 async def put_items_of_every_state(caller: Caller) -> None:

@@ -160,7 +160,10 @@ def test_a_due_row_below_the_watermark_is_found_by_the_sweep() -> None:
         table = world.database.tables[1]
         (row,) = table.rows.values()
         lost_ms = _watermark(shard) - 1
+        (entry,) = table.timers
         table.put(replace(row, due_ms=lost_ms, deliver_after_ms=lost_ms))
+        table.remove_timer(entry)
+        table.add_timer((lost_ms, row.id))
         shard.memory.cache.clear()
         await caller.put("other", delay_ms=100)
         await caller.one("other", wait_ms=1_000)
@@ -201,7 +204,10 @@ def test_a_sweep_with_refused_rows_is_not_complete() -> None:
         table = world.database.tables[1]
         (row,) = table.rows.values()
         lost_ms = _watermark(shard) - 1
+        (entry,) = table.timers
         table.put(replace(row, due_ms=lost_ms, deliver_after_ms=lost_ms))
+        table.remove_timer(entry)
+        table.add_timer((lost_ms, row.id))
         shard.memory.cache.clear()
         world.database.refuse = lambda writes: "a bad row" if writes.updates else None
         swept_ms = shard.memory.timers.last_sweep_ms

@@ -12,8 +12,16 @@ from foqs.core.timing.due_timers import DueTimers
 HOUR_MS = 3_600_000
 
 
+def walked(scan_interval_ms: int) -> DueTimers:
+    """Return timers of an owner that has read all leases: there were none."""
+    timers = DueTimers(scan_interval_ms)
+    timers.leases.begin_walk()
+    timers.leases.end_walk(complete=True)
+    return timers
+
+
 def test_the_first_scan_has_no_lower_bound_and_counts_as_a_sweep() -> None:
-    timers = DueTimers(scan_interval_ms=1_000)
+    timers = walked(1_000)
     timers.on_scan_completed(100, 1_100)
     timers.on_scan_completed(200, 1_200)
     assert (timers.watermark_ms, timers.last_sweep_ms) == (200, 100)
@@ -22,14 +30,14 @@ def test_the_first_scan_has_no_lower_bound_and_counts_as_a_sweep() -> None:
 
 
 def test_the_watermark_never_goes_back() -> None:
-    timers = DueTimers(1_000)
+    timers = walked(1_000)
     timers.on_scan_completed(100, 1_100)
     timers.on_scan_completed(50, 1_050)
     assert timers.watermark_ms == 100
 
 
 def test_a_due_below_the_watermark_is_raised_to_it() -> None:
-    timers = DueTimers(1_000)
+    timers = walked(1_000)
     assert timers.raise_to_watermark(5) == 5
     timers.on_scan_completed(100, 1_100)
     assert timers.raise_to_watermark(5) == 100
@@ -37,7 +45,7 @@ def test_a_due_below_the_watermark_is_raised_to_it() -> None:
 
 
 def test_the_next_scan_is_at_the_earliest_due_that_was_written() -> None:
-    timers = DueTimers(1_000)
+    timers = walked(1_000)
     timers.on_scan_completed(100, 700)
     timers.on_dues_written({800, 900})
     assert timers.next_scan_ms() == 700
@@ -46,21 +54,21 @@ def test_the_next_scan_is_at_the_earliest_due_that_was_written() -> None:
 
 
 def test_an_incomplete_scan_keeps_the_watermark_and_is_repeated() -> None:
-    timers = DueTimers(1_000)
+    timers = walked(1_000)
     timers.on_scan_completed(100, 1_100)
     timers.on_scan_incomplete(350)
     assert (timers.watermark_ms, timers.next_scan_ms()) == (100, 350)
 
 
 def test_an_incomplete_first_scan_is_repeated_without_a_lower_bound() -> None:
-    timers = DueTimers(1_000)
+    timers = walked(1_000)
     timers.on_scan_incomplete(1_300)
     assert timers.next_scan_ms() == 1_300
     assert (timers.watermark_ms, timers.last_sweep_ms) == (None, None)
 
 
 def test_the_earliest_due_of_each_second_is_remembered_until_a_scan_has_passed_it() -> None:
-    timers = DueTimers(60_000)
+    timers = walked(60_000)
     timers.on_scan_completed(100, 60_100)
     timers.on_dues_written({1_200, 1_100, 30_500})
     timers.on_dues_written({30_400, 1_150})
@@ -70,7 +78,7 @@ def test_the_earliest_due_of_each_second_is_remembered_until_a_scan_has_passed_i
 
 
 def test_dues_beyond_an_hour_and_before_the_first_scan_are_left_to_the_table() -> None:
-    timers = DueTimers(2 * HOUR_MS)
+    timers = walked(2 * HOUR_MS)
     timers.on_dues_written({500})
     timers.on_scan_completed(100, 500)
     timers.on_dues_written({100 + HOUR_MS})
@@ -81,7 +89,7 @@ def test_dues_beyond_an_hour_and_before_the_first_scan_are_left_to_the_table() -
 
 def test_no_search_goes_beyond_the_next_scan_in_any_case() -> None:
     """The entries of acked items may lie behind it: of long leases, and of TTLs."""
-    timers = DueTimers(1_000)
+    timers = walked(1_000)
     assert timers.search_end_ms(100) == 1_100
     timers.on_scan_completed(100, 1_100)
     timers.on_dues_written({5_000})
@@ -101,7 +109,7 @@ _STEPS = st.one_of(
 @given(st.lists(_STEPS, max_size=80), st.sampled_from((2_000, 300_000, 10 * HOUR_MS)))
 def test_no_row_is_due_below_the_watermark_or_before_the_next_scan(steps: list[tuple[str, Any]], interval: int) -> None:
     """Rows are written, changed and deleted, and time passes, in any order."""
-    timers = DueTimers(interval)
+    timers = walked(interval)
     table: dict[int, int] = {}
     """The due of each row."""
     now_ms, retry_ms, number = 1_000_000, 0, 0

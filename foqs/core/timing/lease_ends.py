@@ -1,0 +1,266 @@
+"""Remembers when the leases of one shard end, so that no index has to.
+
+The leases of one flush mostly have consecutive numbers and the same end. So ranges of
+numbers are remembered in slots of time, and an ack need not remove anything: at the
+slot's time the owner reads which rows of its ranges are still LEASED.
+
+Always true between two flushes: a lease that ends before `unread_from_ms` is in a slot,
+or is being looked at. Leases that end later may be unknown here; a *walk* over all
+LEASED rows finds them. A takeover begins with a walk, because nothing is known. If there
+are more ranges than fit, those that end last are forgotten, and `unread_from_ms` falls to
+the earliest end that was forgotten. Reads no clock and no table.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+RANGES_MAX: Final = 262_144
+"""The ranges that one shard remembers. A range takes 16 bytes, so this is 4 MiB."""
+SLOT_COST: Final = 24
+"""A slot takes as much memory as this number of ranges."""
+NEVER_MS: Final = (1 << 63) - 1
+_SHIFT_MAX: Final = 10
+"""A slot is at most 2 ** 10 ms long."""
+_SLOTS_PER_LEASE_BITS: Final = 7
+"""A lease is divided into at least 64 slots."""
+
+Range: TypeAlias = tuple[int, int]
+"""The first and the last number."""
+
+
+class Slot:
+    """Ranges of leases whose ends are close to each other.
+
+    Attributes:
+        due_ms: no lease of it ends earlier.
+        look_ms: when to look at its rows: `due_ms`, or later after a failure.
+        last_ms: no lease of it ends later.
+        ranges: first and last numbers, one after the other.
+    """
+
+    __slots__ = ("due_ms", "last_ms", "look_ms", "ranges")
+
+    def __init__(self, due_ms: int, look_ms: int) -> None:
+        self.due_ms = due_ms
+        self.look_ms = look_ms
+        self.last_ms = due_ms
+        self.ranges: array[int] = array("q")
+
+    def cost(self) -> int:
+        """Return its memory, in ranges."""
+        return SLOT_COST + len(self.ranges) // 2
+
+
+class Look:
+    """Leases to look at: those rows of `ranges` that are LEASED and end by `last_ms`. The ranges are sorted and disjoint."""
+
+    __slots__ = ("due_ms", "last_ms", "ranges")
+
+    def __init__(self, due_ms: int, last_ms: int, ranges: list[Range]) -> None:
+        self.due_ms = due_ms
+        self.last_ms = last_ms
+        self.ranges = ranges
+
+
+class LeaseEnds:
+    """The lease ends of one shard.
+
+    Args:
+        ranges_max: how many ranges are remembered.
+    """
+
+    def __init__(self, ranges_max: int = RANGES_MAX) -> None:
+        self._ranges_max = ranges_max
+        self._slots: dict[int, Slot] = {}
+        self._cost = 0
+        self._next_ms = NEVER_MS
+        self._look: Look | None = None
+        self._is_walking = False
+        self._forgotten_from_ms = 0
+        """The earliest end that was forgotten since the walk under way began; else `unread_from_ms`."""
+        self.unread_from_ms = 0
+        """A lease that ends at this moment or later may be unknown here, until a walk has read it."""
+
+    @property
+    def next_look_ms(self) -> int:
+        """When to look at the next slot; `NEVER_MS` if there is none."""
+        return self._next_ms
+
+    @property
+    def next_walk_ms(self) -> int:
+        """When the next walk is needed."""
+        return NEVER_MS if self._is_walking else self.unread_from_ms
+
+    @property
+    def cost(self) -> int:
+        """The memory in use, in ranges."""
+        return self._cost
+
+    def unapplied_from_ms(self) -> int:
+        """Return a moment before which no lease ends that is still to be applied."""
+        dues = [slot.due_ms for slot in self._slots.values()]
+        if self._look is not None:
+            dues.append(self._look.due_ms)
+        return min(self.unread_from_ms, min(dues, default=NEVER_MS))
+
+    # ------------------------------------------------------------- remembering
+
+    def remember(self, due_ms: int, numbers: list[int], now_ms: int) -> None:
+        """Remember that the leases of these numbers, at least one, end then. They are committed."""
+        self._add(due_ms, due_ms, due_ms, _ranges_of(numbers), now_ms)
+
+    def remember_failed(self, due_ms: int, numbers: list[int], look_ms: int) -> None:
+        """Remember leases that have ended and whose end could not be written. They are looked at again at `look_ms`."""
+        self._add(due_ms, due_ms, look_ms, _ranges_of(numbers), look_ms)
+
+    def _add(self, due_ms: int, last_ms: int, look_ms: int, ranges: Sequence[Range], now_ms: int) -> None:
+        if due_ms >= self._forgotten_from_ms:
+            return  # the next walk finds them
+        shift = min(max((look_ms - now_ms).bit_length() - _SLOTS_PER_LEASE_BITS, 0), _SHIFT_MAX)
+        key = look_ms >> shift << 4 | shift
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = Slot(due_ms, look_ms)
+            self._cost += SLOT_COST
+        else:
+            slot.due_ms = min(slot.due_ms, due_ms)
+            slot.look_ms = min(slot.look_ms, look_ms)
+        slot.last_ms = max(slot.last_ms, last_ms)
+        self._next_ms = min(self._next_ms, slot.look_ms)
+        kept = slot.ranges
+        before = len(kept)
+        for first, last in ranges:
+            if kept and kept[-1] + 1 == first:
+                kept[-1] = last
+            else:
+                kept.append(first)
+                kept.append(last)
+        self._cost += (len(kept) - before) // 2
+        while self._cost > self._ranges_max and self._slots:
+            self._forget_last()
+
+    def _forget_last(self) -> None:
+        """Forget the slot that ends last. The next walk finds its leases, and all that end later."""
+        key = max(self._slots, key=lambda each: self._slots[each].due_ms)
+        slot = self._slots.pop(key)
+        self._cost -= slot.cost()
+        self._forgotten_from_ms = min(self._forgotten_from_ms, slot.due_ms)
+        if not self._is_walking:
+            self.unread_from_ms = self._forgotten_from_ms
+        self._find_next()
+
+    def _find_next(self) -> None:
+        self._next_ms = min([slot.look_ms for slot in self._slots.values()], default=NEVER_MS)
+
+    # ----------------------------------------------------------------- looking
+
+    def begin_look(self, now_ms: int) -> Look | None:
+        """Return the leases to look at now; None if there are none. `end_look` or `fail_look` must follow.
+
+        Call it between two flushes, so that every lease that was written is remembered.
+        """
+        due = [(key, slot) for key, slot in self._slots.items() if slot.look_ms <= now_ms]
+        if not due:
+            return None
+        ranges: list[Range] = []
+        for key, slot in due:
+            del self._slots[key]
+            self._cost -= slot.cost()
+            numbers = slot.ranges
+            ranges += [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)]
+        self._find_next()
+        look = Look(min([slot.due_ms for _, slot in due]), max([slot.last_ms for _, slot in due]), _merged(ranges))
+        self._look = look
+        return look
+
+    def end_look(self) -> None:
+        """The rows were read. All that are LEASED are applied or remembered again."""
+        self._look = None
+
+    def fail_look(self, retry_ms: int) -> None:
+        """The rows could not be read, or not applied. Look at all of them again at `retry_ms`."""
+        look, self._look = self._look, None
+        if look is not None:
+            self._add(look.due_ms, look.last_ms, retry_ms, look.ranges, retry_ms)
+
+    # ----------------------------------------------------------------- walking
+
+    def begin_walk(self) -> None:
+        """A walk over all LEASED rows begins. It must remember or apply each of them. `end_walk` must follow."""
+        self._is_walking = True
+        self._forgotten_from_ms = NEVER_MS
+
+    def end_walk(self, *, complete: bool) -> None:
+        """The walk has ended; `complete` if it read all LEASED rows."""
+        self._is_walking = False
+        if not complete:
+            self._forgotten_from_ms = min(self._forgotten_from_ms, self.unread_from_ms)
+        self.unread_from_ms = self._forgotten_from_ms
+
+    # ------------------------------------------------------------------- tests
+
+    def covers(self, number: int, due_ms: int) -> bool:
+        """Return whether this lease is looked at when it ends, or found by a walk."""
+        if due_ms >= self.unread_from_ms:
+            return True
+        look = self._look
+        if look is not None and look.due_ms <= due_ms and any(first <= number <= last for first, last in look.ranges):
+            return True
+        for slot in self._slots.values():
+            numbers = slot.ranges
+            if slot.due_ms <= due_ms <= slot.last_ms and any(
+                numbers[at] <= number <= numbers[at + 1] for at in range(0, len(numbers), 2)
+            ):
+                return True
+        return False
+
+
+def group_by_due(leases: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
+    """Group (due_ms, number) by due."""
+    groups: dict[int, list[int]] = {}
+    for due_ms, number in leases:
+        groups.setdefault(due_ms, []).append(number)
+    return groups
+
+
+def pages_of(ranges: Sequence[Range], numbers_max: int, ranges_max: int) -> list[list[Range]]:
+    """Divide ranges into pages of at most so many numbers and ranges. A long range is divided too."""
+    pages: list[list[Range]] = []
+    page: list[Range] = []
+    room = numbers_max
+    for start, last in ranges:
+        first = start
+        while first <= last:
+            if not room or len(page) >= ranges_max:
+                pages.append(page)
+                page, room = [], numbers_max
+            stop = min(last, first + room - 1)
+            page.append((first, stop))
+            room -= stop - first + 1
+            first = stop + 1
+    if page:
+        pages.append(page)
+    return pages
+
+
+def _ranges_of(numbers: list[int]) -> Sequence[Range]:
+    """Return the ranges of these numbers, in order."""
+    ordered = sorted(numbers)
+    if ordered[-1] - ordered[0] == len(ordered) - 1:
+        return ((ordered[0], ordered[-1]),)
+    return _merged([(number, number) for number in ordered])
+
+
+def _merged(ranges: list[Range]) -> list[Range]:
+    """Return sorted, disjoint ranges of the same numbers."""
+    merged: list[Range] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            if last > merged[-1][1]:
+                merged[-1] = (merged[-1][0], last)
+        else:
+            merged.append((first, last))
+    return merged
