@@ -31,10 +31,11 @@ class ItemNumbers:
     """
 
     def __init__(self, epoch: int, is_being_written: Callable[[Inserts], bool]) -> None:
-        self._epoch = epoch
         self._is_being_written = is_being_written
         self._last_sequence = 0
         """The last sequence assigned."""
+        self._zero = make_number(epoch, 1) - 1
+        """The number of a sequence is this plus the sequence."""
         self._operations: list[Inserts] = []
         """In order of their numbers: all that are not resolved, and some that are."""
         self._compact_at = _COMPACT_OPERATIONS
@@ -49,7 +50,7 @@ class ItemNumbers:
     @property
     def next_number(self) -> int:
         """The first number that is not assigned."""
-        return make_number(self._epoch, self._last_sequence + 1)
+        return self._zero + self._last_sequence + 1
 
     def assign(self, operation: Inserts) -> None:
         """Assign the numbers from `next_number` on to this operation."""
@@ -79,9 +80,11 @@ class ItemNumbers:
         Numbers of other epochs count as resolved: the table has their items. A number of
         a later epoch means that this owner was replaced, which the fence will detect.
         """
+        if max(numbers) <= self.resolved_up_to:  # most acks: their items are older than all that waits
+            return []
         ordered = sorted(numbers)
-        found = _between(ordered, self.next_number, make_number(self._epoch, SEQUENCE_MAX))
-        # Thousands of operations may wait. Only those among the numbers matter, and most acks are older than all.
+        found = _between(ordered, self.next_number, self._zero + SEQUENCE_MAX)
+        # Thousands of operations may wait. Only those among the numbers matter.
         start = max(0, bisect_right(self._operations, ordered[0], key=_first_number) - 1)
         stop = bisect_right(self._operations, ordered[-1], lo=start, key=_first_number)
         for operation in self._operations[start:stop]:

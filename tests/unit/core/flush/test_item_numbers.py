@@ -101,13 +101,17 @@ def test_a_check_asks_only_operations_among_its_numbers() -> None:
     asked: list[Inserts] = []
     numbers = ItemNumbers(EPOCH, lambda operation: asked.append(operation) or False)  # type: ignore[func-returns-value]
     operations = []
-    for _ in range(60):  # fewer than are searched for resolved ones
+    for place in range(60):  # fewer than are searched for resolved ones
         operation = Inserts("n", [new_item()] * 2, numbers.next_number, no_callback)
         numbers.assign(operation)
-        operation.complete(0, [None, None])
+        if place:  # the first one waits
+            operation.complete(0, [None, None])
         operations.append(operation)
     assert numbers.unresolved([number(3), number(6), number(4)]) == []
     assert asked == operations[1:3]
+    operations[0].complete(0, [None, None])
+    assert numbers.unresolved([number(119), number(120)]) == []
+    assert numbers.unresolved([number(120), number(121)]) == [number(121)]
 
 
 def test_an_item_that_is_being_written_is_not_reported_as_gone() -> None:
