@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Protocol
 
-from foqs.core.flush.operation import Leases
+from foqs.core.flush.operation import Leases, Operation
 from foqs.core.items.item import OrderKey, Row, TopicName
 from foqs.queue.port import Deliveries, ItemView
 from foqs.runtime.deadlines import Deadlines
@@ -172,7 +172,7 @@ class Dequeue:
             self._lease_operations.append(
                 (
                     shard,
-                    shard.submit_lease(namespace, spans, self.lease_ms, self.item_bytes_max, self._on_leases_finished),
+                    shard.submit_lease(namespace, spans, self.lease_ms, self.item_bytes_max, self),
                 )
             )
 
@@ -181,7 +181,7 @@ class Dequeue:
         self._stop_waiting()
         self._phase = _Phase.LEASING
         self._set_lease_timer(self._source.loop_time())
-        operation = Leases(topic[0], [(topic, order_keys)], self.lease_ms, 0, self._on_leases_finished)
+        operation = Leases(topic[0], [(topic, order_keys)], self.lease_ms, 0, self)
         operation.seal(0, len(order_keys))
         self._lease_operations = [(shard, operation)]
         return operation
@@ -190,10 +190,14 @@ class Dequeue:
         self._wakes_at = min(self._deadline, now + self._source.delivery_wait_s_max)
         self._deadline_bucket = self._source.deadlines.add(self._wakes_at, self)
 
-    def _on_leases_finished(self) -> None:
-        """Reply once all operations have their results."""
-        if self._phase is _Phase.LEASING and not any(operation.is_open for _, operation in self._lease_operations):
-            self._reply_with_leased()
+    def on_operation_finished(self, operation: Operation) -> None:
+        """Reply once all lease operations have their results."""
+        if self._phase is not _Phase.LEASING:
+            return
+        for _, other in self._lease_operations:
+            if other.is_open:
+                return
+        self._reply_with_leased()
 
     def _reply_with_leased(self, *, is_expired: bool = False) -> None:
         """Reply with the items that committed. Items that commit later are released by their shards."""

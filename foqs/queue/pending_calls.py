@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from foqs.core.flush.flush_plan import entry_result
 from foqs.core.flush.operation import Inserts, Operation
-from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.items.life import Transition
 from foqs.core.limits.in_flight import InFlight
-from foqs.queue.port import EnqueueOutcome, Outcome, Repeated
 from foqs.runtime.deadlines import Deadlines
-from foqs_contract.errors import FoqsError, KeyConflict
+from foqs_contract.errors import FoqsError
 
 
 class FanOutCall:
-    """A call whose entries are spread over several operations."""
+    """A call whose entries are spread over several operations: their `OperationCaller`."""
 
     __slots__ = (
         "_deadline_bucket",
@@ -39,7 +35,7 @@ class FanOutCall:
         self._on_done: Callable[[list[Any]], None] | None = on_done
         self._deadline_bucket = 0
         self._operations: list[tuple[Operation, Sequence[int], int]] = []
-        self._open_count = 1
+        self._open_count = 0
         self.accepted_count = 0
         """The number of entries that are in operations."""
 
@@ -55,9 +51,10 @@ class FanOutCall:
             self.outcomes[position] = error
 
     def start(self, deadline: float) -> None:
-        """Start to wait for the operations, which have all been added."""
+        """Start to wait for the operations, which have all been added. None has finished yet."""
         self._deadline_bucket = self._deadlines.add(deadline, self)
-        self.on_operation_finished()
+        if not self._open_count:
+            self._finish()
 
     def abandon(self) -> None:
         """Send no reply. The operations go on, and are given up at the deadline as always."""
@@ -68,29 +65,25 @@ class FanOutCall:
             if operation.is_open:
                 operation.abandon()
 
-    def on_operation_finished(self) -> None:
+    def on_operation_finished(self, operation: Operation) -> None:
         """Count a finished operation. After the last one, the call is done."""
         self._open_count -= 1
-        if self._open_count:
-            return
+        if not self._open_count:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Reply with the outcomes of all entries."""
+        self._deadlines.remove(self._deadline_bucket, self)
         for operation, positions, shard in self._operations:
-            outcomes = self._outcomes_of(operation, shard)
+            outcomes = operation.outcomes(shard)
             if len(outcomes) == len(self.outcomes):
                 self.outcomes = outcomes
             else:
                 for position, outcome in zip(positions, outcomes, strict=True):
                     self.outcomes[position] = outcome
-        self._complete(self.outcomes)
-
-    def _complete(self, results: list[Any]) -> None:
-        self._deadlines.remove(self._deadline_bucket, self)
         on_done, self._on_done = self._on_done, None
         if on_done is not None:
-            on_done(results)
-
-    def _outcomes_of(self, operation: Operation, shard: int) -> list[Any]:
-        """Return the outcomes of an operation's entries for the caller."""
-        raise NotImplementedError
+            on_done(self.outcomes)
 
 
 class EnqueueCall(FanOutCall):
@@ -110,24 +103,9 @@ class EnqueueCall(FanOutCall):
         self.in_flight: InFlight | None = None
         self.on_repeats: Callable[[int], None] | None = None
 
-    def _outcomes_of(self, operation: Operation, shard: int) -> list[EnqueueOutcome]:
-        results = operation.results
-        if isinstance(operation, ReplayLookup):
-            return [Repeated(f"{shard}-{result}") if type(result) is int else result for result in results]
-        if isinstance(operation, Inserts) and operation.has_keys:
-            if self.on_repeats is not None:
-                self.on_repeats(sum([type(result) is int or isinstance(result, KeyConflict) for result in results]))
-            results = [Repeated(f"{shard}-{result}") if type(result) is int else result for result in results]
-        return [
-            f"{shard}-{number}" if result is None else result
-            for number, result in zip(operation.numbers, results, strict=True)
-        ]
-
-
-class ApplyCall(FanOutCall):
-    """A call of acks or other events."""
-
-    __slots__ = ()
-
-    def _outcomes_of(self, operation: Operation, shard: int) -> list[Outcome]:
-        return [entry_result(result) if type(result) is Transition else result for result in operation.results]
+    def _finish(self) -> None:
+        if self.on_repeats is not None:
+            for operation, _, _ in self._operations:
+                if isinstance(operation, Inserts) and operation.has_keys:
+                    self.on_repeats(operation.repeat_count)
+        super()._finish()

@@ -162,9 +162,7 @@ class Placement:
             positions = [position for position in positions if position not in errors]
             if not items:
                 return
-        operation = shard.submit_inserts(
-            namespace, items, call.on_operation_finished, keyed=keyed, in_flight=call.in_flight
-        )
+        operation = shard.submit_inserts(namespace, items, call, keyed=keyed, in_flight=call.in_flight)
         call.add_operation(operation, positions, shard.number)
 
     def _place_keyed(

@@ -19,6 +19,7 @@ from typing import Protocol, TypeAlias
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.flush.operation import ALREADY_GONE as ALREADY_GONE
 from foqs.core.flush.operation import AlreadyGone as AlreadyGone
+from foqs.core.flush.operation import Repeated as Repeated
 from foqs.core.items.item import NewItem, Row, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event
@@ -70,13 +71,6 @@ class Deliveries:
 
     items: list[ItemView]
     release: Callable[[], None]
-
-
-@dataclass(slots=True, frozen=True)
-class Repeated:
-    """The id of the item that an earlier enqueue of the same key and item created."""
-
-    id: str
 
 
 EnqueueOutcome: TypeAlias = str | Repeated | FoqsError

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.catalog.namespaces import Namespaces
-from foqs.core.flush.operation import Acks, Events, Leases, Operation
+from foqs.core.flush.operation import Acks, Events, Leases, Operation, OperationCaller
 from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, NewItem, OrderKey, State, TopicName
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event
@@ -31,7 +31,7 @@ from foqs.queue.dequeue import Dequeue, KeysByTopic
 from foqs.queue.explainer import Explainer
 from foqs.queue.listings import ACTIVE_STATES, counts_by_state, format_cursor, parse_cursor, topic_stats
 from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES, count_fitting, load_payloads
-from foqs.queue.pending_calls import ApplyCall, EnqueueCall
+from foqs.queue.pending_calls import EnqueueCall, FanOutCall
 from foqs.queue.placement import Placement, values_at
 from foqs.queue.port import (
     BulkPage,
@@ -193,8 +193,8 @@ class QueueService:
         deadline: float,
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
-        def make(numbers: Sequence[int], positions: Sequence[int], on_finished: Callable[[], None]) -> Operation:
-            return Acks(namespace, numbers, values_at(tokens, positions), on_finished)
+        def make(numbers: Sequence[int], positions: Sequence[int], caller: OperationCaller) -> Operation:
+            return Acks(namespace, numbers, values_at(tokens, positions), caller)
 
         return self._submit_by_shard(ids, make, deadline, on_done)
 
@@ -205,20 +205,20 @@ class QueueService:
         deadline: float,
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
-        def make(numbers: Sequence[int], positions: Sequence[int], on_finished: Callable[[], None]) -> Operation:
-            return Events(namespace, [events[i][1] for i in positions], on_finished)
+        def make(numbers: Sequence[int], positions: Sequence[int], caller: OperationCaller) -> Operation:
+            return Events(namespace, [events[i][1] for i in positions], caller)
 
         return self._submit_by_shard([(shard, event.id) for shard, event in events], make, deadline, on_done)
 
     def _submit_by_shard(
         self,
         ids: Sequence[tuple[int, int]],
-        make: Callable[[Sequence[int], Sequence[int], Callable[[], None]], Operation],
+        make: Callable[[Sequence[int], Sequence[int], OperationCaller], Operation],
         deadline: float,
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
         """Submit an operation to each shard of these ids. `make` gets its numbers and their positions in the call."""
-        call = ApplyCall(self.deadlines, len(ids), on_done)
+        call = FanOutCall(self.deadlines, len(ids), on_done)
         numbers = [number for _, number in ids]
         groups: dict[int, Sequence[int]] = {}
         if len({shard for shard, _ in ids}) > 1:
@@ -240,7 +240,7 @@ class QueueService:
             if not positions:
                 continue
             try:
-                operation = make(own, positions, call.on_operation_finished)
+                operation = make(own, positions, call)
                 self._owned_shard(shard_number).submit(operation)
                 call.add_operation(operation, positions, shard_number)
             except FoqsError as error:

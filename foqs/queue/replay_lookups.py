@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
+from foqs.core.flush.operation import Operation
 from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.queue.pending_calls import EnqueueCall
@@ -56,16 +56,26 @@ class ReplayLookups:
             own = [keyed[position] for position in positions]
             refusals = [limit_errors[position] for position in positions]
             try:
-                on_finished = partial(self._on_lookup_finished, call, namespace, len(own))
-                operation = ReplayLookup(namespace, own, refusals, on_finished)
+                operation = ReplayLookup(namespace, own, refusals, _CountedCaller(self._items_in_flight, call))
                 shard.submit(operation)
             except (Overloaded, Unavailable):
                 continue  # the limit's error stands
             call.add_operation(operation, positions, shard.number)
             self._items_in_flight[namespace] += len(own)
 
-    def _on_lookup_finished(self, call: EnqueueCall, namespace: str, items: int) -> None:
-        self._items_in_flight[namespace] -= items
+
+class _CountedCaller:
+    """The caller of a lookup: counts its items off, and passes its end on to the call."""
+
+    __slots__ = ("_call", "_items_in_flight")
+
+    def __init__(self, items_in_flight: Counter[str], call: EnqueueCall) -> None:
+        self._items_in_flight = items_in_flight
+        self._call = call
+
+    def on_operation_finished(self, operation: Operation) -> None:
+        namespace = operation.namespace
+        self._items_in_flight[namespace] -= len(operation)
         if not self._items_in_flight[namespace]:
             del self._items_in_flight[namespace]
-        call.on_operation_finished()
+        self._call.on_operation_finished(operation)

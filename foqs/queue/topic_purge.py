@@ -14,26 +14,22 @@ from collections.abc import Sequence
 
 from foqs.core.flush.purge_markers import SetPurgeMarker
 from foqs.core.items.item import TopicName
+from foqs.shard.awaited_results import AwaitedResults
 from foqs.shard.shard import Shard
 from foqs_contract.errors import DeadlineExceeded, FoqsError, NotOwner, Unavailable, UnknownOutcome
 
 
 async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float) -> int:
     """Purge the topic in these shards. Returns the number of items, as far as they are counted."""
-    all_finished = asyncio.Event()
     operations: list[SetPurgeMarker] = []
     refusals: list[FoqsError] = []
-
-    def on_finished() -> None:
-        if not any(operation.is_open for operation in operations):
-            all_finished.set()
-
     empty = [shard for shard in shards if not shard.may_have_items(topic)]
+    awaited = AwaitedResults(len(shards) - len(empty))
     for shard in shards:
         if shard in empty:
             continue
         try:
-            operations.append(shard.submit_purge(topic, on_finished))
+            operations.append(shard.submit_purge(topic, awaited))
         except FoqsError as error:
             refusals.append(error)
     if refusals:
@@ -48,7 +44,7 @@ async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float
             for shard in empty:
                 await shard.confirm_ownership()
             if operations:
-                await all_finished.wait()
+                await awaited.future
     except TimeoutError:
         unconfirmed = DeadlineExceeded("the time ran out before every shard replied; try again")
     except (NotOwner, Unavailable) as error:

@@ -14,11 +14,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from foqs.core.flush.operation import Operation
+from foqs.core.flush.operation import Operation, OperationCaller
 from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, PurgeMarker, PurgeMarkers
 from foqs.core.items.item import OrderKey, Row, State
+from foqs.shard.awaited_results import AwaitedResults
 from foqs.shard.shard_reader import ShardReader
 from foqs.shard.writer import Writer
 from foqs_contract.errors import FoqsError
@@ -110,13 +111,10 @@ class PurgeWorker:
             limit,
         )
 
-    async def _submit_and_wait(self, make_operation: Callable[[Callable[[], None]], Operation]) -> None:
+    async def _submit_and_wait(self, make_operation: Callable[[OperationCaller], Operation]) -> None:
         """Submit an operation and wait until it is committed. Raises its FoqsError."""
-        done = asyncio.Event()
-        operation = make_operation(done.set)
-        self._writer.submit(operation, is_internal=True)
-        await done.wait()
-        results: Sequence[Any] = operation.results
-        for result in results:
+        awaited = AwaitedResults()
+        self._writer.submit(make_operation(awaited), is_internal=True)
+        for result in await awaited.future:
             if isinstance(result, FoqsError):
                 raise result

@@ -15,7 +15,7 @@ from typing import Final
 from foqs.core.flush.fence import Owner
 from foqs.core.flush.intake import LANE_SHARES, Intake, IntakeLimits
 from foqs.core.flush.item_numbers import ItemNumbers
-from foqs.core.flush.operation import Events, Inserts, Leases, Operation
+from foqs.core.flush.operation import Events, Inserts, Leases, Operation, OperationCaller
 from foqs.core.flush.pacing import FlushPace, PaceSettings
 from foqs.core.flush.purge_markers import SetPurgeMarker
 from foqs.core.items.item import NewItem, OrderKey, Row, State, TopicName, order_key_number
@@ -355,7 +355,7 @@ class Shard:
         self,
         namespace: str,
         items: Sequence[NewItem],
-        on_finished: Callable[[], None],
+        caller: OperationCaller,
         *,
         keyed: bool = False,
         in_flight: InFlight | None = None,
@@ -373,7 +373,7 @@ class Shard:
                 f"shard {self.number} has used up the item ids of its epoch and starts a new one; try again",
                 retry_after_ms=1000,
             )
-        operation = Inserts(namespace, items, numbers.next_number, on_finished, has_keys=keyed)
+        operation = Inserts(namespace, items, numbers.next_number, caller, has_keys=keyed)
         self._writer.submit(operation)
         numbers.assign(operation)
         if in_flight is not None:
@@ -390,7 +390,7 @@ class Shard:
         """Whether the topic has an item or a purge marker. True also while the counts lag."""
         return self.counts.is_lagging or topic in self.counts or bool(self.memory.purge_markers.last_number(topic))
 
-    def submit_purge(self, topic: TopicName, on_finished: Callable[[], None]) -> SetPurgeMarker:
+    def submit_purge(self, topic: TopicName, caller: OperationCaller) -> SetPurgeMarker:
         """Queue a purge marker: once it is committed, all items that the topic had are gone.
 
         Raises `Overloaded`, `Unavailable`: nothing was queued.
@@ -402,7 +402,7 @@ class Shard:
             or markers.topic_count(topic[0]) >= settings.purge_topics_per_namespace_max
         ):
             raise Overloaded("too many purged topics still have rows to delete; try again later", retry_after_ms=1_000)
-        operation = SetPurgeMarker(topic, on_finished)
+        operation = SetPurgeMarker(topic, caller)
         self._writer.submit(operation, is_internal=True)
         return operation
 
@@ -412,14 +412,14 @@ class Shard:
         spans: Sequence[tuple[TopicName, Sequence[OrderKey]]],
         lease_ms: int | None,
         item_bytes_max: int,
-        on_finished: Callable[[], None],
+        caller: OperationCaller,
     ) -> Leases:
         """Queue the lease of reserved items. The caller got the keys from the index.
 
         `read_bytes` bounds the payload that must be read per item: the length of a cached
         row, and for others the larger of `item_bytes_max` and the longest known of the namespace.
         """
-        operation = Leases(namespace, spans, lease_ms, 0, on_finished)
+        operation = Leases(namespace, spans, lease_ms, 0, caller)
         cache = self.memory.cache
         rows = list(map(cache.get, operation.numbers))
         operation.read_bytes = max(
@@ -455,7 +455,7 @@ class Shard:
         """Release leased items that no consumer received."""
         if leased and not self._writer.is_ended:
             events = [Event(EventKind.RELEASE, row.id, token=row.token) for row in leased]
-            self._writer.submit(Events("", events, _ignore), is_internal=True)
+            self._writer.submit(Events("", events, None), is_internal=True)
 
     def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]]) -> None:
         """A flush has written timer entries with these dues, and leases, given by their ends."""
@@ -580,7 +580,3 @@ class Shard:
 
 async def _read_nothing(store: Store) -> None:
     """Read nothing: the call returns between two flushes."""
-
-
-def _ignore() -> None:
-    """Do nothing: the callback of an operation that no caller waits for."""

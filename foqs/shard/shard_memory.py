@@ -2,16 +2,14 @@
 
 Always true between two flushes: index and counts show exactly the committed
 rows, less the items reserved for deliveries; a cached row equals the row in the
-table. A flush changes the memory only in `apply`, after the commit; metrics are
-reported with the callers' results. Results of reads enter between two flushes.
+table. A flush changes the memory only in `apply`, after the commit. Results of reads enter between two flushes.
 Knows nothing of connections, tasks or the passing of time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, Protocol
@@ -19,7 +17,7 @@ from typing import Any, Final, Protocol
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.flush_plan import FlushPlan, chain_finders
 from foqs.core.flush.item_numbers import ItemNumbers
-from foqs.core.flush.operation import Leases
+from foqs.core.flush.operation import Leases, Operation
 from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number, pack_order_key
 from foqs.core.items.life import EventKind, becomes_ready
@@ -187,7 +185,7 @@ class ShardMemory:
 
     # ---------------------------------------------------------- before a flush
 
-    def assign_to_waiters(self, batch: Batch) -> list[Leases]:
+    def assign_to_waiters(self, batch: Batch) -> list[Part[Leases]]:
         """Assign items that this batch inserts or finds due to waiters, for direct delivery.
 
         The payloads of due items may have to be read: they are limited to `flush_bytes_max`.
@@ -204,7 +202,7 @@ class ShardMemory:
                     key = pack_order_key(item.priority, now_ms, number)
                     found.setdefault((namespace, item.topic), []).append(key)
         due_bytes = self._add_due_keys(batch, now_ms, found) if batch.dues else {}
-        deliveries: list[Leases] = []
+        deliveries: list[Part[Leases]] = []
         bytes_left = self._waiter_payload_bytes_max
         for topic, keys in found.items():
             keys.sort()
@@ -213,7 +211,7 @@ class ShardMemory:
             )
             if due_bytes:
                 bytes_left -= sum([due_bytes.get(number, 0) for delivery in assigned for number in delivery.numbers])
-            deliveries += assigned
+            deliveries += [Part(delivery, 0, len(delivery)) for delivery in assigned]
         return deliveries
 
     def _add_due_keys(self, batch: Batch, now_ms: int, found: dict[TopicName, list[OrderKey]]) -> dict[int, int]:
@@ -261,27 +259,21 @@ class ShardMemory:
 
     # ----------------------------------------------------------- after a flush
 
-    def record_results(self, plan: FlushPlan, callbacks: MutableSequence[Callable[[], None]]) -> None:
-        """Record the results of a committed flush. Adds the notifications of its callers to `callbacks`; `apply` follows."""
-        batch = plan.batch
+    def settle(self, plan: FlushPlan, finished: MutableSequence[Operation]) -> None:
+        """Give the operations of a committed flush their results. Adds those that are finished; `apply` follows."""
         orphans: list[Row] = []
-        # Waiting dequeues get their items before the enqueues get their replies.
-        for delivery, rows in zip(batch.direct_deliveries, plan.directly_leased, strict=True):
-            if delivery.is_abandoned:
-                orphans += [row for row in rows if row is not None]
-            delivery.record_results(0, rows, callbacks)
         for part, results in plan.results:
             operation = part.operation
-            if operation.is_abandoned and isinstance(operation, Leases):
+            if operation.settle(part.start, results):
+                finished.append(operation)
+            elif operation.is_abandoned and isinstance(operation, Leases):
                 orphans += [row for row in results if row is not None]
-            operation.record_results(part.start, results, callbacks)
         if orphans:
             self._shard.release(orphans)
 
-    def apply(self, plan: FlushPlan, callbacks: MutableSequence[Callable[[], None]]) -> None:
-        """Update the memory after a committed flush. Adds notifications of metrics and purge calls to `callbacks`, even if it raises."""
+    def apply(self, plan: FlushPlan, finished: MutableSequence[Operation]) -> None:
+        """Update the memory after a committed flush. Adds the purges that are finished, whose results it gives."""
         batch = plan.batch
-        callbacks.append(partial(self._report_metrics, plan))
         self._remember_topics(plan)
         if batch.key_slots:
             self.key_slots = self.key_slots.union(batch.key_slots)
@@ -290,7 +282,7 @@ class ShardMemory:
         self._apply_leases(batch, plan)
         self._apply_changes(plan, ready)
         if batch.purges:
-            self._apply_purges(batch, plan, callbacks)
+            self._apply_purges(batch, plan, finished)
         if ready:
             self._delivery_port.on_items_ready(ready)
         self._report_next_due(plan)
@@ -386,7 +378,7 @@ class ShardMemory:
         if plan.changed:
             self._remember([new for _, _, new in plan.changed])
 
-    def _apply_purges(self, batch: Batch, plan: FlushPlan, callbacks: MutableSequence[Callable[[], None]]) -> None:
+    def _apply_purges(self, batch: Batch, plan: FlushPlan, finished: MutableSequence[Operation]) -> None:
         """Apply deleted rows, cleared markers and new markers; new markers cover all else in their flush."""
         rows = plan.purged
         if rows:
@@ -400,8 +392,11 @@ class ShardMemory:
         for marker in plan.markers_cleared:
             self.purge_markers.remove(marker)
         for part in batch.purges:
-            if isinstance(part.operation, SetPurgeMarker):
-                part.operation.record_results(part.start, [self._apply_purge_marker(part.operation.marker)], callbacks)
+            operation = part.operation
+            if isinstance(operation, SetPurgeMarker) and operation.settle(
+                part.start, [self._apply_purge_marker(operation.marker)]
+            ):
+                finished.append(operation)
 
     def _apply_purge_marker(self, purge_marker: PurgeMarker) -> int:
         """Forget all items of the topic. Returns how many it had."""
@@ -432,13 +427,14 @@ class ShardMemory:
         if timers or lease_ends:
             self._shard.on_dues_written({due_ms for due_ms, _ in timers}, lease_ends)
 
-    def _report_metrics(self, plan: FlushPlan) -> None:
+    def report_metrics(self, plan: FlushPlan) -> None:
+        """Report what a committed flush did."""
         observer = self._observer
         self.keys_repeated += plan.key_repeat_count
         self.keys_in_conflict += plan.key_conflict_count
         if plan.inserted:
             observer.items_enqueued(len(plan.inserted))
-        leased = len(plan.leased[1]) + sum([len(list(filter(None, rows))) for rows in plan.directly_leased])
+        leased = len(plan.leased[1]) + plan.direct_count
         if leased:
             observer.items_delivered(leased)
         if not plan.changed and not plan.deleted:

@@ -21,6 +21,7 @@ from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number
 from foqs.core.timing.lease_ends import NEVER_MS, Look, group_by_due, pages_of
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.options.shard_options import ShardOptions
+from foqs.shard.awaited_results import AwaitedResults
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import Writer
 from foqs.store.port import DueRow, Reads, Store, StoreLost
@@ -286,18 +287,12 @@ class TimerService:
         self, numbers: list[int], current: Mapping[int, Row], timer_dues: Sequence[int]
     ) -> asyncio.Future[list[Any]]:
         """Queue DUE events. `current` has rows as they are. Returns the future of the results."""
-        done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        awaited = AwaitedResults()
         if numbers:
-
-            def on_finished() -> None:
-                if not done.done():
-                    done.set_result(operation.results)
-
-            operation = Dues(numbers, current, on_finished, timer_dues)
-            self._writer.submit(operation, is_internal=True)
+            self._writer.submit(Dues(numbers, current, awaited, timer_dues), is_internal=True)
         else:
-            done.set_result([])
-        return done
+            awaited.future.set_result([])
+        return awaited.future
 
     async def run_sweeps(self) -> None:
         """From time to time look for due rows below the watermark, so that a bug makes an item late, not lost."""

@@ -15,7 +15,6 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from foqs.core.flush.batch import Batch, Part
@@ -122,8 +121,10 @@ class Writer:
         """The batch of this turn; the part in the flush under way is also in `_flushing_batch`."""
         self._flushing_batch = _EMPTY_BATCH
         self._is_maybe_written = False
-        self._callbacks: deque[Callable[[], None]] = deque()
-        """Notifications of committed flushes that are still to be sent to metrics and callers."""
+        self._finished: deque[Operation] = deque()
+        """Operations that committed flushes have finished. Their ends are still to be reported."""
+        self._committed: deque[tuple[FlushPlan, float]] = deque()
+        """Committed flushes, with their seconds, that are still to be reported to the metrics."""
         self._is_flushing = False
         self._between_flushes: deque[Callable[[], None]] = deque()
         self._reads: deque[tuple[Callable[[Store], Awaitable[Any]], asyncio.Future[Any]]] = deque()
@@ -260,8 +261,8 @@ class Writer:
             while True:
                 while self._intake or self._bisection_queue or self._reads or self._flush_requested:
                     await self._run_once()
-                if self._callbacks:
-                    self._run_callbacks()
+                if self._finished or self._committed:
+                    self._report_commits()
                     continue
                 if self._is_closing:
                     return
@@ -327,7 +328,8 @@ class Writer:
         if refusal is None:
             return
         for delivery in batch.direct_deliveries:
-            delivery.complete(0, [None] * len(delivery))
+            if delivery.operation.settle(0, [None] * delivery.count):
+                delivery.operation.report_end()
         if batch.inserts and self._breaker.is_open:
             # Bisection would only put more load on an unhealthy database.
             for part in batch.inserts:
@@ -412,36 +414,44 @@ class Writer:
         self._is_maybe_written = True
         if batch.key_slots:
             self._pending_key_slots = ()
-        if not self._callbacks:
-            # They run when the next flush is on its way to the database: nothing is awaited before.
-            asyncio.get_running_loop().call_soon(self._run_callbacks)
-        self._memory.record_results(plan, self._callbacks)
+        if not self._finished and not self._committed:
+            # They are reported when the next flush is on its way to the database: nothing is awaited before.
+            asyncio.get_running_loop().call_soon(self._report_commits)
+        self._memory.settle(plan, self._finished)
         if plan.can_notify_before_apply and not (
             self._intake or self._bisection_queue or self._reads or self._flush_requested
         ):
             # No next flush waits for the memory, so callers need not wait either: they see it as it was
             # during the flush. A reply to a dequeue must wait: it states what is left, or looks for more.
-            self._run_callbacks()
+            self._report_commits()
             self._memory.on_callers_notified()
         self._is_flushing = False
-        self._memory.apply(plan, self._callbacks)
+        self._memory.apply(plan, self._finished)
         self._flushing_batch = _EMPTY_BATCH
         self._is_maybe_written = False
-        entries, seconds = len(batch), self._stopwatch_s() - started_s
-        items_max = self._pace.update(entries, seconds, self._intake.is_small_flush, started_s + seconds)
+        seconds = self._stopwatch_s() - started_s
+        self._committed.append((plan, seconds))
+        items_max = self._pace.update(len(batch), seconds, self._intake.is_small_flush, started_s + seconds)
         self._intake.set_flush_items_max(items_max)
         self.lease_cost.learn(self._lease_count or items_max * LANE_SHARES[Lane.LEASE].percent_max / 100, seconds)
-        self._callbacks.append(partial(self._observer.flush_committed, self._shard, entries, seconds))
         self._on_wait_ended()
         self._on_flush_ended()
         return None
 
-    def _run_callbacks(self) -> None:
-        """Notify callers and metrics of committed flushes. A failure gives the shard up: items may stay reserved for ever."""
-        while self._callbacks:
-            callback = self._callbacks.popleft()
+    def _report_commits(self) -> None:
+        """Report committed flushes: the ends of their operations to the callers, then the flushes to the metrics.
+
+        A failure gives the shard up: items may stay reserved for ever.
+        """
+        finished, committed = self._finished, self._committed
+        while finished or committed:
             try:
-                callback()
+                while finished:
+                    finished.popleft().report_end()
+                while committed:
+                    plan, seconds = committed.popleft()
+                    self._memory.report_metrics(plan)
+                    self._observer.flush_committed(self._shard, len(plan.batch), seconds)
             except Exception as error:
                 self.give_up(f"a caller could not be notified of a commit: {error!r}", error)
 
@@ -581,16 +591,15 @@ class Writer:
     def _fail_all(self, error: FoqsError, is_maybe_written: bool) -> None:
         """Fail everything that waits with `error`; the flush under way with `UnknownOutcome` if it may be written."""
         self.is_ended = True
-        self._run_callbacks()
+        self._report_commits()
         self._between_flushes.clear()
         unknown = UnknownOutcome("the shard was lost while this was being written; it may be written")
         current = unknown if is_maybe_written else error
         sealed, self._sealed_batch = self._sealed_batch, _EMPTY_BATCH
         refused_parts = [part for batch in self._bisection_queue for part in batch.parts]
-        for part in self._flushing_batch.parts:
+        flushing = self._flushing_batch
+        for part in [*flushing.parts, *flushing.direct_deliveries, *sealed.direct_deliveries]:
             self._call_safely(part.fail, current)
-        for delivery in (*self._flushing_batch.direct_deliveries, *sealed.direct_deliveries):
-            self._call_safely(delivery.fail, 0, len(delivery), current)
         for part in [*sealed.parts, *refused_parts, *self._intake.drain()]:
             self._call_safely(part.fail, error)
         self._flushing_batch = _EMPTY_BATCH

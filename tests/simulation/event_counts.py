@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from foqs.core.flush import flush_plan
-from foqs.core.flush.batch import Batch
+from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.fence import CommitOutcome, Fence
 from foqs.core.flush.flush_plan import FlushPlan
 from foqs.core.flush.intake import Intake
@@ -121,8 +121,8 @@ def _assign(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _assign_to_waiters(original: Callable[..., Any]) -> Callable[..., Any]:
-    def deliveries(self: ShardMemory, batch: Batch) -> list[Leases]:
-        made: list[Leases] = original(self, batch)
+    def deliveries(self: ShardMemory, batch: Batch) -> list[Part[Leases]]:
+        made: list[Part[Leases]] = original(self, batch)
         due = {number for part in batch.dues for number in part.numbers}
         COUNTS["due items delivered directly"] += sum(number in due for delivery in made for number in delivery.numbers)
         return made
@@ -130,15 +130,15 @@ def _assign_to_waiters(original: Callable[..., Any]) -> Callable[..., Any]:
     return deliveries
 
 
-def _record(original: Callable[..., Any]) -> Callable[..., Any]:
-    def record(self: Leases, start: int, results: Sequence[Any], callbacks: Any) -> None:
+def _settle(original: Callable[..., Any]) -> Callable[..., Any]:
+    def settle(self: Leases, start: int, results: Sequence[Any]) -> bool:
         if self in DIRECT_DELIVERIES:
             DIRECT_DELIVERIES.discard(self)
             COUNTS["direct deliveries abandoned"] += self.is_abandoned and any(row is not None for row in results)
             COUNTS["direct deliveries without items"] += all(row is None for row in results)
-        original(self, start, results, callbacks)
+        return bool(original(self, start, results))
 
-    return record
+    return settle
 
 
 def _submit_in_parts(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -193,9 +193,9 @@ def _apply_purge_marker_counted(original: Callable[..., Any]) -> Callable[..., A
 
 
 def _purged(original: Callable[..., Any]) -> Callable[..., Any]:
-    def purged(self: ShardMemory, batch: Any, plan: FlushPlan, callbacks: Any) -> None:
+    def purged(self: ShardMemory, batch: Any, plan: FlushPlan, finished: Any) -> None:
         COUNTS["rows purged"] += len(plan.purged)
-        original(self, batch, plan, callbacks)
+        original(self, batch, plan, finished)
 
     return purged
 
@@ -236,7 +236,7 @@ def install() -> None:
     _wrap(RowCache, "finish_prefetch", _end_load)
     _wrap(Waiters, "add", _add_waiter)
     _wrap(Dequeue, "assign", _assign)
-    _wrap(Leases, "record_results", _record)
+    _wrap(Leases, "settle", _settle)
     _wrap(Intake, "_submit_in_parts", _submit_in_parts)
     _wrap(IdempotencyKeyExists, "__init__", _key_taken)
     _wrap(flush_plan, "_add_keys", _firsts)

@@ -137,9 +137,9 @@ def direct_delivery_before_commit() -> None:
 
     def plan_flush(batch: Batch, *arguments: Any) -> FlushPlan:
         plan = original(batch, *arguments)
-        for delivery, rows in zip(batch.direct_deliveries, plan.directly_leased, strict=True):
-            if delivery.is_open:
-                delivery.complete(0, rows)
+        for part, rows in plan.results[: len(batch.direct_deliveries)]:
+            if part.operation.is_open and part.operation.settle(0, rows):
+                part.operation.report_end()
         return plan
 
     original = flush_plan.plan_flush
@@ -363,7 +363,7 @@ def purge_markers_ignored() -> None:
 def purges_fail() -> None:
     """Removing purged items from memory fails: the shard is acquired again from its rows, and no caller notices."""
 
-    def purged(self: ShardMemory, batch: Any, plan: Any, callbacks: Any) -> None:
+    def purged(self: ShardMemory, batch: Any, plan: Any, finished: Any) -> None:
         raise RuntimeError(PLANTED_ERROR)
 
     ShardMemory._apply_purges = purged  # type: ignore[method-assign]

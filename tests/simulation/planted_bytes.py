@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from foqs.core.flush.operation import Leases
+from foqs.core.flush.operation import Leases, OperationCaller
 from foqs.core.items.item import OrderKey, TopicName
 from foqs.core.memory.reservations import LongestPayloads
 from foqs.core.memory.row_cache import Prefetch
@@ -37,10 +37,10 @@ def cached_row_reserves_nothing() -> None:
         spans: Sequence[tuple[TopicName, Sequence[OrderKey]]],
         lease_ms: int | None,
         item_bytes_max: int,
-        on_finished: Callable[[], None],
+        caller: OperationCaller,
     ) -> Leases:
         cache = self.memory.cache
-        operation = Leases(namespace, spans, lease_ms, 0, on_finished)
+        operation = Leases(namespace, spans, lease_ms, 0, caller)
         if None in map(cache.get, operation.numbers):
             operation.read_bytes = max(item_bytes_max, cache.longest_payloads.payload_bytes_max(namespace))
         self._writer.submit(operation, is_internal=True)

@@ -7,13 +7,13 @@ a flush may take, not which it must. Knows nothing of the shares of lanes, or of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.intake import LANE_SHARES, Intake, IntakeLimits
-from foqs.core.flush.operation import Acks, Events, Inserts, Lane, Leases, Operation
+from foqs.core.flush.operation import Acks, Events, Inserts, Lane, Leases, Operation, OperationCaller
 from foqs.core.flush.purge_markers import DeletePurgedRows
 from foqs.core.items.item import OrderKey, TopicName
 from foqs.core.items.life import Event, EventKind
@@ -28,6 +28,8 @@ LIMITS = IntakeLimits(
     queue_bytes_max=1_000_000,
     shares=LANE_SHARES,
 )
+W = TypeVar("W", bound=Operation)
+
 KINDS = {
     Lane.ACK: EventKind.CANCEL,
     Lane.NACK: EventKind.NACK,
@@ -44,7 +46,7 @@ def intake(weights: dict[str, int] | None = None, **limits: Any) -> Intake:
 
 def operation_of(caller: Caller, lane: Lane, first: int, count: int, namespace: str = "n") -> Operation:
     if lane is Lane.PURGE:
-        purge = DeletePurgedRows([row(number) for number in range(first, first + count)], lambda: None)
+        purge = DeletePurgedRows([row(number) for number in range(first, first + count)], None)
         purge.namespace = namespace
         return purge
     if lane is Lane.INSERT:
@@ -81,34 +83,50 @@ def sealed(queue: Intake) -> Batch:
     return batch
 
 
+def whole(operation: W) -> Part[W]:
+    """Return the part with all entries of an operation."""
+    return Part(operation, 0, len(operation))
+
+
+def finish(operation: Operation, start: int, results: Sequence[Any]) -> None:
+    """Settle entries, and report the end after the last ones."""
+    if operation.settle(start, results):
+        operation.report_end()
+
+
+@dataclass(slots=True)
+class _CountingCaller:
+    calls: list[int]
+    place: int
+
+    def on_operation_finished(self, operation: Operation) -> None:
+        assert not operation.is_open
+        self.calls[self.place] += 1
+
+
 class Caller:
     """Makes operations and counts how often each of them called back."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
 
-    def _new_callback(self) -> Any:
-        place = len(self.calls)
+    def _next(self) -> OperationCaller:
         self.calls.append(0)
-
-        def on_finished() -> None:
-            self.calls[place] += 1
-
-        return on_finished
+        return _CountingCaller(self.calls, len(self.calls) - 1)
 
     def acks(self, *numbers: int, namespace: str = "n", token: int = 1) -> Acks:
-        return Acks(namespace, numbers, [token] * len(numbers), self._new_callback())
+        return Acks(namespace, numbers, [token] * len(numbers), self._next())
 
     def events(self, kind: EventKind, *numbers: int, namespace: str = "n", metadata: bytes | None = None) -> Events:
-        return Events(namespace, [Event(kind, number, metadata=metadata) for number in numbers], self._new_callback())
+        return Events(namespace, [Event(kind, number, metadata=metadata) for number in numbers], self._next())
 
     def delivery(self, *numbers: int, namespace: str = "n", read_bytes: int = 0) -> Leases:
         spans: list[tuple[TopicName, list[OrderKey]]] = [((namespace, "t"), keys_of(numbers))]
-        return Leases(namespace, spans, None, read_bytes, self._new_callback())
+        return Leases(namespace, spans, None, read_bytes, self._next())
 
     def inserts(self, first: int, *sizes: int, namespace: str = "n") -> Inserts:
         items = [make_item(namespace=namespace, payload=bytes(size)) for size in sizes]
-        return Inserts(namespace, items, first, self._new_callback())
+        return Inserts(namespace, items, first, self._next())
 
 
 @dataclass(slots=True, eq=False)

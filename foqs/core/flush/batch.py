@@ -52,7 +52,7 @@ class Batch:
         lease_numbers: numbers of the items to lease.
         dues: those of the events that come from the timers.
         direct_deliveries: leases of items that this batch inserts or finds due. They
-            are written leased. These are whole operations, not parts.
+            are written leased. Each part is a whole operation.
         key_slots: key slots that the shard is given.
         purges: purge markers to set or clear, and purged rows to delete.
         replay_lookups: searches for items with the same idempotency keys.
@@ -83,7 +83,7 @@ class Batch:
         self.inserts: list[Part[Inserts]] = []
         self.event_numbers: list[int] = []
         self.lease_numbers: list[int] = []
-        self.direct_deliveries: list[Leases] = []
+        self.direct_deliveries: list[Part[Leases]] = []
         self.purges: list[Part[SetPurgeMarker] | Part[ClearPurgeMarker] | Part[DeletePurgedRows]] = []
         self.replay_lookups: list[Part[ReplayLookup]] = []
         self.key_slots = key_slots
@@ -139,9 +139,9 @@ class Batch:
             return {}
         due = {number for part in self.dues for number in part.numbers}
         return {
-            number: operation.lease_ms
-            for operation in self.direct_deliveries
-            for number in operation.numbers
+            number: part.operation.lease_ms
+            for part in self.direct_deliveries
+            for number in part.numbers
             if number in due
         }
 

@@ -53,10 +53,11 @@ class FlushPlan:
         timed: those of the new rows with a due when they were inserted.
         timers_added, timers_removed: entries of the timer table that other rows get and lose.
         direct_lease_ends: numbers of the new rows that are leased already, by due.
-        results: for each part of the batch, the results of its entries.
+        results: for each part of the batch, the results of its entries. Direct deliveries come first, so that
+            waiting dequeues get their items before the enqueues get their replies.
         unread: leases that stop at a place, because the payload of its row is larger than
             its reservation, so it was not read.
-        directly_leased: for each direct delivery of the batch, its rows; None if a row cannot be leased yet.
+        direct_count: items that are delivered directly.
         purged: old rows to delete that a purge marker covers.
         markers_set, markers_cleared: purge markers to set and to clear.
         topics: topics of the inserted items, by namespace.
@@ -79,7 +80,7 @@ class FlushPlan:
     direct_lease_ends: dict[int, list[int]] = field(default_factory=dict)
     results: list[tuple[Part[Any], Sequence[Any]]] = field(default_factory=list)
     unread: list[tuple[Part[Leases], int, Row]] = field(default_factory=list)
-    directly_leased: list[list[Row | None]] = field(default_factory=list)
+    direct_count: int = 0
     purged: list[Row] = field(default_factory=list)
     markers_set: list[PurgeMarker] = field(default_factory=list)
     markers_cleared: list[PurgeMarker] = field(default_factory=list)
@@ -166,7 +167,7 @@ def plan_flush(
         if lease_ms_by_number:
             events = [_with_waiter(event, lease_ms_by_number) for event in events]
         plan.results.append(
-            (part, [_decide_event(event, find_row(event.id), context, timers, plan) for event in events])
+            (part, [entry_result(_decide_event(event, find_row(event.id), context, timers, plan)) for event in events])
         )
     if batch.dues:
         _remove_stale_timers(batch.dues, find_row, plan)
@@ -441,25 +442,30 @@ def _decide_replay_lookups(
 
 
 def _decide_direct_deliveries(
-    deliveries: Sequence[Leases], context: FlushContext, timers: DueTimers, plan: FlushPlan
+    parts: Sequence[Part[Leases]], context: FlushContext, timers: DueTimers, plan: FlushPlan
 ) -> None:
-    """Lease new items that are delivered directly. Due ones are leased already, by their DUE events."""
+    """Lease new items that are delivered directly. Due ones are leased already, by their DUE events.
+
+    The result of an item that cannot be leased yet is None.
+    """
     places = {row.id: place for place, row in enumerate(plan.inserted)}
     due = {new.id: new for kind, _, new in plan.changed if kind is EventKind.DUE and new.state is State.LEASED}
     now_ms, token, due_ms_min = context.now_ms, context.token, timers.raise_to_watermark(0)
     inserted, ready, leased = plan.inserted, State.READY, State.LEASED
     last_lease_ms, due_ms = -1, 0
     numbers: list[int] = []
-    for delivery in deliveries:
+    decided: list[tuple[Part[Any], Sequence[Any]]] = []
+    for part in parts:
+        requested_ms = part.operation.lease_ms
         rows: list[Row | None] = []
-        for number in delivery.numbers:
+        for number in part.numbers:
             place = places.get(number)
             if place is None:  # a due item, if it still exists; or a repeat, which was not inserted
                 rows.append(due.get(number))
                 continue
             row = inserted[place]
             if row.state is ready:
-                lease_ms = row.lease_ms if delivery.lease_ms is None else delivery.lease_ms
+                lease_ms = row.lease_ms if requested_ms is None else requested_ms
                 if lease_ms != last_lease_ms:
                     last_lease_ms, due_ms = lease_ms, _lease_end_ms(lease_ms, now_ms, due_ms_min)
                     numbers = plan.direct_lease_ends.setdefault(due_ms, [])
@@ -470,7 +476,9 @@ def _decide_direct_deliveries(
                 rows.append(row)
             else:
                 rows.append(None)
-        plan.directly_leased.append(rows)
+        plan.direct_count += len(rows) - rows.count(None)
+        decided.append((part, rows))
+    plan.results[:0] = decided
 
 
 def chain_finders(*sources: Mapping[int, Row] | FindRow) -> FindRow:

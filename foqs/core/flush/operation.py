@@ -1,20 +1,21 @@
 """Operations for a shard's writer: each holds the entries of one request, in columns.
 
 The entries are acks, other events, reserved keys to lease, or new items. Always
-true: an entry gets one result; an abandoned operation gets no more results. The
-`on_finished` callback reports the last result. Knows nothing of flushes.
+true: an entry gets one result; an abandoned operation gets no more results; the end
+of an operation is reported to its caller once, in `report_end`. Knows nothing of flushes.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, MutableSequence, Sequence
-from typing import Any, Final, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, cast
 
 from foqs.core.items.item import NUMBER_MAX, KeyedItem, NewItem, OrderKey, Row, TopicName
 from foqs.core.items.life import Event, EventKind
 from foqs.core.limits.in_flight import InFlight
-from foqs_contract.errors import DeadlineExceeded, FoqsError, UnknownOutcome
+from foqs_contract.errors import DeadlineExceeded, FoqsError, KeyConflict, UnknownOutcome
 
 OPEN: Final = type("Open", (), {"__repr__": lambda self: "OPEN", "__slots__": ()})()
 """Stands for the result that an entry does not have yet. None is a result: success, without a value."""
@@ -30,6 +31,21 @@ class AlreadyGone:
 
 
 ALREADY_GONE: Final = AlreadyGone()
+
+
+@dataclass(slots=True, frozen=True)
+class Repeated:
+    """The id of the item that an earlier enqueue of the same key and item created."""
+
+    id: str
+
+
+class OperationCaller(Protocol):
+    """Waits for the end of its operations: a call in flight, or a task of the shard."""
+
+    def on_operation_finished(self, operation: Operation) -> None:
+        """All entries of the operation have their results. Called once for each operation."""
+        ...
 
 
 class Lane(enum.IntEnum):
@@ -67,11 +83,12 @@ class Operation:
         bytes: payload, metadata and trace context bytes that it writes.
         read_bytes: bytes that one entry may make a flush read.
         results: one for each entry: OPEN, SEALED, then a FoqsError or the result that the subclass states.
+            None and ALREADY_GONE mean done.
         is_abandoned: no caller waits any more; later results are ignored.
     """
 
     __slots__ = (
-        "_on_finished",
+        "_caller",
         "_open_count",
         "bytes",
         "is_abandoned",
@@ -82,7 +99,7 @@ class Operation:
         "results",
     )
 
-    def __init__(self, lane: Lane, namespace: str, numbers: Sequence[int], on_finished: Callable[[], None]) -> None:
+    def __init__(self, lane: Lane, namespace: str, numbers: Sequence[int], caller: OperationCaller | None) -> None:
         count = len(numbers)
         self.lane = lane
         self.namespace = namespace
@@ -92,7 +109,7 @@ class Operation:
         self.results: list[Any] = [OPEN] * count
         self.is_abandoned = False
         self._open_count = count
-        self._on_finished = on_finished
+        self._caller = caller
 
     def __len__(self) -> int:
         return len(self.results)
@@ -118,67 +135,58 @@ class Operation:
         if not self.is_abandoned:
             self.results[start:stop] = [OPEN] * (stop - start)
 
-    def complete(self, start: int, results: Sequence[Any]) -> None:
-        """Record the results of the entries from `start` on. Call the waiter back if they were the last ones."""
-        callbacks: list[Callable[[], None]] = []
-        self.record_results(start, results, callbacks)
-        for callback in callbacks:
-            callback()
-
-    def record_results(
-        self, start: int, results: Sequence[Any], callbacks: MutableSequence[Callable[[], None]]
-    ) -> None:
+    def settle(self, start: int, results: Sequence[Any]) -> bool:
         """Record the results of the entries from `start` on, unless the operation was abandoned.
 
-        If they were the last ones, adds the waiter's callback to `callbacks`, which the caller must call.
+        Returns whether they were the last ones. If so, `report_end` must follow.
         """
         if self.is_abandoned or not results:
-            return
+            return False
         self.results[start : start + len(results)] = results
         self._open_count -= len(results)
-        if not self._open_count:
-            callbacks.append(self._pop_callback())
+        return not self._open_count
+
+    def fail(self, start: int, stop: int, error: FoqsError) -> None:
+        """Settle those of these entries that have no result with `error`, and report the end if they were the last ones."""
+        if self.is_abandoned or not self._open_count:
+            return
+        self._settle_pending(start, stop, error, error)
 
     def abandon(self) -> list[int]:
         """Settle all entries, because no caller waits any more. Return the places of those that were not sealed."""
         if self.is_abandoned:
             return []
         self.is_abandoned = True
-        unknown = UnknownOutcome(
-            "the deadline passed while this was being written; it may have been written, or may still be"
-        )
-        late = DeadlineExceeded("the deadline passed before this was written; it was withdrawn, try again")
-        withdrawn = []
-        for place, result in enumerate(self.results):
-            if result is SEALED:
-                self.results[place] = unknown
-            elif result is OPEN:
-                self.results[place] = late
-                withdrawn.append(place)
+        withdrawn = [place for place, result in enumerate(self.results) if result is OPEN]
         if self._open_count:
-            self._open_count = 0
-            self._pop_callback()()
+            late = DeadlineExceeded("the deadline passed before this was written; it was withdrawn, try again")
+            unknown = UnknownOutcome(
+                "the deadline passed while this was being written; it may have been written, or may still be"
+            )
+            self._settle_pending(0, len(self.results), late, unknown)
         return withdrawn
 
-    def fail(self, start: int, stop: int, error: FoqsError) -> None:
-        """Settle those of these entries that have no result with `error`."""
-        if self.is_abandoned or not self._open_count:
-            return
+    def report_end(self) -> None:
+        """Notify the caller that all entries have their results: the only place that does."""
+        # Drops the reference to the caller, which refers to this operation: a cycle would keep both alive.
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            caller.on_operation_finished(self)
+
+    def outcomes(self, shard: int) -> list[Any]:
+        """Return the results as the caller's outcomes. `shard` is the first part of its items' ids."""
+        return self.results
+
+    def _settle_pending(self, start: int, stop: int, if_open: FoqsError, if_sealed: FoqsError) -> None:
+        """Settle those of these entries that have no result, and report the end if they were the last ones."""
+        results = self.results
         for place in range(start, stop):
-            if self.results[place] in _PENDING:
-                self.results[place] = error
+            result = results[place]
+            if result is OPEN or result is SEALED:
+                results[place] = if_open if result is OPEN else if_sealed
                 self._open_count -= 1
         if not self._open_count:
-            self._pop_callback()()
-
-    def _pop_callback(self) -> Callable[[], None]:
-        # Drops the reference to the waiter, which refers to this operation: a cycle would keep both alive.
-        callback, self._on_finished = self._on_finished, _no_callback
-        return callback
-
-
-def _no_callback() -> None:
-    pass
+            self.report_end()
 
 
 class Acks(Operation):
@@ -187,19 +195,19 @@ class Acks(Operation):
     __slots__ = ("tokens",)
 
     def __init__(
-        self, namespace: str, numbers: Sequence[int], tokens: Sequence[int], on_finished: Callable[[], None]
+        self, namespace: str, numbers: Sequence[int], tokens: Sequence[int], caller: OperationCaller | None
     ) -> None:
-        super().__init__(Lane.ACK, namespace, numbers, on_finished)
+        super().__init__(Lane.ACK, namespace, numbers, caller)
         self.tokens = tokens
 
 
 class Events(Operation):
-    """Other events, all of one lane. Results: their transitions."""
+    """Other events, all of one lane. Results: None (done), ALREADY_GONE."""
 
     __slots__ = ("events",)
 
-    def __init__(self, namespace: str, events: Sequence[Event], on_finished: Callable[[], None]) -> None:
-        super().__init__(_LANE_BY_EVENT[events[0].kind], namespace, [event.id for event in events], on_finished)
+    def __init__(self, namespace: str, events: Sequence[Event], caller: OperationCaller | None) -> None:
+        super().__init__(_LANE_BY_EVENT[events[0].kind], namespace, [event.id for event in events], caller)
         self.events = events
         self.bytes = self.size(0, len(events))
 
@@ -208,7 +216,7 @@ class Events(Operation):
 
 
 class Dues(Events):
-    """Items that may be due, by number. Results: their transitions.
+    """Items that may be due, by number. Results: None.
 
     Args:
         rows: the rows that were read, without payload, by number. They stay valid until
@@ -223,10 +231,10 @@ class Dues(Events):
         self,
         numbers: Sequence[int],
         rows: Mapping[int, Row],
-        on_finished: Callable[[], None],
+        caller: OperationCaller | None,
         timer_dues: Sequence[int] = (),
     ) -> None:
-        super().__init__("", [Event(EventKind.DUE, number) for number in numbers], on_finished)
+        super().__init__("", [Event(EventKind.DUE, number) for number in numbers], caller)
         self.rows = rows
         self.timer_dues = timer_dues
 
@@ -248,10 +256,10 @@ class Leases(Operation):
         spans: Sequence[tuple[TopicName, Sequence[OrderKey]]],
         lease_ms: int | None,
         read_bytes: int,
-        on_finished: Callable[[], None],
+        caller: OperationCaller | None,
     ) -> None:
         numbers = [key & NUMBER_MAX for _, keys in spans for key in keys]
-        super().__init__(Lane.LEASE, namespace, numbers, on_finished)
+        super().__init__(Lane.LEASE, namespace, numbers, caller)
         self.spans = spans
         self.lease_ms = lease_ms
         self.read_bytes = read_bytes
@@ -288,11 +296,11 @@ class Inserts(Operation):
         namespace: str,
         items: Sequence[NewItem],
         first_number: int,
-        on_finished: Callable[[], None],
+        caller: OperationCaller | None,
         *,
         has_keys: bool = False,
     ) -> None:
-        super().__init__(Lane.INSERT, namespace, range(first_number, first_number + len(items)), on_finished)
+        super().__init__(Lane.INSERT, namespace, range(first_number, first_number + len(items)), caller)
         self.items = items
         self.has_keys = has_keys
         self.in_flight: InFlight | None = None
@@ -304,22 +312,36 @@ class Inserts(Operation):
         items_bytes += sum([len(item.trace_context) for item in items if item.trace_context is not None])
         return items_bytes + sum(map(len, self.keys(start, stop))) if self.has_keys else items_bytes
 
-    def record_results(
-        self, start: int, results: Sequence[Any], callbacks: MutableSequence[Callable[[], None]]
-    ) -> None:
+    def settle(self, start: int, results: Sequence[Any]) -> bool:
         if self.in_flight is not None:
             self._leave_in_flight(self.in_flight, start, start + len(results))
-        super().record_results(start, results, callbacks)
+        return super().settle(start, results)
 
-    def abandon(self) -> list[int]:
-        if self.in_flight is not None:
-            self._leave_in_flight(self.in_flight, 0, len(self))
-        return super().abandon()
+    def outcomes(self, shard: int) -> list[Any]:
+        """Return an id for each committed item, `Repeated` for each repeat, or an error."""
+        if self.has_keys:
+            return [
+                f"{shard}-{number}"
+                if result is None
+                else Repeated(f"{shard}-{result}")
+                if type(result) is int
+                else result
+                for number, result in zip(self.numbers, self.results, strict=True)
+            ]
+        return [
+            f"{shard}-{number}" if result is None else result
+            for number, result in zip(self.numbers, self.results, strict=True)
+        ]
 
-    def fail(self, start: int, stop: int, error: FoqsError) -> None:
+    @property
+    def repeat_count(self) -> int:
+        """Accepted entries that were not new, because their keys were in use."""
+        return sum([type(result) is int or isinstance(result, KeyConflict) for result in self.results])
+
+    def _settle_pending(self, start: int, stop: int, if_open: FoqsError, if_sealed: FoqsError) -> None:
         if self.in_flight is not None:
             self._leave_in_flight(self.in_flight, start, stop)
-        super().fail(start, stop, error)
+        super()._settle_pending(start, stop, if_open, if_sealed)
 
     def _leave_in_flight(self, in_flight: InFlight, start: int, stop: int) -> None:
         """Stop counting the entries that have no result yet, because they are about to get one."""

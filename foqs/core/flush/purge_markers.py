@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from foqs.core.flush.operation import Lane, Operation
+from foqs.core.flush.operation import Lane, Operation, OperationCaller
 from foqs.core.items.item import Row, TopicName
 
 
@@ -109,8 +109,8 @@ class SetPurgeMarker(Operation):
 
     __slots__ = ("marker",)
 
-    def __init__(self, topic: TopicName, on_finished: Callable[[], None]) -> None:
-        super().__init__(Lane.PURGE, topic[0], _topic_numbers(topic), on_finished)
+    def __init__(self, topic: TopicName, caller: OperationCaller | None) -> None:
+        super().__init__(Lane.PURGE, topic[0], _topic_numbers(topic), caller)
         self.marker = PurgeMarker(*topic, 0)
 
 
@@ -119,8 +119,8 @@ class ClearPurgeMarker(Operation):
 
     __slots__ = ("marker",)
 
-    def __init__(self, marker: PurgeMarker, on_finished: Callable[[], None]) -> None:
-        super().__init__(Lane.PURGE, "", _topic_numbers((marker.namespace, marker.topic)), on_finished)
+    def __init__(self, marker: PurgeMarker, caller: OperationCaller | None) -> None:
+        super().__init__(Lane.PURGE, "", _topic_numbers((marker.namespace, marker.topic)), caller)
         self.marker = marker
 
 
@@ -129,6 +129,6 @@ class DeletePurgedRows(Operation):
 
     __slots__ = ("rows",)
 
-    def __init__(self, rows: Sequence[Row], on_finished: Callable[[], None]) -> None:
-        super().__init__(Lane.PURGE, "", [row.id for row in rows], on_finished)
+    def __init__(self, rows: Sequence[Row], caller: OperationCaller | None) -> None:
+        super().__init__(Lane.PURGE, "", [row.id for row in rows], caller)
         self.rows = rows

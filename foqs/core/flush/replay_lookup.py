@@ -7,9 +7,10 @@ any time. Knows nothing of limits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-from foqs.core.flush.operation import Lane, Operation
+from foqs.core.flush.operation import Lane, Operation, OperationCaller, Repeated
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import KeyedItem
 from foqs_contract.errors import FoqsError
@@ -31,9 +32,13 @@ class ReplayLookup(Operation):
     __slots__ = ("digests", "keys", "refusals")
 
     def __init__(
-        self, namespace: str, items: Sequence[KeyedItem], refusals: Sequence[FoqsError], on_finished: Callable[[], None]
+        self,
+        namespace: str,
+        items: Sequence[KeyedItem],
+        refusals: Sequence[FoqsError],
+        caller: OperationCaller | None,
     ) -> None:
-        super().__init__(Lane.INSERT, namespace, range(len(items)), on_finished)
+        super().__init__(Lane.INSERT, namespace, range(len(items)), caller)
         self.keys = [item.idempotency_key for item in items]
         self.digests = [item.digest for item in items]
         self.refusals = refusals
@@ -44,6 +49,10 @@ class ReplayLookup(Operation):
 
     def seal(self, start: int, stop: int) -> None:
         """Leave the entries open: they write nothing, so their outcome is never unknown."""
+
+    def outcomes(self, shard: int) -> list[Any]:
+        """Return `Repeated` for each repeat, or an error."""
+        return [Repeated(f"{shard}-{result}") if type(result) is int else result for result in self.results]
 
     def key_names(self, start: int, stop: int) -> list[KeyName]:
         """Return the keys of these entries, with the namespace."""

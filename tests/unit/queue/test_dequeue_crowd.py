@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from foqs.core.items.life import EventKind
+from foqs.shard.awaited_results import AwaitedResults
 from foqs.store.in_memory.memory_store import MemoryStore
 from tests.support.builders import catalog, engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
@@ -122,9 +123,9 @@ def test_each_shard_has_its_own_room(monkeypatch: pytest.MonkeyPatch) -> None:
         engine = await world.engine(engine_settings(*shards, flush_items_max=FLUSH_ITEMS))
         for number in shards:
             for _ in range(3):
-                done = asyncio.Event()
-                engine.shards[number].submit_inserts("default", [new_item(priority=number)] * 900, done.set)
-                await done.wait()
+                inserted = AwaitedResults()
+                engine.shards[number].submit_inserts("default", [new_item(priority=number)] * 900, inserted)
+                await inserted.future
         slow_down(monkeypatch)
         consumers = Consumers(Caller(world, engine), ["t"], 50, 2_000, 32)
         await world.pass_s(10)

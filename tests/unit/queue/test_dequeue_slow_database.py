@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from foqs.core.items.life import EventKind
+from foqs.shard.awaited_results import AwaitedResults
 from foqs.store.in_memory.memory_store import MemoryStore
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
@@ -168,16 +169,16 @@ def test_dequeue_that_waits_for_a_slow_shard_takes_new_items_of_a_fast_one(
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
-        done = asyncio.Event()
-        engine.shards[1].submit_inserts("default", [new_item()], done.set)
-        await done.wait()
+        inserted = AwaitedResults()
+        engine.shards[1].submit_inserts("default", [new_item()], inserted)
+        await inserted.future
         slow_down(monkeypatch, {1: 12.0})
         began_s = world.loop.time()
         asked = asyncio.ensure_future(caller.get(wait_ms=1_000, timeout_s=30))
         await world.pass_s(0.1)
-        done.clear()
-        engine.shards[2].submit_inserts("default", [new_item()], done.set)
-        await done.wait()
+        inserted = AwaitedResults()
+        engine.shards[2].submit_inserts("default", [new_item()], inserted)
+        await inserted.future
         assert [seen.shard for seen in (await asked).items] == [2]
         assert world.loop.time() - began_s < 2.5
 

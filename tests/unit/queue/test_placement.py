@@ -33,7 +33,7 @@ class Shard:
         self.tried.append(self.number)
         if self.refuses:
             raise Unavailable("not now", retry_after_ms=1)
-        return Operation(Lane.INSERT, "n", [self.number], lambda: None)
+        return Operation(Lane.INSERT, "n", [self.number], None)
 
 
 @pytest.mark.parametrize(

@@ -322,7 +322,7 @@ def test_a_committed_flush_whose_results_cannot_be_recorded_has_an_unknown_outco
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
-        monkeypatch.setattr(engine.shards[1].memory, "record_results", _broken)
+        monkeypatch.setattr(engine.shards[1].memory, "settle", _broken)
         (result,) = await caller.enqueue([new_item()])
         assert isinstance(result, UnknownOutcome)
         assert len(world.rows()) == 1

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.operation import ALREADY_GONE, OPEN, Acks, Events, Inserts, Lane, Leases
+from foqs.core.flush.operation import ALREADY_GONE, OPEN, Events, Inserts, Lane, Leases
 from foqs.core.items.life import Event, EventKind
 from foqs_contract.errors import DeadlineExceeded, NotFound, Unavailable, UnknownOutcome
 from tests.support.plain_flush import keys_of, make_item, make_keyed_item
 from tests.support.plain_intake import (
     Caller,
     entries_of,
+    finish,
     operation_of,
 )
 
@@ -24,7 +24,7 @@ from tests.support.plain_intake import (
 
 def test_idempotency_keys_count_among_the_bytes_of_new_items() -> None:
     items = [make_keyed_item(b"k" * 3, payload=b"p" * 10), make_keyed_item(b"k" * 5, payload=b"p" * 20)]
-    operation = Inserts("n", items, 5, lambda: None, has_keys=True)
+    operation = Inserts("n", items, 5, None, has_keys=True)
     assert (operation.bytes, operation.size(1, 2)) == (38, 25)
     batch = Batch([Part(operation, 0, 1), Part(operation, 1, 2), Part(Caller().inserts(9, 1), 0, 1)])
     assert batch.key_names() == [("n", b"kkk"), ("n", b"kkkkk")]
@@ -34,31 +34,28 @@ def test_idempotency_keys_count_among_the_bytes_of_new_items() -> None:
 def test_the_last_result_finishes_an_operation() -> None:
     caller = Caller()
     operation = caller.acks(1, 2, 3)
-    operation.complete(1, [None, ALREADY_GONE])
+    finish(operation, 1, [None, ALREADY_GONE])
     assert operation.is_open
     assert caller.calls == [0]
-    operation.complete(0, [])
-    operation.complete(0, [None])
+    finish(operation, 0, [])
+    finish(operation, 0, [None])
     assert not operation.is_open
     assert caller.calls == [1]
     assert operation.results == [None, None, ALREADY_GONE]
 
 
-def test_record_results_leaves_the_callback_to_the_caller() -> None:
-    calls: list[None] = []
-    operation = Acks("n", [1, 2], [1, 1], lambda: calls.append(None))
-    callbacks: list[Callable[[], None]] = []
-    operation.record_results(0, [None], callbacks)
-    assert not callbacks
-    operation.record_results(1, [ALREADY_GONE], callbacks)
-    (callback,) = callbacks
+def test_settle_leaves_the_report_of_the_end_to_its_caller() -> None:
+    caller = Caller()
+    operation = caller.acks(1, 2)
+    assert not operation.settle(0, [None])
+    assert operation.settle(1, [ALREADY_GONE])
     assert not operation.is_open
-    assert not calls
     operation.fail(0, 2, NotFound("too late"))
     assert not operation.abandon()
-    assert not calls
-    callback()
-    assert len(calls) == 1
+    assert caller.calls == [0]
+    operation.report_end()
+    operation.report_end()
+    assert caller.calls == [1]
     assert operation.results == [None, ALREADY_GONE]
 
 
@@ -66,7 +63,7 @@ def test_abandon_withdraws_queued_entries_and_leaves_the_outcome_of_sealed_ones_
     caller = Caller()
     operation = caller.acks(1, 2, 3, 4)
     operation.seal(0, 3)
-    operation.complete(0, [None])
+    finish(operation, 0, [None])
     assert operation.abandon() == [3]
     assert operation.results[0] is None
     assert [type(result) for result in operation.results[1:]] == [UnknownOutcome, UnknownOutcome, DeadlineExceeded]
@@ -96,7 +93,7 @@ def test_an_abandoned_work_gets_no_more_results() -> None:
     operation.seal(0, 2)
     operation.abandon()
     results = list(operation.results)
-    operation.complete(0, [None, None])
+    finish(operation, 0, [None, None])
     operation.fail(0, 2, NotFound("x"))
     assert operation.abandon() == []
     assert operation.results == results
@@ -106,7 +103,7 @@ def test_an_abandoned_work_gets_no_more_results() -> None:
 def test_failing_a_work_leaves_entries_that_have_a_result() -> None:
     caller = Caller()
     operation = caller.acks(1, 2, 3)
-    operation.complete(0, [None])
+    finish(operation, 0, [None])
     error = Unavailable("x")
     operation.fail(0, 2, error)
     assert operation.results == [None, error, OPEN]
@@ -127,15 +124,15 @@ def test_failing_a_finished_work_does_not_call_back_again() -> None:
 def test_abandoning_a_finished_work_does_not_call_back_again() -> None:
     caller = Caller()
     operation = caller.acks(1)
-    operation.complete(0, [None])
+    finish(operation, 0, [None])
     assert operation.abandon() == []
     assert caller.calls == [1]
 
 
 def test_sizes_count_payloads_and_metadata() -> None:
     caller = Caller()
-    inserts = Inserts("n", [make_item(payload=b"12345", metadata=b"678"), make_item(payload=b"1")], 1, lambda: None)
-    nacks = Events("n", [Event(EventKind.NACK, 1, metadata=b"1234"), Event(EventKind.NACK, 2)], lambda: None)
+    inserts = Inserts("n", [make_item(payload=b"12345", metadata=b"678"), make_item(payload=b"1")], 1, None)
+    nacks = Events("n", [Event(EventKind.NACK, 1, metadata=b"1234"), Event(EventKind.NACK, 2)], None)
     assert (inserts.bytes, inserts.size(0, 1), inserts.size(1, 2)) == (9, 8, 1)
     assert (nacks.bytes, nacks.size(0, 1), nacks.size(1, 2)) == (4, 4, 0)
     assert (caller.acks(1).bytes, caller.acks(1).size(0, 1)) == (0, 0)
@@ -143,7 +140,7 @@ def test_sizes_count_payloads_and_metadata() -> None:
 
 
 def test_a_delivery_returns_its_keys_by_topic() -> None:
-    operation = Leases("n", [(("n", "t"), keys_of([1, 2])), (("n", "u"), keys_of([3, 4, 5]))], None, 0, lambda: None)
+    operation = Leases("n", [(("n", "t"), keys_of([1, 2])), (("n", "u"), keys_of([3, 4, 5]))], None, 0, None)
     assert operation.numbers == [1, 2, 3, 4, 5]
     assert operation.keys_at([0, 3, 4]) == [(("n", "t"), keys_of([1])), (("n", "u"), keys_of([4, 5]))]
     assert operation.keys_at([2]) == [(("n", "u"), keys_of([3]))]
@@ -181,7 +178,7 @@ def test_a_part_fails_only_its_own_entries() -> None:
     operation = Caller().acks(1, 2, 3, 4)
     part = Part(operation, 1, 3)
     assert list(part.numbers) == [2, 3]
-    operation.complete(part.start, [None, ALREADY_GONE])
+    finish(operation, part.start, [None, ALREADY_GONE])
     assert operation.results == [OPEN, None, ALREADY_GONE, OPEN]
     error = Unavailable("x")
     Part(operation, 3, 4).fail(error)

@@ -27,7 +27,7 @@ from tests.support.plain_flush import (
     plain_flush,
     table_after,
 )
-from tests.support.plain_intake import Caller
+from tests.support.plain_intake import Caller, whole
 
 NOW = 1_000_000
 TOKEN = 42
@@ -127,9 +127,6 @@ def some_key_rows(draw: st.DrawFn) -> dict[KeyName, IdempotencyKey]:
     return rows
 
 
-def no_callback() -> None: ...
-
-
 @st.composite
 def a_batch(draw: st.DrawFn) -> Batch:
     """Draw parts of operations, each number once. Some operations have more entries than their parts."""
@@ -142,21 +139,21 @@ def a_batch(draw: st.DrawFn) -> Batch:
         kind = draw(st.sampled_from(EventKind))
         operation: Acks | Events | Leases
         if kind is EventKind.ACK and draw(st.booleans()):
-            operation = Acks(namespace, chosen, [draw(st.sampled_from([0, 5, 6])) for _ in chosen], no_callback)
+            operation = Acks(namespace, chosen, [draw(st.sampled_from([0, 5, 6])) for _ in chosen], None)
         elif kind is EventKind.DELIVER and draw(st.booleans()):
             spans = [((namespace, "t"), keys_of(chosen[:2])), ((namespace, "u"), keys_of(chosen[2:]))]
-            operation = Leases(namespace, spans, draw(st.sampled_from([None, 50])), 0, no_callback)
+            operation = Leases(namespace, spans, draw(st.sampled_from([None, 50])), 0, None)
         elif kind is EventKind.DUE and draw(st.booleans()):
-            operation = Dues(chosen, {}, no_callback)
+            operation = Dues(chosen, {}, None)
         else:
-            operation = Events(namespace, [draw(an_event(kind, number, namespace)) for number in chosen], no_callback)
+            operation = Events(namespace, [draw(an_event(kind, number, namespace)) for number in chosen], None)
         start = draw(st.integers(0, len(operation) - 1))
         part = Part(operation, start, draw(st.integers(start + 1, len(operation))))
         batch.add([part])
         with_waiter = [number for number in part.numbers if isinstance(operation, Dues) and draw(st.booleans())]
         if with_waiter:
             spans = [((namespace, "t"), keys_of(with_waiter))]
-            batch.direct_deliveries.append(Leases(namespace, spans, draw(st.sampled_from([None, 50])), 0, no_callback))
+            batch.direct_deliveries.append(whole(Leases(namespace, spans, draw(st.sampled_from([None, 50])), 0, None)))
     first = FIRST_NEW
     for namespace in draw(st.lists(st.sampled_from("nm"), max_size=4)):
         items: list[NewItem] = draw(st.lists(a_new_item(namespace), min_size=1, max_size=4))
@@ -165,7 +162,7 @@ def a_batch(draw: st.DrawFn) -> Batch:
             items = [
                 KeyedItem(**asdict(item), idempotency_key=draw(some_keys), digest=draw(some_digests)) for item in items
             ]
-        inserts = Inserts(namespace, items, first, no_callback, has_keys=keyed)
+        inserts = Inserts(namespace, items, first, None, has_keys=keyed)
         start = draw(st.integers(0, len(items) - 1))
         inserted = Part(inserts, start, draw(st.integers(start + 1, len(items))))
         batch.add([inserted])
@@ -173,10 +170,10 @@ def a_batch(draw: st.DrawFn) -> Batch:
         with_waiter = [number for number in inserted.numbers if draw(st.booleans())]
         if with_waiter:
             spans = [((namespace, "t"), keys_of(with_waiter))]
-            batch.direct_deliveries.append(Leases(namespace, spans, draw(st.sampled_from([None, 50])), 0, no_callback))
+            batch.direct_deliveries.append(whole(Leases(namespace, spans, draw(st.sampled_from([None, 50])), 0, None)))
     for namespace in draw(st.lists(st.sampled_from("nm"), max_size=2)):
         refused = [make_keyed_item(*draw(st.tuples(some_keys, some_digests))) for _ in range(draw(st.integers(1, 3)))]
-        lookup = ReplayLookup(namespace, refused, [RateLimited("x") for _ in refused], no_callback)
+        lookup = ReplayLookup(namespace, refused, [RateLimited("x") for _ in refused], None)
         start = draw(st.integers(0, len(refused) - 1))
         batch.add([Part(lookup, start, draw(st.integers(start + 1, len(refused))))])
     return batch
@@ -193,12 +190,13 @@ def test_a_batch_is_decided_like_its_entries_one_by_one(
     assert (table, keys) == before
     assert keys_after(plan, keys) == plain.keys
 
-    parts = [*batch.acks, *batch.events, *batch.leases, *batch.inserts, *batch.replay_lookups]
+    parts = [*batch.direct_deliveries, *batch.acks, *batch.events, *batch.leases, *batch.inserts, *batch.replay_lookups]
     assert [part for part, _ in plan.results] == parts
     for (part, results), expected in zip(plan.results, plain.results, strict=True):
         assert len(results) == part.count
         assert all(map(is_same_result, results, expected))
-    assert plan.directly_leased == plain.directly_leased
+    direct = [row for _, rows in plan.results[: len(batch.direct_deliveries)] for row in rows]
+    assert plan.direct_count == sum(isinstance(row, Row) for row in direct)
     assert table_after(plan, table) == plain.table
 
     deleted = [row for rows in plan.deleted.values() for row in rows]
@@ -224,7 +222,9 @@ def test_a_batch_that_is_decided_again_has_the_same_outcome(batch: Batch, table:
     first = plan_flush(batch, table.get, CONTEXT, timers(NOW + 600))
     again = plan_flush(batch, table.get, CONTEXT, timers(NOW + 600))
     assert table_after(first, table) == table_after(again, table)
-    assert first.directly_leased == again.directly_leased
+    assert [results for _, results in first.results[: len(batch.direct_deliveries)]] == [
+        results for _, results in again.results[: len(batch.direct_deliveries)]
+    ]
 
 
 # ------------------------------------------------------------------- rule by rule
@@ -238,7 +238,7 @@ def test_acks_delete_only_rows_of_their_token_and_namespace() -> None:
         make_row(4, state=State.LEASED, token=5, namespace="m"),
         make_row(5, token=0),
     ]
-    operation = Acks("n", [1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 0, 5], no_callback)
+    operation = Acks("n", [1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 0, 5], None)
     plan = decide(batch_of(operation), rows)
     assert [row.id for row in plan.deleted[EventKind.ACK]] == [1, 3]
     ((_, results),) = plan.results
@@ -278,7 +278,7 @@ def test_equal_leases_of_several_deliveries_are_one_group() -> None:
 
 
 def test_lease_time_of_the_caller_overrides_that_of_the_item() -> None:
-    operation = Leases("n", [(("n", "t"), keys_of([1, 2]))], 50, 0, no_callback)
+    operation = Leases("n", [(("n", "t"), keys_of([1, 2]))], 50, 0, None)
     plan = decide(batch_of(operation), [make_row(1), make_row(2, lease_ms=900)])
     assert plan.leases == {(NOW + 50, TOKEN, 1, NOW): [1, 2]}
 
@@ -286,11 +286,9 @@ def test_lease_time_of_the_caller_overrides_that_of_the_item() -> None:
 def test_no_due_is_written_below_the_watermark() -> None:
     watermark_ms = NOW + 10_000
     caller = Caller()
-    inserts = Inserts(
-        "n", [make_item(delay_ms=10), make_item(ttl_ms=10), make_item(), make_item()], FIRST_NEW, no_callback
-    )
+    inserts = Inserts("n", [make_item(delay_ms=10), make_item(ttl_ms=10), make_item(), make_item()], FIRST_NEW, None)
     batch = batch_of(caller.delivery(1), caller.events(EventKind.NACK, 2), inserts)
-    batch.direct_deliveries = [Leases("n", [(("n", "t"), keys_of([FIRST_NEW + 3]))], None, 0, no_callback)]
+    batch.direct_deliveries = [whole(Leases("n", [(("n", "t"), keys_of([FIRST_NEW + 3]))], None, 0, None))]
     plan = decide(batch, [make_row(1), make_row(2, state=State.LEASED)], watermark_ms)
     assert list(plan.leases) == [(watermark_ms, TOKEN, 1, NOW)]
     assert [row.due_ms for row in plan.leased[1]] == [watermark_ms]
@@ -300,16 +298,17 @@ def test_no_due_is_written_below_the_watermark() -> None:
 
 
 def test_a_new_item_that_is_delivered_directly_is_inserted_leased() -> None:
-    inserts = Inserts("n", [make_item(), make_item(delay_ms=10), make_item()], FIRST_NEW, no_callback)
+    inserts = Inserts("n", [make_item(), make_item(delay_ms=10), make_item()], FIRST_NEW, None)
     batch = batch_of(inserts)
-    batch.direct_deliveries = [Leases("n", [(("n", "t"), keys_of([FIRST_NEW + 1, FIRST_NEW + 2]))], 50, 0, no_callback)]
+    batch.direct_deliveries = [whole(Leases("n", [(("n", "t"), keys_of([FIRST_NEW + 1, FIRST_NEW + 2]))], 50, 0, None))]
     plan = decide(batch, [])
     assert [(row.state, row.token, row.attempt, row.due_ms) for row in plan.inserted] == [
         (State.READY, 0, 0, None),
         (State.DEFERRED, 0, 0, NOW + 10),
         (State.LEASED, TOKEN, 1, NOW + 50),
     ]
-    assert plan.directly_leased == [[None, plan.inserted[2]]]
+    assert plan.results[0][1] == [None, plan.inserted[2]]
+    assert plan.direct_count == 1
     assert (plan.leases, plan.leased) == ({}, ([], []))
 
 
@@ -317,10 +316,10 @@ def test_due_items_with_a_waiter_are_leased_directly_and_items_that_are_not_due_
     due = {"state": State.DEFERRED, "due_ms": NOW, "deliver_after_ms": NOW}
     rows = [make_row(1, **due), make_row(2, **due), make_row(3, **due | {"deliver_after_ms": NOW + 1})]
     rows += [make_row(4, **due, expires_at_ms=NOW), make_row(5, state=State.LEASED, due_ms=NOW, token=7, attempt=2)]
-    batch = batch_of(Dues([1, 2, 3, 4, 5, 6], {}, no_callback))
-    batch.direct_deliveries = [Leases("n", [(("n", "t"), keys_of([1, 3, 4, 5, 6]))], 50, 0, no_callback)]
+    batch = batch_of(Dues([1, 2, 3, 4, 5, 6], {}, None))
+    batch.direct_deliveries = [whole(Leases("n", [(("n", "t"), keys_of([1, 3, 4, 5, 6]))], 50, 0, None))]
     plan = decide(batch, rows)
-    ((first, *nothing),) = [[row and (row.id, row.token, row.attempt, row.due_ms) for row in plan.directly_leased[0]]]
+    ((first, *nothing),) = [[row and (row.id, row.token, row.attempt, row.due_ms) for row in plan.results[0][1]]]
     assert first == (1, TOKEN, 1, NOW + 50)
     assert nothing == [None, None, (5, TOKEN, 3, NOW + 50), None]
     assert [(kind, new.id, new.state) for kind, _, new in plan.changed] == [
@@ -334,7 +333,7 @@ def test_due_items_with_a_waiter_are_leased_directly_and_items_that_are_not_due_
 def test_a_batch_uses_only_the_rows_of_its_own_dues() -> None:
     due = {"state": State.LEASED, "due_ms": NOW, "token": 7, "attempt": 1}
     rows = {number: make_row(number, **due) for number in (1, 2)}
-    operation = Dues([1, 2, 3], rows, no_callback)
+    operation = Dues([1, 2, 3], rows, None)
     assert [*map(dict, Batch([Part(operation, 0, 3)]).due_rows())] == [rows]
     second = Batch([Part(operation, 1, 3)])
     assert [*map(dict, second.due_rows())] == [{2: rows[2]}]
@@ -342,7 +341,7 @@ def test_a_batch_uses_only_the_rows_of_its_own_dues() -> None:
 
 
 def keyed(*items: KeyedItem, first: int = FIRST_NEW, namespace: str = "n") -> Inserts:
-    return Inserts(namespace, items, first, no_callback, has_keys=True)
+    return Inserts(namespace, items, first, None, has_keys=True)
 
 
 def test_new_keys_get_records_with_the_numbers_and_digests_of_their_items() -> None:
@@ -397,14 +396,14 @@ def test_a_key_in_use_at_the_first_attempt_of_a_flush_stays_in_use_for_later_att
 
 def test_a_direct_delivery_of_a_repeat_gets_no_item() -> None:
     batch = batch_of(keyed(make_keyed_item(b"k"), make_keyed_item(b"k")))
-    batch.direct_deliveries = [Leases("n", [(("n", "t"), keys_of([FIRST_NEW, FIRST_NEW + 1]))], None, 0, no_callback)]
+    batch.direct_deliveries = [whole(Leases("n", [(("n", "t"), keys_of([FIRST_NEW, FIRST_NEW + 1]))], None, 0, None))]
     plan = decide(batch, [])
-    assert plan.directly_leased == [[plan.inserted[0], None]]
+    assert plan.results[0][1] == [plan.inserted[0], None]
 
 
 def test_a_part_of_a_work_is_decided_without_the_rest() -> None:
-    inserts = Inserts("n", [make_item(topic="t"), make_item(topic="u"), make_item(topic="v")], FIRST_NEW, no_callback)
-    acks = Acks("n", [1, 2, 3], [7, 8, 9], no_callback)
+    inserts = Inserts("n", [make_item(topic="t"), make_item(topic="u"), make_item(topic="v")], FIRST_NEW, None)
+    acks = Acks("n", [1, 2, 3], [7, 8, 9], None)
     batch = Batch([Part(acks, 1, 3), Part(inserts, 1, 2)])
     plan = decide(batch, [make_row(n, state=State.LEASED, token=6 + n) for n in (1, 2, 3)])
     assert [(row.id, row.topic) for row in plan.inserted] == [(FIRST_NEW + 1, "u")]

@@ -21,6 +21,7 @@ from tests.support.plain_intake import (
     Entry,
     PlainIntake,
     entries_of,
+    finish,
     intake,
     is_within,
     lanes_of,
@@ -299,7 +300,7 @@ class IntakeMachine(RuleBasedStateMachine):
             if refused:
                 part.fail(Unavailable("refused"))
             else:
-                part.operation.complete(part.start, [None] * part.count)
+                finish(part.operation, part.start, [None] * part.count)
         self.queue.on_flush_ended(batch)
         self.plain.on_flush_ended()
 

@@ -100,7 +100,7 @@ def test_the_bytes_of_a_lane_stay_within_the_limit_except_for_a_single_larger_en
             operation = caller.inserts(first, *work_sizes, namespace=namespace)
         elif kind == "nack":
             events = [Event(EventKind.NACK, first + i, metadata=bytes(size)) for i, size in enumerate(work_sizes)]
-            operation = Events(namespace, events, lambda: None)
+            operation = Events(namespace, events, None)
         else:
             numbers = range(first, first + len(work_sizes))
             operation = caller.delivery(*numbers, namespace=namespace, read_bytes=work_sizes[0])

@@ -15,12 +15,9 @@ from foqs.queue.port import ALREADY_GONE
 from foqs_contract.errors import NotFound, Unavailable
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
+from tests.support.plain_intake import finish
 
 EPOCH = 3
-
-
-def no_callback() -> None:
-    """The callback of an operation that no caller waits for."""
 
 
 class Assigned:
@@ -31,7 +28,7 @@ class Assigned:
         self.numbers = ItemNumbers(EPOCH, self.writing.__contains__)
 
     def inserts(self, count: int) -> Inserts:
-        operation = Inserts("n", [new_item()] * count, self.numbers.next_number, no_callback)
+        operation = Inserts("n", [new_item()] * count, self.numbers.next_number, None)
         self.numbers.assign(operation)
         return operation
 
@@ -44,10 +41,10 @@ def test_a_number_is_resolved_with_its_item_whatever_happened_to_earlier_ones() 
     assigned = Assigned()
     first, second = assigned.inserts(3), assigned.inserts(2)
     assert second.numbers == range(number(4), number(6))
-    second.complete(0, [None, None])
+    finish(second, 0, [None, None])
     assert assigned.numbers.unresolved([number(at) for at in range(1, 7)]) == [number(6), *map(number, range(1, 4))]
     assert assigned.numbers.resolved_up_to == number(1) - 1
-    first.complete(0, [None])
+    finish(first, 0, [None])
     assert assigned.numbers.unresolved([number(at) for at in range(1, 4)]) == [number(2), number(3)]
     first.fail(1, 3, Unavailable("refused", retry_after_ms=1))
     assert assigned.numbers.resolved_up_to == number(5)
@@ -88,7 +85,7 @@ def test_exactly_the_numbers_of_finished_operations_are_resolved(steps: list[tup
         if completed < len(operations):
             done = operations[-1 - completed]
             if done.is_open:
-                done.complete(0, [None] * len(done))
+                finish(done, 0, [None] * len(done))
         pending = {number for operation in operations if operation.is_open for number in operation.numbers}
         numbers = {number for operation in operations for number in operation.numbers}
         assert set(assigned.numbers.unresolved([*numbers, make_number(EPOCH - 1, 1)])) == pending
@@ -102,14 +99,14 @@ def test_a_check_asks_only_operations_among_its_numbers() -> None:
     numbers = ItemNumbers(EPOCH, lambda operation: asked.append(operation) or False)  # type: ignore[func-returns-value]
     operations = []
     for place in range(60):  # fewer than are searched for resolved ones
-        operation = Inserts("n", [new_item()] * 2, numbers.next_number, no_callback)
+        operation = Inserts("n", [new_item()] * 2, numbers.next_number, None)
         numbers.assign(operation)
         if place:  # the first one waits
-            operation.complete(0, [None, None])
+            finish(operation, 0, [None, None])
         operations.append(operation)
     assert numbers.unresolved([number(3), number(6), number(4)]) == []
     assert asked == operations[1:3]
-    operations[0].complete(0, [None, None])
+    finish(operations[0], 0, [None, None])
     assert numbers.unresolved([number(119), number(120)]) == []
     assert numbers.unresolved([number(120), number(121)]) == [number(121)]
 
@@ -144,12 +141,12 @@ def test_finished_operations_behind_a_hanging_one_are_dropped_with_their_items()
     assigned = Assigned()
     hanging = assigned.inserts(1)
     for _ in range(50):
-        operation = Inserts("n", [new_item(payload=b"x" * 100_000)] * 2, assigned.numbers.next_number, no_callback)
+        operation = Inserts("n", [new_item(payload=b"x" * 100_000)] * 2, assigned.numbers.next_number, None)
         assigned.numbers.assign(operation)
-        operation.complete(0, [None, None])
+        finish(operation, 0, [None, None])
         assert sum(remembered.bytes for remembered in assigned.numbers._operations) <= 2_000_000
     assert assigned.numbers.resolved_up_to == number(1) - 1
     assert assigned.numbers.unresolved([number(1)])
     assert not assigned.numbers.unresolved([number(2)])
-    hanging.complete(0, [None])
+    finish(hanging, 0, [None])
     assert assigned.numbers.resolved_up_to == number(101)

@@ -25,9 +25,6 @@ def decide(
     return plan, {parts.index(part): list(results) for part, results in plan.results}
 
 
-def no_callback() -> None: ...
-
-
 def test_a_marker_covers_the_rows_of_its_topic_up_to_its_number_and_no_others() -> None:
     markers = PurgeMarkers([PurgeMarker(*TOPIC, 5)])
     assert [markers.covers(row(number)) for number in (1, 5, 6)] == [True, True, False]
@@ -69,17 +66,17 @@ def test_namespaces_take_turns_and_the_oldest_marker_of_each_comes_first() -> No
 
 def test_a_flush_may_set_markers_of_several_topics_but_only_one_of_each() -> None:
     operations = [
-        SetPurgeMarker(("n", "t"), no_callback),
-        SetPurgeMarker(("n", "u"), no_callback),
-        SetPurgeMarker(("nt", ""), no_callback),
+        SetPurgeMarker(("n", "t"), None),
+        SetPurgeMarker(("n", "u"), None),
+        SetPurgeMarker(("nt", ""), None),
     ]
     numbers = [number for operation in operations for number in operation.numbers]
     assert len(set(numbers)) == 3
     assert max(numbers) < 0
     assert (
-        SetPurgeMarker(("n", "t"), no_callback).numbers
+        SetPurgeMarker(("n", "t"), None).numbers
         == operations[0].numbers
-        == ClearPurgeMarker(PurgeMarker("n", "t", 5), no_callback).numbers
+        == ClearPurgeMarker(PurgeMarker("n", "t", 5), None).numbers
     )
 
 
@@ -94,9 +91,9 @@ def test_a_covered_item_is_gone_for_every_event() -> None:
     plan, results = decide(
         table,
         PurgeMarkers([PurgeMarker(*TOPIC, 4)]),
-        Acks("default", [1], [9], no_callback),
-        Events("", [Event(EventKind.DUE, number) for number in (2, 4)], no_callback),
-        Leases("default", [(TOPIC, [table[3].order_key, table[5].order_key])], None, 0, no_callback),
+        Acks("default", [1], [9], None),
+        Events("", [Event(EventKind.DUE, number) for number in (2, 4)], None),
+        Leases("default", [(TOPIC, [table[3].order_key, table[5].order_key])], None, 0, None),
     )
     assert results[0] == [ALREADY_GONE]
     assert (plan.deleted, plan.changed) == ({EventKind.ACK: []}, [])
@@ -106,25 +103,25 @@ def test_a_covered_item_is_gone_for_every_event() -> None:
     assert leased.id == 5
     for kind in (EventKind.NACK, EventKind.RELEASE, EventKind.EXTEND, EventKind.UPDATE, EventKind.REDRIVE):
         events = [Event(kind, number, "default", token=9) for number in (1, 4)]
-        _, results = decide(table, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), Events("default", events, no_callback))
-        assert all(isinstance(getattr(transition, "error", None), NotFound) for transition in results[0]), kind
+        _, results = decide(table, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), Events("default", events, None))
+        assert all(isinstance(result, NotFound) for result in results[0]), kind
 
 
 def test_a_covered_new_item_is_not_inserted_but_its_key_is_used() -> None:
     items = [keyed_item("a"), keyed_item("b", "u"), keyed_item("c")]
-    operation = Inserts("default", items, 3, no_callback, has_keys=True)
+    operation = Inserts("default", items, 3, None, has_keys=True)
     plan, results = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), operation)
     assert results[0] == [None] * 3
     assert [(new.id, new.topic) for new in plan.inserted] == [(4, "u"), (5, "t")]
     assert set(plan.keys["default"]) == {b"a", b"b", b"c"}
-    plan, _ = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), Inserts("default", [new_item()], 4, no_callback))
+    plan, _ = decide({}, PurgeMarkers([PurgeMarker(*TOPIC, 4)]), Inserts("default", [new_item()], 4, None))
     assert (plan.inserted, plan.topics) == ([], {"default": set()})
 
 
 def test_a_marker_counts_from_the_flush_after_its_own() -> None:
-    purge = SetPurgeMarker(TOPIC, no_callback)
+    purge = SetPurgeMarker(TOPIC, None)
     purge.marker = purge.marker._replace(last_number=9)
-    plan, results = decide({1: row(1, token=3)}, PurgeMarkers(), purge, Acks("default", [1], [3], no_callback))
+    plan, results = decide({1: row(1, token=3)}, PurgeMarkers(), purge, Acks("default", [1], [3], None))
     assert plan.markers_set == [PurgeMarker(*TOPIC, 9)]
     assert results == {1: [None]}
 
@@ -132,8 +129,6 @@ def test_a_marker_counts_from_the_flush_after_its_own() -> None:
 def test_purged_rows_are_deleted_as_they_were_read_and_the_marker_is_cleared() -> None:
     rows = [row(number) for number in (1, 2, 3)]
     markers = PurgeMarkers([PurgeMarker(*TOPIC, 9)])
-    plan, results = decide(
-        {}, markers, DeletePurgedRows(rows, no_callback), ClearPurgeMarker(PurgeMarker(*TOPIC, 9), no_callback)
-    )
+    plan, results = decide({}, markers, DeletePurgedRows(rows, None), ClearPurgeMarker(PurgeMarker(*TOPIC, 9), None))
     assert (plan.purged, plan.markers_cleared) == (rows, [PurgeMarker(*TOPIC, 9)])
     assert results == {0: [None] * 3, 1: [None]}
