@@ -120,20 +120,19 @@ class Dequeue:
 
     # ---------------------------------------------------------------- searching
 
-    def try_deliver(self) -> bool:
+    def try_deliver(self, now: float | None = None) -> bool:
         """Lease items if there are any. Else join the queues of the topics, or keep the place there, and return False.
 
         A refill that is running is waited for even by a dequeue that does not
         wait, but not without limit: shards that are late are skipped.
         """
-        return self._try_deliver_at(self._source.loop_time())
-
-    def _try_deliver_at(self, now: float) -> bool:
         source = self._source
+        if now is None:
+            now = source.loop_time()
         reserved = source.reserve_best(self.topics, self.items_max, skip_refilling=self._refill_deadline <= now)
         if reserved:
             self._stop_waiting()
-            self._submit_leases(reserved)
+            self._submit_leases(reserved, now)
             return True
         if not source.start_refills(self.topics):
             self._refill_deadline = inf
@@ -163,9 +162,9 @@ class Dequeue:
 
     # ------------------------------------------------------------------ leasing
 
-    def _submit_leases(self, reserved: Sequence[tuple[Shard, KeysByTopic]]) -> None:
+    def _submit_leases(self, reserved: Sequence[tuple[Shard, KeysByTopic]], now: float) -> None:
         self._phase = _Phase.LEASING
-        self._set_lease_timer(self._source.loop_time())
+        self._set_lease_timer(now)
         self._lease_operations = []
         for shard, spans in reserved:
             namespace = spans[0][0][0]
@@ -231,7 +230,7 @@ class Dequeue:
         # The loop's timer may fire slightly early by the loop's own clock.
         now = max(self._source.loop_time(), self._wakes_at)
         if self._phase is _Phase.WAITING:
-            self._try_deliver_at(now)
+            self.try_deliver(now)
         elif self._phase is _Phase.LEASING:
             if now < self._deadline and not self._has_leased_items():
                 self._switch_shards(now)
@@ -260,7 +259,7 @@ class Dequeue:
         if reserved:
             self._has_switched_shards = True
             self._cancel_open_leases()
-            self._submit_leases(reserved)
+            self._submit_leases(reserved, now)
         else:
             self._set_lease_timer(now)
 

@@ -26,6 +26,7 @@ class FanOutCall:
         "_open_count",
         "_operations",
         "accepted_count",
+        "on_repeats",
         "outcomes",
     )
 
@@ -38,6 +39,8 @@ class FanOutCall:
         self._open_count = 0
         self.accepted_count = 0
         """The number of entries that are in operations."""
+        self.on_repeats: Callable[[int], None] | None = None
+        """Called with the number of accepted items that were not new; None if the rate is not limited."""
 
     def add_operation(self, operation: Operation, positions: Sequence[int], shard: int) -> None:
         """Add an operation of a shard. `positions` are the places of its entries in the call."""
@@ -75,6 +78,8 @@ class FanOutCall:
         """Reply with the outcomes of all entries."""
         self._deadlines.remove(self._deadline_bucket, self)
         for operation, positions, shard in self._operations:
+            if self.on_repeats is not None and isinstance(operation, Inserts) and operation.has_keys:
+                self.on_repeats(operation.repeat_count)
             outcomes = operation.outcomes(shard)
             if len(outcomes) == len(self.outcomes):
                 self.outcomes = outcomes
@@ -92,20 +97,11 @@ class EnqueueCall(FanOutCall):
     Attributes:
         in_flight: counts its items until they have results; None if the backlog is not limited.
         has_absolute_times: whether items have both an absolute time and a TTL.
-        on_repeats: called with the number of accepted items that were not new; None if the rate is not limited.
     """
 
-    __slots__ = ("has_absolute_times", "in_flight", "on_repeats")
+    __slots__ = ("has_absolute_times", "in_flight")
 
     def __init__(self, deadlines: Deadlines, entry_count: int, on_done: Callable[[list[Any]], None]) -> None:
         super().__init__(deadlines, entry_count, on_done)
         self.has_absolute_times = False
         self.in_flight: InFlight | None = None
-        self.on_repeats: Callable[[int], None] | None = None
-
-    def _finish(self) -> None:
-        if self.on_repeats is not None:
-            for operation, _, _ in self._operations:
-                if isinstance(operation, Inserts) and operation.has_keys:
-                    self.on_repeats(operation.repeat_count)
-        super()._finish()

@@ -114,9 +114,11 @@ class Placement:
                     + self._first_unavailable_reason(),
                     retry_after_ms=500,
                 )
-        if len(shards) > 1:
-            offset = int(self._loop_time() / ROTATION_S) % len(shards)
-            shards = shards[offset:] + shards[:offset]
+        if len(shards) == 1:
+            self._submit(call, shards[0], namespace, items, positions)
+            return
+        offset = int(self._loop_time() / ROTATION_S) % len(shards)
+        shards = shards[offset:] + shards[:offset]
         refusal: FoqsError | None = None
         for shard in _shortest_first(shards):
             try:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.flush.operation import Acks, Events, Leases, Operation, OperationCaller
 from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, NewItem, OrderKey, State, TopicName
@@ -88,7 +87,6 @@ class QueueService:
         self.is_draining = False
         self.write_replies: Callable[[], None] = _do_nothing
         """Called after replies were made, so that they are sent before other work is done."""
-        self.placement = Placement(shards.served, shards.statuses, asyncio.get_running_loop().time)
         self._is_suspended = False
         self._shards = shards.served
         self._namespaces = namespaces
@@ -97,8 +95,13 @@ class QueueService:
         self._statuses = shards.statuses
         self._demand = demand
         self._stopwatch_s = stopwatch_s
-        self._loop = asyncio.get_running_loop()
-        self.deadlines = Deadlines(self._loop)
+        loop = asyncio.get_running_loop()
+        self.loop_time = loop.time
+        """Returns the time of the event loop's clock."""
+        self.namespace_settings = namespaces.settings_of
+        """Returns the settings of a namespace. Raises `NamespaceNotFound`."""
+        self.deadlines = Deadlines(loop)
+        self.placement = Placement(shards.served, shards.statuses, loop.time)
         self.quota = Quota(shards.served, stopwatch_s)
         self._explainer = Explainer(
             shards,
@@ -112,9 +115,6 @@ class QueueService:
         )
         self.availability = Availability(shards.served, namespaces, self.waiters, lambda: self._is_suspended)
         self._replay_lookups = ReplayLookups(limits.replay_lookup_items_max, self.placement.shards_for_keys)
-
-    def namespace_settings(self, name: str) -> NamespaceSettings:
-        return self._namespaces.settings_of(name)
 
     def drain(self) -> None:
         """Stop long polls, because the host is stopping: replies to those that wait, and lets no other wait."""
@@ -288,10 +288,6 @@ class QueueService:
         )
         dequeue.try_deliver()
         return dequeue
-
-    def loop_time(self) -> float:
-        """Return the time of the event loop's clock."""
-        return self._loop.time()
 
     def add_waiter(self, dequeue: Dequeue) -> None:
         self.waiters.add(dequeue)

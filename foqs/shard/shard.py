@@ -122,7 +122,10 @@ class Shard:
     @property
     def can_deliver(self) -> bool:
         """Whether it may lease items soon: its store answers, and is not slow at the moment."""
-        return self.is_answering and not self._writer.is_stalled
+        writer = self._writer if self._is_open else None
+        return (
+            writer is not None and writer.unavailable_reason is None and not writer.is_ended and not writer.is_stalled
+        )
 
     def can_lease_within(self, seconds: float) -> bool:
         """Whether a lease submitted now is committed in this time, if flushes stay as fast as the last one."""
@@ -422,13 +425,11 @@ class Shard:
         operation = Leases(namespace, spans, lease_ms, 0, caller)
         cache = self.memory.cache
         rows = list(map(cache.get, operation.numbers))
-        operation.read_bytes = max(
-            [row.payload_bytes for row in rows if row is not None and row.payload is None], default=0
-        )
+        lengths = [row.payload_bytes for row in rows if row is not None and row.payload is None]
         if None in rows:
-            operation.read_bytes = max(
-                operation.read_bytes, item_bytes_max, cache.longest_payloads.payload_bytes_max(namespace)
-            )
+            lengths += (item_bytes_max, cache.longest_payloads.payload_bytes_max(namespace))
+        if lengths:
+            operation.read_bytes = max(lengths)
         self._writer.submit(operation, is_internal=True)
         return operation
 

@@ -129,6 +129,8 @@ class Writer:
         self._between_flushes: deque[Callable[[], None]] = deque()
         self._reads: deque[tuple[Callable[[Store], Awaitable[Any]], asyncio.Future[Any]]] = deque()
         self._work_arrived = asyncio.Event()
+        self._is_idle = False
+        """It waits for `_work_arrived`."""
         self._is_closing = False
         self._give_up_reason: str | None = None
         self._flush_requested = False
@@ -160,7 +162,8 @@ class Writer:
             Overloaded: there is no room; nothing was queued.
         """
         self._intake.submit(operation, is_internal=is_internal)
-        self._work_arrived.set()
+        if self._is_idle:
+            self._work_arrived.set()
 
     def request_flush(self) -> None:
         """Write a flush even if no operation waits. It saves the shard's time and checks the ownership."""
@@ -267,7 +270,9 @@ class Writer:
                 if self._is_closing:
                     return
                 self._work_arrived.clear()
+                self._is_idle = True
                 await self._work_arrived.wait()
+                self._is_idle = False
         except ShardLost as lost:
             self._observer.shard_fenced(self._shard)
             self._fail_all(

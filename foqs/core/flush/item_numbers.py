@@ -72,7 +72,7 @@ class ItemNumbers:
             resolved += 1
         if resolved:
             del operations[:resolved]
-        return (operations[0].numbers[0] if operations else self.next_number) - 1
+        return operations[0].numbers[0] - 1 if operations else self._zero + self._last_sequence
 
     def unresolved(self, numbers: Sequence[int]) -> list[int]:
         """Return those of these numbers, at least one, that are of this epoch and not assigned yet, or not resolved.
