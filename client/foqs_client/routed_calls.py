@@ -21,6 +21,7 @@ from foqs_client import conversion, errors
 from foqs_client.automatic_keys import AutomaticKeys
 from foqs_client.coalescing import BYTES_PER_CALLER_MAX, ENTRIES_PER_CALLER_MAX, CallSize, Coalescer, SendResult
 from foqs_client.connection_pool import ConnectionPool
+from foqs_client.enqueue_method import EnqueueMethod
 from foqs_client.host_connection import NoReply, NotSent, TlsRequired
 from foqs_client.retried_calls import RetriedCallById
 from foqs_client.router import CONNECT_S_MAX, Router
@@ -37,7 +38,7 @@ GET_ROUTING: Final = ThriftMethod("getRouting")
 _ANY_HOST: Final[Sequence[Address | None]] = (None,)
 _R = TypeVar("_R")
 _NO_ROOM: Final = (errors.Overloaded, errors.Unavailable)
-_ENQUEUE: Final = ThriftMethod("enqueue", element_class=Enqueued)
+_ENQUEUE: Final = EnqueueMethod("enqueue", element_class=Enqueued)
 
 
 class RoutedCalls:

@@ -4,12 +4,17 @@ A spec is [class, fields], as Thrift generates it: the class's fields by number.
 encoder reads the fields of any object by their names, so an item needs no Thrift
 struct. Always true: nothing beyond the limits of a `DecodeSource` is decoded. Knows
 nothing of messages.
+
+The encoder copies strings byte by byte. So calls and replies that are full of payloads
+are joined from the payloads and the bytes between them: a field is `field_head`, its
+value, and for a string its length before it. `STOP` ends a struct.
 """
 
 from __future__ import annotations
 
+import struct
 from io import BytesIO
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from thrift.protocol import fastbinary
 
@@ -20,6 +25,14 @@ encode_binary: Final = fastbinary.encode_binary
 encode_compact: Final = fastbinary.encode_compact
 decode_binary: Final = fastbinary.decode_binary
 decode_compact: Final = fastbinary.decode_compact
+
+STOP: Final = b"\0"
+
+
+def field_head(kind: Any, name: str) -> bytes:
+    """Return the bytes of the binary protocol before the value of a field: its type and its number."""
+    [head] = [struct.pack(">bh", field[1], field[0]) for field in kind.thrift_spec if field and field[2] == name]
+    return head
 
 
 class DecodeSource:

@@ -1,0 +1,89 @@
+"""The method `enqueue`, whose calls are joined from the payloads and the bytes between them.
+
+Thrift's encoder copies a payload byte by byte. Always true: the bytes, and the errors,
+are those of Thrift's encoder. It encodes a call with an item that has a time, an
+attempt limit or a policy of its own, or a value of a wrong type. Knows nothing of
+connections.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from thrift.Thrift import TType
+
+from foqs_client.types import Item
+from foqs_contract.idl import ttypes
+from foqs_contract.struct_bytes import STOP, field_head
+from foqs_contract.thrift_method import ThriftMethod
+
+_LENGTH: Final = struct.Struct(">i")
+_I64: Final = struct.Struct(">q")
+_NAMESPACE: Final = field_head(ttypes.EnqueueRequest, "namespace_name")
+_ITEMS: Final = field_head(ttypes.EnqueueRequest, "items") + bytes((TType.STRUCT,))
+_TIMEOUT: Final = field_head(ttypes.EnqueueRequest, "timeout_ms")
+_TOPIC: Final = field_head(ttypes.NewItem, "topic")
+_PRIORITY: Final = field_head(ttypes.NewItem, "priority")
+_PAYLOAD: Final = field_head(ttypes.NewItem, "payload")
+_METADATA: Final = field_head(ttypes.NewItem, "metadata")
+_KEY: Final = field_head(ttypes.NewItem, "idempotency_key")
+_NO_METADATA: Final = _METADATA + _LENGTH.pack(0)
+_END: Final = _NO_METADATA + STOP
+_PRIORITY_AND_SIZE: Final = struct.Struct(f">{len(_PRIORITY)}si{len(_PAYLOAD)}si")
+
+
+class EnqueueMethod(ThriftMethod):
+    """The method `enqueue`. Its requests may hold objects of `Item`."""
+
+    __slots__ = ()
+
+    def encode(self, request: Any) -> bytes:
+        """Return the body of a request, for `frame`. Raises Unencodable."""
+        try:
+            parts = None if request.forwarded is not None else _joined_parts(request)
+        except (AttributeError, TypeError, UnicodeError, struct.error):
+            parts = None  # Thrift's encoder says what is wrong
+        return super().encode(request) if parts is None else b"".join(parts)
+
+
+def _joined_parts(request: Any) -> list[bytes] | None:
+    """Return the bytes of a request in parts; None if an item is not one of the usual ones."""
+    namespace = request.namespace_name.encode()
+    items = request.items
+    parts = [_NAMESPACE, _LENGTH.pack(len(namespace)), namespace, _ITEMS, _LENGTH.pack(len(items))]
+    append = parts.append
+    topic: str | None = None
+    priority: int | None = None
+    size = -1
+    start = b""
+    for item in items:
+        if not (
+            type(item) is Item
+            and item.delay_ms is item.deliver_after_ms is item.lease_ms is item.ttl_ms is item.attempts_max is None
+            and item.at_most_once is False
+        ):
+            return None
+        payload, metadata, key = item.payload, item.metadata, item.idempotency_key
+        if not (type(payload) is bytes is type(metadata)):
+            return None
+        if item.topic is not topic or item.priority is not priority or len(payload) != size:
+            topic, priority, size = item.topic, item.priority, len(payload)
+            name = topic.encode()
+            start = b"".join(
+                (_TOPIC, _LENGTH.pack(len(name)), name, _PRIORITY_AND_SIZE.pack(_PRIORITY, priority, _PAYLOAD, size))
+            )
+        append(start)
+        append(payload)
+        if key is None and not metadata:
+            append(_END)
+            continue
+        append(b"".join((_METADATA, _LENGTH.pack(len(metadata)), metadata)) if metadata else _NO_METADATA)
+        if key is not None:
+            name = key.encode()
+            append(_KEY)
+            append(_LENGTH.pack(len(name)))
+            append(name)
+        append(STOP)
+    parts += (_TIMEOUT, _I64.pack(request.timeout_ms), STOP)
+    return parts
