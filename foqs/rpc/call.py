@@ -111,7 +111,7 @@ class RpcCall:
         if self._is_open:
             try:
                 head, method = self._head, self.method
-                body = encode_struct(head.is_compact, method.result_class(to_struct(value)), method.result_spec)
+                body = method.encode_reply(head.is_compact, to_struct(value))
             except Exception:
                 log.exception("the reply of %s cannot be encoded", self.method.name)
                 self._reply_failure(internal_error(self.method))

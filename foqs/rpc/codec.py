@@ -41,8 +41,10 @@ from foqs.queue.port import (
     Repeated,
     TopicStats,
 )
+from foqs.rpc.delivery_bytes import dequeue_result_bytes
+from foqs.rpc.messages import encode_struct
 from foqs_contract.errors import FoqsError, InvalidArgument, NotImplementedYet
-from foqs_contract.idl import ttypes
+from foqs_contract.idl import Foqs, ttypes
 
 ATTEMPTS_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 64
@@ -412,8 +414,22 @@ _ALREADY_GONE: Final = ttypes.Outcome(already_gone=True)
 
 
 def dequeue_reply(items: Sequence[ItemView]) -> Any:
-    """Return the reply with these deliveries."""
-    return ttypes.DequeueReply([delivery_struct(item) for item in items])
+    """Return the reply with these deliveries, for `encode_dequeue_reply`."""
+    return ttypes.DequeueReply(items or [])
+
+
+def encode_dequeue_reply(is_compact: bool, reply: Any) -> bytes:
+    """Return the bytes of the result. The deliveries are those of `dequeue_reply`, or structs."""
+    items = reply.items
+    if items and isinstance(items[0], ItemView):
+        encoded = None if is_compact else dequeue_result_bytes(items, reply.availability)
+        if encoded is not None:
+            return encoded
+        reply = ttypes.DequeueReply([delivery_struct(item) for item in items], reply.availability)
+    return encode_struct(is_compact, Foqs.dequeue_result(reply), _DEQUEUE_RESULT_SPEC)
+
+
+_DEQUEUE_RESULT_SPEC: Final = [Foqs.dequeue_result, Foqs.dequeue_result.thrift_spec]
 
 
 def delivery_struct(item: ItemView) -> Any:

@@ -11,13 +11,14 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from thrift.Thrift import TType
 
 from foqs.access.call_permissions import REQUIREMENTS, Requirement
 from foqs.queue.port import PendingCall
-from foqs.rpc.messages import bytes_spec, unique_field_spec
+from foqs.rpc import codec
+from foqs.rpc.messages import bytes_spec, encode_struct, unique_field_spec
 from foqs.rpc.type_check import TypeCheck
 from foqs_contract.errors import NotImplementedYet
 from foqs_contract.method_table import METHODS, MethodDescription
@@ -80,6 +81,8 @@ class ServerMethod:
     """The request's fields that are lists."""
     result_spec: list[Any]
     result_class: Any
+    encode_reply: Callable[[bool, Any], bytes]
+    """Returns the bytes of the result of a successful call: (is_compact, reply struct)."""
     requirement: Requirement
     namespace_of: Callable[[Any], bytes | None]
     """Reads the namespace that a request names."""
@@ -143,6 +146,7 @@ def unchanged(reply: Any) -> Any:
 
 def _server_method(described: MethodDescription, handler: MethodHandler) -> ServerMethod:
     name, result = described.name, described.result
+    result_spec = [result, result.thrift_spec]
     spec = bytes_spec(described.arguments)
     request_fields = [field for field in described.request_spec[1] if field]
     return ServerMethod(
@@ -153,12 +157,24 @@ def _server_method(described: MethodDescription, handler: MethodHandler) -> Serv
         type_check=TypeCheck(spec),
         request_fields=frozenset(field[2] for field in request_fields),
         list_fields=tuple(field[2] for field in request_fields if field[1] == TType.LIST),
-        result_spec=[result, result.thrift_spec],
+        result_spec=result_spec,
         result_class=result,
+        encode_reply=_REPLY_ENCODERS.get(name) or _reply_encoder(result, result_spec),
         requirement=REQUIREMENTS[name],
         namespace_of=_field_getter(REQUIREMENTS[name].namespace_field),
         is_cacheable=name == "dequeue",
     )
+
+
+_REPLY_ENCODERS: Final[Mapping[str, Callable[[bool, Any], bytes]]] = {"dequeue": codec.encode_dequeue_reply}
+"""Of the other methods, Thrift's encoder reads the reply struct."""
+
+
+def _reply_encoder(result: Any, spec: list[Any]) -> Callable[[bool, Any], bytes]:
+    def encode(is_compact: bool, reply: Any) -> bytes:
+        return encode_struct(is_compact, result(reply), spec)
+
+    return encode
 
 
 def _field_getter(path: str) -> Callable[[Any], bytes | None]:

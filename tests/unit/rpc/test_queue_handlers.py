@@ -439,7 +439,8 @@ def test_delivery_has_remaining_times_that_are_never_negative() -> None:
     queue = FakeQueue()
     serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem(topic="t", payload=b"abc")]))
     request = ttypes.DequeueRequest("default", [ttypes.TopicCount("t", 1)], lease_ms=1_234)
-    [item] = serve(queue, "dequeue", request).items
+    [view] = serve(queue, "dequeue", request).items
+    item = codec.delivery_struct(view)
     assert (item.lease_remaining_ms, item.age_ms, item.attempt, item.payload) == (1_234, 0, 1, b"abc")
     row = next(iter(queue.rows.values()))
     row.due_ms = NOW_MS - 5

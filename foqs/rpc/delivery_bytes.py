@@ -1,0 +1,94 @@
+"""The bytes of deliveries in the binary protocol, joined from the payloads and the bytes between them.
+
+Thrift's encoder copies a payload byte by byte. Always true: the bytes are those of
+Thrift's encoder. What many deliveries of one reply share is made once. Knows nothing
+of calls.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+from thrift.Thrift import TType
+
+from foqs.queue.port import ItemView
+from foqs_contract.idl import Foqs, ttypes
+from foqs_contract.struct_bytes import STOP, encode_binary, field_head
+
+_LENGTH: Final = struct.Struct(">i")
+_SUCCESS: Final = field_head(Foqs.dequeue_result, "success")
+_ITEMS: Final = field_head(ttypes.DequeueReply, "items") + bytes((TType.STRUCT,))
+_ID: Final = field_head(ttypes.Delivery, "id")
+_TOKEN: Final = field_head(ttypes.Delivery, "token")
+_TOPIC: Final = field_head(ttypes.Delivery, "topic")
+_PRIORITY: Final = field_head(ttypes.Delivery, "priority")
+_PAYLOAD: Final = field_head(ttypes.Delivery, "payload")
+_METADATA: Final = field_head(ttypes.Delivery, "metadata")
+_ATTEMPT: Final = field_head(ttypes.Delivery, "attempt")
+_LEASE_REMAINING: Final = field_head(ttypes.Delivery, "lease_remaining_ms")
+_AGE: Final = field_head(ttypes.Delivery, "age_ms")
+_ATTEMPTS_MAX: Final = field_head(ttypes.Delivery, "attempts_max")
+_REPLY_SPEC: Final = [ttypes.DequeueReply, ttypes.DequeueReply.thrift_spec]
+
+_pack_length: Final = _LENGTH.pack
+_pack_start: Final = struct.Struct(f">{len(_TOKEN)}sq{len(_TOPIC)}si").pack
+_pack_priority_and_size: Final = struct.Struct(f">{len(_PRIORITY)}si{len(_PAYLOAD)}si").pack
+_pack_numbers: Final = struct.Struct(
+    f">{len(_ATTEMPT)}si{len(_LEASE_REMAINING)}sq{len(_AGE)}sq{len(_ATTEMPTS_MAX)}si{len(STOP)}s"
+).pack
+_join: Final = b"".join
+
+
+def dequeue_result_bytes(items: Sequence[ItemView], availability: Any) -> bytes | None:
+    """Return the result of `dequeue` with these deliveries; None if a row lacks its payload."""
+    parts = [_SUCCESS, _ITEMS, _pack_length(len(items))]
+    id_size = priority = token = size = attempt = lease_left_ms = age_ms = attempts_max = -1
+    topic = ""
+    metadata = id_start = start = end = b""
+    for item in items:
+        row = item.row
+        payload = row.payload
+        if payload is None:
+            return None
+        id_bytes = f"{item.shard}-{row.id}".encode()
+        if len(id_bytes) != id_size:
+            id_size = len(id_bytes)
+            id_start = _ID + _pack_length(id_size)
+        if row.token != token or row.topic is not topic or row.priority != priority or len(payload) != size:
+            token, topic, priority, size = row.token, row.topic, row.priority, len(payload)
+            name = topic.encode()
+            start = _join(
+                (
+                    _pack_start(_TOKEN, token, _TOPIC, len(name)),
+                    name,
+                    _pack_priority_and_size(_PRIORITY, priority, _PAYLOAD, size),
+                )
+            )
+        left_ms = item.lease_left_ms
+        old_ms = item.now_ms - row.enqueued_at_ms
+        if old_ms < 0:
+            old_ms = 0
+        if (
+            left_ms != lease_left_ms
+            or old_ms != age_ms
+            or row.attempt != attempt
+            or row.attempts_max != attempts_max
+            or row.metadata != metadata
+        ):
+            lease_left_ms, age_ms, attempt, attempts_max = left_ms, old_ms, row.attempt, row.attempts_max
+            metadata = row.metadata
+            end = _join(
+                (
+                    _METADATA,
+                    _pack_length(len(metadata)),
+                    metadata,
+                    _pack_numbers(
+                        _ATTEMPT, attempt, _LEASE_REMAINING, left_ms, _AGE, old_ms, _ATTEMPTS_MAX, attempts_max, STOP
+                    ),
+                )
+            )
+        parts += (id_start, id_bytes, start, payload, end)
+    parts += (encode_binary(ttypes.DequeueReply(None, availability), _REPLY_SPEC), STOP)
+    return _join(parts)

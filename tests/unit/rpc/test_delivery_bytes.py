@@ -1,0 +1,70 @@
+"""The bytes of a reply with deliveries are those of Thrift's encoder."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.core.items.item import DeliveryPolicy, Row, State
+from foqs.queue.port import ItemView
+from foqs.rpc import codec
+from foqs.rpc.delivery_bytes import dequeue_result_bytes
+from foqs.rpc.messages import encode_struct
+from foqs_contract.idl import Foqs, ttypes
+
+SPEC = [Foqs.dequeue_result, Foqs.dequeue_result.thrift_spec]
+I32 = st.integers(0, 2) | st.integers(0, (1 << 31) - 1)
+MS = st.integers(0, 2) | st.integers(0, 1 << 60)
+AVAILABILITY = (None, [ttypes.TopicAvailability("t", best_priority=-5)])
+
+
+def view(
+    shard: int, id: int, topic: str, priority: int, payload: bytes | None, metadata: bytes, token: int,
+    attempt: int, attempts_max: int, enqueued_at_ms: int, now_ms: int, due_ms: int | None,
+) -> ItemView:  # fmt: skip
+    row = Row(
+        id, "n", topic, priority, 0, enqueued_at_ms, 1_000, None, None, DeliveryPolicy.AT_LEAST_ONCE, attempts_max,
+        len(payload or b""), payload, metadata, State.LEASED, due_ms, token, attempt,
+    )  # fmt: skip
+    return ItemView(shard, row, now_ms)
+
+
+VIEWS = st.builds(
+    view, shard=st.integers(0, 9_999), id=MS, topic=st.sampled_from(["t", "\xfc" * 9, "long" * 50]) | st.text(max_size=9),
+    priority=st.integers(-1, 1) | st.integers(-(1 << 31), (1 << 31) - 1), payload=st.binary(max_size=300),
+    metadata=st.sampled_from([b"", b"m"]) | st.binary(max_size=300), token=MS, attempt=I32, attempts_max=I32,
+    enqueued_at_ms=MS, now_ms=MS, due_ms=st.none() | MS,
+)  # fmt: skip
+
+
+def expected(items: Sequence[ItemView], availability: Any, *, is_compact: bool = False) -> bytes:
+    reply = ttypes.DequeueReply([codec.delivery_struct(item) for item in items], availability)
+    return encode_struct(is_compact, Foqs.dequeue_result(reply), SPEC)
+
+
+@given(st.lists(VIEWS, max_size=6), st.sampled_from(AVAILABILITY))
+def test_deliveries_have_the_bytes_of_thrifts_encoder(items: list[ItemView], availability: Any) -> None:
+    assert dequeue_result_bytes(items, availability) == expected(items, availability)
+
+
+@pytest.mark.parametrize("availability", AVAILABILITY, ids=["alone", "in a tier"])
+@pytest.mark.parametrize("is_compact", [False, True], ids=["binary", "compact"])
+def test_reply_is_the_same_in_both_ways(is_compact: bool, availability: Any) -> None:
+    whole = view(3, 8, "t", 0, b"p", b"m", 1, 1, 9, 0, 5, 6)
+    without_payload = view(3, 9, "t", 0, None, b"m", 1, 1, 9, 0, 5, 6)
+    for items in ([], [whole], [whole, without_payload]):
+        reply = codec.dequeue_reply(items)
+        reply.availability = availability
+        assert codec.encode_dequeue_reply(is_compact, reply) == expected(items, availability, is_compact=is_compact)
+        structs = ttypes.DequeueReply([codec.delivery_struct(item) for item in items], availability)
+        assert codec.encode_dequeue_reply(is_compact, structs) == expected(items, availability, is_compact=is_compact)
+
+
+def test_number_out_of_range_is_an_error() -> None:
+    with pytest.raises(struct.error):
+        dequeue_result_bytes([view(3, 8, "t", 1 << 31, b"p", b"", 1, 1, 9, 0, 5, 6)], None)
