@@ -41,8 +41,8 @@ from foqs.queue.port import (
     Repeated,
     TopicStats,
 )
-from foqs.rpc.delivery_bytes import dequeue_result_bytes
 from foqs.rpc.messages import encode_struct
+from foqs.rpc.reply_bytes import dequeue_result_bytes, enqueue_result_bytes
 from foqs_contract.errors import FoqsError, InvalidArgument, NotImplementedYet
 from foqs_contract.idl import Foqs, ttypes
 
@@ -369,14 +369,28 @@ def _escape_surrogates(text: str) -> str:
 
 
 def enqueue_reply(results: Sequence[EnqueueOutcome]) -> Any:
-    """Return the reply with these ids and errors."""
-    make = ttypes.EnqueueResult
+    """Return the reply with these ids and errors, for `encode_enqueue_reply`. If all are ids, they stay texts."""
     if set(map(type, results)) == {str}:
-        return ttypes.EnqueueReply([make(result) for result in results])
+        return ttypes.EnqueueReply(results)
+    make = ttypes.EnqueueResult
     structs = [
         make(result) if type(result) is str else _enqueue_result(place, result) for place, result in enumerate(results)
     ]
     return ttypes.EnqueueReply(structs)
+
+
+def encode_enqueue_reply(is_compact: bool, reply: Any) -> bytes:
+    """Return the bytes of the result. The entries are those of `enqueue_reply`, or structs."""
+    results = reply.results
+    if results and type(results[0]) is str:
+        encoded = None if is_compact else enqueue_result_bytes(results)
+        if encoded is not None:
+            return encoded
+        reply = ttypes.EnqueueReply([ttypes.EnqueueResult(result) for result in results])
+    return encode_struct(is_compact, Foqs.enqueue_result(reply), _ENQUEUE_RESULT_SPEC)
+
+
+_ENQUEUE_RESULT_SPEC: Final = [Foqs.enqueue_result, Foqs.enqueue_result.thrift_spec]
 
 
 def _enqueue_result(place: int, result: Any) -> Any:

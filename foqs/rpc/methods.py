@@ -166,7 +166,10 @@ def _server_method(described: MethodDescription, handler: MethodHandler) -> Serv
     )
 
 
-_REPLY_ENCODERS: Final[Mapping[str, Callable[[bool, Any], bytes]]] = {"dequeue": codec.encode_dequeue_reply}
+_REPLY_ENCODERS: Final[Mapping[str, Callable[[bool, Any], bytes]]] = {
+    "dequeue": codec.encode_dequeue_reply,
+    "enqueue": codec.encode_enqueue_reply,
+}
 """Of the other methods, Thrift's encoder reads the reply struct."""
 
 

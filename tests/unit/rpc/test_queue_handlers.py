@@ -22,6 +22,7 @@ from foqs_contract.errors import ErrorCode, FoqsError, InvalidArgument, LimitExc
 from foqs_contract.idl import Foqs, ttypes
 from tests.support.fake_queue import LIMITS, NOW_MS, FakeQueue
 from tests.support.rpc_server import call
+from tests.support.thrift_structs import read
 
 ID = "3-8796093022209"
 
@@ -46,14 +47,15 @@ class Asked:
 
 
 def ask(method: ServerMethod, request: Any) -> Any:
-    """Return the reply struct for a decoded request."""
+    """Return the reply struct for a decoded request, as a client reads it."""
 
     async def main() -> Any:
         asked = Asked()
         method.handle(request, 1e9, asked)
         return await asked.result
 
-    return asyncio.run(main())
+    body = method.encode_reply(False, asyncio.run(main()))
+    return read(getattr(Foqs, f"{method.name}_result"), body).success
 
 
 def serve(queue: FakeQueue, name: str, request: Any) -> Any:
@@ -439,8 +441,7 @@ def test_delivery_has_remaining_times_that_are_never_negative() -> None:
     queue = FakeQueue()
     serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem(topic="t", payload=b"abc")]))
     request = ttypes.DequeueRequest("default", [ttypes.TopicCount("t", 1)], lease_ms=1_234)
-    [view] = serve(queue, "dequeue", request).items
-    item = codec.delivery_struct(view)
+    [item] = serve(queue, "dequeue", request).items
     assert (item.lease_remaining_ms, item.age_ms, item.attempt, item.payload) == (1_234, 0, 1, b"abc")
     row = next(iter(queue.rows.values()))
     row.due_ms = NOW_MS - 5

@@ -1,8 +1,8 @@
-"""The bytes of deliveries in the binary protocol, joined from the payloads and the bytes between them.
+"""The bytes of replies with many entries, in the binary protocol.
 
-Thrift's encoder copies a payload byte by byte. Always true: the bytes are those of
-Thrift's encoder. What many deliveries of one reply share is made once. Knows nothing
-of calls.
+Thrift's encoder copies a payload byte by byte, and reads a struct for each entry.
+Always true: the bytes are those of Thrift's encoder. What many entries of one reply
+share is made once. Knows nothing of calls.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from foqs_contract.struct_bytes import STOP, encode_binary, field_head
 
 _LENGTH: Final = struct.Struct(">i")
 _SUCCESS: Final = field_head(Foqs.dequeue_result, "success")
+_ENQUEUED: Final = field_head(Foqs.enqueue_result, "success") + (
+    field_head(ttypes.EnqueueReply, "results") + bytes((TType.STRUCT,))
+)
+_ENQUEUED_ID: Final = field_head(ttypes.EnqueueResult, "id")
 _ITEMS: Final = field_head(ttypes.DequeueReply, "items") + bytes((TType.STRUCT,))
 _ID: Final = field_head(ttypes.Delivery, "id")
 _TOKEN: Final = field_head(ttypes.Delivery, "token")
@@ -92,3 +96,14 @@ def dequeue_result_bytes(items: Sequence[ItemView], availability: Any) -> bytes 
         parts += (id_start, id_bytes, start, payload, end)
     parts += (encode_binary(ttypes.DequeueReply(None, availability), _REPLY_SPEC), STOP)
     return _join(parts)
+
+
+def enqueue_result_bytes(ids: Sequence[str]) -> bytes | None:
+    """Return the result of `enqueue` with these ids, at least one; None if their lengths differ."""
+    size = len(ids[0])
+    if len(ids) > 1 and set(map(len, ids)) != {size}:
+        return None
+    start = _ENQUEUED_ID + _pack_length(size)
+    # The text between two ids has only characters of one byte, as ids have.
+    text = (STOP + start).decode().join(ids)
+    return _join((_ENQUEUED, _pack_length(len(ids)), start, text.encode(), STOP * 3))

@@ -1,4 +1,4 @@
-"""The bytes of a reply with deliveries are those of Thrift's encoder."""
+"""The bytes of replies with many entries are those of Thrift's encoder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from foqs.core.items.item import DeliveryPolicy, Row, State
 from foqs.queue.port import ItemView
 from foqs.rpc import codec
-from foqs.rpc.delivery_bytes import dequeue_result_bytes
 from foqs.rpc.messages import encode_struct
+from foqs.rpc.reply_bytes import dequeue_result_bytes, enqueue_result_bytes
 from foqs_contract.idl import Foqs, ttypes
 
 SPEC = [Foqs.dequeue_result, Foqs.dequeue_result.thrift_spec]
@@ -68,3 +68,15 @@ def test_reply_is_the_same_in_both_ways(is_compact: bool, availability: Any) -> 
 def test_number_out_of_range_is_an_error() -> None:
     with pytest.raises(struct.error):
         dequeue_result_bytes([view(3, 8, "t", 1 << 31, b"p", b"", 1, 1, 9, 0, 5, 6)], None)
+
+
+@pytest.mark.parametrize("is_compact", [False, True], ids=["binary", "compact"])
+@pytest.mark.parametrize("ids", [["3-17"], ["3-17", "3-18", "4-99"], ["3-17", "12-18"], ["3-17", "3-" + "8" * 19]])
+def test_ids_have_the_bytes_of_thrifts_encoder(ids: list[str], is_compact: bool) -> None:
+    structs = ttypes.EnqueueReply([ttypes.EnqueueResult(id) for id in ids])
+    plain = encode_struct(
+        is_compact, Foqs.enqueue_result(structs), [Foqs.enqueue_result, Foqs.enqueue_result.thrift_spec]
+    )
+    assert codec.encode_enqueue_reply(is_compact, codec.enqueue_reply(ids)) == plain
+    assert codec.encode_enqueue_reply(is_compact, structs) == plain
+    assert (enqueue_result_bytes(ids) is None) == (len(set(map(len, ids))) > 1)
