@@ -43,6 +43,7 @@ from foqs.queue.port import (
 )
 from foqs.rpc.messages import encode_struct
 from foqs.rpc.reply_bytes import dequeue_result_bytes, enqueue_result_bytes
+from foqs.rpc.request_bytes import UsualItems, UsualLeases
 from foqs_contract.errors import FoqsError, InvalidArgument, NotImplementedYet
 from foqs_contract.idl import Foqs, ttypes
 
@@ -67,9 +68,9 @@ def with_path(path: str, error: FoqsError) -> FoqsError:
 
 
 def parse_new_items(
-    raws: Sequence[Any], namespace: str, settings: NamespaceSettings
+    raws: Any, namespace: str, settings: NamespaceSettings
 ) -> tuple[list[NewItem], dict[int, FoqsError]]:
-    """Parse `NewItem` structs; return the good items in order, and the errors of the others by place."""
+    """Parse `NewItem` structs, or `UsualItems`; return the good items in order, and the errors of the others by place."""
     items: list[NewItem] = []
     errors: dict[int, FoqsError] = {}
     payload_bytes_max, metadata_bytes_max = settings.payload_bytes_max, settings.metadata_bytes_max
@@ -81,28 +82,36 @@ def parse_new_items(
     incarnation = settings.incarnation
     known: bytes | None = None
     topic = ""
-    for place, raw in enumerate(raws):
-        payload = raw.payload or b""
-        metadata = raw.metadata or b""
-        trace_context = raw.trace_context or None
+    is_usual = type(raws) is UsualItems
+    for place, raw in enumerate(raws.rows if is_usual else raws):
+        trace_context = None
+        if is_usual:
+            name, priority, payload, metadata, key = raw
+        else:
+            name, priority, payload, metadata, key = (
+                raw.topic,
+                raw.priority or 0,
+                raw.payload or b"",
+                raw.metadata or b"",
+                raw.idempotency_key,
+            )
+            trace_context = raw.trace_context or None
         try:
-            if raw.topic != known or known is None:
-                topic = parse_name(raw.topic, "topic")
-                known = raw.topic
+            if name != known or known is None:
+                topic = parse_name(name, "topic")
+                known = name
             if len(payload) > payload_bytes_max:
                 validation.check_size(payload, payload_bytes_max, "payload")
             if len(metadata) > metadata_bytes_max:
                 validation.check_size(metadata, metadata_bytes_max, "metadata")
+            if not is_usual and raw.group is not None:
+                raise NotImplementedYet("groups are not served by this version; leave this out", field="group")
             if trace_context is not None:
                 validation.check_trace_context(trace_context)
-            if raw.group is not None:
-                raise NotImplementedYet("groups are not served by this version; leave this out", field="group")
-            if (
+            if is_usual or (
                 raw.delay_ms is raw.deliver_after_ms is raw.lease_ms is raw.ttl_ms is raw.delivery_policy is None
                 and raw.attempts_max is None
             ):
-                priority = raw.priority or 0
-                key = raw.idempotency_key
                 if key is None:
                     items.append(
                         NewItem(
@@ -135,7 +144,7 @@ def parse_new_items(
                         policy,
                         attempts_max,
                         validation.check_idempotency_key(key),
-                        item_digest(raw.topic, priority, payload, metadata, None, incarnation),
+                        item_digest(name, priority, payload, metadata, None, incarnation),
                         trace_context,
                     )
                 )
@@ -249,11 +258,16 @@ def parse_topic_counts(raws: Sequence[Any], items_max: int) -> dict[str, int]:
     return counts
 
 
-def parse_lease_columns(raws: Sequence[Any]) -> tuple[list[tuple[int, int]], list[int]] | None:
-    """Parse many `Lease` structs into (shard, number) pairs and tokens; return None if one is bad or an id is repeated."""
-    texts = [raw.id for raw in raws]
-    tokens = [raw.token for raw in raws]
-    if None in tokens or len(set(texts)) < len(texts):
+def parse_lease_columns(raws: Any) -> tuple[list[tuple[int, int]], list[int]] | None:
+    """Parse many `Lease` structs, or `UsualLeases`, into (shard, number) pairs and tokens; return None if one is bad or an id is repeated."""
+    if type(raws) is UsualLeases:
+        texts, tokens = raws.ids, raws.tokens
+    else:
+        texts = [raw.id for raw in raws]
+        tokens = [raw.token for raw in raws]
+        if None in tokens:
+            return None
+    if len(set(texts)) < len(texts):
         return None
     ids = parse_ids(texts)
     return None if ids is None else (ids, tokens)

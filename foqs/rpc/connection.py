@@ -35,6 +35,9 @@ _NO_ROOM: Final = "the calls in flight use all the memory that they may; retry"
 ENTRY_COST_BYTES: Final = 1_000
 """The memory that one entry of a decoded request costs, besides its bytes."""
 
+READ_DIRECTLY_BYTES_MIN: Final = 512
+"""Shorter requests have few entries, and Thrift's decoder reads them."""
+
 CACHED_REQUEST_BYTES_MAX: Final = 1_024
 """A consumer often repeats the same dequeue: up to this size, its last one is kept decoded."""
 
@@ -247,6 +250,11 @@ class Connection(asyncio.Protocol):
 
     def _decode(self, message: bytes, head: MessageHead, method: ServerMethod) -> Any:
         server = self._server
+        if method.read_request is not None and len(message) >= READ_DIRECTLY_BYTES_MIN and not head.is_compact:
+            limits = server.decoder.limits
+            request = method.read_request(message, head.body_start, limits.string_bytes_max, limits.container_items_max)
+            if request is not None:
+                return request
         try:
             arguments = server.decoder.decode(message, head, method.args_spec)
             method.type_check.check(message, head, arguments)

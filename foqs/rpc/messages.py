@@ -177,6 +177,7 @@ class Decoder:
     """Decodes the structs of messages within limits; strings stay bytes."""
 
     def __init__(self, limits: DecodeLimits) -> None:
+        self.limits = limits
         self._source = DecodeSource(limits.string_bytes_max, limits.container_items_max)
 
     def decode(self, message: bytes, head: MessageHead, spec: list[Any]) -> Any:

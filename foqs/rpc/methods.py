@@ -17,7 +17,7 @@ from thrift.Thrift import TType
 
 from foqs.access.call_permissions import REQUIREMENTS, Requirement
 from foqs.queue.port import PendingCall
-from foqs.rpc import codec
+from foqs.rpc import codec, request_bytes
 from foqs.rpc.messages import bytes_spec, encode_struct, unique_field_spec
 from foqs.rpc.type_check import TypeCheck
 from foqs_contract.errors import NotImplementedYet
@@ -81,6 +81,8 @@ class ServerMethod:
     """The request's fields that are lists."""
     result_spec: list[Any]
     result_class: Any
+    read_request: Callable[[bytes, int, int, int], Any] | None
+    """Reads large requests of the usual form: (message, start of the arguments, longest string, most entries)."""
     encode_reply: Callable[[bool, Any], bytes]
     """Returns the bytes of the result of a successful call: (is_compact, reply struct)."""
     requirement: Requirement
@@ -159,6 +161,7 @@ def _server_method(described: MethodDescription, handler: MethodHandler) -> Serv
         list_fields=tuple(field[2] for field in request_fields if field[1] == TType.LIST),
         result_spec=result_spec,
         result_class=result,
+        read_request=_REQUEST_READERS.get(name),
         encode_reply=_REPLY_ENCODERS.get(name) or _reply_encoder(result, result_spec),
         requirement=REQUIREMENTS[name],
         namespace_of=_field_getter(REQUIREMENTS[name].namespace_field),
@@ -166,6 +169,7 @@ def _server_method(described: MethodDescription, handler: MethodHandler) -> Serv
     )
 
 
+_REQUEST_READERS: Final = {"enqueue": request_bytes.read_enqueue, "ack": request_bytes.read_ack}
 _REPLY_ENCODERS: Final[Mapping[str, Callable[[bool, Any], bytes]]] = {
     "dequeue": codec.encode_dequeue_reply,
     "enqueue": codec.encode_enqueue_reply,

@@ -1,0 +1,229 @@
+"""Large requests of the usual form, read from their bytes in the binary protocol.
+
+Thrift's decoder makes a struct for each entry and sets its fields one by one. Here a run
+of entries of equal sizes is read in one step. Always true: what is read here is what
+Thrift's decoder would read. None means that the request has another form, and nothing
+more: Thrift's decoder must read it. The limits of one message hold. Knows nothing of
+calls.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+from thrift.Thrift import TType
+
+from foqs_contract.idl import Foqs, ttypes
+from foqs_contract.struct_bytes import STOP, field_head
+
+ENTRIES_MIN: Final = 16
+"""With fewer entries, Thrift's decoder is as fast."""
+RUN_MIN: Final = 8
+"""If fewer entries in a row have equal sizes, Thrift's decoder is as fast."""
+
+_NAMESPACE: Final = field_head(Foqs.enqueue_args, "request") + field_head(ttypes.EnqueueRequest, "namespace_name")
+_ENTRIES: Final = field_head(ttypes.EnqueueRequest, "items") + bytes((TType.STRUCT,))
+_TIMEOUT: Final = field_head(ttypes.EnqueueRequest, "timeout_ms")
+_TOPIC: Final = field_head(ttypes.NewItem, "topic")
+_PRIORITY: Final = field_head(ttypes.NewItem, "priority")
+_PAYLOAD: Final = field_head(ttypes.NewItem, "payload")
+_METADATA: Final = field_head(ttypes.NewItem, "metadata")
+_KEY: Final = field_head(ttypes.NewItem, "idempotency_key")
+_ID: Final = field_head(ttypes.Lease, "id")
+_TOKEN: Final = field_head(ttypes.Lease, "token")
+_HEAD_BYTES: Final = 3
+"""The type and the number of a field."""
+_STRING_HEAD_BYTES: Final = 7
+"""A head, and the length of a string."""
+_I32_BYTES: Final = 7
+_I64_BYTES: Final = 11
+"""A field with its head."""
+_END_BYTES: Final = 2
+"""The ends of the request and of the arguments."""
+
+_read_i32: Final = struct.Struct(">i").unpack_from
+_read_i64: Final = struct.Struct(">q").unpack_from
+
+
+class UsualItems:
+    """The items of an enqueue, with no fields but these: (topic, priority, payload, metadata, key) in `rows`.
+
+    An item that is read by its place or by iteration is a struct.
+    """
+
+    def __init__(self, rows: list[tuple[bytes, int, bytes, bytes, bytes | None]]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __bool__(self) -> bool:
+        return len(self.rows) > 0
+
+    def __getitem__(self, place: int) -> Any:
+        topic, priority, payload, metadata, key = self.rows[place]
+        return ttypes.NewItem(topic, priority, payload, metadata, idempotency_key=key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[place] for place in range(len(self.rows))])
+
+
+class UsualLeases:
+    """The leases of an ack, as columns. A lease that is read by its place or by iteration is a struct."""
+
+    def __init__(self, ids: list[bytes], tokens: list[int]) -> None:
+        self.ids = ids
+        self.tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __bool__(self) -> bool:
+        return len(self.ids) > 0
+
+    def __getitem__(self, place: int) -> Any:
+        return ttypes.Lease(self.ids[place], self.tokens[place])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[place] for place in range(len(self.ids))])
+
+
+def read_enqueue(message: bytes, start: int, string_bytes_max: int, entries_max: int) -> Any:
+    """Return the request of an enqueue whose arguments begin at `start`; None if it has another form."""
+    try:
+        namespace, count, position = _read_beginning(message, start, string_bytes_max)
+        if not ENTRIES_MIN <= count <= entries_max:
+            return None
+        rows: list[tuple[bytes, int, bytes, bytes, bytes | None]] = []
+        while len(rows) < count:
+            before = len(rows)
+            position = _read_run_of_items(message, position, count, string_bytes_max, rows)
+            if len(rows) < count and len(rows) - before < RUN_MIN:
+                return None
+        return ttypes.EnqueueRequest(namespace, UsualItems(rows), _read_timeout(message, position))
+    except (_OtherForm, struct.error):
+        return None
+
+
+def read_ack(message: bytes, start: int, string_bytes_max: int, entries_max: int) -> Any:
+    """Return the request of an ack whose arguments begin at `start`; None if it has another form."""
+    try:
+        namespace, count, position = _read_beginning(message, start, string_bytes_max)
+        if not ENTRIES_MIN <= count <= entries_max:
+            return None
+        ids: list[bytes] = []
+        tokens: list[int] = []
+        while len(ids) < count:
+            before = len(ids)
+            size = _read_size(message, position, _ID, string_bytes_max)
+            stride = _STRING_HEAD_BYTES + size + _I64_BYTES + len(STOP)
+            runs = min(count - before, (len(message) - position) // stride)
+            head = message[position : position + _STRING_HEAD_BYTES]
+            run = memoryview(message)[position : position + runs * stride]
+            for id_head, id, token_head, token, stop in struct.iter_unpack(f">7s{size}s3sqc", run):
+                if id_head != head or token_head != _TOKEN or stop != STOP:
+                    break
+                ids.append(id)
+                tokens.append(token)
+            position += stride * (len(ids) - before)
+            if len(ids) < count and len(ids) - before < RUN_MIN:
+                return None
+        return ttypes.AckRequest(namespace, UsualLeases(ids, tokens), _read_timeout(message, position))
+    except (_OtherForm, struct.error):
+        return None
+
+
+class _OtherForm(Exception):
+    """The request has another form."""
+
+
+def _read_size(message: bytes, position: int, head: bytes, string_bytes_max: int) -> int:
+    """Return the length of the string with this head. Raises _OtherForm, struct.error."""
+    if message[position : position + _HEAD_BYTES] != head:
+        raise _OtherForm
+    size: int = _read_i32(message, position + _HEAD_BYTES)[0]
+    if not 0 <= size <= string_bytes_max:
+        raise _OtherForm
+    return size
+
+
+def _read_beginning(message: bytes, start: int, string_bytes_max: int) -> tuple[bytes, int, int]:
+    """Return the namespace, the number of entries, and where the first of them begins."""
+    if message[start : start + _HEAD_BYTES] != _NAMESPACE[:_HEAD_BYTES]:
+        raise _OtherForm
+    position = start + _HEAD_BYTES
+    size = _read_size(message, position, _NAMESPACE[_HEAD_BYTES:], string_bytes_max)
+    position += _STRING_HEAD_BYTES
+    namespace = message[position : position + size]
+    position += size
+    if message[position : position + len(_ENTRIES)] != _ENTRIES:
+        raise _OtherForm
+    position += len(_ENTRIES)
+    count: int = _read_i32(message, position)[0]
+    return namespace, count, position + 4
+
+
+def _read_timeout(message: bytes, position: int) -> int:
+    """Return the timeout, the last field that a usual request has. The message must end after it."""
+    end = position + _I64_BYTES
+    if message[position : position + _HEAD_BYTES] != _TIMEOUT or message[end:] != STOP * _END_BYTES:
+        raise _OtherForm
+    timeout_ms: int = _read_i64(message, position + _HEAD_BYTES)[0]
+    return timeout_ms
+
+
+def _read_run_of_items(
+    message: bytes,
+    position: int,
+    count: int,
+    string_bytes_max: int,
+    rows: list[tuple[bytes, int, bytes, bytes, bytes | None]],
+) -> int:
+    """Append the item at `position`, and all after it whose strings have the same sizes. Return their end."""
+    topic_size = _read_size(message, position, _TOPIC, string_bytes_max)
+    end = position + _STRING_HEAD_BYTES + topic_size + _I32_BYTES
+    payload_size = _read_size(message, end, _PAYLOAD, string_bytes_max)
+    payload_head = message[end : end + _STRING_HEAD_BYTES]
+    end += _STRING_HEAD_BYTES + payload_size
+    metadata_size = _read_size(message, end, _METADATA, string_bytes_max)
+    metadata_head = message[end : end + _STRING_HEAD_BYTES]
+    end += _STRING_HEAD_BYTES + metadata_size
+    form = f">7s{topic_size}s3si7s{payload_size}s7s{metadata_size}s"
+    has_key = message[end : end + 1] != STOP
+    key_head = b""
+    if has_key:
+        key_size = _read_size(message, end, _KEY, string_bytes_max)
+        key_head = message[end : end + _STRING_HEAD_BYTES]
+        end += _STRING_HEAD_BYTES + key_size
+        form += f"7s{key_size}s"
+    stride = end + len(STOP) - position
+    topic_head = message[position : position + _STRING_HEAD_BYTES]
+    begun = len(rows)
+    run_max = min(count - begun, (len(message) - position) // stride)
+    run = struct.iter_unpack(f"{form}c", memoryview(message)[position : position + run_max * stride])
+    if has_key:
+        for head_1, topic, head_2, priority, head_3, payload, head_4, metadata, head_11, key, stop in run:
+            if (
+                stop != STOP
+                or head_1 != topic_head
+                or head_2 != _PRIORITY
+                or head_3 != payload_head
+                or head_4 != metadata_head
+                or head_11 != key_head
+            ):
+                break
+            rows.append((topic, priority, payload, metadata, key))
+    else:
+        for head_1, topic, head_2, priority, head_3, payload, head_4, metadata, stop in run:
+            if (
+                stop != STOP
+                or head_1 != topic_head
+                or head_2 != _PRIORITY
+                or head_3 != payload_head
+                or head_4 != metadata_head
+            ):
+                break
+            rows.append((topic, priority, payload, metadata, None))
+    return position + stride * (len(rows) - begun)
