@@ -48,9 +48,10 @@ _join: Final = b"".join
 def dequeue_result_bytes(items: Sequence[ItemView], availability: Any) -> bytes | None:
     """Return the result of `dequeue` with these deliveries; None if a row lacks its payload."""
     parts = [_SUCCESS, _ITEMS, _pack_length(len(items))]
-    id_size = priority = token = size = attempt = lease_left_ms = age_ms = attempts_max = -1
+    id_size = priority = token = size = enqueued_at_ms = now_ms = attempt = attempts_max = -1
+    due_ms: int | None = None
     topic = ""
-    metadata = id_start = start = end = b""
+    metadata = id_start = start = end = b""  # the first item changes them
     for item in items:
         row = item.row
         payload = row.payload
@@ -70,26 +71,25 @@ def dequeue_result_bytes(items: Sequence[ItemView], availability: Any) -> bytes 
                     _pack_priority_and_size(_PRIORITY, priority, _PAYLOAD, size),
                 )
             )
-        left_ms = item.lease_left_ms
-        old_ms = item.now_ms - row.enqueued_at_ms
-        if old_ms < 0:
-            old_ms = 0
         if (
-            left_ms != lease_left_ms
-            or old_ms != age_ms
+            row.due_ms != due_ms
+            or row.enqueued_at_ms != enqueued_at_ms
+            or item.now_ms != now_ms
             or row.attempt != attempt
             or row.attempts_max != attempts_max
             or row.metadata != metadata
+            or item.real_wait_ms is not None
         ):
-            lease_left_ms, age_ms, attempt, attempts_max = left_ms, old_ms, row.attempt, row.attempts_max
-            metadata = row.metadata
+            due_ms, enqueued_at_ms, now_ms = row.due_ms, row.enqueued_at_ms, item.now_ms
+            attempt, attempts_max, metadata = row.attempt, row.attempts_max, row.metadata
+            left_ms, age_ms = item.lease_left_ms, max(0, now_ms - enqueued_at_ms)
             end = _join(
                 (
                     _METADATA,
                     _pack_length(len(metadata)),
                     metadata,
                     _pack_numbers(
-                        _ATTEMPT, attempt, _LEASE_REMAINING, left_ms, _AGE, old_ms, _ATTEMPTS_MAX, attempts_max, STOP
+                        _ATTEMPT, attempt, _LEASE_REMAINING, left_ms, _AGE, age_ms, _ATTEMPTS_MAX, attempts_max, STOP
                     ),
                 )
             )
