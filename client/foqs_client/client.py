@@ -34,6 +34,7 @@ from foqs_client.cluster_calls import ClusterCalls
 from foqs_client.coalescing import Coalescer
 from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import Tls, make_handshake, tls_connect
+from foqs_client.dequeue_method import DequeueMethod
 from foqs_client.host_connector import Connect
 from foqs_client.long_polls import POLL_MS_MAX, DequeueKind, LongPolls
 from foqs_client.retried_calls import BACKOFF_S_MAX, RetriedCallById, RetriedDeletion
@@ -537,7 +538,7 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         return conversion.routing(await self._call(GET_ROUTING, ttypes.GetRoutingRequest(), timeout_ms))
 
 
-_DEQUEUE: Final = ThriftMethod("dequeue", element_class=Delivery)
+_DEQUEUE: Final = DequeueMethod()
 _ACK: Final = ThriftMethod("ack")
 _NACK: Final = ThriftMethod("nack")
 _EXTEND: Final = ThriftMethod("extendLease")
