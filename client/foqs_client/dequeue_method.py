@@ -31,7 +31,8 @@ _PRIORITY: Final = field_head(ttypes.Delivery, "priority")
 _PAYLOAD: Final = field_head(ttypes.Delivery, "payload")
 _METADATA: Final = field_head(ttypes.Delivery, "metadata")
 _NUMBERS: Final = tuple(
-    field_head(ttypes.Delivery, name) for name in ("attempt", "lease_remaining_ms", "age_ms", "attempts_max")
+    field_head(ttypes.Delivery, name)
+    for name in ("attempt", "lease_remaining_ms", "age_ms", "attempts_max", "first_delivery_age_ms")
 )
 _STRING_HEAD: Final = struct.Struct(">3si")
 _LENGTH: Final = struct.Struct(">i")
@@ -90,14 +91,14 @@ def _read_run(body: bytes, position: int, count: int, items: list[Delivery]) -> 
     at += _STRING_HEAD.size + payload_size
     metadata_size = _string_size(body, at, _METADATA)
     before = struct.Struct(f">3sq3si{topic_size}s3si3si")
-    after = struct.Struct(f">3si{metadata_size}s3si3sq3sq3sic")
+    after = struct.Struct(f">3si{metadata_size}s3si3sq3sq3si3sqc")
     whole = struct.Struct(f">{_STRING_HEAD.size}s{id_size}s{before.size}s{payload_size}s{after.size}s")
     run_max = min(count, (len(body) - position) // whole.size)
     id_head = _STRING_HEAD.pack(_ID, id_size)
     begun = len(items)
     append = items.append
     last_before = last_after = b""
-    token = priority = attempt = lease_remaining_ms = age_ms = attempts_max = 0
+    token = priority = attempt = lease_remaining_ms = age_ms = attempts_max = first_delivery_age_ms = 0
     topic, metadata = "", b""
     for head, id, fields_before, payload, fields_after in whole.iter_unpack(
         memoryview(body)[position : position + run_max * whole.size]
@@ -112,7 +113,7 @@ def _read_run(body: bytes, position: int, count: int, items: list[Delivery]) -> 
             last_before = fields_before
         if fields_after != last_after:
             one, size, metadata, *numbers, stop = after.unpack(fields_after)
-            attempt, lease_remaining_ms, age_ms, attempts_max = numbers[1::2]
+            attempt, lease_remaining_ms, age_ms, attempts_max, first_delivery_age_ms = numbers[1::2]
             if (one, size, stop) != (_METADATA, metadata_size, STOP) or tuple(numbers[::2]) != _NUMBERS:
                 break
             last_after = fields_after
@@ -128,6 +129,7 @@ def _read_run(body: bytes, position: int, count: int, items: list[Delivery]) -> 
                 attempts_max,
                 lease_remaining_ms,
                 age_ms,
+                first_delivery_age_ms,
             )
         )
     return position + whole.size * (len(items) - begun)

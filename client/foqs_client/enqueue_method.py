@@ -61,6 +61,7 @@ def _joined_parts(request: Any) -> list[bytes] | None:
         if not (
             type(item) is Item
             and item.delay_ms is item.deliver_after_ms is item.lease_ms is item.ttl_ms is item.attempts_max is None
+            and item.trace_context is None
             and item.at_most_once is False
         ):
             return None

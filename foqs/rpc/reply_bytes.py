@@ -34,28 +34,32 @@ _ATTEMPT: Final = field_head(ttypes.Delivery, "attempt")
 _LEASE_REMAINING: Final = field_head(ttypes.Delivery, "lease_remaining_ms")
 _AGE: Final = field_head(ttypes.Delivery, "age_ms")
 _ATTEMPTS_MAX: Final = field_head(ttypes.Delivery, "attempts_max")
+_FIRST_DELIVERY_AGE: Final = field_head(ttypes.Delivery, "first_delivery_age_ms")
+_TRACE_CONTEXT: Final = field_head(ttypes.Delivery, "trace_context")
 _REPLY_SPEC: Final = [ttypes.DequeueReply, ttypes.DequeueReply.thrift_spec]
 
 _pack_length: Final = _LENGTH.pack
 _pack_start: Final = struct.Struct(f">{len(_TOKEN)}sq{len(_TOPIC)}si").pack
 _pack_priority_and_size: Final = struct.Struct(f">{len(_PRIORITY)}si{len(_PAYLOAD)}si").pack
 _pack_numbers: Final = struct.Struct(
-    f">{len(_ATTEMPT)}si{len(_LEASE_REMAINING)}sq{len(_AGE)}sq{len(_ATTEMPTS_MAX)}si{len(STOP)}s"
+    f">{len(_ATTEMPT)}si{len(_LEASE_REMAINING)}sq{len(_AGE)}sq{len(_ATTEMPTS_MAX)}si{len(_FIRST_DELIVERY_AGE)}sq"
 ).pack
 _join: Final = b"".join
 
 
 def dequeue_result_bytes(items: Sequence[ItemView], availability: Any) -> bytes | None:
-    """Return the result of `dequeue` with these deliveries; None if a row lacks its payload."""
+    """Return the result of `dequeue` with these deliveries; None if a row lacks its payload or its first delivery."""
     parts = [_SUCCESS, _ITEMS, _pack_length(len(items))]
     id_size = priority = token = size = enqueued_at_ms = now_ms = attempt = attempts_max = -1
     due_ms: int | None = None
     topic = ""
     metadata = id_start = start = end = b""  # the first item changes them
+    trace_context: bytes | None = None
+    first_ms = -1
     for item in items:
         row = item.row
-        payload = row.payload
-        if payload is None:
+        payload, delivered_first_ms = row.payload, row.first_delivered_at_ms
+        if payload is None or delivered_first_ms is None:
             return None
         id_bytes = f"{item.shard}-{row.id}".encode()
         if len(id_bytes) != id_size:
@@ -78,19 +82,34 @@ def dequeue_result_bytes(items: Sequence[ItemView], availability: Any) -> bytes 
             or row.attempt != attempt
             or row.attempts_max != attempts_max
             or row.metadata != metadata
+            or delivered_first_ms != first_ms
+            or row.trace_context != trace_context
             or item.real_wait_ms is not None
         ):
             due_ms, enqueued_at_ms, now_ms = row.due_ms, row.enqueued_at_ms, item.now_ms
             attempt, attempts_max, metadata = row.attempt, row.attempts_max, row.metadata
+            first_ms, trace_context = delivered_first_ms, row.trace_context
             left_ms, age_ms = item.lease_left_ms, max(0, now_ms - enqueued_at_ms)
+            trace = b"" if trace_context is None else _TRACE_CONTEXT + _pack_length(len(trace_context)) + trace_context
             end = _join(
                 (
                     _METADATA,
                     _pack_length(len(metadata)),
                     metadata,
                     _pack_numbers(
-                        _ATTEMPT, attempt, _LEASE_REMAINING, left_ms, _AGE, age_ms, _ATTEMPTS_MAX, attempts_max, STOP
+                        _ATTEMPT,
+                        attempt,
+                        _LEASE_REMAINING,
+                        left_ms,
+                        _AGE,
+                        age_ms,
+                        _ATTEMPTS_MAX,
+                        attempts_max,
+                        _FIRST_DELIVERY_AGE,
+                        max(0, now_ms - first_ms),
                     ),
+                    trace,
+                    STOP,
                 )
             )
         parts += (id_start, id_bytes, start, payload, end)

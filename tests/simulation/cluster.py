@@ -442,7 +442,12 @@ class SimulatedCluster:
         last_leases, self._leases[shard] = self._leases.get(shard, {}), leases
         unchanged = [row for number, row in leases.items() if last_leases.get(number) is row]
         entries = [entry for entry in table.timers if not markers or not _is_purged(table, entry[1], markers)]
-        dues = sorted({*(due_ms for due_ms, _ in entries[:1]), *(row.due_ms or 0 for row in leases.values() if not markers.covers(row))})
+        dues = sorted(
+            {
+                *(due_ms for due_ms, _ in entries[:1]),
+                *(row.due_ms or 0 for row in leases.values() if not markers.covers(row)),
+            }
+        )
         for each in self._shards():
             if each.number != shard or each.epoch != fence.epoch:
                 continue

@@ -36,7 +36,7 @@ def trace_lost_at_insert() -> None:
     """A new row has no trace context."""
     new_row = plant(flush_plan, "new_row", lambda *arguments: insert(*arguments))
 
-    def insert(item: NewItem, number: int, now_ms: int) -> Row:
+    def insert(item: NewItem, number: int, now_ms: int) -> Any:
         return replace(new_row(item, number, now_ms), trace_context=None)
 
 

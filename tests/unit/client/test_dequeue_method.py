@@ -33,6 +33,8 @@ RUNS = st.tuples(
         lease_remaining_ms=I64,
         age_ms=I64,
         attempts_max=st.sampled_from([5] * 9 + [None]),
+        first_delivery_age_ms=st.sampled_from([0] * 9 + [None]) | I64,
+        trace_context=st.sampled_from([None] * 9 + [b"trace"]),
     ),
 )
 FLAWS = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255) | st.sampled_from([0, 1, 10, 11])), max_size=2)
@@ -57,7 +59,7 @@ def delivery(number: int, **changes: Any) -> Any:
         "priority": number % 2,
     }
     fields |= {"payload": b"p%03d" % number, "metadata": b"", "attempt": 1, "lease_remaining_ms": 9}
-    fields |= {"age_ms": number % 3, "attempts_max": 5}
+    fields |= {"age_ms": number % 3, "attempts_max": 5, "first_delivery_age_ms": 0}
     return ttypes.Delivery(**(fields | changes))
 
 

@@ -34,6 +34,7 @@ OTHER_ITEMS = st.builds(
     ttl_ms=NUMBERS,
     at_most_once=st.booleans(),
     attempts_max=NUMBERS,
+    trace_context=st.none() | st.binary(max_size=9),
 )
 BAD_ITEMS: tuple[Any, ...] = (
     Item(5),  # type: ignore[arg-type]
@@ -52,6 +53,7 @@ BAD_ITEMS: tuple[Any, ...] = (
     Item("t", idempotency_key="\ud800"),
     Item("t", idempotency_key=b"k"),  # type: ignore[arg-type]
     Item("t", idempotency_key=5),  # type: ignore[arg-type]
+    Item("t", trace_context="t"),  # type: ignore[arg-type]
     Item("t", at_most_once=1),  # type: ignore[arg-type]
     Item("t", at_most_once=0),  # type: ignore[arg-type]
     Item("t", delay_ms="1"),  # type: ignore[arg-type]

@@ -26,10 +26,12 @@ AVAILABILITY = (None, [ttypes.TopicAvailability("t", best_priority=-5)])
 def view(
     shard: int, id: int, topic: str, priority: int, payload: bytes | None, metadata: bytes, token: int,
     attempt: int, attempts_max: int, enqueued_at_ms: int, now_ms: int, due_ms: int | None,
+    first_delivered_at_ms: int | None = 4, trace_context: bytes | None = None,
 ) -> ItemView:  # fmt: skip
     row = Row(
         id, "n", topic, priority, 0, enqueued_at_ms, 1_000, None, None, DeliveryPolicy.AT_LEAST_ONCE, attempts_max,
         len(payload or b""), payload, metadata, State.LEASED, due_ms, token, attempt,
+        first_delivered_at_ms=first_delivered_at_ms, trace_context=trace_context,
     )  # fmt: skip
     return ItemView(shard, row, now_ms)
 
@@ -39,6 +41,7 @@ VIEWS = st.builds(
     priority=st.integers(-1, 1) | st.integers(-(1 << 31), (1 << 31) - 1), payload=st.binary(max_size=300),
     metadata=st.sampled_from([b"", b"m"]) | st.binary(max_size=300), token=MS, attempt=I32, attempts_max=I32,
     enqueued_at_ms=MS, now_ms=MS, due_ms=st.none() | MS,
+    first_delivered_at_ms=MS, trace_context=st.sampled_from([None, b"trace"]),
 )  # fmt: skip
 
 
@@ -57,7 +60,8 @@ def test_deliveries_have_the_bytes_of_thrifts_encoder(items: list[ItemView], ava
 def test_reply_is_the_same_in_both_ways(is_compact: bool, availability: Any) -> None:
     whole = view(3, 8, "t", 0, b"p", b"m", 1, 1, 9, 0, 5, 6)
     without_payload = view(3, 9, "t", 0, None, b"m", 1, 1, 9, 0, 5, 6)
-    for items in ([], [whole], [whole, without_payload]):
+    of_old_host = view(3, 9, "t", 0, b"p", b"m", 1, 1, 9, 0, 5, 6, None)
+    for items in ([], [whole], [whole, without_payload], [whole, of_old_host]):
         reply = codec.dequeue_reply(items)
         reply.availability = availability
         assert codec.encode_dequeue_reply(is_compact, reply) == expected(items, availability, is_compact=is_compact)
