@@ -12,7 +12,7 @@ from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, DeliveryPolicy, Row, State
 from foqs.store.port import ANY_LENGTH, DueRow, FencedOut, StoreLost, Superseded, WriteRefused
 from tests.contract.conftest import Bench
-from tests.support.stores import NONCE, OTHER, Ownership, contents, make_row, opened, reading, without_payload
+from tests.support.stores import NONCE, OTHER, TOPIC, Ownership, contents, make_row, opened, reading, without_payload
 
 INT63_MAX = (1 << 63) - 1
 HOURS_MS = 3 * 3_600_000
@@ -262,9 +262,8 @@ def test_due_rows_pages_between_both_bounds_in_order_through_ties(bench: Bench) 
     async def story() -> None:
         owned = await opened(bench.store())
         moments = [10, 10, 10, 11, 12, 12, 20, 20, 21, TIME_MS_MAX]
-        rows = [make_row(n, state=State.DEFERRED, due_ms=at) for n, at in enumerate(moments, 1)]
-        await owned.write(inserts=[*rows, make_row(50), make_row(51)])
-        everything = sorted((row.due_ms or 0, row.id) for row in rows)
+        everything = [(at, n) for n, at in enumerate(moments, 1)]
+        await owned.write(inserts=[make_row(1, due_ms=5)], timers_added=[*everything[5:], *everything[:6]])
         reads = owned.store.reads()
         for low, high in [(None, TIME_MS_MAX), (None, 20), (11, 20), (20, 20), (13, 19), (22, 5), (10, 10)]:
             for limit in (1, 3, 50):
@@ -287,6 +286,58 @@ def test_due_rows_pages_between_both_bounds_in_order_through_ties(bench: Bench) 
         assert await owned.store.next_due_ms(10, 12) == 11
         assert await owned.store.next_due_ms(21, TIME_MS_MAX) is None
         await reads.close()
+
+    bench.run(story())
+
+
+def test_timers_are_removed_before_others_are_added_and_both_may_be_repeated(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+
+        async def entries() -> list[tuple[int, int]]:
+            return [(due.due_ms, due.id) for due in await owned.store.due_rows(None, TIME_MS_MAX, None, 5_000)]
+
+        many = [(7 + n % 3, n) for n in range(1, 2_000)]
+        await owned.write(timers_added=[(5, 1), (5, 2), (TIME_MS_MAX, 1), *many])
+        assert await entries() == sorted([(5, 1), (5, 2), (TIME_MS_MAX, 1), *many])
+        await owned.write(
+            timers_removed=[(5, 1), (6, 1), (5, 9), (TIME_MS_MAX, 1), *many], timers_added=[(5, 1), (5, 2)]
+        )
+        assert await entries() == [(5, 1), (5, 2)]
+        await owned.write(
+            timers_removed=[(5, number) for number in range(3, 2_000)] + [(at, 2) for at in range(5, 2_000)]
+        )
+        assert await entries() == [(5, 1)]
+
+    bench.run(story())
+
+
+def test_leases_are_found_by_ranges_of_ids_and_by_topics(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        other = ("n\u00e9", "t'")
+        leased = [
+            make_row(n, state=State.LEASED, due_ms=100 + n, priority=-n % 3, namespace=topic[0], topic=topic[1])
+            for n, topic in enumerate([TOPIC, TOPIC, other, TOPIC, other, TOPIC, TOPIC], 1)
+        ]
+        others = [make_row(n, state=state, due_ms=1) for n, state in enumerate(State, 20) if state is not State.LEASED]
+        await owned.write(inserts=[*leased, *others], timers_added=[(1, row.id) for row in others])
+        async with reading(owned.store) as reads:
+
+            async def found(*ranges: tuple[int, int], last_ms: int = 1_000) -> list[tuple[int, int]]:
+                return sorted((each.id, each.due_ms) for each in await reads.leases_in(owned.past, ranges, last_ms))
+
+            assert await found((1, 99)) == [(n, 100 + n) for n in range(1, 8)]
+            assert await found((2, 3), (5, 5), (7, 90), last_ms=105) == [(2, 102), (3, 103), (5, 105)]
+            assert await found((8, 19), (20, 30)) == []
+            keys = {
+                topic: sorted((row.order_key, row.due_ms or 0) for row in leased if (row.namespace, row.topic) == topic)
+                for topic in (TOPIC, other)
+            }
+            wanted = [(other, None), (TOPIC, None), (("none", "t"), None)]
+            assert await reads.leases_of(owned.past, wanted, 3) == [keys[other], keys[TOPIC][:3], []]
+            assert await reads.leases_of(owned.past, [(TOPIC, keys[TOPIC][2][0])], 9) == [keys[TOPIC][3:]]
+            assert await reads.leases_of(owned.past, [(TOPIC, keys[TOPIC][-1][0])], 9) == [[]]
 
     bench.run(story())
 

@@ -510,7 +510,7 @@ def test_rows_without_a_due_moment_are_never_due_including_those_of_earlier_vers
     async def story() -> None:
         owned = await opened(bench.store())
         rows = {number: make_row(number) for number in (1, 2)}
-        await owned.write(inserts=[*rows.values(), make_row(3, due_ms=5)])
+        await owned.write(inserts=[*rows.values(), make_row(3, due_ms=5)], timers_added=[(5, 3)])
         store = owned.store
         assert isinstance(store, MysqlStore)
         await store._require_link().run(b"UPDATE foqs_3_item SET due_ms = NULL WHERE id = 2", mysql_sql.COMMIT)
@@ -521,7 +521,9 @@ def test_rows_without_a_due_moment_are_never_due_including_those_of_earlier_vers
         await owned.write(leases=[LeaseUpdate(9, 8, 7, [1, 2])])
         leased = {n: replace(row, state=State.LEASED, due_ms=9, token=8, attempt=7) for n, row in rows.items()}
         assert await contents(owned) == {**leased, 3: make_row(3, due_ms=5)}
-        await owned.write(updates=[leased[1], replace(leased[2], due_ms=None)], deletes=[3])
+        await owned.write(
+            updates=[leased[1], replace(leased[2], due_ms=None)], deletes=[3], timers_removed=[(5, 3), (9, 2)]
+        )
         assert await contents(owned) == {**leased, 2: replace(leased[2], due_ms=None)}
         assert await store.next_due_ms(9, TIME_MS_MAX + 1) is None
 
@@ -531,19 +533,21 @@ def test_rows_without_a_due_moment_are_never_due_including_those_of_earlier_vers
 def test_statements_use_their_indexes(place: MysqlSettings, bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
-        await owned.write(inserts=[make_row(n, priority=n % 5, due_ms=n) for n in range(1, 400)])
+        rows = [make_row(n, priority=n % 5, due_ms=n) for n in range(1, 400)]
+        await owned.write(inserts=rows, timers_added=[(n, n) for n in range(1, 400)])
         store = owned.store
         assert isinstance(store, MysqlStore)
         texts = mysql_sql.Statements(3)
         for text, index in (
             (texts.ready_keys(TOPIC, None, 5), "item_order"),
             (texts.ready_keys(TOPIC, pack_order_key(1, 1_000, 7), 5), "item_order"),
-            (texts.due_rows(3, 9, None, 5), "item_due"),
-            (texts.next_due_ms(3, 9), "item_due"),
+            (texts.leases_of(TOPIC, pack_order_key(1, 1_000, 7), 5), "item_order"),
+            (texts.due_rows(3, 9, None, 5), "PRIMARY"),
+            (texts.next_due_ms(3, 9), "PRIMARY"),
             (texts.counts, "item_order"),
         ):
             steps = await explain(store, text)
-            used = [step for step in steps if step.table == "foqs_3_item"]
+            used = [step for step in steps if step.table in ("foqs_3_item", "foqs_3_timer")]
             assert {step.key for step in used} == {index}, text
             assert all(step.access in ("range", "ref", "index") for step in used), text
             assert text != texts.counts or "Using index" in steps[0].more, "the items are read"
@@ -599,6 +603,44 @@ def test_writes_by_id_read_no_deleted_rows_that_a_snapshot_holds(place: MysqlSet
                 assert isinstance(text, bytes)
                 (used,) = [step for step in await explain(store, text) if step.table in ("foqs_3_item", "item")]
                 assert (used.access, used.key) in {("range", "PRIMARY"), ("eq_ref", "PRIMARY")}, text
+        finally:
+            await holder.close()
+
+    bench.run(story())
+
+
+def test_timers_and_leases_are_read_by_ranges_whatever_a_snapshot_holds(place: MysqlSettings, bench: Bench) -> None:
+    """The tables look empty to the server, so a scan looks as cheap as a range."""
+    ids = list(range(901, 1_001))
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        holder = await MysqlLink.connect(place)
+        try:
+            await holder.run(b"START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            entries = [(n // 3, n) for n in range(1, 1_001)]
+            rows = [make_row(n, state=State.LEASED, due_ms=n) for n in range(1, 1_001)]
+            await owned.write(inserts=rows, timers_added=entries)
+            await owned.write(deletes=list(range(1, 996)), timers_removed=entries[:995])
+            store = owned.store
+            assert isinstance(store, MysqlStore)
+            await store._require_link().run(b"ANALYZE TABLE foqs_3_item", b"ANALYZE TABLE foqs_3_timer")
+            texts = mysql_sql.Statements(3)
+            for text in (
+                *texts.write(Writes(timers_removed=[(333, 1_000)]), 1 << 20),
+                *texts.write(Writes(timers_removed=[(7, n) for n in ids]), 1 << 20),
+                *texts.write(Writes(timers_removed=[(n, n) for n in ids]), 1 << 20),
+                texts.due_rows(332, 400, None, 5),
+                texts.due_rows(None, 400, DueRow(330, 7), 5),
+                texts.next_due_ms(332, 400),
+                texts.leases_in([(1, 4_000)], 9),
+                texts.leases_in([(n, n + 1) for n in range(1, 999, 5)], 9),
+            ):
+                assert isinstance(text, bytes)
+                used = [step for step in await explain(store, text) if step.table in ("foqs_3_item", "foqs_3_timer")]
+                assert used
+                assert {step.key for step in used} == {"PRIMARY"}, text
+                assert {step.access for step in used} <= {"range", "const"}, text
         finally:
             await holder.close()
 

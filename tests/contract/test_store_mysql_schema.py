@@ -9,11 +9,12 @@ import pytest
 
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.items.idempotency_keys import IdempotencyKey
+from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.store.migrations import Migration
 from foqs.store.mysql import mysql_sql
 from foqs.store.mysql.mysql_driver import MysqlSettings
 from foqs.store.mysql.mysql_store import MysqlStore
-from foqs.store.port import StoreLost, StoreUnusable
+from foqs.store.port import DueRow, StoreLost, StoreUnusable
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
@@ -177,8 +178,9 @@ def test_topics_of_a_version_1_database_are_found(bench: Bench, mariadb: MariaDb
         owned = await opened(bench.store())
         for number, (namespace, topic) in enumerate(topics * 3, 1):
             await owned.write(inserts=[make_row(number, namespace=namespace, topic=topic)])
-        for table in ("topic", "key", "slot", "cut"):
+        for table in ("topic", "key", "slot", "cut", "timer"):
             mariadb.query(f"DROP TABLE {place.database}.foqs_3_{table}")
+        mariadb.query(f"ALTER TABLE {place.database}.foqs_3_item ADD KEY item_due (due_ms, id)")
         mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 1")
         hosts = [bench.store() for _ in range(3)]
         await asyncio.gather(*(host.open() for host in hosts))
@@ -194,8 +196,9 @@ def test_a_version_2_database_gets_tables_of_keys_and_slots(
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1)], topics_added=[TOPIC])
-        for table in ("key", "slot", "cut"):
+        for table in ("key", "slot", "cut", "timer"):
             mariadb.query(f"DROP TABLE {place.database}.foqs_3_{table}")
+        mariadb.query(f"ALTER TABLE {place.database}.foqs_3_item ADD KEY item_due (due_ms, id)")
         mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 2")
         hosts = [bench.store() for _ in range(3)]
         await asyncio.gather(*(host.open() for host in hosts))
@@ -213,12 +216,42 @@ def test_a_version_5_database_gets_a_table_of_purge_markers(
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1)], topics_added=[TOPIC])
-        mariadb.query(f"DROP TABLE {place.database}.foqs_3_cut")
+        mariadb.query(f"DROP TABLE {place.database}.foqs_3_cut, {place.database}.foqs_3_timer")
+        mariadb.query(f"ALTER TABLE {place.database}.foqs_3_item ADD KEY item_due (due_ms, id)")
         mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 5")
         hosts = [bench.store() for _ in range(3)]
         await asyncio.gather(*(host.open() for host in hosts))
         assert (set(await contents(owned)), await owned.store.purge_markers()) == ({1}, [])
         await owned.write(purge_markers_added=[PurgeMarker(*TOPIC, 1)])
         assert await owned.store.purge_markers() == [PurgeMarker(*TOPIC, 1)]
+
+    bench.run(story())
+
+
+def test_a_version_7_database_gets_a_table_of_timers_even_if_the_step_is_run_again(
+    bench: Bench, mariadb: MariaDb, place: MysqlSettings
+) -> None:
+    rows = [
+        make_row(1),
+        make_row(2, due_ms=7),
+        make_row(3, state=State.LEASED, due_ms=5),
+        make_row(4, state=State.DEAD, due_ms=TIME_MS_MAX),
+        make_row(5),
+    ]
+    entries = [DueRow(7, 2), DueRow(TIME_MS_MAX, 4)]
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=rows, topics_added=[TOPIC])
+        mariadb.query(f"UPDATE {place.database}.foqs_3_item SET due_ms = NULL WHERE id = 5")
+        mariadb.query(f"DROP TABLE {place.database}.foqs_3_timer")
+        mariadb.query(f"ALTER TABLE {place.database}.foqs_3_item ADD KEY item_due (due_ms, id)")
+        for _ in range(2):
+            mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 7")
+            hosts = [bench.store() for _ in range(3)]
+            await asyncio.gather(*(host.open() for host in hosts))
+            assert await owned.store.due_rows(None, TIME_MS_MAX, None, 9) == entries
+        found = mariadb.query(f"SHOW INDEX FROM {place.database}.foqs_3_item WHERE Key_name = 'item_due'")
+        assert list(found) == []
 
     bench.run(story())

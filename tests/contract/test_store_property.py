@@ -49,6 +49,7 @@ _key_rows = st.builds(
 )
 _keys = st.lists(_key_rows, max_size=3).flatmap(lambda rows: st.sampled_from([rows, [], []]))
 _topics = st.lists(st.tuples(st.sampled_from(["default", "other"]), _names), max_size=3)
+_timers = st.lists(st.tuples(_times, _ids), max_size=6)
 _rows = st.builds(
     make_row,
     _ids,
@@ -85,6 +86,8 @@ class Step:
     keys_replaced: list[IdempotencyKey]
     keys_over_ms: int | None
     slots_added: list[int]
+    timers_added: list[tuple[int, int]]
+    timers_removed: list[tuple[int, int]]
     stale: bool
 
 
@@ -106,6 +109,8 @@ def _steps(draw: st.DrawFn) -> Step:
         keys_replaced=draw(_keys),
         keys_over_ms=draw(st.none() | _times),
         slots_added=draw(st.lists(st.integers(0, 5), max_size=2)),
+        timers_added=draw(_timers),
+        timers_removed=draw(_timers),
         stale=draw(st.integers(0, 9)) == 0,
     )
 
@@ -126,6 +131,8 @@ async def _flush(owned: Ownership, step: Step) -> tuple[str, Mapping[int, Row]]:
             idempotency_keys_replaced=step.keys_replaced,
             keys_expired_by_ms=step.keys_over_ms,
             key_slots_added=step.slots_added,
+            timers_added=step.timers_added,
+            timers_removed=step.timers_removed,
         )
     except (FencedOut, WriteRefused) as error:
         owned.number = number
@@ -158,6 +165,7 @@ async def _read_all(owned: Ownership, rows: Mapping[int, Row]) -> dict[str, obje
             while keys_page := await reads.ready_keys(past, topic, keys[-1] if keys else None, 2):
                 keys += keys_page
             results[f"ready {topic!r}"] = keys
+            results[f"leases {topic!r}"] = await reads.leases_of(past, [(topic, None)], 2 * _FEW)
             for state in State:
                 listed: list[Row] = []
                 while rows_page := await reads.list_rows(
@@ -165,6 +173,7 @@ async def _read_all(owned: Ownership, rows: Mapping[int, Row]) -> dict[str, obje
                 ):
                     listed += rows_page
                 results[f"listed {topic!r} {state}"] = listed
+        results["leases"] = sorted((each.id, each.due_ms) for each in await reads.leases_in(past, [(1, 5), (7, 9)], 5))
         await reads.begin_snapshot(past)
         results["counts"] = sorted((c.namespace, c.topic, c.state, c.rows) for c in await reads.counts())
     return results

@@ -18,6 +18,8 @@ from tests.support.stores import NONCE, OTHER, TOPIC, make_row, opened, reading
 CALLS: dict[str, Callable[[Reads, Fence], Awaitable[object]]] = {
     "rows": lambda reads, committed: reads.rows(committed, [1]),
     "due_rows": lambda reads, committed: reads.due_rows(committed, 1, None, 1),
+    "leases_in": lambda reads, committed: reads.leases_in(committed, [(1, 2)], 1),
+    "leases_of": lambda reads, committed: reads.leases_of(committed, [(TOPIC, None)], 1),
     "ready_keys": lambda reads, committed: reads.ready_keys(committed, TOPIC, None, 1),
     "list_rows": lambda reads, committed: reads.list_rows(committed, TOPIC, State.READY, None, 1, with_payload=True),
     "idempotency_key_of": lambda reads, committed: reads.idempotency_key_of(committed, 1, 1_000),

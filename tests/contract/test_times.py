@@ -25,7 +25,7 @@ def test_a_row_due_at_the_last_moment_is_found_then_and_not_before(bench: Bench)
     async def story() -> None:
         owned = await opened(bench.store())
         last = make_row(1, state=State.DEFERRED, deliver_after_ms=TIME_MS_MAX, due_ms=TIME_MS_MAX)
-        await owned.write(inserts=[last])
+        await owned.write(inserts=[last], timers_added=[(TIME_MS_MAX, 1)])
         assert await owned.store.next_due_ms(0, TIME_MS_MAX + 1) == TIME_MS_MAX
         assert await owned.store.due_rows(0, TIME_MS_MAX - 1, None, 10) == []
         assert await owned.store.due_rows(None, TIME_MS_MAX, None, 10) == [DueRow(TIME_MS_MAX, 1)]

@@ -440,7 +440,9 @@ class SimulatedCluster:
         markers = PurgeMarkers(table.purge_markers)
         leases = {row.id: row for row in table.rows.values() if row.state is State.LEASED}
         last_leases, self._leases[shard] = self._leases.get(shard, {}), leases
-        unchanged = [row for number, row in leases.items() if last_leases.get(number) is row]
+        unchanged = [
+            row for number, row in leases.items() if last_leases.get(number) is row and not markers.covers(row)
+        ]
         entries = [entry for entry in table.timers if not markers or not _is_purged(table, entry[1], markers)]
         dues = sorted(
             {

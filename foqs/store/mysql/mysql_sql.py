@@ -646,7 +646,7 @@ class Statements:
         return (
             f"SELECT page.priority, page.deliver_after_ms, page.id, item.due_ms "
             f"FROM ({self._order_keys(topic, State.LEASED, after, limit, 0)}) AS page "
-            f"STRAIGHT_JOIN {self._item} AS item FORCE INDEX (PRIMARY) ON item.id = page.id "
+            f"STRAIGHT_JOIN {self._item} AS item FORCE INDEX (PRIMARY) ON item.id = page.id AND item.due_ms < {NEVER_MS} "
             "ORDER BY page.priority, page.deliver_after_ms, page.id"
         ).encode()
 

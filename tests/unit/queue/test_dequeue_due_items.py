@@ -271,9 +271,9 @@ def test_due_row_is_judged_after_an_earlier_queued_event(
         kept: list[int] = []
         original = Dues.__init__
 
-        def made(self: Dues, numbers: Any, rows: Any, finished: Any) -> None:
+        def made(self: Dues, numbers: Any, rows: Any, finished: Any, timer_dues: Any) -> None:
             kept.append(len(rows))
-            original(self, numbers, rows, finished)
+            original(self, numbers, rows, finished, timer_dues)
 
         monkeypatch.setattr(Dues, "__init__", made)
         waiting = start_task(caller.get(wait_ms=5_000))

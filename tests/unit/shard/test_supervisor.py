@@ -221,10 +221,10 @@ def test_a_shard_whose_timers_fail_is_taken_over_again(monkeypatch: pytest.Monke
         await caller.one()
         shard = engine.shards[1]
 
-        async def broken() -> None:
+        async def broken(*_: object) -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(shard._timer_service, "_scan", broken)
+        monkeypatch.setattr(shard._timer_service, "_look", broken)
         assert (await caller.one(wait_ms=4_000)).row.attempt == 2
         assert engine.shards[1] is not shard
 

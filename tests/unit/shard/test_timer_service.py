@@ -70,7 +70,7 @@ def test_a_scan_reads_nothing_below_the_watermark() -> None:
 
 
 def test_the_search_for_the_next_due_ends_at_the_next_remembered_due_or_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise it would walk over the index entries of all leases and TTLs of items that were acked lately."""
+    """Otherwise it would walk over the deleted entries of the TTLs of items that were acked lately."""
 
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
@@ -84,7 +84,7 @@ def test_the_search_for_the_next_due_ends_at_the_next_remembered_due_or_scan(mon
 
         await world.pass_s(1)
         monkeypatch.setattr(MemoryStore, "next_due_ms", noted)
-        await caller.put("leased", lease_ms=30_000)
+        await caller.put("leased", ttl_ms=30_000)
         leased_ms = shard.now_ms()
         assert await caller.do(EventKind.ACK, [await caller.one("leased")]) == [None]
         await caller.put("delayed", delay_ms=500)

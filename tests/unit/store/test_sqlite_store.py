@@ -17,9 +17,9 @@ import pytest
 from foqs.core.flush.fence import Fence
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.items.idempotency_keys import IdempotencyKey
-from foqs.core.items.item import State
+from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.store.migrations import Migration
-from foqs.store.port import StoreLost, StoreUnusable, WriteRefused, no_faults
+from foqs.store.port import DueRow, StoreLost, StoreUnusable, WriteRefused, no_faults
 from foqs.store.sqlite import sqlite_sql
 from foqs.store.sqlite.sqlite_file import SqliteFile
 from foqs.store.sqlite.sqlite_header import SqliteHeader, read_header
@@ -187,8 +187,10 @@ def test_later_migrations_are_applied_in_order_and_all_or_nothing(
 
 _NO_OFFSET = "ALTER TABLE owner DROP COLUMN offset_ms"
 _NO_PURGE_MARKERS = "DROP TABLE cut"
-_NO_FIRST_DELIVERY = tuple(
-    f"ALTER TABLE item DROP COLUMN {name}" for name in ("item_group", "trace_context", "first_delivered_at_ms")
+_AS_VERSION_6 = (
+    *(f"ALTER TABLE item DROP COLUMN {name}" for name in ("item_group", "trace_context", "first_delivered_at_ms")),
+    "DROP TABLE timer",
+    "CREATE INDEX item_due ON item (due_ms) WHERE due_ms IS NOT NULL",
 )
 
 
@@ -217,7 +219,7 @@ def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
         "DROP TABLE slot",
         _NO_PURGE_MARKERS,
         _NO_OFFSET,
-        *_NO_FIRST_DELIVERY,
+        *_AS_VERSION_6,
         "PRAGMA user_version = 1",
     )
     run(story())
@@ -241,7 +243,7 @@ def test_a_version_2_file_gets_tables_of_keys_and_slots(tmp_path: Path) -> None:
         await owned.store.close()
 
     run(fill())
-    new = ("DROP TABLE key", "DROP TABLE slot", _NO_PURGE_MARKERS, _NO_OFFSET, *_NO_FIRST_DELIVERY)
+    new = ("DROP TABLE key", "DROP TABLE slot", _NO_PURGE_MARKERS, _NO_OFFSET, *_AS_VERSION_6)
     _edit(path, *new, "PRAGMA user_version = 2")
     run(story())
 
@@ -264,7 +266,7 @@ def test_a_version_4_file_gets_its_payload_bytes_counted(tmp_path: Path) -> None
 
     run(fill())
     old = "CREATE INDEX item_order ON item (namespace, topic, state, priority, deliver_after_ms)"
-    _edit(path, "DROP INDEX item_order", old, _NO_PURGE_MARKERS, *_NO_FIRST_DELIVERY, "PRAGMA user_version = 4")
+    _edit(path, "DROP INDEX item_order", old, _NO_PURGE_MARKERS, *_AS_VERSION_6, "PRAGMA user_version = 4")
     run(story())
 
 
@@ -285,7 +287,7 @@ def test_a_version_5_file_gets_a_table_of_purge_markers(tmp_path: Path) -> None:
         await owned.store.close()
 
     run(fill())
-    _edit(path, _NO_PURGE_MARKERS, *_NO_FIRST_DELIVERY, "PRAGMA user_version = 5")
+    _edit(path, _NO_PURGE_MARKERS, *_AS_VERSION_6, "PRAGMA user_version = 5")
     run(story())
 
 
@@ -306,7 +308,31 @@ def test_a_version_6_file_gets_the_columns_of_the_first_delivery_and_the_trace(t
         await owned.store.close()
 
     run(fill())
-    _edit(path, *_NO_FIRST_DELIVERY, "PRAGMA user_version = 6")
+    _edit(path, *_AS_VERSION_6, "PRAGMA user_version = 6")
+    run(story())
+
+
+def test_a_version_6_file_gets_a_table_of_timers(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    rows = [
+        make_row(1),
+        make_row(2, due_ms=7),
+        make_row(3, state=State.LEASED, due_ms=5),
+        make_row(4, state=State.DEAD, due_ms=TIME_MS_MAX),
+    ]
+
+    async def fill() -> None:
+        owned = await opened(SqliteStore(path, 1))
+        await owned.write(inserts=rows, topics_added=[TOPIC])
+        await owned.store.close()
+
+    async def story() -> None:
+        owned = await opened(SqliteStore(path, 1), epoch=2)
+        assert await owned.store.due_rows(None, TIME_MS_MAX, None, 9) == [DueRow(7, 2), DueRow(TIME_MS_MAX, 4)]
+        await owned.store.close()
+
+    run(fill())
+    _edit(path, *_AS_VERSION_6, "PRAGMA user_version = 6")
     run(story())
 
 
@@ -383,8 +409,8 @@ def test_statements_use_their_indexes(tmp_path: Path) -> None:
             (sqlite_sql.FIRST_ORDER_KEYS, "item_order"),
             (sqlite_sql.NEXT_ORDER_KEYS, "item_order"),
             (sqlite_sql.NEXT_ROWS, "item_order"),
-            (sqlite_sql.DUE_ROWS, "item_due"),
-            (sqlite_sql.NEXT_DUE, "item_due"),
+            (sqlite_sql.FIRST_LEASES, "item_order"),
+            (sqlite_sql.NEXT_LEASES, "item_order"),
             (sqlite_sql.COUNTS, "item_order"),
             (sqlite_sql.EXPIRE_IDEMPOTENCY_KEYS, "key_until"),
             (sqlite_sql.NEXT_KEY_EXPIRY, "key_until"),
@@ -396,6 +422,14 @@ def test_statements_use_their_indexes(tmp_path: Path) -> None:
             assert "TEMP B-TREE" not in plan, text
             assert "COVERING" in plan or text != sqlite_sql.COUNTS, plan
             assert "SCAN key" not in plan or text == sqlite_sql.NEXT_KEY_EXPIRY, plan
+        for text, key in (
+            (sqlite_sql.DUE_ROWS, "PRIMARY KEY ((due_ms,id)>(?,?) AND due_ms<?)"),
+            (sqlite_sql.NEXT_DUE, "PRIMARY KEY (due_ms>? AND due_ms<?)"),
+            (sqlite_sql.REMOVE_TIMER, "PRIMARY KEY (due_ms=? AND id=?)"),
+            (sqlite_sql.LEASES_IN, "INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        ):
+            plan = " / ".join(step[3] for step in db.execute(f"EXPLAIN QUERY PLAN {text}", (1,) * text.count("?")))
+            assert plan.endswith(key), plan
     finally:
         db.close()
 
