@@ -87,6 +87,14 @@ class ShardOptions(Options):
     timer_page_items: int = option(
         500, "items", "The due rows that are read at once, so that many due items cannot stall the writer.", 1, 10_000
     )
+    lease_ranges_max: int = option(
+        262_144,
+        "ranges",
+        "The ranges of consecutive item numbers whose lease ends are remembered, at 16 bytes each. Beyond it, leases "
+        "that end later are read from the table when their time comes.",
+        64,
+        100_000_000,
+    )
     purge_page_items: int = option(
         500, "items", "The rows of a purged topic that are deleted at once, beside other operations.", 1, 10_000
     )

@@ -83,7 +83,7 @@ class ShardMemory:
     def __init__(self, shard: ShardPort, cache: RowCache, host: HostServices) -> None:
         options = host.options
         self.index = ReadyIndex(options.ready_window_items_max, options.ready_index_items_max)
-        self.timers = DueTimers(options.sweep_interval_ms)
+        self.timers = DueTimers(options.sweep_interval_ms, options.lease_ranges_max)
         self.cache = cache
         self.counts = TopicCounts()
         self.usage = NamespaceUsage()

@@ -29,6 +29,7 @@ from tests.simulation import (
     planted_ownership,
     planted_session,
     planted_surplus,
+    planted_timers,
 )
 from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.faults import Faults
@@ -131,7 +132,13 @@ def run_seed(
 def _bugs(fleet: bool) -> Mapping[str, Bug]:
     fleet_modules = (planted_ownership, planted_session, planted_surplus, planted_gossip)
     fleet_bugs = {name: bug for module in fleet_modules for name, bug in module.BUGS.items()}
-    standalone_bugs = {**BUGS, **planted_bytes.BUGS, **planted_holes.BUGS, **planted_incarnations.BUGS}
+    standalone_bugs = {
+        **BUGS,
+        **planted_bytes.BUGS,
+        **planted_holes.BUGS,
+        **planted_incarnations.BUGS,
+        **planted_timers.BUGS,
+    }
     return {**(fleet_bugs if fleet else standalone_bugs), **planted_durability.BUGS, **FAULTS}
 
 

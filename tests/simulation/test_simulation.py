@@ -26,6 +26,7 @@ from tests.simulation import (
     planted_ownership,
     planted_session,
     planted_surplus,
+    planted_timers,
 )
 from tests.simulation.planted import BUGS, FAULTS, PLANTED_ERROR, Bug, shows
 from tests.support import access_rules, admin_rules, explanation_rules, faulty_database
@@ -119,6 +120,12 @@ def test_a_planted_bug_is_caught(name: str) -> None:
 @pytest.mark.parametrize("name", planted_holes.BUGS)
 def test_a_planted_bug_from_a_gap_of_the_simulation_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_holes.BUGS[name])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_timers.BUGS)
+def test_a_planted_bug_of_timers_is_caught(name: str) -> None:
+    assert_bug_is_caught(name, planted_timers.BUGS[name])
 
 
 @pytest.mark.timeout(300)

@@ -32,11 +32,12 @@ class DueTimers:
 
     Args:
         scan_interval_ms: the longest time between two scans.
+        lease_ranges_max: see `LeaseEnds`.
     """
 
-    def __init__(self, scan_interval_ms: int) -> None:
+    def __init__(self, scan_interval_ms: int, lease_ranges_max: int = 262_144) -> None:
         self._scan_interval_ms = scan_interval_ms
-        self.leases = LeaseEnds()
+        self.leases = LeaseEnds(lease_ranges_max)
         self.scanned_ms: int | None = None
         """No unprocessed entry of the timer table is due before; None: any may be."""
         self._next_scan_ms = 0

@@ -17,8 +17,6 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
-RANGES_MAX: Final = 262_144
-"""The ranges that one shard remembers. A range takes 16 bytes, so this is 4 MiB."""
 SLOT_COST: Final = 24
 """A slot takes as much memory as this number of ranges."""
 NEVER_MS: Final = (1 << 63) - 1
@@ -69,10 +67,10 @@ class LeaseEnds:
     """The lease ends of one shard.
 
     Args:
-        ranges_max: how many ranges are remembered.
+        ranges_max: how many ranges are remembered, of 16 bytes each; a slot counts as `SLOT_COST`.
     """
 
-    def __init__(self, ranges_max: int = RANGES_MAX) -> None:
+    def __init__(self, ranges_max: int) -> None:
         self._ranges_max = ranges_max
         self._slots: dict[int, Slot] = {}
         self._cost = 0
@@ -80,7 +78,7 @@ class LeaseEnds:
         self._look: Look | None = None
         self._is_walking = False
         self._forgotten_from_ms = 0
-        """The earliest end that was forgotten since the walk under way began; else `unread_from_ms`."""
+        """The earliest end that the walk under way may miss, because it was forgotten since it began; else `unread_from_ms`."""
         self.unread_from_ms = 0
         """A lease that ends at this moment or later may be unknown here, until a walk has read it."""
 
@@ -148,8 +146,7 @@ class LeaseEnds:
         slot = self._slots.pop(key)
         self._cost -= slot.cost()
         self._forgotten_from_ms = min(self._forgotten_from_ms, slot.due_ms)
-        if not self._is_walking:
-            self.unread_from_ms = self._forgotten_from_ms
+        self.unread_from_ms = min(self.unread_from_ms, self._forgotten_from_ms)
         self._find_next()
 
     def _find_next(self) -> None:

@@ -1,0 +1,132 @@
+"""Bugs to plant in the timers: entries of the timer table, remembered lease ends, and walks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Final
+
+from foqs.core.flush import flush_plan
+from foqs.core.flush.flush_plan import FlushPlan
+from foqs.core.timing.lease_ends import LeaseEnds
+from foqs.shard.shard_memory import ShardMemory
+from foqs.shard.timer_service import TimerService
+from foqs.store.port import DueRow, Reads
+from tests.simulation.planted import Bug
+from tests.simulation.planting import plant
+
+
+def direct_leases_forgotten() -> None:
+    """The end of a lease of a new item is not remembered."""
+
+    def lease_ends(self: FlushPlan) -> dict[int, list[int]]:
+        self.direct_lease_ends.clear()
+        return original(self)
+
+    original = FlushPlan.lease_ends
+    FlushPlan.lease_ends = lease_ends  # type: ignore[method-assign]
+
+
+def extensions_forgotten() -> None:
+    """The new end of a lease that is extended, or that begins when the item comes due, is not remembered."""
+
+    def lease_ends(self: FlushPlan) -> dict[int, list[int]]:
+        changed, self.changed = self.changed, []
+        try:
+            return original(self)
+        finally:
+            self.changed = changed
+
+    original = FlushPlan.lease_ends
+    FlushPlan.lease_ends = lease_ends  # type: ignore[method-assign]
+
+
+def later_leases_forgotten() -> None:
+    """A look forgets the leases of its slot that end later than now."""
+
+    async def apply(self: TimerService, leases: list[DueRow], now_ms: int) -> None:
+        await original(self, [lease for lease in leases if lease.due_ms <= now_ms], now_ms)
+
+    original = TimerService._apply_leases
+    TimerService._apply_leases = apply  # type: ignore[assignment, method-assign]
+
+
+def timers_undeleted() -> None:
+    """The entry of a row that is deleted or changed stays in the timer table."""
+    plant(flush_plan, "_change_timer", lambda old, new, plan: None if new is None else plan.timers_added.append(new))
+
+
+def timers_unwritten() -> None:
+    """A row that changes gets no new entry in the timer table."""
+    plant(flush_plan, "_change_timer", lambda old, new, plan: None if old is None else plan.timers_removed.append(old))
+
+
+def new_timers_unwritten() -> None:
+    """A new row gets no entry in the timer table."""
+    FlushPlan.new_timers = lambda self: self.timers_added  # type: ignore[method-assign]
+
+
+def walks_skip_a_topic() -> None:
+    """A walk leaves out one topic."""
+    original = ShardMemory.topics_with_leases
+    ShardMemory.topics_with_leases = lambda self: original(self)[1:]  # type: ignore[method-assign]
+
+
+def walks_end_early() -> None:
+    """A walk reads only the first leases of a topic."""
+
+    async def leased_rows(self: TimerService, reads: Reads) -> AsyncIterator[list[DueRow]]:
+        async for leases in original(self, reads):
+            yield leases[:1]
+
+    original = TimerService._leased_rows
+    TimerService._leased_rows = leased_rows  # type: ignore[method-assign]
+
+
+def no_walk_after_a_takeover() -> None:
+    """A new owner believes that it knows all leases."""
+
+    def init(self: LeaseEnds, ranges_max: int) -> None:
+        original(self, ranges_max)
+        self.begin_walk()
+        self.end_walk(complete=True)
+
+    original = LeaseEnds.__init__
+    LeaseEnds.__init__ = init  # type: ignore[method-assign]
+
+
+def forgotten_silently() -> None:
+    """Leases for which there is no room are dropped, and no walk finds them."""
+
+    def forget(self: LeaseEnds) -> None:
+        unread_from_ms, forgotten_from_ms = self.unread_from_ms, self._forgotten_from_ms
+        original(self)
+        self.unread_from_ms, self._forgotten_from_ms = unread_from_ms, forgotten_from_ms
+
+    original = LeaseEnds._forget_last
+    LeaseEnds._forget_last = forget  # type: ignore[method-assign]
+
+
+def leases_written_during_a_walk_forgotten() -> None:
+    """Leases that are written during a walk are left to it, though it may have passed their topic."""
+
+    def add(self: LeaseEnds, *arguments: Any) -> None:
+        if not self._is_walking:
+            original(self, *arguments)
+
+    original = LeaseEnds._add
+    LeaseEnds._add = add  # type: ignore[method-assign]
+
+
+BUGS: Final[Mapping[str, Bug]] = {
+    "direct-leases-forgotten": Bug(direct_leases_forgotten, (10,)),
+    "extensions-forgotten": Bug(extensions_forgotten, (10,)),
+    "later-leases-forgotten": Bug(later_leases_forgotten, (10,)),
+    "timers-undeleted": Bug(timers_undeleted, (10,)),
+    "timers-unwritten": Bug(timers_unwritten, (10, 11)),
+    "new-timers-unwritten": Bug(new_timers_unwritten, (10, 11)),
+    "walks-skip-a-topic": Bug(walks_skip_a_topic, (10, 11)),
+    "walks-end-early": Bug(walks_end_early, (10, 11)),
+    "no-walk-after-a-takeover": Bug(no_walk_after_a_takeover, (10, 11)),
+    "forgotten-silently": Bug(forgotten_silently, (10, 11)),
+    "leases-written-during-a-walk-forgotten": Bug(leases_written_during_a_walk_forgotten, (10, 11)),
+}
