@@ -51,7 +51,7 @@ class ShardOptions(Options):
     flush_bytes_max: int = option(
         4 * MIB,
         "bytes",
-        "The payload and metadata of one flush. Below the packet limit of the database.",
+        "The payload, metadata and trace contexts of one flush. Below the packet limit of the database.",
         MIB,
         64 * MIB,
     )
@@ -66,7 +66,7 @@ class ShardOptions(Options):
     queue_bytes_max: int = option(
         64 * MIB,
         "bytes",
-        "The payload and metadata that wait for a flush. Further operations are answered OVERLOADED.",
+        "The payload, metadata and trace contexts that wait for a flush. Further operations are answered OVERLOADED.",
         MIB,
         4096 * MIB,
     )

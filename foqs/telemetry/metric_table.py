@@ -113,7 +113,7 @@ SAMPLED_METRICS: Final = (
     _gauge("writer_queue_items", "Operations that wait for a flush", "shard", "kind"),
     _gauge(
         "writer_queue_bytes",
-        "Payload and metadata of the operations that wait for a flush: bytes to write or to read",
+        "Payload, metadata and trace context of the operations that wait for a flush: bytes to write or to read",
         "shard",
         "kind",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs_client import Delivery, InvalidArgument, Item, Nack, NotFound, Outcome, StaleLease
+from foqs_client import Change, Delivery, InvalidArgument, Item, Nack, NotFound, Outcome, StaleLease
 from tests.behaviour.sites import BACKOFF_MS_MAX, DEAD_RETENTION_MS, SPAN_MS, Site, story
 
 ALL = 100
@@ -108,6 +108,37 @@ async def test_nack_can_set_the_time_and_the_metadata_of_the_next_delivery(site:
     assert (view.state, view.metadata) == ("deferred", b"old")
     assert view.due_in_ms is not None
     assert HOUR_MS - 60_000 < view.due_in_ms <= HOUR_MS
+
+
+@story
+async def test_trace_and_first_delivery_outlast_nack_release_update_and_redrive(site: Site) -> None:
+    [id_] = await site.put(Item(site.topic, metadata=b"m", trace_context=b"00-\xff-01"))
+    view = await site.client.item(id_)
+    assert (view.trace_context, view.first_delivery_age_ms) == (b"00-\xff-01", None)
+    first = await site.one()
+    assert (first.trace_context, first.attempt) == (b"00-\xff-01", 1)
+
+    def wait_ms(delivery: Delivery) -> int:
+        assert delivery.first_delivery_age_ms is not None
+        return delivery.age_ms - delivery.first_delivery_age_ms
+
+    assert_done(*await site.client.release([first]))
+    await site.pass_ms(SPAN_MS)
+    second = await site.one()
+    assert_done(*await site.client.nack([Nack(*lease(second), delay_ms=0, metadata=b"n")]))
+    assert_done(*await site.client.update([id_], Change(priority=3)))
+    third = await site.one()
+    assert_done(*await site.client.nack([Nack(*lease(third), dead=True)]))
+    assert_done(*await site.client.redrive([id_]))
+    fourth = await site.one()
+    deliveries = [first, second, third, fourth]
+    assert [delivery.attempt for delivery in deliveries] == [1, 1, 2, 1]
+    assert {delivery.trace_context for delivery in deliveries} == {b"00-\xff-01"}
+    assert len(set(map(wait_ms, deliveries))) == 1
+    view = await site.client.item(id_)
+    assert view.trace_context == b"00-\xff-01"
+    assert view.first_delivery_age_ms is not None
+    assert view.first_delivery_age_ms >= SPAN_MS
 
 
 @story

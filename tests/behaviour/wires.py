@@ -32,7 +32,7 @@ Outcome = tuple[str, str | None]
 
 OK: Final[Outcome] = ("OK", None)
 STATES: Final = [1, 2, 3, 4]
-RUNNING: Final = {"age_ms", "due_in_ms", "lease_remaining_ms", "ttl_remaining_ms"}
+RUNNING: Final = {"age_ms", "first_delivery_age_ms", "due_in_ms", "lease_remaining_ms", "ttl_remaining_ms"}
 """The fields of an item that change by themselves."""
 COMPACT: Final = 0x82
 """The first byte of a message in the compact protocol."""

@@ -94,7 +94,15 @@ def test_update_changes_the_mutable_columns_and_no_others(bench: Bench) -> None:
             attempt=PRIORITY_MAX,
         )
         wild = replace(
-            new, namespace="x", topic="y", enqueued_at_ms=5, lease_ms=6, ttl_ms=7, attempts_max=8, payload=None
+            new,
+            namespace="x",
+            topic="y",
+            enqueued_at_ms=5,
+            lease_ms=6,
+            ttl_ms=7,
+            attempts_max=8,
+            payload=None,
+            trace_context=b"other",
         )
         await owned.write(updates=[wild])
         assert await contents(owned) == {1: new, 2: second}
@@ -117,11 +125,17 @@ def test_leases_change_state_due_token_and_attempt_and_no_other_column(bench: Be
             LeaseUpdate(6_000, INT63_MAX, PRIORITY_MAX, [*even, 99]),
             LeaseUpdate(None, 5, 2, over, State.READY),
             LeaseUpdate(7_000, 5, 2, [26], State.DEAD),
+            LeaseUpdate(8_000, 78, 1, [27, 28], first_delivered_at_ms=4_000),
         ]
         await owned.write(leases=leases)
         expected = rows | {
             number: replace(
-                rows[number], state=lease.state, due_ms=lease.due_ms, token=lease.token, attempt=lease.attempt
+                rows[number],
+                state=lease.state,
+                due_ms=lease.due_ms,
+                token=lease.token,
+                attempt=lease.attempt,
+                first_delivered_at_ms=lease.first_delivered_at_ms,
             )
             for lease in leases
             for number in lease.ids
@@ -130,6 +144,8 @@ def test_leases_change_state_due_token_and_attempt_and_no_other_column(bench: Be
         assert await contents(owned) == expected
         await owned.write(leases=[LeaseUpdate(1, 1, 1, [99]), LeaseUpdate(1, 1, 1, [])])
         assert await contents(owned) == expected
+        await owned.write(leases=[LeaseUpdate(9_000, 79, 2, [27])])
+        assert (await contents(owned))[27].first_delivered_at_ms == 4_000
 
     bench.run(story())
 

@@ -18,6 +18,7 @@ from foqs.core.items.item import (
     PRIORITY_MIN,
     SHARD_MAX,
     TIME_MS_MAX,
+    TRACE_CONTEXT_BYTES_MAX,
     DeliveryPolicy,
     OrderKey,
     Row,
@@ -69,6 +70,8 @@ _rows = st.builds(
     due_ms=st.none() | _times,
     token=st.sampled_from([0, 1, (1 << 63) - 1]),
     attempt=st.integers(0, 3),
+    trace_context=st.none() | st.binary(max_size=TRACE_CONTEXT_BYTES_MAX),
+    first_delivered_at_ms=st.none() | st.integers(1, 1 << 50),
 )
 
 
@@ -102,7 +105,10 @@ def _steps(draw: st.DrawFn) -> Step:
         inserts=chosen["i"],
         updates=chosen["u"],
         deletes=[row.id for row in chosen["d"]],
-        leases=[LeaseUpdate(row.due_ms, row.token, row.attempt, [row.id], row.state) for row in chosen["l"]],
+        leases=[
+            LeaseUpdate(row.due_ms, row.token, row.attempt, [row.id], row.state, row.first_delivered_at_ms)
+            for row in chosen["l"]
+        ],
         topics_added=draw(_topics),
         topics_removed=draw(_topics),
         keys=draw(_keys),

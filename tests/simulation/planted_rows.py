@@ -37,7 +37,8 @@ def trace_lost_at_insert() -> None:
     new_row = plant(flush_plan, "new_row", lambda *arguments: insert(*arguments))
 
     def insert(item: NewItem, number: int, now_ms: int) -> Any:
-        return replace(new_row(item, number, now_ms), trace_context=None)
+        row: Row = new_row(item, number, now_ms)
+        return replace(row, trace_context=None)
 
 
 def trace_lost_at_nack() -> None:

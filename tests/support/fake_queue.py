@@ -118,6 +118,7 @@ class FakeQueue:
                     self._token += 1
                     row.state, row.token, row.attempt = State.LEASED, self._token, row.attempt + 1
                     row.due_ms = NOW_MS + (lease_ms or row.lease_ms)
+                    row.first_delivered_at_ms = row.first_delivered_at_ms or NOW_MS
                     out.append(ItemView(3, row, NOW_MS))
             return Deliveries(out[:items_max], lambda: self.released.extend(format_id(3, seen.row.id) for seen in out))
 

@@ -81,7 +81,7 @@ class SinkOptions:
         key_file: as in `foqs_client.Tls`.
         run: the name of the write. A second write with the same name enqueues no item twice.
         batch_items: the most items of a call.
-        batch_bytes: the most payload and metadata of a call. A larger item is sent alone.
+        batch_bytes: the most payload, metadata and trace context of a call. A larger item is sent alone.
         calls_in_flight: the most parallel calls of a task.
         timeout_ms: a task fails if an item cannot be enqueued within this time.
         partition_rows_max: the most rows of a partition for which keys are made.

@@ -28,7 +28,7 @@ from tests.support.recording_client import RecordingClient, row_event
 from tests.support.request_time_client import RequestTimeClient
 from tests.support.virtual_time import SimulatedLoop, run_virtual
 
-DELIVERY = Delivery("0-1", 5, "t", 3, b"payload", b"", 1, 0, 900, 10)
+DELIVERY = Delivery("0-1", 5, "t", 3, b"payload", b"", 1, 0, 900, 10, 0)
 WALL_MS = 1_000_000.0
 
 

@@ -136,6 +136,14 @@ def test_item_is_written_with_all_fields() -> None:
     assert enqueued_items(Item("t")) == [ttypes.NewItem(topic="t", payload=b"", priority=0, metadata=b"")]
 
 
+def test_trace_context_that_is_not_bytes_is_converted_or_refused() -> None:
+    [item] = conversion.items([Item("t", trace_context=cast(bytes, bytearray(b"00-ab")))])
+    assert item.trace_context == b"00-ab"
+    with pytest.raises(InvalidArgument) as caught:
+        conversion.items([Item("t", trace_context=cast(bytes, "00-ab"))])
+    assert caught.value.field == "trace_context"
+
+
 def test_payload_that_is_not_bytes_is_converted_or_refused() -> None:
     data: Any
     for data in (bytearray(b"x"), memoryview(b"x")):

@@ -119,6 +119,9 @@ def test_a_name_is_kept_exactly(topic: str) -> None:
         ({"idempotency_key": "x" * 256}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
         ({"idempotency_key": "é" * 128, "ttl_ms": 5}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
         ({"idempotency_key": "a\0b"}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
+        ({"trace_context": b"x" * 513}, ErrorCode.INVALID_ARGUMENT, "trace_context"),
+        ({"group": "g"}, ErrorCode.NOT_IMPLEMENTED, "group"),
+        ({"group": "g", "ttl_ms": 5, "idempotency_key": "k"}, ErrorCode.NOT_IMPLEMENTED, "group"),
     ],
 )
 def test_bad_item_fails_alone_and_its_field_is_named(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
@@ -143,6 +146,11 @@ def test_error_of_a_large_payload_states_the_limit() -> None:
         ({"deliver_after_ms": TIME_MS_MAX}, {"deliver_after_ms": TIME_MS_MAX}),
         ({"ttl_ms": 11, "delay_ms": 10}, {"ttl_ms": 11, "delay_ms": 10}),
         ({"lease_ms": 3_600_000}, {"lease_ms": 3_600_000}),
+        ({"trace_context": b"\xff" * 512}, {"trace_context": b"\xff" * 512}),
+        ({"trace_context": b"t", "idempotency_key": "k"}, {"trace_context": b"t"}),
+        ({"trace_context": b"t", "ttl_ms": 5}, {"trace_context": b"t"}),
+        ({"trace_context": b"t", "ttl_ms": 5, "idempotency_key": "k"}, {"trace_context": b"t"}),
+        ({"trace_context": b""}, {"trace_context": None}),
         ({"delivery_policy": 2, "attempts_max": 7}, {"policy": DeliveryPolicy.AT_MOST_ONCE, "attempts_max": 7}),
     ],
 )
@@ -434,6 +442,7 @@ def test_item_view_has_only_the_fields_of_its_state() -> None:
         900,
     )
     assert (view.payload, view.payload_bytes, view.dead_reason) == (None, 3, None)
+    assert (view.first_delivery_age_ms, view.trace_context) == (None, None)
     assert serve(queue, "getItem", ttypes.GetItemRequest("default", result.id, True)).payload == b"abc"
 
 
@@ -444,6 +453,9 @@ def test_delivery_has_remaining_times_that_are_never_negative() -> None:
     [item] = serve(queue, "dequeue", request).items
     assert (item.lease_remaining_ms, item.age_ms, item.attempt, item.payload) == (1_234, 0, 1, b"abc")
     row = next(iter(queue.rows.values()))
+    assert item.first_delivery_age_ms == 0
+    row.first_delivered_at_ms = NOW_MS + 5
+    assert codec.delivery_struct(ItemView(3, row, NOW_MS)).first_delivery_age_ms == 0
     row.due_ms = NOW_MS - 5
     assert codec.delivery_struct(ItemView(3, row, NOW_MS)).lease_remaining_ms == 0
 

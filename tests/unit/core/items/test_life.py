@@ -298,6 +298,21 @@ def test_redrive_resets_the_attempts_and_the_ttl() -> None:
         assert new.expires_at_ms == (None if row.ttl_ms is None else NOW + row.ttl_ms)
 
 
+@pytest.mark.parametrize("first_ms", [None, NOW - 70])
+def test_only_the_first_lease_sets_the_time_of_the_first_delivery(first_ms: int | None) -> None:
+    context = replace(CONTEXT, now_ms=NOW + 1)
+    for state, kind in TABLE:
+        for row in rows(state):
+            before = replace(row, first_delivered_at_ms=first_ms, trace_context=b"trace")
+            event = Event(kind, before.id, token=OLD, metadata=b"new", has_waiter=True)
+            new = apply_event(event, before, context).row
+            if new is None:
+                continue
+            is_first = first_ms is None and new.state is State.LEASED and new.token == NEW
+            assert new.first_delivered_at_ms == (NOW + 1 if is_first else first_ms)
+            assert new.trace_context == b"trace"
+
+
 def test_an_update_moves_the_time_of_an_item_that_is_not_leased_but_never_beyond_its_ttl() -> None:
     for state in (State.READY, State.DEFERRED):
         for event, row, transition in transitions(state, EventKind.UPDATE):

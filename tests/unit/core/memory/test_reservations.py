@@ -35,8 +35,9 @@ def unload(pool: PrefetchBudget, namespace: str, count: int) -> None:
     pool.remove(rows(namespace, count), count * ROW)
 
 
-def test_the_size_of_a_row_is_its_payload_its_metadata_and_a_constant() -> None:
+def test_the_size_of_a_row_is_its_payload_its_metadata_its_trace_and_a_constant() -> None:
     assert size_of([row(payload=b"12345", metadata=b"12"), row(payload=None, metadata=b"1")]) == 2 * ROW_BYTES + 8
+    assert size_of([row(payload=b"", trace_context=b"123"), row(payload=b"")]) == 2 * ROW_BYTES + 3
 
 
 def test_rows_that_fit_are_chosen_and_a_row_that_is_too_large_is_skipped() -> None:
