@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -450,9 +451,13 @@ def test_host_gets_the_remaining_time_of_the_call() -> None:
     async def main() -> None:
         seen: list[int] = []
         async with serve_queue(FakeQueue()) as host:
-            handlers = host.server.service
-            real = handlers.timeout_s
-            handlers.timeout_s = lambda request: seen.append(request.timeout_ms) or real(request)  # type: ignore[method-assign,func-returns-value]
+            service = host.server.service
+
+            def timeout_s(request: Any) -> float:
+                seen.append(request.timeout_ms)
+                return service.timeout_s(request)
+
+            host.server.service = SimpleNamespace(methods=service.methods, timeout_s=timeout_s)
             refusals = [True, True]
 
             async def connect(factory: Any, name: str, port: int) -> Any:
