@@ -194,6 +194,23 @@ TIER_METRICS: Final = (
 
 METRICS: Final = EVENT_METRICS + SAMPLED_METRICS + CLUSTER_METRICS + TIER_METRICS
 
+
+@dataclass(slots=True, frozen=True)
+class DeprecatedMetric:
+    """An old name of a metric, under which it is also exported, from version `since` until version `removed_in`.
+
+    Names are those of `MetricDescription`, without `_total`.
+    """
+
+    old: str
+    new: str
+    since: str
+    removed_in: str
+
+
+DEPRECATED_METRICS: tuple[DeprecatedMetric, ...] = ()
+"""Metrics of the last version that were renamed."""
+
 _PAGE_HEADER: Final = """\
 # Metrics
 
@@ -208,4 +225,16 @@ def render_page() -> str:
         f"| `{metric.exposed_name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.text} |"
         for metric in sorted(METRICS, key=lambda metric: metric.name)
     ]
-    return _PAGE_HEADER + "\n".join(["| name | kind | labels | meaning |", "|---|---|---|---|", *rows]) + "\n"
+    return (
+        _PAGE_HEADER
+        + "\n".join(["| name | kind | labels | meaning |", "|---|---|---|---|", *rows])
+        + "\n"
+        + _deprecated_rows()
+    )
+
+
+def _deprecated_rows() -> str:
+    """Return the table of the old names; nothing if there are none."""
+    rows = [f"| `{entry.old}` | `{entry.new}` | {entry.since} | {entry.removed_in} |" for entry in DEPRECATED_METRICS]
+    header = ["", "| deprecated name | name | since | removed in |", "|---|---|---|---|"]
+    return "\n".join([*header, *rows]) + "\n" if rows else ""

@@ -25,6 +25,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from foqs.telemetry import metric_table
 from foqs.telemetry.metric_table import CLUSTER_METRICS, METRICS, SAMPLED_METRICS, TIER_METRICS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -166,6 +167,9 @@ class Metrics:
         """Yield the metrics in Prometheus' text format one by one, since all at once would delay calls."""
         for metric in self._registry.collect():
             yield generate_latest(_CollectedMetric(metric))
+            for entry in metric_table.DEPRECATED_METRICS:
+                if entry.new == metric.name:
+                    yield generate_latest(_CollectedMetric(_under_old_name(metric, entry)))
 
     def _counter(self, name: str) -> Counter:
         described = _DESCRIPTIONS[name]
@@ -184,6 +188,15 @@ class _CollectedMetric(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield self._metric
+
+
+def _under_old_name(metric: Metric, entry: metric_table.DeprecatedMetric) -> Metric:
+    """Return a copy of a metric under its old name."""
+    renamed = Metric(entry.old, f"Deprecated since {entry.since}: use {entry.new}", metric.type)
+    renamed.samples = [
+        sample._replace(name=entry.old + sample.name.removeprefix(entry.new)) for sample in metric.samples
+    ]
+    return renamed
 
 
 class _PlainHistogram:
