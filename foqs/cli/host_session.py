@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
 
-from foqs.cli.output import Format
+from foqs.cli.output import Format, print_message
 from foqs.cli.values import DURATION
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def configuration(file: Path | None, overrides: Mapping[str, object] | None = No
     from foqs.options.config import ConfigError, load
 
     try:
-        return load(file, os.environ, overrides)
+        return load(file, os.environ, overrides, on_deprecated=print_message)
     except ConfigError as error:
         raise CommandFailed(str(error), USAGE) from None
 

@@ -2,15 +2,16 @@
 
 Always true: a `Config` is valid as a whole. Anything wrong ends as one
 `ConfigError` of one line: source, key, problem and remedy. Later sources win:
-defaults, file, environment, command line. A renamed option is refused with its
-new name. Knows nothing of what the options do.
+defaults, file, environment, command line. A deprecated option sets its successor and
+gives a warning; another old name is refused with the new one. Knows nothing of what the options do.
 """
 
 from __future__ import annotations
 
+import logging
 import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Self
@@ -39,8 +40,11 @@ from foqs.options.options import (
     ServerOptions,
     StoreOptions,
 )
+from foqs.options.renames import find_deprecated, present_name
 from foqs.options.rpc_options import CallOptions, RpcOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
+
+log = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX: Final = "FOQS_"
 CLI_VARIABLES: Final = frozenset(
@@ -52,36 +56,6 @@ CLI_VARIABLES: Final = frozenset(
 FILE_BYTES_MAX: Final = 1 << 20
 ITEM_OVERHEAD_BYTES: Final = 4_096
 """The bytes of a frame with one item, without its payload and metadata, at most. Its trace context is among them."""
-
-RENAMED: Final = {
-    "[wire]": "[rpc]",
-    "[buffer]": "[row_cache]",
-    "server.drain_timeout_ms": "server.stop_timeout_ms",
-    "wire.silence_timeout_ms": "rpc.stall_timeout_ms",
-    "wire.connections_refused_max": "rpc.refusals_in_flight_max",
-    "calls.handout_wait_ms_max": "calls.delivery_wait_ms_max",
-    "calls.handout_bytes_max": "calls.delivery_bytes_max",
-    "calls.recall_items_max": "calls.replay_lookup_items_max",
-    "cluster.drain_timeout_ms": "cluster.handover_timeout_ms",
-    "cluster.stop_margin_ms": "cluster.session_margin_ms",
-    "cluster.exchange_ms": "cluster.gossip_interval_ms",
-    "cluster.exchange_topics_max": "cluster.gossip_page_topics_max",
-    "cluster.gone_topics_max": "cluster.topic_tombstones_max",
-    "shard.flush_shared_ms_target": "shard.flush_contended_ms_target",
-    "shard.flush_express_items": "shard.small_flush_items_max",
-    "shard.ready_keys_max": "shard.ready_index_items_max",
-    "shard.clock_sample_ms": "shard.clock_sample_interval_ms",
-    "shard.topic_linger_ms": "shard.empty_topic_linger_ms",
-    "buffer.loaded_bytes_max": "row_cache.prefetched_bytes_max",
-    "buffer.loaded_items_max": "row_cache.prefetched_items_max",
-    "buffer.topic_items_max": "row_cache.prefetch_topic_items_max",
-    "buffer.horizon_ms": "row_cache.prefetch_horizon_ms",
-    "buffer.quiet_ms": "row_cache.prefetch_idle_ms",
-    "buffer.memory_ms": "row_cache.demand_decay_ms",
-    "buffer.topics_max": "row_cache.demand_topics_max",
-    "catalog.poll_ms": "catalog.poll_interval_ms",
-}
-"""Old names of sections and options, with their present names."""
 
 
 class ConfigError(Exception):
@@ -214,17 +188,20 @@ def load(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
     overrides: Mapping[str, object] | None = None,
+    on_deprecated: Callable[[str], None] = log.warning,
 ) -> Config:
     """Read the configuration from its three sources over the defaults.
 
     `overrides` come from the command line, by dotted key: {"server.port": 7411}.
+    `on_deprecated` gets a line for each deprecated option that is set.
 
     Raises:
         ConfigError: a source holds something that cannot be used.
     """
     raw: dict[str, Any] = _read_file(file) if file is not None else {}
+    replace_deprecated(raw, str(file), on_deprecated)
     origin: dict[str, str] = {}
-    for key, value, variable in _from_environment(environment or {}):
+    for key, value, variable in _from_environment(environment or {}, on_deprecated):
         _set_value(raw, key, value, variable)
         origin[".".join(key)] = variable
     for dotted, value in (overrides or {}).items():
@@ -278,18 +255,52 @@ def _read_file(file: Path) -> dict[str, Any]:
         raise ConfigError(str(file), "", problem, "correct that line; foqs config default shows the form") from None
 
 
-def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], object, str]]:
+def replace_deprecated(raw: dict[str, Any], source: str, on_deprecated: Callable[[str], None]) -> None:
+    """Put the values of deprecated options under their new names.
+
+    Raises:
+        ConfigError: an option is set under both names.
+    """
+    for section, options in list(raw.items()):
+        for name in list(options) if isinstance(options, dict) else ():
+            entry = find_deprecated((section, name))
+            if entry is None:
+                continue
+            new_section, new_name = entry.new.split(".")
+            target = raw.setdefault(new_section, {})
+            if isinstance(target, dict) and new_name in target:
+                raise ConfigError(source, entry.old, f"{entry.new} is set too", "remove the old name")
+            on_deprecated(f"{source}: {entry.warning}")
+            _set_value(raw, (new_section, new_name), entry.new_value(options.pop(name)), source)
+            if not options:
+                del raw[section]
+
+
+def _from_environment(
+    environment: Mapping[str, str], on_deprecated: Callable[[str], None]
+) -> Iterator[tuple[tuple[str, ...], object, str]]:
     for variable, text in sorted(environment.items()):
         if not variable.upper().startswith(ENVIRONMENT_PREFIX) or variable.upper() in CLI_VARIABLES:
             continue
         key = tuple(variable[len(ENVIRONMENT_PREFIX) :].lower().split("__"))
-        field = _find_field(key)
+        field = find_field(key)
+        entry = None if field is not None else find_deprecated(key)
+        if entry is not None:
+            successor = _as_variable(entry.new)
+            if successor in {name.upper() for name in environment}:
+                raise ConfigError("environment", variable, f"{successor} is set too", "unset the old name")
+            on_deprecated(f"environment: {variable}: {entry.warning}, or set {successor}")
+            key = tuple(entry.new.split("."))
+            field = find_field(key)
+            as_text = entry.convert is None and field is not None and field.annotation not in (int, bool)
+            yield key, text if as_text else entry.new_value(_parse_value(text)), variable
+            continue
         renamed = None if field is not None else present_name(key)
         if renamed is not None:
             name = _as_variable(renamed) if len(key) > 1 else f"{_as_variable(renamed)}__OPTION"
             raise ConfigError("environment", variable, "this option was renamed", f"set {name}")
         if field is None:
-            raise ConfigError("environment", variable, "there is no such option", _suggest_key(key, variable=True))
+            raise ConfigError("environment", variable, "there is no such option", suggest_key(key, variable=True))
         yield key, (_parse_value(text) if field.annotation in (int, bool) else text), variable
 
 
@@ -300,7 +311,7 @@ def _parse_value(text: str) -> object:
         return text
 
 
-def _find_field(key: tuple[str, ...]) -> FieldInfo | None:
+def find_field(key: tuple[str, ...]) -> FieldInfo | None:
     """Return the option that a key names; None if there is none."""
     if len(key) == 4 and key[:2] == ("auth", "principals") and key[2]:
         return PrincipalOptions.model_fields.get(key[3])
@@ -311,23 +322,6 @@ def _find_field(key: tuple[str, ...]) -> FieldInfo | None:
     if len(key) == 2 and isinstance(model, type) and issubclass(model, Options):
         return model.model_fields.get(key[1])
     return None
-
-
-def present_name(key: Sequence[str]) -> str | None:
-    """Return the name that replaced an old section or option, without brackets; None if it has none.
-
-    An old option is also found in the section's new name: rpc.silence_timeout_ms.
-    """
-    section, *names = key
-    new_section = RENAMED.get(f"[{section}]", "").strip("[]")
-    if not names:
-        return new_section or None
-    old_sections = [old.strip("[]") for old, new in RENAMED.items() if new == f"[{section}]"]
-    for old_section in (section, *old_sections):
-        renamed = RENAMED.get(".".join((old_section, *names)))
-        if renamed is not None:
-            return renamed
-    return ".".join((new_section, *names)) if new_section else None
 
 
 def _as_variable(key: str) -> str:
@@ -363,11 +357,11 @@ def _to_config_error(detail: ErrorDetails, file: str, origin: Mapping[str, str])
         remedy = f"write [{renamed}]" if len(parts) == 1 else f"write {renamed}"
         return ConfigError(source, key, f"this {_kind_of_key(parts)} was renamed", remedy)
     if kind == "extra_forbidden":
-        return ConfigError(source, key, f"there is no such {_kind_of_key(parts)}", _suggest_key(parts))
+        return ConfigError(source, key, f"there is no such {_kind_of_key(parts)}", suggest_key(parts))
     if kind in ("model_type", "dict_type"):
         return ConfigError(source, key, "this is a section, not a value", f"write it as [{key}]")
     problem = f"{detail['msg'].removeprefix('Input ')}, not {_one_line(repr(detail['input']))[:80]}"
-    field = _find_field(parts)
+    field = find_field(parts)
     remedy = (
         f"the default is {_render_value(field.default)} ({_describe_range(field)})"
         if field
@@ -376,7 +370,7 @@ def _to_config_error(detail: ErrorDetails, file: str, origin: Mapping[str, str])
     return ConfigError(source, key, problem, remedy)
 
 
-def _suggest_key(key: Sequence[str], *, variable: bool = False) -> str:
+def suggest_key(key: Sequence[str], *, variable: bool = False) -> str:
     """Return the remedy for an unknown key: the known key that resembles it most."""
     known = {f"{section}.{name}" for section, names in _options_by_section().items() for name in names} | set(
         _options_by_section()

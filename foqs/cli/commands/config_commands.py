@@ -1,11 +1,16 @@
 """The commands for the configuration: a host's file, and the catalog.
 
-Always true: changes are shown and confirmed first.
+Always true: changes are shown before they are made.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import stat
+import tempfile
+from difflib import unified_diff
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +51,76 @@ def default() -> None:
     from foqs.options.config import Config
 
     click.echo(Config().to_toml(), nl=False)
+
+
+@config.command(
+    "upgrade", epilog="\b\nExamples:\n  foqs config upgrade foqs.toml\n  foqs config upgrade foqs.toml --write"
+)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--write", is_flag=True, help="Rewrite FILE. The old text is kept beside it, in FILE.bak.")
+def upgrade_(file: Path, write: bool) -> None:
+    """Rename the old options in FILE to their present names, with comments and layout kept.
+
+    Without --write, show the difference and change nothing. Unknown options are reported and left.
+    """
+    from foqs.options.upgrade import UpgradeRefused, upgrade
+
+    # A link stays a link: its target is rewritten.
+    path = file.resolve()
+    try:
+        old = path.read_bytes().decode()
+        found = upgrade(old)
+    except OSError as error:
+        raise CommandFailed(f"{file}: it cannot be read: {error.strerror}", USAGE) from None
+    except UnicodeDecodeError:
+        raise CommandFailed(f"{file}: it is not UTF-8 text; save it as UTF-8", USAGE) from None
+    except UpgradeRefused as error:
+        raise CommandFailed(f"{file}: {error}", USAGE) from None
+    for line in found.unknown:
+        print_message(f"{file}: {line}")
+    if found.text == old:
+        print_message(f"{file}: nothing to rename.")
+        return
+    if not write:
+        lines = unified_diff(old.splitlines(True), found.text.splitlines(True), str(file), f"{file} (upgraded)")
+        for line in lines:
+            click.echo(line if line.endswith("\n") else f"{line}\n", nl=False)
+        print_message(f"Nothing was written. To write it: foqs config upgrade {file} --write")
+        return
+    try:
+        backup = _replace_text(path, found.text)
+    except OSError as error:
+        raise CommandFailed(f"{file}: it cannot be rewritten: {error.strerror}; it is unchanged") from None
+    print_message(f"{file}: written. The old text is in {backup}. Check it with: foqs config check {file}")
+
+
+def _replace_text(path: Path, text: str) -> Path:
+    """Write the file atomically, with its mode and owner, and return where the old one is kept."""
+    backup = next(
+        name for n in count(1) if not (name := path.with_name(f"{path.name}.bak{'' if n == 1 else n}")).exists()
+    )
+    state = path.stat()
+    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    fresh = Path(made)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(text.encode())
+            os.fchmod(stream.fileno(), stat.S_IMODE(state.st_mode))
+            if (state.st_uid, state.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(stream.fileno(), state.st_uid, state.st_gid)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.link(path, backup)
+        fresh.replace(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+    return backup
 
 
 @config.command("export", epilog="\b\nExample:\n  foqs config export > foqs-config.json")

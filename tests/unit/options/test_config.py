@@ -11,8 +11,9 @@ import pytest
 from pydantic.fields import FieldInfo
 
 import foqs
-from foqs.options.config import RENAMED, Config, ConfigError, load
+from foqs.options.config import Config, ConfigError, load
 from foqs.options.options import Options, StoreUrl, parse_store_url
+from foqs.options.renames import RENAMED
 from tests.support.certificates import Authority, secret_file
 
 AUTH = '[auth]\nenabled = true\n[auth.principals.a]\ntoken_file = "no-such-file"'

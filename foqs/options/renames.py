@@ -1,0 +1,96 @@
+"""The old names of options and sections: those that are refused, and those that still work for one version.
+
+Always true: an old name has one present name, and is in one of the two tables. Knows nothing
+of where an option was set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+RENAMED: Final = {
+    "[wire]": "[rpc]",
+    "[buffer]": "[row_cache]",
+    "server.drain_timeout_ms": "server.stop_timeout_ms",
+    "wire.silence_timeout_ms": "rpc.stall_timeout_ms",
+    "wire.connections_refused_max": "rpc.refusals_in_flight_max",
+    "calls.handout_wait_ms_max": "calls.delivery_wait_ms_max",
+    "calls.handout_bytes_max": "calls.delivery_bytes_max",
+    "calls.recall_items_max": "calls.replay_lookup_items_max",
+    "cluster.drain_timeout_ms": "cluster.handover_timeout_ms",
+    "cluster.stop_margin_ms": "cluster.session_margin_ms",
+    "cluster.exchange_ms": "cluster.gossip_interval_ms",
+    "cluster.exchange_topics_max": "cluster.gossip_page_topics_max",
+    "cluster.gone_topics_max": "cluster.topic_tombstones_max",
+    "shard.flush_shared_ms_target": "shard.flush_contended_ms_target",
+    "shard.flush_express_items": "shard.small_flush_items_max",
+    "shard.ready_keys_max": "shard.ready_index_items_max",
+    "shard.clock_sample_ms": "shard.clock_sample_interval_ms",
+    "shard.topic_linger_ms": "shard.empty_topic_linger_ms",
+    "buffer.loaded_bytes_max": "row_cache.prefetched_bytes_max",
+    "buffer.loaded_items_max": "row_cache.prefetched_items_max",
+    "buffer.topic_items_max": "row_cache.prefetch_topic_items_max",
+    "buffer.horizon_ms": "row_cache.prefetch_horizon_ms",
+    "buffer.quiet_ms": "row_cache.prefetch_idle_ms",
+    "buffer.memory_ms": "row_cache.demand_decay_ms",
+    "buffer.topics_max": "row_cache.demand_topics_max",
+    "catalog.poll_ms": "catalog.poll_interval_ms",
+}
+"""Old names of sections and options, with their present names."""
+
+
+@dataclass(slots=True, frozen=True)
+class DeprecatedOption:
+    """An old name that works, with a warning, from version `since` until version `removed_in`.
+
+    `convert` maps a value of the old option to one of the new; None keeps it.
+    """
+
+    old: str
+    new: str
+    since: str
+    removed_in: str
+    convert: Callable[[Any], Any] | None = None
+
+    def new_value(self, value: Any) -> Any:
+        """Return the new option's value; a value of a wrong type is returned as it is, for the check to refuse."""
+        if self.convert is None:
+            return value
+        try:
+            return self.convert(value)
+        except (TypeError, ValueError, ArithmeticError):
+            return value
+
+    @property
+    def warning(self) -> str:
+        """Return what is deprecated and what to do, in one line."""
+        return f"{self.old} is deprecated since {self.since} and ends with {self.removed_in}; write {self.new}"
+
+
+DEPRECATED: tuple[DeprecatedOption, ...] = ()
+"""Options of the last version that were renamed. In version `removed_in`, an entry moves to RENAMED."""
+
+
+def find_deprecated(key: Sequence[str]) -> DeprecatedOption | None:
+    """Return the entry of a deprecated option; None if the key is not deprecated."""
+    dotted = ".".join(key)
+    return next((entry for entry in DEPRECATED if entry.old == dotted), None)
+
+
+def present_name(key: Sequence[str]) -> str | None:
+    """Return the name that replaced an old section or option, without brackets; None if it has none.
+
+    An old option is also found in the section's new name: rpc.silence_timeout_ms.
+    """
+    section, *names = key
+    new_section = RENAMED.get(f"[{section}]", "").strip("[]")
+    if not names:
+        return new_section or None
+    old_sections = [old.strip("[]") for old, new in RENAMED.items() if new == f"[{section}]"]
+    for old_section in (section, *old_sections):
+        renamed = RENAMED.get(".".join((old_section, *names)))
+        if renamed is not None:
+            return renamed
+    return ".".join((new_section, *names)) if new_section else None
