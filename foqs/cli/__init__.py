@@ -26,6 +26,7 @@ from foqs.cli.commands.namespace_commands import namespace
 from foqs.cli.commands.schema_commands import schema
 from foqs.cli.commands.shard_commands import shard
 from foqs.cli.commands.topic_commands import topic
+from foqs.cli.commands.version_command import version_
 from foqs.cli.commands.worker_command import worker
 from foqs.cli.doctor.doctor_command import doctor
 from foqs.cli.host_session import CommandFailed
@@ -88,6 +89,7 @@ for command in (
     doctor,
     config,
     schema,
+    version_,
 ):
     root.add_command(command)
 for command in (item_cancel, item_update):
