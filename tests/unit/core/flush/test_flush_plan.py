@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.flush_plan import FlushPlan, chain_finders, entry_result, plan_flush
 from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Events, Inserts, Leases
+from foqs.core.flush.purge_markers import DeletePurgedRows
 from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, Row, State
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, RetryPolicy, Transition
 from foqs.core.timing.due_timers import DueTimers
+from foqs.core.timing.timer_entry import TimerEntry, timer_entry
 from foqs_contract.errors import KeyConflict, RateLimited, StaleLease
 from tests.support.plain_flush import (
     is_same_result,
@@ -179,6 +181,10 @@ def a_batch(draw: st.DrawFn) -> Batch:
     return batch
 
 
+def _entries(table: dict[int, Row]) -> set[TimerEntry]:
+    return {entry for entry in map(timer_entry, table.values()) if entry is not None}
+
+
 @given(a_batch(), a_table(), some_key_rows(), st.sampled_from([None, NOW - 1_000, NOW + 40, NOW + 600, NOW + 10_000]))
 def test_a_batch_is_decided_like_its_entries_one_by_one(
     batch: Batch, table: dict[int, Row], keys: dict[KeyName, IdempotencyKey], watermark_ms: int | None
@@ -198,6 +204,14 @@ def test_a_batch_is_decided_like_its_entries_one_by_one(
     direct = [row for _, rows in plan.results[: len(batch.direct_deliveries)] for row in rows]
     assert plan.direct_count == sum(isinstance(row, Row) for row in direct)
     assert table_after(plan, table) == plain.table
+    writes = plan.writes()
+    assert _entries(table).difference(writes.timers_removed).union(writes.timers_added) == _entries(plain.table)
+    assert not set(writes.timers_added) & set(writes.timers_removed)
+    ends = plan.lease_ends()
+    for row in plain.table.values():
+        if row.state is State.LEASED and row != table.get(row.id):
+            assert row.due_ms is not None
+            assert row.id in ends[row.due_ms]
 
     deleted = [row for rows in plan.deleted.values() for row in rows]
     old_rows, new_rows = plan.leased
@@ -281,6 +295,26 @@ def test_lease_time_of_the_caller_overrides_that_of_the_item() -> None:
     operation = Leases("n", [(("n", "t"), keys_of([1, 2]))], 50, 0, None)
     plan = decide(batch_of(operation), [make_row(1), make_row(2, lease_ms=900)])
     assert plan.leases == {(NOW + 50, TOKEN, 1, NOW): [1, 2]}
+
+
+def test_entries_without_their_row_are_deleted_by_the_scan_that_finds_them() -> None:
+    rows = [
+        make_row(1, state=State.DEFERRED, deliver_after_ms=NOW - 5, due_ms=NOW - 5),
+        make_row(2, state=State.DEFERRED, deliver_after_ms=NOW + 50, due_ms=NOW + 50),
+        make_row(3, state=State.LEASED, due_ms=NOW - 3),
+        make_row(4),
+    ]
+    dues = [NOW - 5, NOW - 4, NOW - 3, NOW - 2, NOW - 1]
+    operation = Dues([1, 2, 3, 4, 5], {}, no_callback, dues)
+    assert decide(Batch([Part(operation, 0, 5)]), rows).writes().timers_removed == [*zip(dues, range(1, 6), strict=True)]
+    part = decide(Batch([Part(operation, 3, 5)]), rows).writes()
+    assert (part.timers_removed, part.timers_added) == ([(NOW - 2, 4), (NOW - 1, 5)], [])
+
+
+def test_purged_rows_lose_their_entries() -> None:
+    rows = [make_row(1, due_ms=NOW + 9), make_row(2), make_row(3, state=State.LEASED, due_ms=NOW + 9)]
+    writes = decide(Batch([Part(DeletePurgedRows(rows, no_callback), 0, 3)]), []).writes()
+    assert (writes.deletes, writes.timers_removed) == ([1, 2, 3], [(NOW + 9, 1)])
 
 
 def test_no_due_is_written_below_the_watermark() -> None:
