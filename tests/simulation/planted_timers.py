@@ -114,7 +114,7 @@ def leases_written_during_a_walk_forgotten() -> None:
             original(self, *arguments)
 
     original = LeaseEnds._add
-    LeaseEnds._add = add  # type: ignore[method-assign, assignment]
+    LeaseEnds._add = add  # type: ignore[assignment, method-assign, assignment]
 
 
 BUGS: Final[Mapping[str, Bug]] = {
