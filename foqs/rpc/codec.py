@@ -464,7 +464,7 @@ def delivery_struct(item: ItemView) -> Any:
     row, now_ms = item.row, item.now_ms
     age_ms = now_ms - row.enqueued_at_ms
     first_ms = row.first_delivered_at_ms
-    first_age_ms = None if first_ms is None else max(0, now_ms - first_ms)
+    first_age_ms = None if first_ms is None else now_ms - first_ms if now_ms > first_ms else 0
     return ttypes.Delivery(
         f"{item.shard}-{row.id}",
         row.token,

@@ -129,11 +129,12 @@ def test_abandoning_a_finished_work_does_not_call_back_again() -> None:
     assert caller.calls == [1]
 
 
-def test_sizes_count_payloads_and_metadata() -> None:
+def test_sizes_count_payloads_metadata_and_trace_contexts() -> None:
     caller = Caller()
-    inserts = Inserts("n", [make_item(payload=b"12345", metadata=b"678"), make_item(payload=b"1")], 1, None)
+    items = [make_item(payload=b"12345", metadata=b"678"), make_item(payload=b"1", trace_context=b"23")]
+    inserts = Inserts("n", items, 1, None)
     nacks = Events("n", [Event(EventKind.NACK, 1, metadata=b"1234"), Event(EventKind.NACK, 2)], None)
-    assert (inserts.bytes, inserts.size(0, 1), inserts.size(1, 2)) == (9, 8, 1)
+    assert (inserts.bytes, inserts.size(0, 1), inserts.size(1, 2)) == (11, 8, 3)
     assert (nacks.bytes, nacks.size(0, 1), nacks.size(1, 2)) == (4, 4, 0)
     assert (caller.acks(1).bytes, caller.acks(1).size(0, 1)) == (0, 0)
     assert repr(OPEN) == "OPEN"

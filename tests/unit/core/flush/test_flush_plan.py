@@ -84,6 +84,8 @@ def a_table(draw: st.DrawFn) -> dict[int, Row]:
             attempts_max=draw(st.sampled_from([0, 1, 3])),
             attempt=draw(st.integers(1, 3)),
             token=draw(st.sampled_from([0, 5, 6])),
+            trace_context=draw(st.sampled_from([None, b"trace"])),
+            first_delivered_at_ms=draw(st.sampled_from([None, NOW - 5_000, NOW])),
         )
     return table
 
@@ -114,6 +116,7 @@ def a_new_item(draw: st.DrawFn, namespace: str) -> NewItem:
         deliver_after_ms=at_ms,
         ttl_ms=draw(st.sampled_from([None, 1, 700])),
         lease_ms=draw(st.sampled_from([500, 900])),
+        trace_context=draw(st.sampled_from([None, b"trace"])),
     )
 
 
@@ -289,6 +292,14 @@ def test_equal_leases_of_several_deliveries_are_one_group() -> None:
     caller = Caller()
     plan = decide(batch_of(caller.delivery(1, 2), caller.delivery(3)), [make_row(n) for n in (1, 2, 3)])
     assert plan.leases == {(NOW + 500, TOKEN, 1, NOW): [1, 2, 3]}
+
+
+def test_leases_of_items_that_were_delivered_before_are_a_group_of_their_own() -> None:
+    rows = [make_row(1), make_row(2, first_delivered_at_ms=NOW - 9), make_row(3)]
+    plan = decide(batch_of(Caller().delivery(1, 2, 3)), rows)
+    assert plan.leases == {(NOW + 500, TOKEN, 1, NOW): [1, 3], (NOW + 500, TOKEN, 1, None): [2]}
+    assert [row.first_delivered_at_ms for row in plan.leased[1]] == [NOW, NOW - 9, NOW]
+    assert [lease.first_delivered_at_ms for lease in plan.writes().leases] == [NOW, None]
 
 
 def test_lease_time_of_the_caller_overrides_that_of_the_item() -> None:
