@@ -197,7 +197,7 @@ class DeadlineExceeded(FoqsError):
 
 
 class NotImplementedYet(FoqsError):
-    """The host does not serve this call: its version, or a host without a cluster, lacks it."""
+    """The host does not serve this call or field: its version, or a host without a cluster, lacks it."""
 
     number = ErrorCode.NOT_IMPLEMENTED
     code = number.name
