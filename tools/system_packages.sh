@@ -44,6 +44,7 @@ npm npm
 strace strace
 sqlite3 sqlite3
 mariadb-dump mariadb-client
+systemd-analyze systemd
 java default-jre-headless
 /usr/share/java/zookeeper.jar libzookeeper-java
 LIST

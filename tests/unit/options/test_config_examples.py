@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -13,11 +15,13 @@ import click
 import pytest
 
 from foqs.cli import root
-from foqs.options.config import load
+from foqs.options.config import CLI_VARIABLES, load
 from tests.support.certificates import Authority, secret_file
 
 CONFIGS: Final = Path(__file__).parents[3] / "configs"
 UNIT: Final = (CONFIGS / "systemd" / "foqs-host@.service").read_text()
+WORKER_UNIT: Final = (CONFIGS / "systemd" / "foqs-worker@.service").read_text()
+DEBIAN: Final = CONFIGS / "debian" / "etc"
 COMPOSE: Final = (CONFIGS / "docker" / "compose.yml").read_text()
 DOCKERFILE: Final = (CONFIGS / "docker" / "Dockerfile").read_text()
 
@@ -78,6 +82,42 @@ def test_unit_file_starts_existing_commands_and_gives_a_host_time_to_stop() -> N
     assert "KillSignal=SIGTERM" in UNIT
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd: make system-packages")
+@pytest.mark.parametrize("name", ["foqs-host@.service", "foqs-worker@.service"])
+def test_systemd_verifies_the_units(tmp_path: Path, name: str) -> None:
+    text = (CONFIGS / "systemd" / name).read_text()
+    assert "/opt/foqs/bin/foqs" in text
+    file = tmp_path / name
+    file.write_text(text.replace("/opt/foqs/bin/foqs", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(file)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_worker_unit_starts_an_existing_command_with_the_example_s_variables() -> None:
+    variables = environment(DEBIAN / "default" / "foqs-worker-mail")
+    [line] = re.findall(r"^ExecStart=\S+/foqs (.*)$", WORKER_UNIT, re.M)
+    for name, value in variables.items():
+        line = line.replace(f"${{{name}}}", value).replace(f"${name}", value)
+    assert "$" not in line
+    assert_exists(shlex.split(line))
+    assert {name for name in variables if name.startswith("FOQS_")} <= CLI_VARIABLES
+    assert "/etc/default/foqs-worker-%i" in WORKER_UNIT
+
+
+def test_example_of_a_single_host_is_valid() -> None:
+    config = load(DEBIAN / "foqs" / "foqs.toml", environment(DEBIAN / "foqs" / "main.env"))
+    assert config.server.name == "main"
+    assert config.store.parsed_url.path == "/var/lib/foqs"
+    assert "StateDirectory=foqs\n" in UNIT
+
+
+def test_every_file_of_the_debian_tree_is_tested() -> None:
+    found = {str(path.relative_to(DEBIAN)) for path in DEBIAN.rglob("*") if path.is_file()}
+    assert found == {"foqs/foqs.toml", "foqs/main.env", "default/foqs-worker-mail"}
+
+
 def test_containers_run_existing_commands() -> None:
     started = [json.loads(text) for text in re.findall(r"(?:command: |^CMD )(\[.*\])$", COMPOSE + DOCKERFILE, re.M)]
     assert len(started) == 3
@@ -94,5 +134,5 @@ def test_commands_in_the_comments_exist() -> None:
 
 
 def test_examples_that_were_never_run_are_marked() -> None:
-    for text in (UNIT, COMPOSE, DOCKERFILE):
+    for text in (UNIT, WORKER_UNIT, COMPOSE, DOCKERFILE):
         assert "not run" in text
