@@ -84,6 +84,16 @@ check: $(DEV) ## lint, format, types, imports between packages, generated files,
 	@$(BIN)/python tools/speed_chart.py --check
 	@$(MAKE) --no-print-directory docs
 
+.PHONY: dist
+dist: $(DEV) ## build the source archive, the plain and the compiled wheel into dist/, twice, and compare the bytes
+	@tools/system_packages.sh compile
+	@rm -rf dist
+	@$(BIN)/python tools/dist.py --compiled --check dist
+
+.PHONY: sbom
+sbom: $(DEV) ## write dist/foqs.cdx.json: what an installed foqs[server,spark] consists of (CycloneDX)
+	@$(BIN)/python tools/sbom.py dist/foqs.cdx.json
+
 .PHONY: docs
 docs: $(DEV) ## build the documentation into site/; dead links fail
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

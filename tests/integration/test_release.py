@@ -1,0 +1,273 @@
+"""A wheel installed without the checkout: the client, a host, a worker and the Spark sink run from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.parser import Parser
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.poll import until
+from tests.support.ports import free_port
+
+ROOT: Final = Path(__file__).parents[2]
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: Final = PROJECT["optional-dependencies"]
+TIMEOUT_S: Final = 60.0
+
+IMPORT_CLIENT: Final = """
+import json, sys
+import foqs, foqs_client, foqs_client.consumer, foqs_contract.errors
+print(json.dumps([sorted({name.partition(".")[0] for name in sys.modules}), foqs_client.__file__]))
+"""
+
+ENQUEUE: Final = """
+import sys
+from foqs_client import Item, SyncClient
+with SyncClient(sys.argv[1]) as client:
+    client.enqueue([Item("mail", b"hello")])
+"""
+
+HANDLER: Final = """
+from pathlib import Path
+def note(item):
+    Path("handled").write_bytes(item.payload)
+"""
+
+SPARK: Final = """
+import sys
+from pyspark.sql import SparkSession
+from foqs_client import SyncClient
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1").getOrCreate()
+rows = spark.createDataFrame([("mail", b"a"), ("mail", b"b")], "topic string, payload binary")
+rows.write.format("foqs").option("url", sys.argv[1]).mode("append").save()
+spark.stop()
+with SyncClient(sys.argv[1]) as client:
+    found = client.dequeue({"mail": 10}, wait_ms=5_000)
+    assert sorted(item.payload for item in found) == [b"a", b"b"], found
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """A virtual environment with foqs from a wheel, and a folder to run in."""
+
+    folder: Path
+
+    @property
+    def program(self) -> Path:
+        return self.folder / "venv" / "bin" / "foqs"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in ("HOME", "LANG", "PATH", "JAVA_HOME") if name in os.environ}
+        python = str(self.program.with_name("python"))
+        return kept | {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
+
+    def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(argument) for argument in arguments],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=2 * TIMEOUT_S,
+        )
+
+    def python(self, code: str, *arguments: str) -> str:
+        done = self.run(self.program.with_name("python"), "-c", code, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[None]:
+        """Run `foqs` with these arguments, and assert that it stops well."""
+        log = self.folder / f"{arguments[0]}.log"
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                [str(self.program), *arguments], cwd=self.folder, env=self.environment, stdout=stream, stderr=stream
+            )
+        try:
+            yield
+        except BaseException:
+            print(log.read_text())
+            process.kill()
+            raise
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait(TIMEOUT_S)
+        assert code == 0, log.read_text()
+
+    @contextmanager
+    def host(self) -> Iterator[str]:
+        port = free_port()
+        address = f"foqs://127.0.0.1:{port}"
+        options = ("--port", str(port), "--http-port", str(free_port()), "--data", str(self.folder / "data"))
+        with self.running("dev", *options):
+            until(lambda: self.run(self.program, "topic", "list", "--address", address).returncode == 0, "dev answers")
+            yield address
+
+
+def build(folder: Path) -> Path:
+    """Build the source archive and the plain wheel into the folder, and return the wheel."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "dist.py"), str(folder)],
+        env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def install(folder: Path, wheel: Path) -> Installation:
+    """Install the wheel alone. Its dependencies are those of this environment, but foqs is the wheel's."""
+    venv.create(folder / "venv", with_pip=False)
+    installation = Installation(folder)
+    python = installation.program.with_name("python")
+    options = ("--quiet", "--disable-pip-version-check", "--no-index", "--no-deps", str(wheel))
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(python), "install", *options], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    # A line of a .pth file adds a folder to the path. Python does not read the .pth files in that folder, so the
+    # editable foqs of this environment is not added.
+    [packages] = (folder / "venv" / "lib").glob("python3.*/site-packages")
+    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return installation
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    folder = tmp_path_factory.mktemp("installed")
+    found = install(folder, wheel)
+    code = "import foqs, foqs_client, foqs_contract, shardmgr; print(*(m.__file__ for m in (foqs, foqs_client)))"
+    for file in found.python(code).split():
+        assert Path(file).is_relative_to(folder)
+    return found
+
+
+def requirements(wheel: Path) -> Mapping[str | None, set[str]]:
+    """Return the requirements of the wheel by extra; None stands for the base install."""
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist") or []
+    found: dict[str | None, set[str]] = {}
+    for line in lines:
+        extra = re.search(r"extra == '([\w-]+)'", line)
+        name = re.split(r"[^\w.-]", line, maxsplit=1)[0].lower()
+        found.setdefault(extra[1] if extra else None, set()).add(name)
+    return found
+
+
+def names(lines: list[str]) -> set[str]:
+    return {re.split(r"[^\w.-]", line, maxsplit=1)[0].lower() for line in lines}
+
+
+def test_a_second_build_has_the_same_bytes(wheel: Path, tmp_path: Path) -> None:
+    build(tmp_path)
+    for file in wheel.parent.iterdir():
+        digests = {hashlib.sha256(path.read_bytes()).hexdigest() for path in (file, tmp_path / file.name)}
+        assert len(digests) == 1, f"{file.name} has other bytes"
+
+
+def test_each_extra_requires_what_the_project_names(wheel: Path) -> None:
+    found = requirements(wheel)
+    assert found[None] == {"thrift"}
+    wanted = {extra: names(lines) for extra, lines in EXTRAS.items()}
+    wanted["dev"] = wanted["dev"] - {"foqs"} | wanted["docs"]  # dev requires foqs[docs]
+    assert {extra: found[extra] for extra in EXTRAS} == wanted
+    assert set(found) == {None, *EXTRAS}
+
+
+def test_wheel_holds_the_packages_the_licence_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        files = archive.namelist()
+    metadata = f"foqs-{PROJECT['version']}.dist-info"
+    tops = {file.partition("/")[0] for file in files}
+    assert tops == {"foqs", "shardmgr", "foqs_client", "foqs_contract", "pyspark_foqs", metadata}
+    assert f"{metadata}/licenses/LICENSE" in files
+    assert not [file for file in files if file.endswith((".so", ".pyc"))]
+
+
+def test_importing_the_client_imports_no_package_of_an_extra(installed: Installation) -> None:
+    modules, file = json.loads(installed.python(IMPORT_CLIENT))
+    assert Path(file).is_relative_to(installed.folder)
+    of_extras = {
+        "aiohttp",
+        "aiomysql",
+        "click",
+        "kazoo",
+        "prometheus_client",
+        "pybreaker",
+        "pydantic",
+        "pymysql",
+        "rich",
+    }
+    assert not {*of_extras, "uvloop", "pyspark", "pyarrow", "pandas"} & set(modules)
+
+
+@pytest.mark.process
+def test_host_client_and_worker_run_from_the_wheel(installed: Installation) -> None:
+    (installed.folder / "jobs.py").write_text(HANDLER)
+    [row] = json.loads(installed.run(installed.program, "version", "-o", "json").stdout)
+    assert row["foqs"] == PROJECT["version"]
+    with installed.host() as address:
+        installed.python(ENQUEUE, address)
+        with installed.running("worker", "jobs:note", "--topic", "mail", "--address", address):
+            until((installed.folder / "handled").exists, "the worker handles the item")
+    assert (installed.folder / "handled").read_bytes() == b"hello"
+
+
+@pytest.mark.spark
+@pytest.mark.process
+@pytest.mark.long
+def test_spark_sink_runs_from_the_wheel(installed: Installation) -> None:
+    with installed.host() as address:
+        installed.python(SPARK, address)
+
+
+@pytest.mark.process
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_pip_installs_what_each_extra_needs(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=True)
+    installation = Installation(tmp_path)
+    python = installation.program.with_name("python")
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check"]
+
+    def packages(requirement: str) -> set[str]:
+        command = [*pip, "install", "--quiet", requirement, "-c", str(ROOT / "constraints.txt")]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        listed = subprocess.run([*pip, "list", "--format=json"], cwd=tmp_path, capture_output=True, text=True)
+        return {row["name"].lower() for row in json.loads(listed.stdout)} - {"pip", "setuptools"}
+
+    assert packages(str(wheel)) == {"foqs", "thrift"}
+    found = packages(f"{wheel}[server]")
+    assert names(EXTRAS["server"]) <= found
+    assert not {"pyspark", "pandas", "pyarrow", "pytest", "mkdocs"} & found
+    with installation.host() as address:
+        installation.python(ENQUEUE, address)
