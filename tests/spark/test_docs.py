@@ -22,7 +22,7 @@ from tests.support.processes import RestartableHost
 from tests.support.spark_queue import DAY_MS
 from tests.support.tour import ADDRESS, ADDRESSES, part
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(480)]
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
