@@ -316,15 +316,17 @@ def test_entries_without_their_row_are_deleted_by_the_scan_that_finds_them() -> 
         make_row(4),
     ]
     dues = [NOW - 5, NOW - 4, NOW - 3, NOW - 2, NOW - 1]
-    operation = Dues([1, 2, 3, 4, 5], {}, no_callback, dues)
-    assert decide(Batch([Part(operation, 0, 5)]), rows).writes().timers_removed == [*zip(dues, range(1, 6), strict=True)]
+    operation = Dues([1, 2, 3, 4, 5], {}, None, dues)
+    assert decide(Batch([Part(operation, 0, 5)]), rows).writes().timers_removed == [
+        *zip(dues, range(1, 6), strict=True)
+    ]
     part = decide(Batch([Part(operation, 3, 5)]), rows).writes()
     assert (part.timers_removed, part.timers_added) == ([(NOW - 2, 4), (NOW - 1, 5)], [])
 
 
 def test_purged_rows_lose_their_entries() -> None:
     rows = [make_row(1, due_ms=NOW + 9), make_row(2), make_row(3, state=State.LEASED, due_ms=NOW + 9)]
-    writes = decide(Batch([Part(DeletePurgedRows(rows, no_callback), 0, 3)]), []).writes()
+    writes = decide(Batch([Part(DeletePurgedRows(rows, None), 0, 3)]), []).writes()
     assert (writes.deletes, writes.timers_removed) == ([1, 2, 3], [(NOW + 9, 1)])
 
 

@@ -106,9 +106,7 @@ def test_dues_are_grouped() -> None:
     assert group_by_due([]) == {}
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=8), st.integers(1, 20), st.integers(1, 4)
-)
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=8), st.integers(1, 20), st.integers(1, 4))
 def test_pages_hold_the_numbers_of_all_ranges_within_both_limits(
     spans: list[tuple[int, int]], numbers_max: int, ranges_max: int
 ) -> None:
