@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -304,5 +305,117 @@ def test_a_scan_finds_its_rows_again_when_their_flush_was_refused() -> None:
         world.faults = fault
         await caller.one(wait_ms=5_000)
         assert refusals == 0
+
+    run_in_world(story)
+
+
+def test_leases_of_an_earlier_owner_end_in_time_for_the_next_one() -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, sweep_interval_ms=NEVER_MS, clock_skew_ms_max=0)
+        first = await world.engine(settings)
+        caller = Caller(world, first)
+        for number in range(130):
+            await caller.put(f"t{number % 120}", lease_ms=20_000)
+            await caller.one(f"t{number % 120}")
+        await first.abort()
+        await world.pass_s(1)
+        await world.engine(settings)
+        await world.pass_s(15)
+        assert {state for _, state in world.rows()} == {State.LEASED}
+        await world.pass_s(5)
+        assert [state for _, state in world.rows()] == [State.READY] * 130
+
+    run_in_world(story)
+
+
+def test_leases_for_which_there_is_no_room_end_in_time() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS, lease_ranges_max=64))
+        leases, caller = engine.shards[1].memory.timers.leases, Caller(world, engine)
+        walks = 0
+        begin_walk = leases.begin_walk
+
+        def noted() -> None:
+            nonlocal walks
+            walks += 1
+            begin_walk()
+
+        leases.begin_walk = noted  # type: ignore[method-assign]
+        for number in range(60):
+            await caller.put(f"t{number}", lease_ms=1_000 + 200 * number)
+            await caller.one(f"t{number}")
+        start_s = world.loop.time()
+        for second in range(14):
+            await world.pass_s(start_s + second - world.loop.time())
+            ended = sum(state is State.READY for _, state in world.rows())
+            assert abs(ended - 5 * (second - 1)) <= 8 or ended in (0, 60), (second, ended)
+        assert [state for _, state in world.rows()] == [State.READY] * 60
+        assert 2 <= walks <= 60
+
+    run_in_world(story)
+
+
+def test_a_look_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS, retry_ms_max=200))
+        caller = Caller(world, engine)
+        leases_in, failures = MemoryReads.leases_in, iter((StoreLost("a bad line"), StoreLost("again")))
+
+        async def fail_twice(self: MemoryReads, *arguments: Any) -> list[DueRow]:
+            for failure in failures:
+                raise failure
+            return await leases_in(self, *arguments)
+
+        monkeypatch.setattr(MemoryReads, "leases_in", fail_twice)
+        await caller.put(lease_ms=500)
+        await caller.one()
+        before = _watermark(engine.shards[1])
+        await world.pass_s(0.6)
+        assert world.rows() == [("t", State.LEASED)]
+        assert before <= _watermark(engine.shards[1]) < engine.shards[1].now_ms()
+        await world.pass_s(0.6)
+        assert world.rows() == [("t", State.READY)]
+
+    run_in_world(story)
+
+
+def test_acked_leases_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
+        caller = Caller(world, engine)
+        looks: list[Any] = []
+        leases_in = MemoryReads.leases_in
+
+        async def noted(self: MemoryReads, committed: Fence, ranges: Any, last_ms: int) -> list[DueRow]:
+            looks.append(ranges)
+            return await leases_in(self, committed, ranges, last_ms)
+
+        monkeypatch.setattr(MemoryReads, "leases_in", noted)
+        await caller.put(count=50, lease_ms=3_000)
+        found = (await caller.get(count=50)).items
+        assert await caller.do(EventKind.ACK, found) == [None] * 50
+        await world.pass_s(10)
+        (((first, last),),) = looks
+        assert last - first == 49
+        assert engine.shards[1].memory.timers.leases.cost == 0
+
+    run_in_world(story)
+
+
+def test_a_lost_lease_is_found_by_the_sweep() -> None:
+    """A bug could forget it: it ends late, and is not lost."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=20_000))
+        shard, caller = engine.shards[1], Caller(world, engine)
+        await world.pass_s(1)
+        await caller.put(lease_ms=2_000)
+        await caller.one()
+        shard.memory.timers.leases._slots.clear()
+        await world.pass_s(10)
+        assert world.rows() == [("t", State.LEASED)]
+        await caller.put("other", delay_ms=100)
+        await world.pass_s(11)
+        assert ("t", State.READY) in world.rows()
 
     run_in_world(story)
