@@ -14,7 +14,7 @@ from foqs.shard.background_reads import RefillJob
 from foqs.shard.shard import Shard
 from foqs.shard.timer_service import TimerService
 from foqs.shard.writer import Writer
-from foqs.store.port import DueRow, Reads, Store
+from foqs.store.port import Reads, Store
 from foqs_contract.errors import FoqsError
 from tests.simulation.planted import Bug
 from tests.simulation.planting import plant
@@ -56,19 +56,15 @@ def refills_ignore_purges() -> None:
 def refusals_on_full_pages_forgotten() -> None:
     """Items that the database refused do not hold the watermark back, if the page was full."""
 
-    async def submit_due_page(
-        self: TimerService, low_ms: int | None, now_ms: int, after: DueRow | None, store: Store
-    ) -> Any:
-        page, written = await original(self, low_ms, now_ms, after, store)
-        if len(page) < self._settings.timer_page_items:
-            return page, written
-        return page, _without_errors(written)
+    async def submit_rows(self: TimerService, numbers: list[int], timer_dues: Sequence[int], store: Store) -> Any:
+        written = await original(self, numbers, timer_dues, store)
+        return written if len(numbers) < self._settings.timer_page_items else _without_errors(written)
 
     async def _without_errors(written: Any) -> list[Any]:
         return [None if isinstance(result, FoqsError) else result for result in await written]
 
-    original = TimerService._submit_due_page
-    TimerService._submit_due_page = submit_due_page  # type: ignore[method-assign]
+    original = TimerService._submit_rows
+    TimerService._submit_rows = submit_rows  # type: ignore[method-assign]
 
 
 def dues_in_the_past_not_raised() -> None:
@@ -98,7 +94,7 @@ def disputes_ignored() -> None:
 BUGS: Final[Mapping[str, Bug]] = {
     "lost-reply-as-unwritten": Bug(lost_reply_as_unwritten, (2, 16)),
     "refills-ignore-purges": Bug(refills_ignore_purges, (13,)),
-    "refusals-on-full-pages-forgotten": Bug(refusals_on_full_pages_forgotten, (10,)),
+    "refusals-on-full-pages-forgotten": Bug(refusals_on_full_pages_forgotten, (10,), seed_count=60),
     "dues-in-the-past-not-raised": Bug(dues_in_the_past_not_raised, (10,)),
     "refills-miss-concurrent-writes": Bug(refills_miss_concurrent_writes, (10, 11, 13), seed_count=60),
     "disputes-ignored": Bug(disputes_ignored, (3,)),
