@@ -12,8 +12,9 @@ from foqs.core.flush.writes import Writes
 from foqs.core.items.item import State
 from foqs.core.items.life import EventKind
 from foqs.shard.shard import Shard
+from foqs.shard.timer_service import TimerService
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
-from foqs.store.port import DueRow, StoreLost, WriteRefused
+from foqs.store.port import DueRow, Reads, StoreLost, WriteRefused
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
 
@@ -328,19 +329,19 @@ def test_leases_of_an_earlier_owner_end_in_time_for_the_next_one() -> None:
     run_in_world(story)
 
 
-def test_leases_for_which_there_is_no_room_end_in_time() -> None:
+def test_leases_for_which_there_is_no_room_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS, lease_ranges_max=64))
-        leases, caller = engine.shards[1].memory.timers.leases, Caller(world, engine)
+        caller = Caller(world, engine)
         walks = 0
-        begin_walk = leases.begin_walk
+        walk = TimerService._walk
 
-        def noted() -> None:
+        async def noted(self: TimerService, reads: Reads) -> None:
             nonlocal walks
             walks += 1
-            begin_walk()
+            await walk(self, reads)
 
-        leases.begin_walk = noted  # type: ignore[method-assign]
+        monkeypatch.setattr(TimerService, "_walk", noted)
         for number in range(60):
             await caller.put(f"t{number}", lease_ms=1_000 + 200 * number)
             await caller.one(f"t{number}")
