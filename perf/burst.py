@@ -104,6 +104,9 @@ def _write_delayed_items(found: Stage, items: int, lead_s: float) -> float:
         first += held[shard]
         due_ms = int(due_s * 1000)
         connection.run(query(f"UPDATE {table} SET due_ms = {due_ms}, deliver_after_ms = {due_ms}"))
+        timers = f"foqs_{shard}_timer"
+        connection.run(query(f"DELETE FROM {timers}"))
+        connection.run(query(f"INSERT INTO {timers} (due_ms, id) SELECT due_ms, id FROM {table}"))
     connection.close()
     found.host.start()
     say(f"{items:,} items are written; they are due in {due_s - time.time():.1f} s")

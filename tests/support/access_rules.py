@@ -27,7 +27,8 @@ NEEDS: Final = {
     **dict.fromkeys(("dequeue", "ack", "nack", "extend", "release"), _CONSUME),
     **dict.fromkeys(("topics", "peek", "item", "explain", "count", "dead"), _LOOK),
     **dict.fromkeys(("cancel", "update", "redrive", *PAGES), _ADMIN),
-    **dict.fromkeys(("settings", "usage", "grant", "grants", "pause", "resume", "purge"), _ADMIN),
+    "settings": frozenset(("enqueue", "consume", "admin")),
+    **dict.fromkeys(("usage", "grant", "grants", "pause", "resume", "purge"), _ADMIN),
     **dict.fromkeys(("create", "limit", "delete", "namespaces", "export", "import"), _OPERATOR),
 }
 """The permissions for each operation; one of them is enough."""

@@ -364,7 +364,7 @@ class Statements:
             f"INSERT INTO {cut} SELECT * FROM {cut} WHERE FALSE",
             f"DELETE FROM {cut} WHERE namespace = ''",
             f"INSERT INTO {timer} SELECT * FROM {timer} WHERE FALSE",
-            f"DELETE FROM {timer} WHERE id = 0",
+            f"DELETE FROM {timer} WHERE due_ms = 0 AND id = 0",
         )
         return tuple(map(str.encode, texts))
 
