@@ -144,6 +144,8 @@ class MysqlReads:
             if not call.done():
                 call.cancel()
                 await asyncio.wait((call,))
+            if not call.cancelled():
+                call.exception()  # marks it as retrieved: the caller may have been cancelled in the same moment
 
     async def _is_running(self) -> bool:
         """Return whether the server works on a statement of our connection. Raises `StoreLost` if it does not answer."""
