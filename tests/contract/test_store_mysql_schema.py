@@ -14,7 +14,7 @@ from foqs.store.migrations import Migration
 from foqs.store.mysql import mysql_sql
 from foqs.store.mysql.mysql_driver import MysqlSettings
 from foqs.store.mysql.mysql_store import MysqlStore
-from foqs.store.port import DueRow, StoreLost, StoreUnusable
+from foqs.store.port import DueRow, FencedOut, StoreLost, StoreUnusable
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
@@ -184,6 +184,7 @@ def test_topics_of_a_version_1_database_are_found(bench: Bench, mariadb: MariaDb
         mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 1")
         hosts = [bench.store() for _ in range(3)]
         await asyncio.gather(*(host.open() for host in hosts))
+        owned = await opened(hosts[0], epoch=2)
         assert sorted(await hosts[0].topics()) == sorted(topics)
         assert len(await contents(owned)) == 3 * len(topics)
 
@@ -202,6 +203,7 @@ def test_a_version_2_database_gets_tables_of_keys_and_slots(
         mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 2")
         hosts = [bench.store() for _ in range(3)]
         await asyncio.gather(*(host.open() for host in hosts))
+        owned = await opened(hosts[0], epoch=2)
         assert set(await contents(owned)) == {1}
         assert (await owned.store.topics(), await owned.store.key_slots()) == ([TOPIC], [])
         await owned.write(idempotency_keys_added=[IdempotencyKey("n", b"k", 1, b"d" * 16, 9)], key_slots_added=[5])
@@ -221,6 +223,7 @@ def test_a_version_5_database_gets_a_table_of_purge_markers(
         mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 5")
         hosts = [bench.store() for _ in range(3)]
         await asyncio.gather(*(host.open() for host in hosts))
+        owned = await opened(hosts[0], epoch=2)
         assert (set(await contents(owned)), await owned.store.purge_markers()) == ({1}, [])
         await owned.write(purge_markers_added=[PurgeMarker(*TOPIC, 1)])
         assert await owned.store.purge_markers() == [PurgeMarker(*TOPIC, 1)]
@@ -251,6 +254,9 @@ def test_a_version_7_database_gets_a_table_of_timers_even_if_the_step_is_run_aga
             hosts = [bench.store() for _ in range(3)]
             await asyncio.gather(*(host.open() for host in hosts))
             assert await owned.store.due_rows(None, TIME_MS_MAX, None, 9) == entries
+            mariadb.query(f"INSERT INTO {place.database}.foqs_3_timer (due_ms, id) VALUES (3, 2)")  # outdated
+        with pytest.raises(FencedOut):
+            await owned.write(deletes=[1])
         found = mariadb.query(f"SHOW INDEX FROM {place.database}.foqs_3_item WHERE Key_name = 'item_due'")
         assert list(found) == []
 

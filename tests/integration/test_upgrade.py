@@ -80,6 +80,15 @@ class FullShard:
             f"SUM(COALESCE(due_ms, {NEVER_MS}) % 1000003) FROM {self.item} GROUP BY state ORDER BY state"
         )
 
+    def timers(self) -> list[tuple[Any, ...]]:
+        """Return the count and sums of the timer table, and of the rows that must have an entry there."""
+        sums = "COUNT(*), SUM(id), SUM(due_ms % 1000003)"
+        timed = f"state <> {State.LEASED:d} AND due_ms < {NEVER_MS}"
+        return [
+            *self.server.query(f"SELECT {sums} FROM {self.database}.foqs_{SHARD}_timer"),
+            *self.server.query(f"SELECT {sums} FROM {self.item} WHERE {timed}"),
+        ]
+
     def version(self) -> int:
         [(version,)] = self.server.query(f"SELECT version FROM {self.database}.foqs_schema WHERE shard = {SHARD}")
         return int(version)
@@ -162,6 +171,9 @@ def test_upgrade_of_a_full_shard_keeps_its_rows(
         try:
             assert shard.version() == newest
             assert shard.sums() == before
+            entries, timed = shard.timers()
+            assert entries == timed
+            assert entries[0] > 0
             await use(owned)
         finally:
             await owned.store.close()

@@ -165,13 +165,16 @@ MIGRATIONS: Final = (
         8,
         "an item's group, its trace context and the time of its first delivery; a table of timers in place of an index "
         "of all dues, because the owner remembers when leases end",
-        # INSTANT changes no row, however many the table has. All columns are added, or none.
+        # The first statement ends the ownership of a program that writes no timers. INSTANT changes no row, however
+        # many the table has; all columns are added, or none. A crash may have left timers that are outdated now.
         (
+            "UPDATE {owner} SET nonce = ''",
             "ALTER TABLE {item} ADD COLUMN item_group VARBINARY(255) NULL, "
             f"ADD COLUMN trace_context VARBINARY({TRACE_CONTEXT_BYTES_MAX}) NULL, "
             f"ADD COLUMN first_delivered_at_ms BIGINT NOT NULL DEFAULT {NOT_DELIVERED_MS}, ALGORITHM = INSTANT",
             _TIMER,
-            "INSERT IGNORE INTO {timer} (due_ms, id) SELECT due_ms, id FROM {item} "
+            "DELETE FROM {timer}",
+            "INSERT INTO {timer} (due_ms, id) SELECT due_ms, id FROM {item} "
             f"WHERE state <> {int(State.LEASED)} AND due_ms < {NEVER_MS}",
             "ALTER TABLE {item} DROP KEY item_due",
         ),

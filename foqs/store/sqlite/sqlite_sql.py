@@ -119,7 +119,9 @@ MIGRATIONS: Final = (
         7,
         "an item's group, its trace context and the time of its first delivery; a table of timers in place of an index "
         "of all dues, because the owner remembers when leases end",
+        # The first statement ends the ownership of a program that writes no timers.
         (
+            "UPDATE owner SET nonce = ''",
             "ALTER TABLE item ADD COLUMN item_group BLOB",
             "ALTER TABLE item ADD COLUMN trace_context BLOB",
             "ALTER TABLE item ADD COLUMN first_delivered_at_ms INTEGER",

@@ -19,7 +19,7 @@ from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.store.migrations import Migration
-from foqs.store.port import DueRow, StoreLost, StoreUnusable, WriteRefused, no_faults
+from foqs.store.port import DueRow, FencedOut, StoreLost, StoreUnusable, WriteRefused, no_faults
 from foqs.store.sqlite import sqlite_sql
 from foqs.store.sqlite.sqlite_file import SqliteFile
 from foqs.store.sqlite.sqlite_header import SqliteHeader, read_header
@@ -205,11 +205,10 @@ def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
         await owned.store.close()
 
     async def story() -> None:
-        store = SqliteStore(path, 1)
-        await store.open()
-        assert sorted(await store.topics()) == sorted(topics)
-        assert len(await contents(Ownership(store))) == 3 * len(topics)
-        await store.close()
+        owned = await opened(SqliteStore(path, 1), epoch=2)
+        assert sorted(await owned.store.topics()) == sorted(topics)
+        assert len(await contents(owned)) == 3 * len(topics)
+        await owned.store.close()
 
     run(fill())
     _edit(
@@ -651,5 +650,22 @@ def test_cancelled_call_ends_in_the_thread_before_the_next_begins(tmp_path: Path
         assert (await check).flush == 1
         assert order[-1] == "committed"
         await owned.store.close()
+
+    run(story())
+
+
+def test_a_migration_ends_the_ownership_of_a_program_that_writes_no_timers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite_sql, "MIGRATIONS", sqlite_sql.MIGRATIONS[:6])
+            old = await opened(SqliteStore(tmp_path / "s.db", 1))
+        new = SqliteStore(tmp_path / "s.db", 1)
+        await new.open()
+        with pytest.raises(FencedOut):
+            await old.write(deletes=[7])
+        await old.store.close()
+        await new.close()
 
     run(story())
