@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Builds the files of a release: `dist.py [--compiled] [--check] [FOLDER]`, with hatchling of the environment.
+"""Builds the files of a release: `dist.py [--compiled] [--check] [--uncommitted] [FOLDER]`, with hatchling of the environment.
 
 FOLDER, by default dist, gets the source archive and the plain wheel; with `--compiled` also the wheel of this
 Python and machine with the hot modules compiled. The wheels are built from the source archive. The time
 in the files is SOURCE_DATE_EPOCH, by default that of the last commit, so that a second build has the same bytes;
-`--check` builds a second time, in another folder, and compares.
+`--check` builds a second time, in another folder, and compares. The archive holds every file of the tree that
+git does not ignore, so a tree with changes is refused; `--uncommitted` accepts it.
 """
 
 from __future__ import annotations
@@ -70,12 +71,25 @@ def _epoch() -> int:
     return int(done.stdout)
 
 
+def _check_committed() -> None:
+    """End if a file of the tree is not as it was committed. A tree without git is a source archive."""
+    done = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True)
+    if changed := done.stdout.splitlines():
+        sys.exit(
+            f"{len(changed)} files are not committed and would be in the archive, such as {changed[0][3:]}: "
+            "commit or remove them, or use --uncommitted"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Builds the source archive and the wheels of a release.")
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist")
     parser.add_argument("--compiled", action="store_true", help="also the compiled wheel")
     parser.add_argument("--check", action="store_true", help="build twice and compare the bytes")
+    parser.add_argument("--uncommitted", action="store_true", help="accept a tree with uncommitted changes")
     arguments = parser.parse_args()
+    if not arguments.uncommitted:
+        _check_committed()
     epoch = _epoch()
     built = build(arguments.folder, compiled=arguments.compiled, epoch=epoch)
     for name, digest in built.items():

@@ -112,6 +112,8 @@ def dequeue_result_bytes(items: Sequence[ItemView], availability: Any) -> bytes 
                     STOP,
                 )
             )
+            if item.real_wait_ms is not None:
+                now_ms = -1  # the time left is this item's own
         parts += (id_start, id_bytes, start, payload, end)
     parts += (encode_binary(ttypes.DequeueReply(None, availability), _REPLY_SPEC), STOP)
     return _join(parts)

@@ -127,7 +127,7 @@ class Installation:
 def build(folder: Path) -> Path:
     """Build the source archive and the plain wheel into the folder, and return the wheel."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "dist.py"), str(folder)],
+        [sys.executable, str(ROOT / "tools" / "dist.py"), "--uncommitted", str(folder)],
         env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"},
         capture_output=True,
         text=True,

@@ -69,6 +69,12 @@ def test_reply_is_the_same_in_both_ways(is_compact: bool, availability: Any) -> 
         assert codec.encode_dequeue_reply(is_compact, structs) == expected(items, availability, is_compact=is_compact)
 
 
+def test_time_left_by_the_real_clock_is_of_one_item_only() -> None:
+    items = [view(shard, 8, "t", 0, b"p", b"m", 1, 1, 9, 0, 5, 600) for shard in (3, 4)]
+    items[0].real_wait_ms = lambda due_ms: 10
+    assert dequeue_result_bytes(items, None) == expected(items, None)
+
+
 def test_number_out_of_range_is_an_error() -> None:
     with pytest.raises(struct.error):
         dequeue_result_bytes([view(3, 8, "t", 1 << 31, b"p", b"", 1, 1, 9, 0, 5, 6)], None)
