@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 import pytest
 
 from foqs.store.in_memory.memory_store import MemoryDatabase
+from foqs.store.mysql import mysql_handshake
 from foqs.store.mysql.mysql_driver import MysqlSettings
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import FaultHook, Store, no_faults
@@ -28,6 +29,7 @@ from tests.support.mysql9 import BOTH, running
 
 T = TypeVar("T")
 SHARD = 3
+WITHOUT_BULK = "mariadb without bulk"
 
 
 class MakeStore(Protocol):
@@ -107,9 +109,9 @@ def place(mariadb: MariaDb) -> MysqlSettings:
     return mariadb.settings(mariadb.database())
 
 
-@pytest.fixture(params=["memory", "sqlite", *BOTH])
+@pytest.fixture(params=["memory", "sqlite", *BOTH, pytest.param(WITHOUT_BULK, marks=pytest.mark.mysql)])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-    """Each of the three stores, MySQL's on both servers."""
+    """Each of the three stores, MySQL's on both servers, and on a MariaDB as old as to have no bulk execution."""
     return make_bench(str(request.param), request, tmp_path)
 
 
@@ -134,6 +136,9 @@ def make_bench(kind: str, request: pytest.FixtureRequest, folder: Path) -> Bench
             return SqliteStore(home / f"{shard}.db", shard, faults, busy_timeout_s=busy_timeout_s)
 
         return Bench(kind, make, make_hasty=partial(make, busy_timeout_s=0.3))
+    if kind == WITHOUT_BULK:
+        kind = "mariadb"
+        request.getfixturevalue("monkeypatch").setattr(mysql_handshake, "offers_bulk", lambda _: False)
     server: MariaDb = request.getfixturevalue("servers")(kind)
     return mysql_bench(server.settings(server.database()))
 

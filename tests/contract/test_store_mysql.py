@@ -788,8 +788,8 @@ def test_a_statement_is_prepared_once_on_a_connection_and_ends_with_it(own_maria
         for count in (1, 1, 200, 200, 127, 5, 7):
             await owned.write(inserts=[make_row(number) for number in range(first, first + count)])
             first += count
-        # 1; 100 twice; 100 + 27; 5; 7; and the fence.
-        assert prepared() == 6
+        # 1; 100 twice; 100 + 27; 5; 7; and the fence. MariaDB's bulk execution needs but the first.
+        assert prepared() == (2 if own_mariadb.name == "mariadb" else 6)
         assert len(await contents(owned)) == first - 1
         await owned.store.close()
         await soon(lambda: prepared() == 0)

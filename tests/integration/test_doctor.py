@@ -154,12 +154,12 @@ def test_weak_durability_is_reported(place: Place) -> None:
 @pytest.mark.mysql
 def test_a_server_with_too_few_prepared_statements_is_reported_with_the_number(place: Place) -> None:
     place.make_tables()
-    with setting(place.server, "max_prepared_stmt_count", "69", "16382"):
+    with setting(place.server, "max_prepared_stmt_count", "3", "16382"):
         code, rows = examine(place.environment)
         assert (code, rows["Prepared"]["state"]) == (0, "warning")
-        assert "is 69, but the writers of these shards prepare up to 70" in rows["Prepared"]["found"]
-        assert "set it to 70" in rows["Prepared"]["remedy"]
-    with setting(place.server, "max_prepared_stmt_count", "70", "16382"):
+        assert "is 3, but the writers of these shards prepare up to 4" in rows["Prepared"]["found"]
+        assert "set it to 4" in rows["Prepared"]["remedy"]
+    with setting(place.server, "max_prepared_stmt_count", "4", "16382"):
         _, rows = examine(place.environment)
         assert rows["Prepared"]["state"] == "ok"
 

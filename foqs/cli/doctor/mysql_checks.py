@@ -77,7 +77,8 @@ async def _check_server(link: MysqlLink, settings: MysqlSettings, place: StoreLo
 
 async def _check_prepared_statements(link: MysqlLink, shards: int) -> Finding:
     """Check whether the writers of these shards can prepare all their statements."""
-    limit, needed = await prepared_statements_max(link), sql.PREPARED_STATEMENTS_MAX * shards
+    limit = await prepared_statements_max(link)
+    needed = shards * (sql.PREPARED_STATEMENTS_IN_BULK if link.can_bulk else sql.PREPARED_STATEMENTS_MAX)
     if limit >= needed:
         return Finding(
             "Prepared", "ok", f"the server keeps {limit:,} prepared statements; these shards need {needed:,}"

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-import aiomysql
 from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
+from foqs.store.mysql.mysql_handshake import Connection
 from foqs.store.mysql.mysql_protocol import (
     BoundStatement,
     PrepareReplyReader,
@@ -91,6 +91,8 @@ class MysqlLink(asyncio.Protocol):
         """The longest time of a round trip."""
         self.can_prepare = True
         """Statements may be bound: the server has not refused a prepared statement."""
+        self.can_bulk: bool = connection.can_bulk
+        """A bound statement may be executed in bulk."""
         self._loop = asyncio.get_running_loop()
         self._reply_reader: ReplyReader | PrepareReplyReader = ReplyReader()
         """Reads the replies to the current request."""
@@ -111,7 +113,7 @@ class MysqlLink(asyncio.Protocol):
             ServerError: the server refused it (a wrong password, no such database).
             MysqlLinkLost: the server was not reached within `connect_timeout_s`.
         """
-        connection = aiomysql.Connection(
+        connection = Connection(
             host=settings.host,
             port=settings.port,
             unix_socket=settings.unix_socket,

@@ -11,6 +11,7 @@ is longer than 16 MiB.
     packet: length, 3 bytes, little-endian | number, 1 byte | content
     answer: OK | ERR | columns' number, a packet for each, EOF, a packet for each row, EOF
     execute: number, 4 bytes | flags, 1 byte | 1, 4 bytes | `BoundStatement.values`
+    execute in bulk: number, 4 bytes | flags, 2 bytes | `BoundStatement.values` | `BoundStatement.rows`
     prepared: 0 | number, 4 bytes | columns, 2 bytes | parameters, 2 bytes | 3 bytes; then
         a packet for each parameter, EOF, a packet for each column, EOF
 """
@@ -24,9 +25,12 @@ from typing import Any, Final, TypeAlias
 _QUERY: Final = b"\x03"
 _PREPARE: Final = b"\x16"
 _EXECUTE: Final = b"\x17"
+_EXECUTE_IN_BULK: Final = b"\xfa"
 _NO_CURSOR_ONE_EXECUTION: Final = b"\0\1\0\0\0"
+_WITH_TYPES: Final = b"\x80\0"
 _EXECUTE_HEADER_BYTES: Final = 10
 """Bytes of an execute packet before its values."""
+_BULK_HEADER_BYTES: Final = 7
 _CONTENT_BYTES_MAX: Final = 0xFFFFFE
 _OK: Final = 0x00
 _INFILE: Final = 0xFB
@@ -58,14 +62,24 @@ class BoundStatement:
     Attributes:
         sql: its text, with a question mark for each value.
         values: the NULL bits, a flag that types follow, the types, and the values that are not NULL.
+            In bulk: the types.
+        rows: None, or in bulk the values of each row that the statement is executed with, with a byte before
+            each value that says whether it is NULL. Only for a server that can. They are joined only once, in the
+            packet: a copy of many rows costs the system new pages.
     """
 
     sql: bytes
     values: bytes
+    rows: Sequence[bytes] | None = None
+
+    @property
+    def is_bulk(self) -> bool:
+        return self.rows is not None
 
     def __len__(self) -> int:
-        """Return the bytes of its packet's content."""
-        return _EXECUTE_HEADER_BYTES + len(self.values)
+        """Return the bytes of its packet's content, in bulk at most."""
+        length = _EXECUTE_HEADER_BYTES + len(self.values)
+        return length if self.rows is None else length + sum(map(len, self.rows))
 
     def __bool__(self) -> bool:
         return len(self) > 0
@@ -130,6 +144,9 @@ def request_packets(statements: Sequence[Statement], statement_ids: Mapping[byte
 
 def _execute_packet(bound: BoundStatement, statement_ids: Mapping[bytes, int]) -> bytes:
     number = statement_ids[bound.sql].to_bytes(4, "little")
+    if bound.rows is not None:
+        header = _packet_header(len(bound) - _EXECUTE_HEADER_BYTES + _BULK_HEADER_BYTES)
+        return b"".join((header, _EXECUTE_IN_BULK, number, _WITH_TYPES, bound.values, *bound.rows))
     return b"".join((_packet_header(len(bound)), _EXECUTE, number, _NO_CURSOR_ONE_EXECUTION, bound.values))
 
 

@@ -27,6 +27,7 @@ from foqs.store.mysql.mysql_values import (
     BoundRow,
     bind,
     bind_rows,
+    bind_rows_in_bulk,
     bytes_literal,
     chunked,
     due_or_never,
@@ -62,6 +63,8 @@ INSERT_ROW_COUNTS: Final = (100, 50, *range(32, 0, -1))
 statement, because the server replies to each statement separately and each reply wakes the host."""
 PREPARED_STATEMENTS_MAX: Final = len(INSERT_ROW_COUNTS) + 1
 """The most statements that a shard's writer prepares: the INSERTs and the fence."""
+PREPARED_STATEMENTS_IN_BULK: Final = 2
+"""The statements that it prepares if the server executes in bulk: the INSERT of one row, and the fence."""
 _INT64_MIN: Final = -(1 << 63)
 
 _ITEM: Final = """CREATE TABLE IF NOT EXISTS {item} (
@@ -394,10 +397,13 @@ class Statements:
 
     # ---------------------------------------------------------------- the writes
 
-    def write(self, writes: Writes, packet_bytes: int) -> Iterator[Statement]:
+    def write(self, writes: Writes, packet_bytes: int, *, can_bulk: bool = False) -> Iterator[Statement]:
         """Return the writes of one flush. No statement with several rows is longer than `packet_bytes`.
 
         Keys come first, because a key that exists ends the flush.
+
+        Args:
+            can_bulk: the server executes statements in bulk.
         """
         if writes.idempotency_keys_added:
             yield from self._idempotency_key_statements(
@@ -426,7 +432,8 @@ class Statements:
         if writes.updates:
             yield from self._update_statements(writes.updates, packet_bytes)
         if writes.inserts:
-            yield from self._insert_statements(writes.inserts, min(packet_bytes, INSERT_BYTES_MAX))
+            insert = self._bulk_insert_statements if can_bulk else self._insert_statements
+            yield from insert(writes.inserts, min(packet_bytes, INSERT_BYTES_MAX))
         if writes.timers_removed or writes.timers_added:
             yield from self._timer_statements(writes)
         if writes.topics_removed or writes.topics_added:
@@ -463,6 +470,12 @@ class Statements:
                     break
             yield bind_rows(self._insert[count], remaining[:count])
             remaining = remaining[count:]
+
+    def _bulk_insert_statements(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[BoundStatement]:
+        """Insert rows by executing the INSERT of one row in bulk. An id that exists is an error."""
+        room = packet_bytes - BOUND_OVERHEAD_BYTES
+        for part in chunked(encode_rows(rows, is_bulk=True), room, len(rows)):
+            yield bind_rows_in_bulk(self._insert[1], part)
 
     def _timer_statements(self, writes: Writes) -> Iterator[bytes]:
         """Remove and add timer entries, by primary key and in its order."""

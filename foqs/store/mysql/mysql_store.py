@@ -461,7 +461,7 @@ class MysqlStore:
     def _statements_of(self, link: MysqlLink, writes: Writes) -> Iterator[Statement]:
         """Return a flush's statements. If the link cannot prepare, they are text, which is up to twice as long."""
         if link.can_prepare:
-            return self._sql.write(writes, self._packet_bytes)
+            return self._sql.write(writes, self._packet_bytes, can_bulk=link.can_bulk)
         return map(as_text, self._sql.write(writes, self._packet_bytes // 2))
 
     async def _check_fence(self, link: MysqlLink, fence: Fence) -> None:

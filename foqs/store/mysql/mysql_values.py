@@ -18,19 +18,26 @@ row's length, and InnoDB would delete and insert the row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from struct import Struct
-from typing import Final
+from typing import Final, TypeVar
 
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import Row, TopicName
 from foqs.store.mysql.mysql_protocol import BoundStatement, Statement, read_length
+
+_Part = TypeVar("_Part", bound=Sized)
 
 _INT64_TYPE: Final = b"\x08\0"
 """The type of a signed integer of 8 bytes."""
 _BYTES_TYPE: Final = b"\xfc\0"
 _INT64: Final = Struct("<q")
 _THIRTEEN_INT64: Final = Struct("<13q")
+_THIRTEEN_INT64_IN_BULK: Final = Struct("<" + "xq" * 13)
+_PRESENT: Final = b"\0"
+"""The byte before a value in bulk execution."""
+_ABSENT: Final = b"\1"
+"""In place of a value that is NULL, in bulk execution."""
 
 NEVER_MS: Final = (1 << 63) - 1
 """The `due_ms` of a row that is never due; rows of earlier versions may have NULL."""
@@ -145,6 +152,11 @@ def bind_rows(sql: bytes, rows: Sequence[BoundRow]) -> BoundStatement:
     return BoundStatement(sql, b"".join((null_bits, b"\1", _BOUND_TYPES * len(rows), *[row.values for row in rows])))
 
 
+def bind_rows_in_bulk(sql: bytes, rows: Sequence[BoundRow]) -> BoundStatement:
+    """Bind rows, encoded for bulk execution, to the statement of one row."""
+    return BoundStatement(sql, _BOUND_TYPES, [row.values for row in rows])
+
+
 def as_text(statement: Statement) -> bytes:
     """Return the statement as text, with the values in place of the question marks, for a server that cannot prepare."""
     if isinstance(statement, bytes):
@@ -170,39 +182,41 @@ def as_text(statement: Statement) -> bytes:
     return b"".join(parts)
 
 
-def encode_rows(rows: Sequence[Row]) -> list[BoundRow]:
+def encode_rows(rows: Sequence[Row], *, is_bulk: bool = False) -> list[BoundRow]:
     """Encode rows. Names are encoded once for each topic, not for each row."""
+    # In bulk, a byte before each value says whether it is there.
+    present, absent = (_PRESENT, _ABSENT) if is_bulk else (b"", b"")
     namespaces: dict[str, bytes] = {}
     names: dict[TopicName, bytes] = {}
     lengths: dict[int, bytes] = {}
     values: list[BoundRow] = []
-    eight, numbers = _INT64.pack, _THIRTEEN_INT64.pack
+    eight, numbers = _INT64.pack, (_THIRTEEN_INT64_IN_BULK if is_bulk else _THIRTEEN_INT64).pack
     for row in rows:
         topic = (row.namespace, row.topic)
         name = names.get(topic)
         if name is None:
             namespace = namespaces.get(row.namespace)
             if namespace is None:
-                namespace = namespaces[row.namespace] = _length_prefixed(row.namespace.encode())
-            name = names[topic] = namespace + _length_prefixed(row.topic.encode())
+                namespace = namespaces[row.namespace] = present + _length_prefixed(row.namespace.encode())
+            name = names[topic] = namespace + present + _length_prefixed(row.topic.encode())
         payload, metadata = row.payload, row.metadata
         if payload is None or metadata is None:
             raise TypeError("a row without payload or metadata cannot be written")
         payload_length, metadata_length = lengths.get(len(payload)), lengths.get(len(metadata))
         if payload_length is None:
-            payload_length = lengths[len(payload)] = _encode_length(len(payload))
+            payload_length = lengths[len(payload)] = present + _encode_length(len(payload))
         if metadata_length is None:
-            metadata_length = lengths[len(metadata)] = _encode_length(len(metadata))
+            metadata_length = lengths[len(metadata)] = present + _encode_length(len(metadata))
         nulls = 0
-        ttl = expires = b""
+        ttl = expires = absent
         if row.ttl_ms is None:
             nulls |= _NO_TTL
         else:
-            ttl = eight(row.ttl_ms)
+            ttl = present + eight(row.ttl_ms)
         if row.expires_at_ms is None:
             nulls |= _NO_EXPIRY
         else:
-            expires = eight(row.expires_at_ms)
+            expires = present + eight(row.expires_at_ms)
         fixed = numbers(
             row.id,
             row.priority,
@@ -218,11 +232,11 @@ def encode_rows(rows: Sequence[Row]) -> list[BoundRow]:
             NEVER_MS if row.due_ms is None else row.due_ms,
             NOT_DELIVERED_MS if row.first_delivered_at_ms is None else row.first_delivered_at_ms,
         )
-        trace_context = b""
+        trace_context = absent
         if row.trace_context is None:
             nulls |= _NO_TRACE_CONTEXT
         else:
-            trace_context = _length_prefixed(row.trace_context)
+            trace_context = present + _length_prefixed(row.trace_context)
         encoded = (
             fixed,
             ttl,
@@ -265,13 +279,13 @@ def idempotency_key_values(rows: Sequence[IdempotencyKey]) -> list[bytes]:
     ]
 
 
-def chunked(parts: list[bytes], bytes_max: int, count_max: int) -> Iterator[list[bytes]]:
+def chunked(parts: list[_Part], bytes_max: int, count_max: int) -> Iterator[list[_Part]]:
     """Group parts within both limits. A part that is too long is alone in its group."""
     if len(parts) <= count_max and sum(map(len, parts)) + len(parts) <= bytes_max:
         if parts:
             yield parts
         return
-    group: list[bytes] = []
+    group: list[_Part] = []
     size = 0
     for part in parts:
         if group and (size + len(part) + 1 > bytes_max or len(group) >= count_max):

@@ -238,6 +238,8 @@ class _Transport(asyncio.Transport):
 class _Connected:
     """A stand-in for the driver's connection."""
 
+    can_bulk = False
+
     def __init__(self) -> None:
         self._writer = self
         self.transport = _Transport()
@@ -428,6 +430,12 @@ def test_a_bound_statement_is_prepared_once_and_sent_with_the_others() -> None:
             assert await call == [Result([], 1), Result([], 2)]
 
     run(story())
+
+
+def test_a_statement_in_bulk_has_a_command_of_its_own_and_its_types_follow_the_flags() -> None:
+    bound = BoundStatement(b"ONE ?", b"types", [b" and", b" values"])
+    (packet,) = request_packets([bound], {bound.sql: 7})
+    assert packet == b"\x17\0\0\0" + b"\xfa" + b"\x07\0\0\0" + b"\x80\0" + b"types and values"
 
 
 def test_a_refused_prepare_is_raised_and_tried_again_by_the_next_call() -> None:

@@ -15,7 +15,7 @@ from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, Row
 from foqs.store.migrations import Migration, pending_migrations
 from foqs.store.mysql import mysql_sql, mysql_values
-from foqs.store.mysql.mysql_protocol import BoundStatement, Statement
+from foqs.store.mysql.mysql_protocol import BoundStatement, Statement, request_packets
 from foqs.store.port import StoreUnusable
 from foqs.store.sql_rows import COLUMNS, MUTABLE_COLUMNS, OWNER_COLUMNS, all_values, mutable_values, row_of
 from foqs.store.sqlite import sqlite_sql
@@ -61,23 +61,24 @@ def test_statements_stay_below_the_packet_and_lose_no_row() -> None:
             )
 
 
-@given(
-    st.lists(
-        st.builds(
-            make_row,
-            st.integers(0, (1 << 63) - 1),
-            topic=st.text(st.characters(exclude_categories=["Cs"]), max_size=90),
-            payload=st.one_of(st.binary(max_size=300), st.sampled_from([250, 251, 65_535, 65_536]).map(bytes)),
-            metadata=st.binary(max_size=300),
-            ttl_ms=st.none() | st.integers(0, 1 << 50),
-            expires_at_ms=st.none() | st.integers(0, 1 << 50),
-            due_ms=st.none() | st.integers(0, 1 << 50),
-            trace_context=st.none() | st.binary(max_size=TRACE_CONTEXT_BYTES_MAX),
-            first_delivered_at_ms=st.none() | st.integers(1, 1 << 50),
-        ),
-        max_size=400,
-    )
+_NEW_ROWS = st.lists(
+    st.builds(
+        make_row,
+        st.integers(0, (1 << 63) - 1),
+        topic=st.text(st.characters(exclude_categories=["Cs"]), max_size=90),
+        payload=st.one_of(st.binary(max_size=300), st.sampled_from([250, 251, 65_535, 65_536]).map(bytes)),
+        metadata=st.binary(max_size=300),
+        ttl_ms=st.none() | st.integers(0, 1 << 50),
+        expires_at_ms=st.none() | st.integers(0, 1 << 50),
+        due_ms=st.none() | st.integers(0, 1 << 50),
+        trace_context=st.none() | st.binary(max_size=TRACE_CONTEXT_BYTES_MAX),
+        first_delivered_at_ms=st.none() | st.integers(1, 1 << 50),
+    ),
+    max_size=400,
 )
+
+
+@given(_NEW_ROWS)
 @settings(deadline=None, max_examples=50)
 def test_new_rows_are_bound_exactly_and_in_few_statements(rows: list[Row]) -> None:
     found = list(mysql_sql.Statements(3).write(Writes(inserts=rows), 32 << 20))
@@ -86,13 +87,25 @@ def test_new_rows_are_bound_exactly_and_in_few_statements(rows: list[Row]) -> No
     assert len(found) <= 1 or len(rows) > 32
 
 
+@given(_NEW_ROWS)
+@settings(deadline=None, max_examples=50)
+def test_new_rows_in_bulk_are_bound_exactly_to_one_statement(rows: list[Row]) -> None:
+    found = list(mysql_sql.Statements(3).write(Writes(inserts=rows), 32 << 20, can_bulk=True))
+    assert [row for each in found for row in _bulk_rows(each)] == rows
+    assert len(found) <= 1
+
+
+@pytest.mark.parametrize("can_bulk", [False, True])
 @pytest.mark.parametrize("count", [2, 17, 50, 100])
-def test_new_rows_that_nearly_fit_a_packet_are_split_below_it(count: int) -> None:
+def test_new_rows_that_nearly_fit_a_packet_are_split_below_it(count: int, can_bulk: bool) -> None:
     statements = mysql_sql.Statements(3)
     rows = [make_row(number, ttl_ms=1, expires_at_ms=1, due_ms=1) for number in range(1, count + 1)]
-    (statement,) = statements.write(Writes(inserts=rows), 1 << 20)
+    (statement,) = statements.write(Writes(inserts=rows), 1 << 20, can_bulk=can_bulk)
     for room in range(len(statement) - 20, len(statement)):
-        assert max(map(len, statements.write(Writes(inserts=rows), room))) <= room
+        assert max(map(len, statements.write(Writes(inserts=rows), room, can_bulk=can_bulk))) <= room
+    # No packet is longer than its statement says.
+    ids = {statement.sql: 1} if isinstance(statement, BoundStatement) else {}
+    assert sum(map(len, request_packets([statement], ids))) <= 4 + len(statement)
 
 
 def _bound_rows(statement: Statement) -> list[Row]:
@@ -109,23 +122,51 @@ def _bound_rows(statement: Statement) -> list[Row]:
     at += 1 + 2 * count
     values: list[int | bytes | None] = []
     for index in range(count):
-        kind = types[2 * index]
         if nulls >> index & 1:
             values.append(None)
-        elif kind == 8:
-            values.append(int.from_bytes(statement.values[at : at + 8], "little", signed=True))
-            at += 8
         else:
-            assert kind == 252
-            size, wide = statement.values[at], {0xFC: 2, 0xFD: 3}.get(statement.values[at], 0)
-            if wide:
-                size = int.from_bytes(statement.values[at + 1 : at + 1 + wide], "little")
-            at += 1 + wide
-            values.append(statement.values[at : at + size])
-            at += size
+            value, at = _value(statement.values, at, types[2 * index])
+            values.append(value)
     assert at == len(statement.values)
+    return _rows(columns, values)
+
+
+def _bulk_rows(statement: Statement) -> list[Row]:
+    """Decode the rows of an INSERT in bulk as MariaDB's documentation describes it."""
+    assert isinstance(statement, BoundStatement)
+    assert statement.rows is not None
+    data = b"".join(statement.rows)
+    insert, marks = statement.sql.decode().split(" VALUES ")
+    columns = insert[insert.index("(") + 1 : -1].split(", ")
+    assert marks == f"({', '.join('?' * len(columns))})"
+    assert len(statement.values) == 2 * len(columns)
+    values: list[int | bytes | None] = []
+    at = 0
+    while at < len(data):
+        for kind in statement.values[::2]:
+            indicator, at = data[at], at + 1
+            assert indicator in (0, 1)
+            value, at = (None, at) if indicator else _value(data, at, kind)
+            values.append(value)
+    assert at == len(data)
+    return _rows(columns, values)
+
+
+def _value(data: bytes, at: int, kind: int) -> tuple[int | bytes, int]:
+    """Return a value that is not NULL and the position after it."""
+    if kind == 8:
+        return int.from_bytes(data[at : at + 8], "little", signed=True), at + 8
+    assert kind == 252
+    size, wide = data[at], {0xFC: 2, 0xFD: 3}.get(data[at], 0)
+    if wide:
+        size = int.from_bytes(data[at + 1 : at + 1 + wide], "little")
+    at += 1 + wide
+    return data[at : at + size], at + size
+
+
+def _rows(columns: list[str], values: list[int | bytes | None]) -> list[Row]:
     rows = []
-    for start in range(0, count, len(columns)):
+    for start in range(0, len(values), len(columns)):
         row: dict[str, Any] = dict(zip(columns, values[start : start + len(columns)], strict=True))
         row |= {name: row[name].decode() for name in ("namespace", "topic")}
         assert row["due_ms"] is not None, "a lease would change the row's length"
