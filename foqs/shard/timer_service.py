@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -178,12 +179,17 @@ class TimerService:
         """Read the rows that are not cached, and queue DUE events.
 
         This runs between two flushes, so a row stays as it was read until it is written.
-        A row with an operation that waits already is left for the flush to read.
+        A row with an operation that waits already is left for the flush to read, and so
+        is a row that occurs twice: its second event finds what the first one left.
         """
         find_cached = self._memory.cache.get
         unknown = [number for number in numbers if find_cached(number) is None]
         rows = await store.rows(unknown) if unknown else []
         current = {row.id: row for row in rows if self._intake.is_free(row.id)}
+        if len(set(numbers)) < len(numbers):
+            for number, count in Counter(numbers).items():
+                if count > 1:
+                    current.pop(number, None)
         return self._submit(numbers, current, timer_dues)
 
     async def _look(self, reads: Reads, now_ms: int) -> None:

@@ -125,7 +125,8 @@ class Batch:
     def due_rows(self) -> list[Mapping[int, Row]]:
         """Return the rows that were read for its dues, as they are in the table.
 
-        Rows for other parts of the same operations are left out: an earlier flush may have changed them since.
+        A row is valid until the event on its number is written. So rows for other parts of
+        the same operations, which an earlier flush may have written, are left out.
         """
         return [
             {number: row for number in part.numbers if (row := rows.get(number)) is not None}

@@ -220,7 +220,8 @@ class Dues(Events):
 
     Args:
         rows: the rows that were read, without payload, by number. They stay valid until
-            they are written, because no earlier event on these numbers is pending.
+            they are written, because no earlier event on these numbers is pending, and
+            none of them occurs twice in `numbers`.
         timer_dues: for each number, the due of its entry in the timer table; empty for
             leases. The flush deletes an entry that its row does not have.
     """

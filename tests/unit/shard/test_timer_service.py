@@ -9,14 +9,15 @@ import pytest
 
 from foqs.core.flush.fence import Fence
 from foqs.core.flush.writes import Writes
-from foqs.core.items.item import State
+from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.life import EventKind
 from foqs.shard.shard import Shard
 from foqs.shard.timer_service import TimerService
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import DueRow, Reads, StoreLost, WriteRefused
-from tests.support.builders import engine_settings
+from tests.support.builders import ROW_CACHE, changed, engine_settings
 from tests.support.engines import Caller, World, run_in_world
+from tests.support.memory_check import differences
 
 NEVER_MS = 10**9
 
@@ -67,6 +68,46 @@ def test_a_scan_reads_nothing_below_the_watermark() -> None:
         assert found == lower_bounds
         assert found == sorted(found)
         assert found[0] < found[-1]
+
+    run_in_world(story)
+
+
+def _add_stale_entry(world: World) -> None:
+    """Add a second entry of the row that is due first, just before its own one. Only a bug could leave it."""
+    table = world.database.tables[1]
+    due_ms, number = min(table.timers)
+    table.add_timer((due_ms - 1, number))
+
+
+def test_a_stale_entry_beside_the_rows_own_one_delivers_no_item_twice() -> None:
+    """There is no room in the row cache, and a consumer waits: the first event leases the item."""
+
+    async def story(world: World) -> None:
+        buffer = changed(ROW_CACHE, written_items_max=0)
+        engine = await world.counted_engine(engine_settings(1, sweep_interval_ms=NEVER_MS, buffer=buffer))
+        caller = Caller(world, engine)
+        await caller.put(delay_ms=2_000, policy=DeliveryPolicy.AT_MOST_ONCE)
+        await caller.put("other", delay_ms=3_600_000)
+        _add_stale_entry(world)
+        assert len((await caller.get(wait_ms=4_000, timeout_s=6)).items) == 1
+        await world.pass_s(0.5)
+        assert (await caller.get()).items == []
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("changes", [{"ttl_ms": 2_000}, {"delay_ms": 2_000}])
+def test_a_stale_entry_beside_the_rows_own_one_leaves_the_counts_exact(changes: dict[str, Any]) -> None:
+    async def story(world: World) -> None:
+        engine = await world.counted_engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
+        shard, caller = engine.shards[1], Caller(world, engine)
+        await caller.put(**changes)
+        await caller.put("other", delay_ms=3_600_000)
+        _add_stale_entry(world)
+        await world.pass_s(1)
+        shard.memory.cache.clear()
+        await world.pass_s(4)
+        assert differences(shard, world.database.tables[1]) == []
 
     run_in_world(story)
 
