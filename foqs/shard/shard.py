@@ -264,8 +264,9 @@ class Shard:
         """
         self._is_open = True
         services = (
-            self._timer_service.run(),
+            self._timer_service.run_scans(),
             self._timer_service.run_clock_sync(),
+            self._timer_service.run_looks(),
             self._timer_service.run_walks(),
             self._timer_service.run_sweeps(),
             self._timer_service.run_ownership_checks(),

@@ -19,7 +19,7 @@ from typing import Any, Final
 from foqs.core.flush.intake import Intake
 from foqs.core.flush.operation import Dues
 from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number
-from foqs.core.timing.lease_ends import NEVER_MS, Look, group_by_due, pages_of
+from foqs.core.timing.lease_ends import NEVER_MS, Look, Range, group_by_due, pages_of
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.options.shard_options import ShardOptions
 from foqs.shard.awaited_results import AwaitedResults
@@ -39,8 +39,48 @@ WALK_FIRST_ROWS: Final = 20
 """A walk reads so many leases of a topic with those of other topics; the rest of the topic follows in pages of its own."""
 
 
+class _Alarm:
+    """Wakes one task at a moment of the shard clock, which may become earlier while the task waits.
+
+    Args:
+        next_ms: returns the moment; `NEVER_MS` if there is none.
+        wait_ms_min: the shortest wait.
+    """
+
+    def __init__(self, shard_clock: ShardClock, next_ms: Callable[[], int], wait_ms_min: int) -> None:
+        self._shard_clock = shard_clock
+        self._next_ms = next_ms
+        self._wait_ms_min = wait_ms_min
+        self._wake = asyncio.Event()
+        self._until_ms: int | None = None
+        """When the task wakes up; None while it does not wait."""
+
+    async def wait(self) -> None:
+        """Wait until the moment, or until it may have changed."""
+        until_ms = self._until_ms = self._next_ms()
+        wait_ms = max(self._shard_clock.wait_ms(until_ms), self._wait_ms_min)
+        try:
+            async with asyncio.timeout(None if until_ms == NEVER_MS else wait_ms / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+        self._until_ms = None
+
+    def wake(self) -> None:
+        """Let the task compute its wait again."""
+        self._wake.set()
+
+    def wake_if_earlier(self) -> None:
+        """Wake the task if it waits for longer than it should."""
+        if self._until_ms is not None and self._next_ms() < self._until_ms:
+            self._wake.set()
+
+
 class TimerService:
-    """Five tasks of a shard: `run`, `run_walks` and `run_sweeps` for its timers, `run_clock_sync`, `run_ownership_checks`.
+    """Six tasks of a shard: four for its timers, `run_clock_sync` and `run_ownership_checks`.
+
+    The four are `run_scans`, `run_looks`, `run_walks` and `run_sweeps`. None waits for another one.
 
     Args:
         open_reads: returns a new connection for reading.
@@ -63,12 +103,11 @@ class TimerService:
         self._shard_clock = shard_clock
         self._open_reads = open_reads
         self._settings = settings
-        self._wake = asyncio.Event()
-        self._waiting_until_ms: int | None = None
-        """When `run` wakes up; None while it does not wait."""
-        self._wake_walks = asyncio.Event()
-        self._walk_waiting_until_ms = NEVER_MS
-        """When `run_walks` wakes up."""
+        tick_ms = settings.timer_tick_ms_min
+        self._scan_alarm = _Alarm(shard_clock, self._timers.next_table_scan_ms, tick_ms)
+        self._look_alarm = _Alarm(shard_clock, lambda: self._leases.next_look_ms, tick_ms)
+        self._walk_alarm = _Alarm(shard_clock, lambda: self._leases.next_walk_ms, 1)
+        self._alarms = (self._scan_alarm, self._look_alarm, self._walk_alarm)
 
     def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]]) -> None:
         """Timer entries with these dues, and leases, given by their ends, were committed."""
@@ -81,10 +120,8 @@ class TimerService:
 
     def _wake_if_earlier(self) -> None:
         """Wake tasks that wait for longer than they should."""
-        if self._waiting_until_ms is not None and self._timers.next_scan_ms() < self._waiting_until_ms:
-            self._wake.set()
-        if self._leases.next_walk_ms < self._walk_waiting_until_ms:
-            self._wake_walks.set()
+        for alarm in self._alarms:
+            alarm.wake_if_earlier()
 
     async def run_clock_sync(self) -> None:
         """Compare the shard clock with the database's clock from time to time."""
@@ -96,44 +133,25 @@ class TimerService:
                 if self._writer.is_ended:
                     return
             # The clock may run at another rate now, or the machine may have slept during the wait.
-            self._wake.set()
-            self._wake_walks.set()
+            for alarm in self._alarms:
+                alarm.wake()
 
     async def _sample_clock(self, store: Store) -> None:
         asked_ms = self._shard_clock.now_ms()
         self._shard_clock.on_database_time(await store.now_ms(), asked_ms)
 
-    async def run(self) -> None:
-        """Scan the timer table, or look at leases, whenever a row is due."""
-        reads = self._open_reads()
-        try:
-            while True:
-                await self._wait()
-                now_ms = self._shard_clock.now_ms()
-                try:
-                    if self._leases.next_look_ms <= now_ms:
-                        await self._look(reads, now_ms)
-                    if self._timers.next_table_scan_ms() <= now_ms:
-                        await self._scan(now_ms)
-                except (NotOwner, Unavailable):
-                    if self._writer.is_ended:
-                        return
-                    self._leases.fail_look(self._retry_at_ms())
-                    self._timers.on_scan_incomplete(self._retry_at_ms())
-        finally:
-            await reads.close()
-
-    async def _wait(self) -> None:
-        """Wait until the next scan, or until its moment may have changed."""
-        self._waiting_until_ms = self._timers.next_scan_ms()
-        wait_ms = max(self._shard_clock.wait_ms(self._waiting_until_ms), self._settings.timer_tick_ms_min)
-        try:
-            async with asyncio.timeout(wait_ms / 1000):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-        self._wake.clear()
-        self._waiting_until_ms = None
+    async def run_scans(self) -> None:
+        """Scan the timer table whenever an entry is due."""
+        while True:
+            await self._scan_alarm.wait()
+            now_ms = self._shard_clock.now_ms()
+            try:
+                if self._timers.next_table_scan_ms() <= now_ms:
+                    await self._scan(now_ms)
+            except (NotOwner, Unavailable):
+                if self._writer.is_ended:
+                    return
+                self._timers.on_scan_incomplete(self._retry_at_ms())
 
     async def _scan(self, now_ms: int) -> None:
         """Apply all due entries of the timer table, page by page. The watermark rises when all of them are committed.
@@ -192,6 +210,23 @@ class TimerService:
                     current.pop(number, None)
         return self._submit(numbers, current, timer_dues)
 
+    async def run_looks(self) -> None:
+        """Look at leases whenever one may have ended. A look that hangs delays lease ends only."""
+        reads = self._open_reads()
+        try:
+            while True:
+                await self._look_alarm.wait()
+                now_ms = self._shard_clock.now_ms()
+                try:
+                    if self._leases.next_look_ms <= now_ms:
+                        await self._look(reads, now_ms)
+                except (NotOwner, Unavailable):
+                    if self._writer.is_ended:
+                        return
+                    self._leases.fail_look(self._retry_at_ms())
+        finally:
+            await reads.close()
+
     async def _look(self, reads: Reads, now_ms: int) -> None:
         """Read which of the remembered leases still exist, and apply those that have ended.
 
@@ -203,13 +238,23 @@ class TimerService:
             return
         try:
             for page in pages_of(look.ranges, LOOK_NUMBERS_MAX, LOOK_RANGES_MAX):
-                leases = await reads.leases_in(self._writer.last_committed, page, look.last_ms)
-                await self._apply_leases(leases, now_ms)
+                await self._apply_leases(await self._read_leases(reads, page, look.last_ms), now_ms)
         except StoreLost as lost:
             log.warning("a look at leases failed and is tried again: %s", lost)
             self._leases.fail_look(self._retry_at_ms())
         else:
             self._leases.end_look()
+
+    async def _read_leases(self, reads: Reads, ranges: Sequence[Range], last_ms: int) -> list[DueRow]:
+        """Read the leases of a page. A read that fails is tried once more over a new connection. Raises `StoreLost`.
+
+        The server may have closed the connection, because it was idle.
+        """
+        try:
+            return await reads.leases_in(self._writer.last_committed, ranges, last_ms)
+        except StoreLost as lost:
+            log.info("a look at leases is repeated over a new connection: %s", lost)
+            return await reads.leases_in(self._writer.last_committed, ranges, last_ms)
 
     async def _begin_look(self, now_ms: int, store: Store) -> Look | None:
         return self._leases.begin_look(now_ms)
@@ -233,7 +278,8 @@ class TimerService:
     async def run_walks(self) -> None:
         """Walk over all LEASED rows after a takeover, and when a lease end that was forgotten may come."""
         while True:
-            await self._wait_for_walk()
+            while self._leases.next_walk_ms > self._shard_clock.now_ms():
+                await self._walk_alarm.wait()
             reads = self._open_reads()
             try:
                 await self._walk(reads)
@@ -246,18 +292,6 @@ class TimerService:
                 await asyncio.sleep(self._settings.retry_ms_max / 1000)
             finally:
                 await reads.close()
-
-    async def _wait_for_walk(self) -> None:
-        while (until_ms := self._leases.next_walk_ms) > self._shard_clock.now_ms():
-            self._walk_waiting_until_ms = until_ms
-            self._wake_walks.clear()
-            wait_s = None if until_ms == NEVER_MS else max(self._shard_clock.wait_ms(until_ms), 1) / 1000
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._wake_walks.wait()
-            except TimeoutError:
-                pass
-        self._walk_waiting_until_ms = NEVER_MS
 
     async def _walk(self, reads: Reads) -> None:
         """Apply all leases that have ended, and remember the others as far as there is room.

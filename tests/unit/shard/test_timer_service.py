@@ -421,6 +421,50 @@ def test_a_look_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
     run_in_world(story)
 
 
+def test_a_look_whose_connection_was_closed_is_repeated_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server closes connections that are idle for its `wait_timeout`."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS, retry_ms_max=10_000))
+        caller = Caller(world, engine)
+        leases_in, failures = MemoryReads.leases_in, iter((StoreLost("the server closed the connection"),))
+
+        async def fail_once(self: MemoryReads, *arguments: Any) -> list[DueRow]:
+            for failure in failures:
+                raise failure
+            return await leases_in(self, *arguments)
+
+        monkeypatch.setattr(MemoryReads, "leases_in", fail_once)
+        await caller.put(lease_ms=500)
+        await caller.one()
+        await world.pass_s(0.6)
+        assert world.rows() == [("t", State.READY)]
+
+    run_in_world(story)
+
+
+def test_a_look_that_hangs_delays_no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
+        shard, caller = engine.shards[1], Caller(world, engine)
+
+        async def hang(self: MemoryReads, *_: object) -> list[DueRow]:
+            await world.loop.create_future()
+            return []
+
+        monkeypatch.setattr(MemoryReads, "leases_in", hang)
+        await caller.put("leased", lease_ms=500)
+        await caller.one("leased")
+        (leased,) = world.database.tables[1].rows.values()
+        await world.pass_s(1)
+        await caller.put("delayed", delay_ms=500)
+        await world.pass_s(1)
+        assert ("delayed", State.READY) in world.rows()
+        assert _watermark(shard) == leased.due_ms
+
+    run_in_world(story)
+
+
 def test_acked_leases_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
