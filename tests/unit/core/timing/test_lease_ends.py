@@ -88,6 +88,18 @@ def test_the_leases_that_end_last_are_forgotten_and_walked() -> None:
     assert leases.next_walk_ms <= NOW + 5_000
 
 
+def test_an_eighth_of_the_room_becomes_free_at_once() -> None:
+    """Each time costs a sort of all slots, so it must not happen for each new slot."""
+    leases = walked(64 * (SLOT_COST + 1))
+    for second in range(65):
+        leases.remember(NOW + 10_000 * (200 - second), [second * 10], NOW)
+    forgotten_from_ms = leases.next_walk_ms
+    assert leases.cost == 56 * (SLOT_COST + 1)
+    for second in range(65, 73):
+        leases.remember(NOW + 10_000 * (200 - second), [second * 10], NOW)
+    assert leases.next_walk_ms == forgotten_from_ms == NOW + 10_000 * (200 - 8)
+
+
 def test_what_is_forgotten_during_a_walk_needs_another_walk() -> None:
     leases = walked(2 * SLOT_COST)
     leases.remember(NOW + 1_000, [1], NOW)
