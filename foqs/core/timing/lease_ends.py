@@ -210,7 +210,11 @@ class LeaseEnds:
         if due_ms >= self.unread_from_ms:
             return True
         look = self._look
-        if look is not None and look.due_ms <= due_ms and any(first <= number <= last for first, last in look.ranges):
+        if (
+            look is not None
+            and look.due_ms <= due_ms <= look.last_ms
+            and any(first <= number <= last for first, last in look.ranges)
+        ):
             return True
         for slot in self._slots.values():
             numbers = slot.ranges

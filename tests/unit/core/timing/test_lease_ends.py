@@ -61,6 +61,15 @@ def test_a_look_returns_only_slots_that_have_begun() -> None:
     assert leases.unapplied_from_ms() == leases.next_look_ms == NOW + 40_000
 
 
+def test_a_look_covers_no_lease_that_ends_after_it() -> None:
+    leases = walked()
+    leases.remember(NOW + 30_000, [1], NOW)
+    look = leases.begin_look(NOW + 30_000)
+    assert look is not None
+    assert leases.covers(1, look.last_ms)
+    assert not leases.covers(1, look.last_ms + 1)
+
+
 def test_a_look_that_failed_is_repeated_later_and_holds_the_watermark() -> None:
     leases = walked()
     leases.remember(NOW + 10, [1, 2, 9], NOW)
