@@ -176,12 +176,23 @@ class ShardMemory:
         """Return all topics for which `has_topic` may be true: the names of each namespace, in any order."""
         return [(namespace, list(names)) for namespace, names in self._topics.items()]
 
-    def topics_with_leases(self) -> list[TopicName]:
-        """Return the topics that have LEASED items, or may have while the counts lag."""
-        topics = [(namespace, name) for namespace, names in self._topics.items() for name in names]
-        if self.counts.is_lagging:
-            return topics
-        return [topic for topic in topics if self.counts.count(topic, State.LEASED)]
+    def topics_with_leases(self, topics_per_step: int = TOPICS_PER_STEP) -> Iterator[list[TopicName]]:
+        """Yield the topics that have LEASED items, or may have while the counts lag, in steps.
+
+        Each topic is inspected in its step. One that is added later is left out.
+        """
+        found: list[TopicName] = []
+        inspected = 0
+        for namespace in list(self._topics):
+            for name in list(self._topics.get(namespace, ())):
+                if inspected == topics_per_step:
+                    yield found
+                    found, inspected = [], 0
+                inspected += 1
+                topic = (namespace, name)
+                if self.counts.is_lagging or self.counts.count(topic, State.LEASED):
+                    found.append(topic)
+        yield found
 
     # ---------------------------------------------------------- before a flush
 

@@ -310,9 +310,7 @@ class TimerService:
 
     async def _leased_rows(self, reads: Reads) -> AsyncIterator[list[DueRow]]:
         """Yield the LEASED rows of the shard: first some of each topic, many topics at once, then the rest of each."""
-        topics = self._memory.topics_with_leases()
-        for start in range(0, len(topics), WALK_TOPICS):
-            some = topics[start : start + WALK_TOPICS]
+        async for some in self._topics_with_leases():
             first: list[tuple[TopicName, OrderKey | None]] = [(topic, None) for topic in some]
             found = await reads.leases_of(self._writer.last_committed, first, WALK_FIRST_ROWS)
             yield [DueRow(due_ms, order_key_number(key)) for page in found for key, due_ms in page]
@@ -322,6 +320,18 @@ class TimerService:
                     limit = self._settings.timer_page_items
                     (page,) = await reads.leases_of(self._writer.last_committed, [(topic, page[-1][0])], limit)
                     yield [DueRow(due_ms, order_key_number(key)) for key, due_ms in page]
+
+    async def _topics_with_leases(self) -> AsyncIterator[list[TopicName]]:
+        """Yield the topics that may have leases, `WALK_TOPICS` at once. Other tasks run between the steps."""
+        found: list[TopicName] = []
+        for step in self._memory.topics_with_leases():
+            found += step
+            while len(found) >= WALK_TOPICS:
+                yield found[:WALK_TOPICS]
+                del found[:WALK_TOPICS]
+            await asyncio.sleep(0)
+        if found:
+            yield found
 
     def _submit(
         self, numbers: list[int], current: Mapping[int, Row], timer_dues: Sequence[int]

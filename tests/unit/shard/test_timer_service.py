@@ -12,7 +12,8 @@ from foqs.core.flush.writes import Writes
 from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.life import EventKind
 from foqs.shard.shard import Shard
-from foqs.shard.timer_service import TimerService
+from foqs.shard.shard_memory import TOPICS_PER_STEP
+from foqs.shard.timer_service import WALK_TOPICS, TimerService
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import DueRow, Reads, StoreLost, WriteRefused
 from tests.support.builders import ROW_CACHE, changed, engine_settings
@@ -366,6 +367,37 @@ def test_leases_of_an_earlier_owner_end_in_time_for_the_next_one() -> None:
         assert {state for _, state in world.rows()} == {State.LEASED}
         await world.pass_s(5)
         assert [state for _, state in world.rows()] == [State.READY] * 130
+
+    run_in_world(story)
+
+
+def test_a_walk_inspects_the_topics_in_steps_and_reads_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
+        shard = engine.shards[1]
+        await world.until(lambda: not shard.counts.is_lagging)
+        topics = [("default", f"t{number}") for number in range(3 * TOPICS_PER_STEP)]
+        for _ in shard.memory.recover(topics, (), ()):
+            pass
+        found: list[int] = []
+        for step in shard.memory.topics_with_leases():
+            found.append(len(step))
+            if len(found) == 1:
+                for topic in topics:
+                    shard.counts.add(topic, State.LEASED, 1)
+        assert found == [0, TOPICS_PER_STEP, TOPICS_PER_STEP]
+        for topic in topics[250:]:
+            shard.counts.add(topic, State.LEASED, -1)
+        read: list[int] = []
+        leases_of = MemoryReads.leases_of
+
+        async def noted(self: MemoryReads, committed: Fence, topics: Any, limit: int) -> Any:
+            read.append(len(topics))
+            return await leases_of(self, committed, topics, limit)
+
+        monkeypatch.setattr(MemoryReads, "leases_of", noted)
+        await shard._timer_service._walk(shard._store.reads())
+        assert read == [WALK_TOPICS, WALK_TOPICS, 50]
 
     run_in_world(story)
 
