@@ -60,7 +60,11 @@ def is_fault_of_row(error: FoqsError) -> bool:
     """Return whether another row could be accepted in the place of the refused one."""
     if isinstance(error, KeyConflict):
         return True
-    return isinstance(error, InvalidArgument | LimitExceeded) and refused_column(error) is not None
+    column = refused_column(error)
+    if isinstance(error, LimitExceeded):
+        # The limit of a topic is the namespace's topics_max: many rows would be refused for it, with nothing wrong.
+        return column is not None and column != "topic"
+    return isinstance(error, InvalidArgument) and column is not None
 
 
 class RowErrors:

@@ -245,7 +245,12 @@ def test_refused_dead_letter_fails_the_task() -> None:
 
 @pytest.mark.parametrize("on_error", [OnError.SKIP, OnError.DEADLETTER])
 @pytest.mark.parametrize(
-    "error", [LimitExceeded("the backlog is full", field="items"), NamespaceNotFound("no such namespace")]
+    "error",
+    [
+        LimitExceeded("the backlog is full", field="items"),
+        LimitExceeded("the namespace may have at most 1 topics", field="items[0].topic"),
+        NamespaceNotFound("no such namespace"),
+    ],
 )
 def test_refusal_that_is_not_the_fault_of_a_row_fails_the_task_in_every_mode(
     on_error: OnError, error: FoqsError
