@@ -1,8 +1,9 @@
 """What happens to rows that cannot be items: the task fails, or they are skipped, or become dead letters.
 
-Holds `RowErrors`, which counts them, and `MalformedRow`. Always true: only the fault of
-a row is forgiven, never that of a namespace or of a host. A dead letter has the row's
-payload, and the reason in its metadata. Pure.
+Holds `RowErrors`, which counts them, `MalformedRow` and `DeadLetter`. Always true: only
+the fault of a row is forgiven, never that of a namespace or of a host. A dead letter has
+the row's payload, and the reason in its metadata. Its key follows from the row, never
+from the reason or the topic of dead letters, so each attempt makes the same key. Pure.
 """
 
 from __future__ import annotations
@@ -49,6 +50,12 @@ class MalformedRow(SinkError):
         self.column = column
 
 
+class DeadLetter(Item):
+    """The item that is enqueued in the place of a row. Another item of the same topic is an ordinary row."""
+
+    __slots__ = ()
+
+
 def refused_column(error: FoqsError) -> str | None:
     """Return the column whose value a host refused; None if the error names none."""
     name = (error.field or "").rpartition(".")[2]
@@ -87,8 +94,10 @@ class RowErrors:
         self.reasons: list[str] = []
         self._topic = topic
 
-    def malformed(self, row: Mapping[str, Any], error: MalformedRow) -> Item | None:
-        """Return the dead letter of a row, without a key; None if the row is skipped. Raises the error if it must.
+    def malformed(self, row: Mapping[str, Any], error: MalformedRow) -> DeadLetter | None:
+        """Return the dead letter of a row; None if the row is skipped. Raises the error if it must.
+
+        Only the letter of a row with its own idempotency key has a key.
 
         Args:
             row: its values by column.
@@ -96,9 +105,12 @@ class RowErrors:
         """
         if self.on_error is OnError.FAIL:
             raise error
-        return self._replacement(row, str(error), error.column)
+        found = self._replacement(row, str(error), error.column)
+        own_key = row.get("idempotency_key")
+        # A key that is not UTF-8 is its bytes, and names no row.
+        return _with_key(found, own_key, row) if found is not None and isinstance(own_key, str) else found
 
-    def refused(self, item: Item, error: FoqsError, reason: str) -> Item | None:
+    def refused(self, item: Item, error: FoqsError, reason: str) -> DeadLetter | None:
         """Return the dead letter of an item that a host refused; None if it is skipped. Raises SinkError if it must.
 
         Args:
@@ -108,7 +120,7 @@ class RowErrors:
         """
         if self.on_error is OnError.FAIL or not is_fault_of_row(error):
             raise SinkError(reason)
-        if self.on_error is OnError.DEADLETTER and item.topic == self._topic:
+        if isinstance(item, DeadLetter):
             raise SinkError(f"a dead letter cannot be enqueued; correct the option dead_letter_topic: {reason}")
         row = {
             "topic": item.topic,
@@ -121,13 +133,9 @@ class RowErrors:
             "idempotency_key": item.idempotency_key,
         }
         found = self._replacement(row, reason, refused_column(error))
-        return None if found is None else replace(found, idempotency_key=_dead_letter_key(item))
+        return None if found is None else _with_key(found, item.idempotency_key or "", row)
 
-    def is_dead_letter(self, item: Item) -> bool:
-        """Return whether an item is in the topic of dead letters."""
-        return self.on_error is OnError.DEADLETTER and item.topic == self._topic
-
-    def _replacement(self, row: Mapping[str, Any], reason: str, column: str | None) -> Item | None:
+    def _replacement(self, row: Mapping[str, Any], reason: str, column: str | None) -> DeadLetter | None:
         if len(self.reasons) < REASONS_MAX:
             self.reasons.append(reason)
         if self.on_error is OnError.SKIP:
@@ -139,7 +147,12 @@ class RowErrors:
         if column == "payload":
             notes["payload_bytes"] = len(payload)
             payload = payload[:CUT_PAYLOAD_BYTES]
-        return Item(self._topic, payload, metadata=_metadata(notes, row))
+        return DeadLetter(self._topic, payload, metadata=_metadata(notes, row))
+
+
+def row_content(row: Mapping[str, Any]) -> bytes:
+    """Return all values of a row except its trace, which may be another in each attempt. Different rows differ."""
+    return ascii([row.get(name) for name in COLUMNS if name != "trace_context"]).encode()
 
 
 def _metadata(notes: dict[str, Any], row: Mapping[str, Any]) -> bytes:
@@ -163,11 +176,7 @@ def _json(notes: Mapping[str, Any]) -> bytes:
     return json.dumps(notes, ensure_ascii=False).encode(errors="replace")
 
 
-def _dead_letter_key(item: Item) -> str:
-    """Return a key in the slot of the item's own, so that both belong to one call."""
-    key = (item.idempotency_key or "").encode()
-    content = blake2b(digest_size=18)
-    for part in (key, item.topic.encode(), item.payload, item.metadata):
-        content.update(len(part).to_bytes(4, "big"))
-        content.update(part)
-    return f"~{key_slot_of(key):03x}dead{urlsafe_b64encode(content.digest()).decode()}"
+def _with_key(letter: DeadLetter, own_key: str, row: Mapping[str, Any]) -> DeadLetter:
+    """Return the letter with a key in the slot of the row's own, so that both belong to one call."""
+    content = urlsafe_b64encode(blake2b(row_content(row), digest_size=18).digest()).decode()
+    return replace(letter, idempotency_key=f"~{key_slot_of(own_key.encode(errors='replace')):03x}dead{content}")

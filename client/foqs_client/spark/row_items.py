@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from foqs_client.spark.item_columns import COLUMNS, Column, UncheckedText
 from foqs_client.spark.options import OnError, OptionValue
-from foqs_client.spark.row_errors import MalformedRow, RowErrors
+from foqs_client.spark.row_errors import MalformedRow, RowErrors, row_content
 from foqs_client.spark.row_keys import RowKeys
 from foqs_client.types import Item
 from foqs_contract.key_slots import key_slot_of
@@ -103,9 +103,10 @@ class RowConverter:
                     self._filled(name, UncheckedText([value]), 1)
             except MalformedRow as error:
                 namespace = self._namespace_of(row)
-                letter = self._errors.malformed({**self._defaults, **_without_nulls(row)}, error)
+                filled = {**self._defaults, **_without_nulls(row)}
+                letter = self._errors.malformed(filled, error)
                 if letter is not None:
-                    key = self._keys.key(namespace, letter.topic, letter.payload, 0, letter.metadata, None, None, None)
+                    key = letter.idempotency_key or self._keys.dead_letter_key(namespace, row_content(filled))
                     group = namespace, key_slot_of(key.encode()) % self._group_count
                     by_group.setdefault(group, []).append(replace(letter, idempotency_key=key))
             else:

@@ -46,6 +46,16 @@ class RowKeys:
         """Whether a key was made."""
         return bool(self._seen_digests)
 
+    def dead_letter_key(self, namespace: str, content: bytes) -> str:
+        """Return the key of the dead letter of the next row. No item of a row has it. Raises SinkError.
+
+        Args:
+            namespace: the namespace of the letter.
+            content: the values of the row.
+        """
+        key = self.key(namespace, "", content, 0, b"", None, None, None)
+        return f"{key[:4]}dead{key[4:]}"
+
     def key(
         self,
         namespace: str,

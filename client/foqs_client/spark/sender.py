@@ -22,7 +22,7 @@ from foqs_client.credentials import Tls
 from foqs_client.errors import FoqsError, KeyConflict
 from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.options import SinkOptions
-from foqs_client.spark.row_errors import RowErrors, refused_column
+from foqs_client.spark.row_errors import DeadLetter, RowErrors, refused_column
 from foqs_client.types import Enqueued, Item
 from foqs_contract.backoff import Backoff
 
@@ -188,7 +188,7 @@ class Sender:
                 self.repeated_count += result.repeated
             elif error.may_succeed_later:
                 again.append((item, error))
-            elif isinstance(error, KeyConflict) and self._errors.is_dead_letter(item):
+            elif isinstance(error, KeyConflict) and isinstance(item, DeadLetter):
                 # An earlier attempt enqueued it with another text of the reason.
                 self.enqueued_count += 1
                 self.repeated_count += 1

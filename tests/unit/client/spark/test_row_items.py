@@ -182,3 +182,26 @@ def test_text_that_is_not_utf_8_is_malformed() -> None:
         made(columns)
     [items] = made(columns, errors=RowErrors(OnError.DEADLETTER, "bad")).values()
     assert sorted((item.topic, item.payload) for item in items) == [("a", b"1"), ("bad", b"2")]
+
+
+def letters_of(columns: Mapping[str, Sequence[Any]], dead_letter_topic: str = "bad", partition: int = 0) -> list[Item]:
+    errors = RowErrors(OnError.DEADLETTER, dead_letter_topic)
+    [count] = {len(column) for column in columns.values()}
+    found = RowConverter({}, RowKeys("run", partition, KEY_SLOTS, 100), 1, errors).items(columns, count)
+    return [item for items in found.values() for item in items]
+
+
+def test_key_of_a_dead_letter_depends_neither_on_the_trace_nor_on_its_topic() -> None:
+    row: dict[str, Sequence[Any]] = {"topic": [None], "payload": [b"p"]}
+    [first] = letters_of({**row, "trace_context": [b"t1"]})
+    [second] = letters_of({**row, "trace_context": [b"t2"]}, "other")
+    assert first.idempotency_key == second.idempotency_key
+
+
+def test_dead_letter_of_a_row_with_its_own_key_has_the_same_key_in_each_partition() -> None:
+    row: dict[str, Sequence[Any]] = {"topic": [None], "payload": [b"p"], "idempotency_key": ["own"]}
+    [first], [second] = letters_of(row), letters_of(row, partition=1)
+    assert first.idempotency_key == second.idempotency_key
+    assert key_slot_of((first.idempotency_key or "").encode()) == key_slot_of(b"own")
+    [other] = letters_of({**row, "payload": [b"q"]})
+    assert other.idempotency_key != first.idempotency_key

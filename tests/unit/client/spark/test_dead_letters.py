@@ -1,0 +1,76 @@
+"""Tests that each row is an item or a dead letter, on a host that remembers keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from foqs_client import Item, KeyConflict, LimitExceeded
+from foqs_client.spark.options import OnError
+from foqs_client.spark.row_errors import RowErrors
+from foqs_client.spark.sender import Sender
+from foqs_client.types import Enqueued
+from tests.support.virtual_time import run_virtual
+
+PAYLOAD_BYTES_MAX = 10_240
+
+
+class Host:
+    """Remembers keys and items as a host does, and limits the payload."""
+
+    def __init__(self) -> None:
+        self.rows: list[Item] = []
+        self._known: dict[str, Item] = {}
+
+    async def enqueue(self, items: Sequence[Item], *, timeout_ms: int) -> list[Enqueued]:
+        return [self._enqueued(place, item) for place, item in enumerate(items)]
+
+    def _enqueued(self, place: int, item: Item) -> Enqueued:
+        if len(item.payload) > PAYLOAD_BYTES_MAX:
+            return Enqueued(error=LimitExceeded("this has too many bytes", field=f"items[{place}].payload"))
+        content = replace(item, trace_context=None)
+        known = self._known.setdefault(item.idempotency_key or "", content)
+        if known is not content:
+            return Enqueued("0-1", repeated=True) if known == content else Enqueued(error=KeyConflict("another item"))
+        self.rows.append(item)
+        return Enqueued("0-1")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def send(host: Host, items: Sequence[Item]) -> tuple[int, int]:
+    """Return the number of items that a task enqueued, and of those that were repeats."""
+
+    async def main() -> tuple[int, int]:
+        errors = RowErrors(OnError.DEADLETTER, "dead")
+        async with Sender(lambda namespace: host, 1, 60_000, Random(1), errors) as sender:
+            await sender.submit("default", items)
+            await sender.wait_all_enqueued()
+            return sender.enqueued_count, sender.repeated_count
+
+    return run_virtual(main)
+
+
+def test_each_of_several_different_rows_with_one_key_is_an_item_or_a_dead_letter() -> None:
+    host = Host()
+    row = Item("a", b"p", idempotency_key="k")
+    rows = [
+        row,
+        replace(row, priority=5),
+        replace(row, deliver_after_ms=5),
+        replace(row, ttl_ms=5),
+        replace(row, lease_ms=5),
+    ]
+    assert send(host, rows) == (5, 0)
+    assert [item.topic for item in host.rows] == ["a", "dead", "dead", "dead", "dead"]
+    assert send(host, rows) == (5, 5)
+    assert len(host.rows) == 5
+
+
+def test_refused_row_in_the_topic_of_dead_letters_becomes_one() -> None:
+    host = Host()
+    rows = [Item("dead", payload, idempotency_key="k") for payload in (b"1", b"2")]
+    assert send(host, rows) == (2, 0)
+    assert [item.payload for item in host.rows] == [b"1", b"2"]
