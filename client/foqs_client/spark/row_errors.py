@@ -110,10 +110,11 @@ class RowErrors:
         # A key that is not UTF-8 is its bytes, and names no row.
         return _with_key(found, own_key, row) if found is not None and isinstance(own_key, str) else found
 
-    def refused(self, item: Item, error: FoqsError, reason: str) -> DeadLetter | None:
+    def refused(self, namespace: str, item: Item, error: FoqsError, reason: str) -> DeadLetter | None:
         """Return the dead letter of an item that a host refused; None if it is skipped. Raises SinkError if it must.
 
         Args:
+            namespace: the namespace of the item.
             item: the item, with its key.
             error: the refusal.
             reason: the sentence for the user.
@@ -131,6 +132,8 @@ class RowErrors:
             "ttl": item.ttl_ms,
             "lease": item.lease_ms,
             "idempotency_key": item.idempotency_key,
+            "namespace": namespace,
+            "trace_context": item.trace_context,
         }
         found = self._replacement(row, reason, refused_column(error))
         return None if found is None else _with_key(found, item.idempotency_key or "", row)

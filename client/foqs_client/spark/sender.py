@@ -193,7 +193,7 @@ class Sender:
                 self.enqueued_count += 1
                 self.repeated_count += 1
             else:
-                letter = self._errors.refused(item, error, _refusal_text(namespace, item, error))
+                letter = self._errors.refused(namespace, item, error, _refusal_text(namespace, item, error))
                 if letter is not None:
                     again.append((letter, error))
         return again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -74,3 +75,11 @@ def test_refused_row_in_the_topic_of_dead_letters_becomes_one() -> None:
     rows = [Item("dead", payload, idempotency_key="k") for payload in (b"1", b"2")]
     assert send(host, rows) == (2, 0)
     assert [item.payload for item in host.rows] == [b"1", b"2"]
+
+
+def test_dead_letter_of_a_refused_row_has_its_namespace_and_its_trace() -> None:
+    host = Host()
+    row = Item("a", b"1", idempotency_key="k", trace_context=b"00-ab")
+    send(host, [row, replace(row, payload=b"2")])
+    notes = json.loads(host.rows[1].metadata)
+    assert (notes["namespace"], notes["trace_context"]) == ("default", "00-ab")
