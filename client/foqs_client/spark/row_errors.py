@@ -16,13 +16,13 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from foqs_client.errors import FoqsError, InvalidArgument, KeyConflict, LimitExceeded
-from foqs_client.spark.item_columns import COLUMNS, SinkError
+from foqs_client.spark.item_columns import COLUMNS, VALUE_BYTES_MAX, SinkError
 from foqs_client.spark.options import OnError
 from foqs_client.types import Item
 from foqs_contract.key_slots import key_slot_of
 
 CUT_PAYLOAD_BYTES: Final = 1_024
-"""The length of the payload of a dead letter whose own payload is too large."""
+"""The length of the payload of a dead letter whose row has a payload that is too large."""
 METADATA_BYTES_MAX: Final = 1_000
 """The most metadata of a dead letter; a namespace allows 1,024 bytes by default."""
 REASON_LENGTH_MAX: Final = 400
@@ -113,6 +113,8 @@ class RowErrors:
     def refused(self, namespace: str, item: Item, error: FoqsError, reason: str) -> DeadLetter | None:
         """Return the dead letter of an item that a host refused; None if it is skipped. Raises SinkError if it must.
 
+        The dead letter of a dead letter whose payload was too large is the same with a shorter one.
+
         Args:
             namespace: the namespace of the item.
             item: the item, with its key.
@@ -122,6 +124,8 @@ class RowErrors:
         if self.on_error is OnError.FAIL or not is_fault_of_row(error):
             raise SinkError(reason)
         if isinstance(item, DeadLetter):
+            if refused_column(error) == "payload" and len(item.payload) > CUT_PAYLOAD_BYTES:
+                return _cut(item)
             raise SinkError(f"a dead letter cannot be enqueued; correct the option dead_letter_topic: {reason}")
         row = {
             "topic": item.topic,
@@ -147,7 +151,7 @@ class RowErrors:
         self.dead_letter_count += 1
         payload: bytes = row.get("payload") or b""
         notes: dict[str, Any] = {"reason": reason[:REASON_LENGTH_MAX]}
-        if column == "payload":
+        if column == "payload" or len(payload) > VALUE_BYTES_MAX:
             notes["payload_bytes"] = len(payload)
             payload = payload[:CUT_PAYLOAD_BYTES]
         return DeadLetter(self._topic, payload, metadata=_metadata(notes, row))
@@ -177,6 +181,13 @@ def _metadata(notes: dict[str, Any], row: Mapping[str, Any]) -> bytes:
 
 def _json(notes: Mapping[str, Any]) -> bytes:
     return json.dumps(notes, ensure_ascii=False).encode(errors="replace")
+
+
+def _cut(letter: DeadLetter) -> DeadLetter:
+    """Return the letter with a shorter payload and the same key."""
+    row = json.loads(letter.metadata)
+    notes = {"reason": row["reason"], "payload_bytes": len(letter.payload)}
+    return replace(letter, payload=letter.payload[:CUT_PAYLOAD_BYTES], metadata=_metadata(notes, row))
 
 
 def _with_key(letter: DeadLetter, own_key: str, row: Mapping[str, Any]) -> DeadLetter:

@@ -13,15 +13,13 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Any, Final, TypeAlias
 
-from foqs_client.spark.item_columns import COLUMNS, Column, UncheckedText
+from foqs_client.spark.item_columns import COLUMNS, VALUE_BYTES_MAX, Column, UncheckedText
 from foqs_client.spark.options import OnError, OptionValue
 from foqs_client.spark.row_errors import MalformedRow, RowErrors, row_content
 from foqs_client.spark.row_keys import RowKeys
 from foqs_client.types import Item
 from foqs_contract.key_slots import key_slot_of
 
-VALUE_BYTES_MAX: Final = 1 << 20
-"""No namespace allows a larger payload."""
 NAMESPACE_DEFAULT: Final = "default"
 
 CallGroup: TypeAlias = tuple[str, int]

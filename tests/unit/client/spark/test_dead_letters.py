@@ -6,10 +6,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
+
+import pytest
 
 from foqs_client import Item, KeyConflict, LimitExceeded
+from foqs_client.spark.item_columns import VALUE_BYTES_MAX
 from foqs_client.spark.options import OnError
-from foqs_client.spark.row_errors import RowErrors
+from foqs_client.spark.row_errors import CUT_PAYLOAD_BYTES, METADATA_BYTES_MAX, RowErrors
+from foqs_client.spark.row_items import RowConverter
+from foqs_client.spark.row_keys import KEY_SLOTS, RowKeys
 from foqs_client.spark.sender import Sender
 from foqs_client.types import Enqueued
 from tests.support.virtual_time import run_virtual
@@ -83,3 +89,26 @@ def test_dead_letter_of_a_refused_row_has_its_namespace_and_its_trace() -> None:
     send(host, [row, replace(row, payload=b"2")])
     notes = json.loads(host.rows[1].metadata)
     assert (notes["namespace"], notes["trace_context"]) == ("default", "00-ab")
+
+
+@pytest.mark.parametrize("payload_bytes", [PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MAX + 1, VALUE_BYTES_MAX + 1])
+@pytest.mark.parametrize("wrong", [{"topic": [None]}, {"topic": ["a"], "priority": [1 << 40]}])
+def test_row_that_is_wrong_in_another_column_has_a_dead_letter_whatever_its_payload(
+    wrong: dict[str, Sequence[Any]], payload_bytes: int
+) -> None:
+    columns = {**wrong, "metadata": [b"m" * 2_000], "trace_context": [b"t" * 300], "payload": [b"x" * payload_bytes]}
+    host = Host()
+    for attempt in range(2):
+        errors = RowErrors(OnError.DEADLETTER, "dead")
+        [items] = RowConverter({}, RowKeys("run", 0, KEY_SLOTS, 100), 1, errors).items(columns, 1).values()
+        assert send(host, items) == (1, attempt)
+        assert errors.dead_letter_count == 1
+    [letter] = host.rows
+    notes = json.loads(letter.metadata)
+    assert len(letter.metadata) <= METADATA_BYTES_MAX
+    if payload_bytes > PAYLOAD_BYTES_MAX:
+        assert len(letter.payload) == CUT_PAYLOAD_BYTES
+        assert notes["payload_bytes"] == payload_bytes
+    else:
+        assert len(letter.payload) == payload_bytes
+        assert "payload_bytes" not in notes

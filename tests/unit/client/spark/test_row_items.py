@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs_client.spark.item_columns import COLUMNS, SinkError, UncheckedText
+from foqs_client.spark.item_columns import COLUMNS, VALUE_BYTES_MAX, SinkError, UncheckedText
 from foqs_client.spark.options import OnError, OptionValue, SinkOptions
 from foqs_client.spark.row_errors import CUT_PAYLOAD_BYTES, METADATA_BYTES_MAX, RowErrors
-from foqs_client.spark.row_items import VALUE_BYTES_MAX, RowConverter, batches
+from foqs_client.spark.row_items import RowConverter, batches
 from foqs_client.spark.row_keys import KEY_SLOTS, RowKeys
 from foqs_client.types import Item
 from foqs_contract.key_slots import key_slot_of
