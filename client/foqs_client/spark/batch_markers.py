@@ -80,10 +80,12 @@ class Marker:
     Attributes:
         item: the item, with its key.
         conflict: the sentence for the user if an earlier attempt at the batch had another one.
+        is_for_made_keys: whether rows with their own keys do without it.
     """
 
     item: Item
     conflict: str
+    is_for_made_keys: bool
 
 
 @dataclass(slots=True, frozen=True)
@@ -121,6 +123,7 @@ def stream_markers(
             batch.partitioning,
             f"{title} was begun with another partitioning, and its rows would be enqueued twice; now it has "
             f"{batch.partitioning or 'the default settings'}: restart with the former settings, {remedy}",
+            is_for_made_keys=True,
         ),
         _marker(
             batch,
@@ -128,11 +131,12 @@ def stream_markers(
             shape,
             f"{title} was begun with other columns or options, perhaps by another query with this checkpoint: "
             f"start each query with its own checkpoint, restart with the former columns and options, {remedy}",
+            is_for_made_keys=False,
         ),
     ]
 
 
-def _marker(batch: BatchRun, kind: str, content: str, conflict: str) -> Marker:
+def _marker(batch: BatchRun, kind: str, content: str, conflict: str, *, is_for_made_keys: bool) -> Marker:
     digest = blake2b(f"{batch.name}\0{kind}".encode(), digest_size=20).hexdigest()
     slot = int(blake2b(batch.name.encode(), digest_size=2).hexdigest(), 16) % KEY_SLOT_COUNT
     payload = blake2b(content.encode(), digest_size=32).hexdigest().encode()
@@ -143,4 +147,4 @@ def _marker(batch: BatchRun, kind: str, content: str, conflict: str) -> Marker:
         ttl_ms=MARKER_TTL_MS,
         idempotency_key=f"~{slot:03x}{digest}",
     )
-    return Marker(item, conflict)
+    return Marker(item, conflict, is_for_made_keys)

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from foqs_client.admin_calls import Namespace
 from foqs_client.client import Client
 from foqs_client.errors import FoqsError, KeyConflict
-from foqs_client.spark.batch_markers import StreamChecks
+from foqs_client.spark.batch_markers import Marker, StreamChecks
 from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.options import SinkOptions
 from foqs_client.spark.row_errors import RowErrors
@@ -124,7 +124,7 @@ class StreamGuard:
     """Checks, once for a namespace, that the rows of a batch can be enqueued exactly once.
 
     Args:
-        keys: the keys of the task. Without a made key no markers are needed.
+        keys: the keys of the task. Without a made key, only the markers of all keys are needed.
         stream: what is to be checked.
         window_ms_min: the shortest key window.
     """
@@ -134,7 +134,8 @@ class StreamGuard:
         self._markers = stream.markers
         self._window_ms_min = window_ms_min
         self._with_window = {stream.checked_namespace}
-        self._with_markers: set[str] = set()
+        self._enqueued: set[tuple[str, Marker]] = set()
+        """The markers that a namespace has."""
 
     async def check(self, sender: Sender, namespace: str) -> None:
         """Check a namespace before its first items. Raises SinkError."""
@@ -143,25 +144,32 @@ class StreamGuard:
                 settings = await sender.call(namespace, _get_namespace)
                 check_key_window(settings, self._window_ms_min)
                 self._with_window.add(namespace)
-            if self._keys.are_used and namespace not in self._with_markers:
-                await self._enqueue_markers(sender, namespace)
-                self._with_markers.add(namespace)
+            # Another batch of rows may be the first with a made key.
+            markers = [
+                marker
+                for marker in self._markers
+                if (self._keys.are_used or not marker.is_for_made_keys) and (namespace, marker) not in self._enqueued
+            ]
+            if markers:
+                await _enqueue_markers(sender, namespace, markers)
+                self._enqueued.update((namespace, marker) for marker in markers)
         except FoqsError as error:
             raise SinkError(f"the namespace {namespace!r} accepted none of its rows: {error}") from None
 
-    async def _enqueue_markers(self, sender: Sender, namespace: str) -> None:
-        async def enqueue(client: EnqueueClient, timeout_ms: int) -> list[Enqueued]:
-            results = await client.enqueue([marker.item for marker in self._markers], timeout_ms=timeout_ms)
-            for result in results:
-                if result.error is not None and result.error.may_succeed_later:
-                    raise result.error
-            return results
 
-        for marker, result in zip(self._markers, await sender.call(namespace, enqueue), strict=True):
-            if isinstance(result.error, KeyConflict):
-                raise SinkError(marker.conflict)
-            if result.error is not None:
+async def _enqueue_markers(sender: Sender, namespace: str, markers: Sequence[Marker]) -> None:
+    async def enqueue(client: EnqueueClient, timeout_ms: int) -> list[Enqueued]:
+        results = await client.enqueue([marker.item for marker in markers], timeout_ms=timeout_ms)
+        for result in results:
+            if result.error is not None and result.error.may_succeed_later:
                 raise result.error
+        return results
+
+    for marker, result in zip(markers, await sender.call(namespace, enqueue), strict=True):
+        if isinstance(result.error, KeyConflict):
+            raise SinkError(marker.conflict)
+        if result.error is not None:
+            raise result.error
 
 
 async def _get_namespace(client: Client, timeout_ms: int) -> Namespace:

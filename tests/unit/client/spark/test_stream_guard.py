@@ -71,8 +71,26 @@ def test_markers_are_enqueued_once_before_the_first_row() -> None:
     assert check() == ["enqueue 2"]
 
 
-def test_rows_with_their_own_keys_need_no_markers() -> None:
-    assert check(makes_keys=False) == []
+def test_rows_with_their_own_keys_need_only_the_marker_of_columns() -> None:
+    assert check(makes_keys=False) == ["enqueue 1"]
+    with pytest.raises(SinkError, match="was begun with other columns or options"):
+        check([KeyConflict("used")], makes_keys=False)
+
+
+def test_first_made_key_of_a_namespace_brings_the_marker_of_partitions() -> None:
+    host = Host("orders", DAY_MS, [])
+    keys = RowKeys("run", 0, KEY_SLOTS, 10)
+    guard = StreamGuard(keys, StreamChecks(stream_markers(BatchRun("q", "7", ""), [], {}), "orders"), DAY_MS)
+
+    async def main() -> None:
+        async with Sender(lambda namespace: host, 1, 60_000, Random(1), RowErrors(OnError.FAIL, "")) as sender:
+            await guard.check(sender, "orders")
+            keys.key("orders", "t", b"", 0, b"", None, None, None)
+            for _ in range(2):
+                await guard.check(sender, "orders")
+
+    run_virtual(main)
+    assert host.calls == ["enqueue 1", "enqueue 1"]
 
 
 def test_namespace_that_only_a_row_names_is_checked_by_the_task() -> None:
