@@ -93,7 +93,7 @@ def test_batch_that_is_run_again_in_another_way_is_refused_before_its_first_row(
     finally:
         spark.conf.unset("spark.sql.files.maxPartitionBytes")
     assert "was begun with another partitioning, and its rows would be enqueued twice" in message
-    assert "spark.sql.files.maxPartitionBytes=8k" in message
+    assert "spark.sql.files.maxPartitionBytes=8192" in message
     assert len(queue.rows(topic)) == FILES * ROWS
     assert not queue.rows(f"{topic}.other")
 

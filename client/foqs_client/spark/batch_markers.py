@@ -7,6 +7,7 @@ millisecond after it comes due; its key stays for the namespace's key window. Pu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -35,8 +36,14 @@ PARTITIONING_SETTINGS: Final = (
     "spark.sql.leafNodeDefaultParallelism",
     "spark.default.parallelism",
     "spark.sql.adaptive.enabled",
+    "spark.sql.adaptive.streaming.stateless.enabled",
 )
-"""The settings by which Spark divides a batch into partitions. A task sees those that were set."""
+"""The settings by which Spark divides a batch into partitions. A task sees those that were set.
+
+From the checkpoint, Spark restores only the number of partitions of a state.
+"""
+_SIZES: Final = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
+_SIZE: Final = re.compile(r"(\d+)([kmgtp]?)b?", re.ASCII)
 _MASTER: Final = "spark.master"
 """A local one names the number of task slots, by which Spark divides some sources."""
 
@@ -62,6 +69,7 @@ class BatchRun:
         if not query or not batch:
             raise SinkError("Spark does not name the query and the batch; use a trigger that makes batches")
         settings = {name: local_property(name) for name in PARTITIONING_SETTINGS}
+        settings.update({name: _bytes(settings[name] or "") for name in _SIZES})
         master = local_property(_MASTER) or ""
         if master.startswith("local"):
             settings[_MASTER] = master
@@ -134,6 +142,12 @@ def stream_markers(
             is_for_made_keys=False,
         ),
     ]
+
+
+def _bytes(size: str) -> str:
+    """Return a size of Spark, such as `1m`, as its number of bytes: two texts of one size are one setting."""
+    found = _SIZE.fullmatch(size.strip().lower())
+    return size if found is None else str(int(found[1]) << 10 * " kmgtp".index(found[2] or " "))
 
 
 def _marker(batch: BatchRun, kind: str, content: str, conflict: str, *, is_for_made_keys: bool) -> Marker:

@@ -10,7 +10,7 @@ import pytest
 from foqs_client.spark.batch_markers import BATCH_PROPERTY, QUERY_PROPERTY, BatchRun, stream_markers
 from foqs_client.spark.item_columns import SinkError
 
-TASK = {QUERY_PROPERTY: "q", BATCH_PROPERTY: "7", "spark.sql.shuffle.partitions": "4", "spark.master": "local[2]"}
+TASK = {QUERY_PROPERTY: "q", BATCH_PROPERTY: "7", "spark.default.parallelism": "4", "spark.master": "local[2]"}
 COLUMNS = [("payload", "string")]
 
 
@@ -36,6 +36,25 @@ def test_other_partitioning_changes_only_the_first_marker() -> None:
     assert markers({"spark.sql.files.maxPartitionBytes": "1m"})[0] != markers()[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.sql.shuffle.partitions", "8"),
+        ("spark.sql.adaptive.enabled", "false"),
+        ("spark.sql.adaptive.streaming.stateless.enabled", "false"),
+    ],
+)
+def test_setting_of_shuffles_is_part_of_the_partitioning(name: str, value: str) -> None:
+    assert markers({name: value})[0] != markers()[0]
+
+
+@pytest.mark.parametrize("size", ["1048576", "1048576b", "1024k", "1m", "1MB", " 1m "])
+def test_size_is_the_same_in_each_unit(size: str) -> None:
+    name = "spark.sql.files.maxPartitionBytes"
+    assert markers({name: size}) == markers({name: "1m"})
+    assert markers({name: size}) != markers({name: "1g"})
+
+
 def test_other_columns_or_options_change_only_the_second_marker() -> None:
     for changed in (markers(columns=[("payload", "binary")]), markers(topic="b")):
         assert changed[0] == markers()[0]
@@ -49,9 +68,7 @@ def test_other_batch_or_query_has_other_keys() -> None:
 
 
 def test_address_of_a_cluster_is_not_part_of_the_partitioning() -> None:
-    assert (
-        BatchRun.of_task({**TASK, "spark.master": "spark://one"}.get).partitioning == "spark.sql.shuffle.partitions=4"
-    )
+    assert BatchRun.of_task({**TASK, "spark.master": "spark://one"}.get).partitioning == "spark.default.parallelism=4"
 
 
 def test_marker_comes_due_in_its_last_millisecond_and_names_its_batch_in_a_conflict() -> None:
