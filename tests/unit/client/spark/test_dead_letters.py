@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from foqs_client import Item, KeyConflict, LimitExceeded
-from foqs_client.spark.item_columns import VALUE_BYTES_MAX
+from foqs_client.spark.batch_markers import MARKER_TOPIC, BatchRun, StreamChecks, stream_markers
+from foqs_client.spark.item_columns import VALUE_BYTES_MAX, SinkError
 from foqs_client.spark.options import OnError
+from foqs_client.spark.partition_writer import StreamGuard
 from foqs_client.spark.row_errors import CUT_PAYLOAD_BYTES, METADATA_BYTES_MAX, RowErrors
 from foqs_client.spark.row_items import RowConverter
 from foqs_client.spark.row_keys import KEY_SLOTS, RowKeys
@@ -112,3 +114,43 @@ def test_row_that_is_wrong_in_another_column_has_a_dead_letter_whatever_its_payl
     else:
         assert len(letter.payload) == payload_bytes
         assert "payload_bytes" not in notes
+
+
+def run_batch(host: Host, columns: dict[str, Sequence[Any]], dead_letter_topic: str = "dead") -> None:
+    """Run a task of a batch of a stream, as `write_partition` does."""
+    batch = BatchRun("q", "0", "")
+    keys = RowKeys(batch.name, 0, KEY_SLOTS, 100)
+    markers = stream_markers(batch, [(name, "string") for name in columns], {"topic": "a"})
+    guard = StreamGuard(keys, StreamChecks(markers, "default"), 0)
+    malformed, refused = (RowErrors(OnError.DEADLETTER, dead_letter_topic) for _ in range(2))
+
+    async def main() -> None:
+        async with Sender(lambda namespace: host, 1, 60_000, Random(1), refused) as sender:
+            for (namespace, _), items in RowConverter({"topic": "a"}, keys, 1, malformed).items(columns, 1).items():
+                await guard.check(sender, namespace)
+                await sender.submit(namespace, items)
+            await sender.wait_all_enqueued()
+
+    run_virtual(main)
+
+
+def payloads(host: Host) -> list[bytes]:
+    return [item.payload for item in host.rows if item.topic != MARKER_TOPIC]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_batch_that_is_run_again_with_or_without_its_column_of_keys_is_refused(is_first: bool) -> None:
+    host = Host()
+    attempts: list[dict[str, Sequence[Any]]] = [{"payload": [b"p"], "idempotency_key": ["own"]}, {"payload": [b"p"]}]
+    first, second = attempts if is_first else attempts[::-1]
+    run_batch(host, first)
+    with pytest.raises(SinkError, match="was begun with other columns or options"):
+        run_batch(host, second)
+    assert payloads(host) == [b"p"]
+
+
+def test_batch_that_is_run_again_with_another_topic_of_dead_letters_adds_none() -> None:
+    host = Host()
+    for topic in ("dead", "other"):
+        run_batch(host, {"payload": [b"p"], "priority": [1 << 40]}, topic)
+    assert payloads(host) == [b"p"]
