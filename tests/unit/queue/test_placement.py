@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ import pytest
 from foqs.core.flush.operation import Lane, Operation
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.queue.placement import ROTATION_S, Placement
+from foqs.runtime.deadlines import Deadlines
+from foqs.testing.virtual_loop import VirtualLoop
 from foqs_contract.errors import Unavailable
 from tests.support.builders import new_item
 
@@ -36,6 +38,12 @@ class Shard:
         return Operation(Lane.INSERT, "n", [self.number], None)
 
 
+@pytest.fixture
+def deadlines() -> Iterator[Deadlines]:
+    with contextlib.closing(VirtualLoop()) as loop:
+        yield Deadlines(loop)
+
+
 @pytest.mark.parametrize(
     ("queued", "refusing", "tried"),
     [
@@ -49,33 +57,35 @@ class Shard:
     ],
 )
 def test_items_are_sent_to_the_shortest_queue_and_on_refusal_to_the_next(
-    queued: tuple[int, ...], refusing: tuple[int, ...], tried: list[int]
+    queued: tuple[int, ...], refusing: tuple[int, ...], tried: list[int], deadlines: Deadlines
 ) -> None:
     """Shard 2 is the first in the rotation, then 0 and 1."""
     submitted: list[int] = []
     shards: Any = {at: Shard(at, items, at in refusing, tried=submitted) for at, items in enumerate(queued)}
-    call = EnqueueCall(SimpleNamespace(), 1, lambda results: None)  # type: ignore[arg-type]
+    call = EnqueueCall(deadlines, 1, lambda results: None)
     Placement(shards, {}, lambda: 2 * ROTATION_S).place(call, "n", [new_item()], [0])
     assert submitted == tried
     assert call.accepted_count == 1
 
 
-def error_text(shards: dict[int, Any], *, drained: Collection[int] = (), removed: Collection[int] = ()) -> str:
+def error_text(
+    deadlines: Deadlines, shards: dict[int, Any], *, drained: Collection[int] = (), removed: Collection[int] = ()
+) -> str:
     """Return the error for an item without a key."""
     placement = Placement(shards, {}, lambda: 0.0)
     placement.drained_shards, placement.removed_shards = drained, removed
-    call = EnqueueCall(SimpleNamespace(), 1, lambda results: None)  # type: ignore[arg-type]
+    call = EnqueueCall(deadlines, 1, lambda results: None)
     with pytest.raises(Unavailable) as caught:
         placement.place(call, "n", [new_item()], [0])
     assert not placement.accepts_items
     return str(caught.value)
 
 
-def test_error_names_closed_shards_and_the_reason_of_an_unavailable_one() -> None:
+def test_error_names_closed_shards_and_the_reason_of_an_unavailable_one(deadlines: Deadlines) -> None:
     shards: Any = {
         0: Shard(0, 0),
         1: Shard(1, 0),
         2: Shard(2, 0, is_answering=False, unavailable_reason="its database is away"),
     }
-    assert "serves now is drained or removed" in error_text(shards, drained={0}, removed={1})
-    assert "shard 2: its database is away" in error_text(shards, drained={0}, removed={1})
+    assert "serves now is drained or removed" in error_text(deadlines, shards, drained={0}, removed={1})
+    assert "shard 2: its database is away" in error_text(deadlines, shards, drained={0}, removed={1})
