@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 
 LOOK_NUMBERS_MAX: Final = 4_000
 LOOK_RANGES_MAX: Final = 200
-"""A look reads at most so many numbers, in so many ranges, with one statement. Most of the rows are gone."""
+"""The limits of one statement of a look: numbers and ranges. Most of the rows are gone."""
 WALK_TOPICS: Final = 100
-"""A walk reads the first leases of so many topics at once."""
+"""The number of topics whose first leases a walk reads at once."""
 WALK_FIRST_ROWS: Final = 20
-"""A walk reads so many leases of a topic with those of other topics; the rest of the topic follows in pages of its own."""
+"""The number of leases of a topic that a walk reads together with other topics. The rest of the topic has pages of its own."""
 
 
 class _Alarm:

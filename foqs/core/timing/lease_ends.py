@@ -234,7 +234,7 @@ def group_by_due(leases: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
 
 
 def pages_of(ranges: Sequence[Range], numbers_max: int, ranges_max: int) -> list[list[Range]]:
-    """Divide ranges into pages of at most so many numbers and ranges. A long range is divided too."""
+    """Divide ranges into pages. A page has at most `numbers_max` numbers and `ranges_max` ranges. A long range is divided too."""
     pages: list[list[Range]] = []
     page: list[Range] = []
     room = numbers_max
