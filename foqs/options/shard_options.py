@@ -118,8 +118,8 @@ class ShardOptions(Options):
     sweep_interval_ms: int = option(
         5 * 60_000,
         MS,
-        "How often all due rows are searched for, so that a missed timer is late and not lost. Key expiry and "
-        "checks of the ownership run at this interval too.",
+        "How often all due rows are searched for, so that a missed timer is late and not lost; less often if a search "
+        "takes more than a hundredth of this time. Key expiry and checks of the ownership run at this interval too.",
         1_000,
         DAY_MS,
     )

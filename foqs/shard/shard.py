@@ -459,9 +459,9 @@ class Shard:
             events = [Event(EventKind.RELEASE, row.id, token=row.token) for row in leased]
             self._writer.submit(Events("", events, None), is_internal=True)
 
-    def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]]) -> None:
-        """A flush has written timer entries with these dues, and leases, given by their ends."""
-        self._timer_service.on_dues_written(dues, lease_ends)
+    def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]], deleted: list[int]) -> None:
+        """A flush has written timer entries with these dues, and leases, given by their ends, and deleted rows of these numbers."""
+        self._timer_service.on_dues_written(dues, lease_ends, deleted)
 
     def on_purge_marked(self) -> None:
         """There are rows of a purged topic to delete."""

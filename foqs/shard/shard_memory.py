@@ -68,8 +68,8 @@ class ShardPort(Protocol):
         """The database refused a delivery of these keys."""
         ...
 
-    def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]]) -> None:
-        """A flush wrote timer entries with these dues, and leases, given by their ends."""
+    def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]], deleted: list[int]) -> None:
+        """A flush wrote timer entries with these dues, and leases, given by their ends, and deleted rows of these numbers."""
         ...
 
     def on_purge_marked(self) -> None:
@@ -434,9 +434,9 @@ class ShardMemory:
                 self._empty_since_ms.setdefault(topic, now_ms)
 
     def _report_next_due(self, plan: FlushPlan) -> None:
-        timers, lease_ends = plan.new_timers(), plan.lease_ends()
-        if timers or lease_ends:
-            self._shard.on_dues_written({due_ms for due_ms, _ in timers}, lease_ends)
+        timers, lease_ends, deleted = plan.new_timers(), plan.lease_ends(), plan.deleted_numbers()
+        if timers or lease_ends or deleted:
+            self._shard.on_dues_written({due_ms for due_ms, _ in timers}, lease_ends, deleted)
 
     def report_metrics(self, plan: FlushPlan) -> None:
         """Report what a committed flush did."""

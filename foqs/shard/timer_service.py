@@ -19,7 +19,8 @@ from typing import Any, Final
 from foqs.core.flush.intake import Intake
 from foqs.core.flush.operation import Dues
 from foqs.core.items.item import OrderKey, Row, TopicName, order_key_number
-from foqs.core.timing.lease_ends import NEVER_MS, Look, Range, group_by_due, pages_of
+from foqs.core.timing.deleted_numbers import Range
+from foqs.core.timing.lease_ends import NEVER_MS, Look, group_by_due, pages_of
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.options.shard_options import ShardOptions
 from foqs.shard.awaited_results import AwaitedResults
@@ -37,6 +38,9 @@ WALK_TOPICS: Final = 100
 """The number of topics whose first leases a walk reads at once."""
 WALK_FIRST_ROWS: Final = 20
 """The number of leases of a topic that a walk reads together with other topics. The rest of the topic has pages of its own."""
+
+SWEEP_PAUSES: Final = 99
+"""The pause after a sweep is at least as many times as long as the sweep was, so sweeps take a hundredth of the time."""
 
 
 class _Alarm:
@@ -109,13 +113,15 @@ class TimerService:
         self._walk_alarm = _Alarm(shard_clock, lambda: self._leases.next_walk_ms, 1)
         self._alarms = (self._scan_alarm, self._look_alarm, self._walk_alarm)
 
-    def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]]) -> None:
-        """Timer entries with these dues, and leases, given by their ends, were committed."""
+    def on_dues_written(self, dues: Collection[int], lease_ends: Mapping[int, list[int]], deleted: list[int]) -> None:
+        """Timer entries with these dues, leases, given by their ends, and deletions of rows with these numbers were committed."""
         self._timers.on_dues_written(dues)
         if lease_ends:
             now_ms = self._shard_clock.now_ms()
             for due_ms, numbers in lease_ends.items():
                 self._leases.remember(due_ms, numbers, now_ms)
+        if deleted:
+            self._leases.on_deleted(deleted)
         self._wake_if_earlier()
 
     def _wake_if_earlier(self) -> None:
@@ -345,12 +351,22 @@ class TimerService:
         return awaited.future
 
     async def run_sweeps(self) -> None:
-        """From time to time look for due rows below the watermark, so that a bug makes an item late, not lost."""
+        """From time to time look for due rows below the watermark, so that a bug makes an item late, not lost.
+
+        Beside an old snapshot a sweep walks over all rows that were deleted since, so it
+        takes longer each time. Then sweeps become rarer.
+        """
+        clock = asyncio.get_running_loop().time
+        interval_s = self._settings.sweep_interval_ms / 1000
+        pause_s = interval_s
         while True:
-            await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
+            await asyncio.sleep(pause_s)
+            pause_s = interval_s
+            begun = clock()
             reads = self._open_reads()
             try:
                 await self._sweep(reads)
+                pause_s = max(interval_s, (clock() - begun) * SWEEP_PAUSES)
             except StoreLost as lost:
                 log.warning("a sweep failed and is tried again: %s", lost)
             finally:

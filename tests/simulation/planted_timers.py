@@ -123,10 +123,21 @@ def leases_written_during_a_walk_forgotten() -> None:
     LeaseEnds._add = add  # type: ignore[assignment, method-assign, assignment]
 
 
+def neighbours_count_as_deleted() -> None:
+    """No look reads the row after a deleted one."""
+
+    def on_deleted(self: LeaseEnds, numbers: list[int]) -> None:
+        original(self, sorted({*numbers, *[number + 1 for number in numbers]}))
+
+    original = LeaseEnds.on_deleted
+    LeaseEnds.on_deleted = on_deleted  # type: ignore[method-assign]
+
+
 BUGS: Final[Mapping[str, Bug]] = {
     "direct-leases-forgotten": Bug(direct_leases_forgotten, (10,)),
     "extensions-forgotten": Bug(extensions_forgotten, (10,)),
     "later-leases-forgotten": Bug(later_leases_forgotten, (10,)),
+    "neighbours-count-as-deleted": Bug(neighbours_count_as_deleted, (10,)),
     "timers-undeleted": Bug(timers_undeleted, (10,)),
     "timers-unwritten": Bug(timers_unwritten, (10, 11)),
     "new-timers-unwritten": Bug(new_timers_unwritten, (10, 11)),

@@ -96,7 +96,7 @@ class FlushPlan:
         """Return the changes of the tables."""
         equal_changes, updates = _group_equal_changes(self.changed)
         return Writes(
-            deletes=[row.id for rows in (*self.deleted.values(), self.purged) for row in rows],
+            deletes=self.deleted_numbers(),
             updates=updates,
             inserts=self.inserted,
             leases=[
@@ -116,6 +116,10 @@ class FlushPlan:
             timers_added=self.new_timers(),
             timers_removed=self.timers_removed,
         )
+
+    def deleted_numbers(self) -> list[int]:
+        """Return the numbers of all rows that the flush deletes."""
+        return [row.id for rows in (*self.deleted.values(), self.purged) for row in rows]
 
     def new_timers(self) -> list[TimerEntry]:
         """Return the entries that the flush adds to the timer table."""

@@ -1,8 +1,10 @@
 """Remembers when the leases of one shard end, so that no index has to.
 
 The leases of one flush mostly have consecutive numbers and the same end. So ranges of
-numbers are remembered in slots of time, and an ack need not remove anything: at the
-slot's time the owner reads which rows of its ranges are still LEASED.
+numbers are remembered in slots of time, and an ack need not remove anything from them. At
+the slot's time the owner reads which rows of its ranges are still LEASED. It leaves out
+the numbers that are known to be deleted, mostly all of them: beside an old snapshot the
+database still has those rows, and reading them would be dear.
 
 Always true between two flushes: a lease that ends before `unread_from_ms` is in a slot,
 or is being looked at. Leases that end later may be unknown here; a *walk* over all
@@ -15,7 +17,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from typing import Final
+
+from foqs.core.timing.deleted_numbers import DeletedNumbers, Range
 
 SLOT_COST: Final = 24
 """A slot takes as much memory as this number of ranges."""
@@ -24,9 +28,6 @@ _SHIFT_MAX: Final = 10
 """A slot is at most 2 ** 10 ms long."""
 _SLOTS_PER_LEASE_BITS: Final = 7
 """A lease is divided into at least 64 slots."""
-
-Range: TypeAlias = tuple[int, int]
-"""The first and the last number."""
 
 
 class Slot:
@@ -72,6 +73,7 @@ class LeaseEnds:
 
     def __init__(self, ranges_max: int) -> None:
         self._ranges_max = ranges_max
+        self._deleted = DeletedNumbers()
         self._slots: dict[int, Slot] = {}
         self._cost = 0
         self._next_ms = NEVER_MS
@@ -113,6 +115,10 @@ class LeaseEnds:
     def remember_failed(self, due_ms: int, numbers: list[int], look_ms: int) -> None:
         """Remember leases that have ended and whose end could not be written. They are looked at again at `look_ms`."""
         self._add(due_ms, due_ms, look_ms, _ranges_of(numbers), look_ms)
+
+    def on_deleted(self, numbers: list[int]) -> None:
+        """The rows of these numbers, at least one, were deleted, and that is committed. No look reads them."""
+        self._deleted.add(_ranges_of(numbers))
 
     def _add(self, due_ms: int, last_ms: int, look_ms: int, ranges: Sequence[Range], now_ms: int) -> None:
         if due_ms >= self._forgotten_from_ms:
@@ -161,7 +167,9 @@ class LeaseEnds:
     # ----------------------------------------------------------------- looking
 
     def begin_look(self, now_ms: int) -> Look | None:
-        """Return the leases to look at now; None if there are none. `end_look` or `fail_look` must follow.
+        """Return the leases to look at now, without those of deleted rows; None if there are none.
+
+        `end_look` or `fail_look` must follow.
 
         Call it between two flushes, so that every lease that was written is remembered.
         """
@@ -175,7 +183,10 @@ class LeaseEnds:
             numbers = slot.ranges
             ranges += [(numbers[at], numbers[at + 1]) for at in range(0, len(numbers), 2)]
         self._find_next()
-        look = Look(min([slot.due_ms for _, slot in due]), max([slot.last_ms for _, slot in due]), _merged(ranges))
+        left = self._deleted.others(_merged(ranges))
+        if not left:
+            return None
+        look = Look(min([slot.due_ms for _, slot in due]), max([slot.last_ms for _, slot in due]), left)
         self._look = look
         return look
 

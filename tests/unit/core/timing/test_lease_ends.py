@@ -61,6 +61,25 @@ def test_a_look_returns_only_slots_that_have_begun() -> None:
     assert leases.unapplied_from_ms() == leases.next_look_ms == NOW + 40_000
 
 
+def test_a_look_leaves_out_deleted_rows() -> None:
+    leases = walked()
+    leases.remember(NOW + 30_000, [*range(10)], NOW)
+    leases.on_deleted([9, 2, 3])
+    leases.remember(NOW + 30_001, [20, 21], NOW)
+    leases.on_deleted([20])
+    look = leases.begin_look(NOW + 31_000)
+    assert look is not None
+    assert look.ranges == [(0, 1), (4, 8), (21, 21)]
+
+
+def test_there_is_no_look_if_all_rows_are_deleted() -> None:
+    leases = walked()
+    leases.remember(NOW + 30_000, [1, 2], NOW)
+    leases.on_deleted([2, 1])
+    assert leases.begin_look(NOW + 31_000) is None
+    assert (leases.cost, leases.next_look_ms, leases.unapplied_from_ms()) == (0, NEVER_MS, NEVER_MS)
+
+
 def test_a_look_covers_no_lease_that_ends_after_it() -> None:
     leases = walked()
     leases.remember(NOW + 30_000, [1], NOW)
@@ -147,6 +166,7 @@ _DELAYS = st.one_of(st.integers(1, 400), st.integers(1, 100_000))
 _STEPS = st.one_of(
     st.tuples(st.just("lease"), st.tuples(_DELAYS, st.sets(st.integers(0, 60), min_size=1, max_size=20))),
     st.tuples(st.just("settle"), st.integers(0, 60)),
+    st.tuples(st.just("delete"), st.sets(st.integers(0, 60), min_size=1, max_size=20)),
     st.tuples(st.just("pass"), _DELAYS),
     st.tuples(st.just("look"), st.sampled_from(["works", "fails", "refused"])),
     st.tuples(st.just("begin walk"), st.none()),
@@ -162,6 +182,7 @@ def test_no_lease_is_forgotten_whatever_happens(ranges_max: int, steps: list[tup
     leases = LeaseEnds(ranges_max)
     table: dict[int, int] = {}
     """The end of each lease."""
+    deleted: set[int] = set()
     unread: list[int] | None = None
     """What the walk under way has not read yet."""
     now_ms, watermark_ms = NOW, 0
@@ -172,9 +193,15 @@ def test_no_lease_is_forgotten_whatever_happens(ranges_max: int, steps: list[tup
 
     for kind, value in steps:
         if kind == "lease":
-            write(max(now_ms + value[0], watermark_ms), list(value[1]))
+            if numbers := list(value[1] - deleted):
+                write(max(now_ms + value[0], watermark_ms), numbers)
         elif kind == "settle":
             table.pop(value, None)
+        elif kind == "delete":
+            deleted |= value
+            for number in value:
+                table.pop(number, None)
+            leases.on_deleted(list(value))
         elif kind == "pass":
             now_ms += value
         elif kind == "look" and (look := leases.begin_look(now_ms)) is not None:
