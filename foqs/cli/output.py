@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import click
 
-from foqs.cli.values import format_duration
+from foqs.runtime.durations import format_duration
 
 Format: TypeAlias = Literal["table", "json", "jsonl", "line"]
 """The values of `-o`, and "line": all rows as a JSON array in one line."""

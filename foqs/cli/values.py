@@ -6,32 +6,17 @@ form. Knows nothing of commands.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
 import click
 
-UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)", re.ASCII)
+from foqs.runtime.durations import parse_duration
+
 STATES: Final = ("ready", "leased", "deferred", "dead")
 """All states of an item."""
 _COUNT_MAX: Final = 2**31 - 1
 _TOKEN_MAX: Final = 2**63 - 1
-
-
-def parse_duration(text: str) -> int:
-    """Return the milliseconds of `250ms`, `5s`, `1.5m`, `1h`, `3d` or `0`.
-
-    Raises:
-        ValueError: the text is none of these.
-    """
-    if text == "0":
-        return 0
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a duration; write a number and a unit: 250ms, 5s, 2m, 1h or 3d")
-    return round(float(match[1]) * UNITS_MS[match[2]])
 
 
 class Duration(click.ParamType["int"]):
@@ -81,15 +66,3 @@ def parse_leases(texts: Sequence[str]) -> list[tuple[str, int]]:
             raise click.UsageError("Give one ID TOKEN, or any number of ID:TOKEN, as foqs dequeue shows them.")
         leases.append((name, int(token)))
     return leases
-
-
-def format_duration(ms: int | None) -> str:
-    """Return a short duration for a person: `250ms`, `5.0s`, `2.0m`; a dash for None."""
-    if ms is None:
-        return "-"
-    if abs(ms) < UNITS_MS["s"]:
-        return f"{ms}ms"
-    for unit, above in (("s", "m"), ("m", "h"), ("h", "d")):
-        if abs(ms) < UNITS_MS[above]:
-            return f"{ms / UNITS_MS[unit]:.1f}{unit}"
-    return f"{ms / UNITS_MS['d']:.1f}d"

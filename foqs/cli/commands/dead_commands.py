@@ -11,8 +11,8 @@ from foqs.cli.commands.item_commands import PAGE_ITEMS, view_row
 from foqs.cli.commands.item_selection import apply_to_ids, apply_to_matching
 from foqs.cli.host_session import HostSession, host_call_options
 from foqs.cli.output import Column, Row, print_message, short_text, show
-from foqs.cli.values import format_duration
 from foqs.cli.watch import run_watchable, watch_option
+from foqs.runtime.durations import format_duration
 
 if TYPE_CHECKING:
     from foqs_client import Client

@@ -13,7 +13,7 @@ import click
 from foqs.cli.commands.item_commands import view_row
 from foqs.cli.host_session import NOT_FOUND, OK, UNHEALTHY, HostSession, host_call_options
 from foqs.cli.output import printable, show
-from foqs.cli.values import format_duration
+from foqs.runtime.durations import format_duration
 
 if TYPE_CHECKING:
     from foqs_client import Explanation

@@ -14,7 +14,8 @@ import click
 
 from foqs.cli.host_session import HostSession, fail_on_errors, host_call_options
 from foqs.cli.output import Column, Row, bytes_fields, print_message, short_text, show, show_fields
-from foqs.cli.values import DURATION, STATES, format_duration, parse_leases, parse_topic_counts
+from foqs.cli.values import DURATION, STATES, parse_leases, parse_topic_counts
+from foqs.runtime.durations import format_duration
 
 if TYPE_CHECKING:
     from foqs_client import Client, Delivery, ItemView, Outcome

@@ -14,8 +14,9 @@ import click
 
 from foqs.cli.host_session import NOT_FOUND, CommandFailed, HostSession, host_call_options
 from foqs.cli.output import Column, Row, print_message, show, show_fields
-from foqs.cli.values import STATES, format_duration
+from foqs.cli.values import STATES
 from foqs.cli.watch import run_watchable, watch_option
+from foqs.runtime.durations import format_duration
 
 if TYPE_CHECKING:
     from foqs_client import Client

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from foqs.cli.values import format_duration, parse_duration, parse_leases, parse_topic_counts
+from foqs.cli.values import parse_leases, parse_topic_counts
+from foqs.runtime.durations import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(
