@@ -75,6 +75,14 @@ class Authenticator:
         found = self.keyring.find_token(token)
         return None if found is None else AuthenticatedPrincipal(self._principal(found[0]), found[1])
 
+    def authenticated_by_token(self, name: str) -> list[AuthenticatedPrincipal]:
+        """Return the principal of this name once for each of its tokens."""
+        return [
+            AuthenticatedPrincipal(self._principal(name), digest)
+            for digest, owner in self.keyring.principal_by_digest.items()
+            if owner == name
+        ]
+
     def authenticate_certificate(self, certificate: Mapping[str, object] | None) -> AuthenticatedPrincipal | None:
         """Return the principal of a verified certificate, in the form of `ssl`; None if there is none."""
         name, ca_digest = common_name(certificate), self.keyring.client_ca_digest

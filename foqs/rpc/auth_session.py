@@ -58,9 +58,16 @@ class AuthSession:
         self._failure_count = 0
         self._is_failure_reply_pending = False
 
-    def on_connected(self, certificate: Mapping[str, object] | None) -> None:
-        """Start the session; `certificate` is the peer's verified certificate, if there is one."""
-        authenticated = self._authenticator.authenticate_certificate(certificate)
+    def on_connected(
+        self, certificate: Mapping[str, object] | None, known: AuthenticatedPrincipal | None = None
+    ) -> None:
+        """Start the session.
+
+        Args:
+            certificate: the peer's verified certificate, if there is one.
+            known: the peer, if it is a part of this host that has authenticated a principal itself.
+        """
+        authenticated = known or self._authenticator.authenticate_certificate(certificate)
         if authenticated is not None:
             self._on_authenticated(authenticated)
             return

@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 
 from thrift.Thrift import TApplicationException
 
+from foqs.access.authenticator import AuthenticatedPrincipal
 from foqs.rpc.auth_session import UNAUTHENTICATED_FRAME_BYTES_MAX, AuthSession
 from foqs.rpc.call import RpcCall, frame_failure
 from foqs.rpc.frames import BadFrame, FrameReader
@@ -55,10 +56,15 @@ READ_TURN_BYTES: Final = 32_768
 
 
 class Connection(asyncio.Protocol):
-    """The protocol of one connection, and the `CallConnection` of its calls."""
+    """The protocol of one connection, and the `CallConnection` of its calls.
 
-    def __init__(self, server: ServerState[Connection]) -> None:
+    Args:
+        authenticated: the peer, if it is known from the beginning.
+    """
+
+    def __init__(self, server: ServerState[Connection], authenticated: AuthenticatedPrincipal | None = None) -> None:
         self._server = server
+        self._authenticated = authenticated
         self._limits = server.limits
         self._loop = server.loop
         self.reply_bytes_max = server.limits.reply_bytes_max
@@ -109,7 +115,7 @@ class Connection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=self._server.write_buffer_bytes_max // 4)
         self._timeout_timer = self._loop.call_later(self._server.stall_timeout_s, self._check_timeouts)
         if self.session is not None:
-            self.session.on_connected(transport.get_extra_info("peercert"))
+            self.session.on_connected(transport.get_extra_info("peercert"), self._authenticated)
 
     def _refuse_surplus(self) -> None:
         """Refuse the calls of this connection for a moment, because there are too many connections."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+from foqs.access.authenticator import AuthenticatedPrincipal
 from foqs.rpc.connection import SILENCE_BEFORE_CLOSE_S, Connection
 from foqs.rpc.server_state import ServerState
 
@@ -20,9 +21,13 @@ class RpcServer(ServerState[Connection]):
     simulation's transports.
     """
 
-    def connection(self) -> Connection:
-        """Return a protocol for one new connection."""
-        return Connection(self)
+    def connection(self, authenticated: AuthenticatedPrincipal | None = None) -> Connection:
+        """Return a protocol for one new connection.
+
+        Args:
+            authenticated: its peer, if that is a part of this host that speaks for a principal.
+        """
+        return Connection(self, authenticated)
 
     def close_revoked(self) -> None:
         """Close the connections whose token or certificate is no longer valid; their calls end as unfinished."""
