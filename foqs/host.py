@@ -12,6 +12,8 @@ import logging
 import random
 import secrets
 import signal
+import ssl
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +35,7 @@ from foqs.cluster.membership import Membership
 from foqs.cluster.peers import Peers
 from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.cluster.tier_member import TierMember
+from foqs.console.server import Console, ConsoleSettings
 from foqs.options.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
 from foqs.queue.engine import Engine, EngineSettings
 from foqs.rpc.admin_handlers import admin_handlers
@@ -59,6 +62,7 @@ _PLAN_WAIT_S: Final = 2.0
 
 STOP_STEPS: Final = (
     ("listener", "no new connections are accepted; TLS handshakes are cancelled"),
+    ("console", "its pages make calls"),
     ("long polls", "they get an empty reply at once, and their clients use other hosts"),
     ("plan", "in a cluster, other hosts take over the shards one by one while calls are still answered"),
     ("calls in flight", "they still need the shards"),
@@ -120,7 +124,9 @@ class Host:
         )
         if membership is not None:
             self._engine.queue.placement.owner_of = membership.owner_of
-        self._http = HttpServer(self._metrics, self._not_ready_reasons)
+        self._http = HttpServer(self._metrics, self._not_ready_reasons, self._console_sentence)
+        self._console: Console | None = None
+        self._console_port = 0
         self._rng = rng
         self._rpc_server: RpcServer
         self._listener: asyncio.Server
@@ -235,6 +241,7 @@ class Host:
             await self._run_unless_stopped(self._membership.open())
         await self._run_unless_stopped(self._engine.open())
         http_port = await self._http.start(server.http_host, server.http_port)
+        console_port = await self._start_console(port, keyring.tls_context)
         self._metrics.add_sampler(self._samples)
         self._engine.start()
         self._engine_task = asyncio.ensure_future(self._engine.run())
@@ -245,8 +252,32 @@ class Host:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._plan_read.wait(), _PLAN_WAIT_S)
         await self._listener.start_serving()
-        ports = server.model_copy(update={"port": port, "http_port": http_port})
+        ports = server.model_copy(update={"port": port, "http_port": http_port, "console_port": console_port})
         return self._config.model_copy(update={"server": ports})
+
+    async def _start_console(self, port: int, tls: ssl.SSLContext | None) -> int:
+        """Start the console if it is wanted. Returns its port. `port` is that of the calls."""
+        server = self._config.server
+        if not server.console:
+            return server.console_port
+        settings = ConsoleSettings(
+            host_name=server.name or f"{server.host}:{port}",
+            is_cluster=self._membership is not None,
+            authenticator=self._authenticator,
+            permissions_of=self._engine.namespaces.permissions_of,
+            namespaces=lambda: sorted(self._engine.admin.document().namespaces),
+            tls=tls,
+            now_s=time.time,
+        )
+        self._console = Console(settings, self._rpc_server.connection)
+        self._console_port = await self._console.start(server.console_host, server.console_port)
+        return self._console_port
+
+    def _console_sentence(self) -> str:
+        """Say where the console is."""
+        if self._console is None:
+            return "The console is off; server.console turns it on."
+        return f"The console is on port {self._console_port}."
 
     async def _run_unless_stopped(self, opening: Coroutine[Any, Any, None]) -> None:
         """Run a part of the start that may never end. Raises _StopRequested when the host shall stop."""
@@ -316,6 +347,10 @@ class Host:
             if self._tls_acceptor is not None:
                 self._tls_acceptor.close()
 
+        async def console() -> None:
+            if self._console is not None:
+                await self._console.stop()
+
         async def long_polls() -> None:
             self._engine.queue.drain()
 
@@ -340,6 +375,7 @@ class Host:
 
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "listener": listener,
+            "console": console,
             "long polls": long_polls,
             "plan": plan,
             "calls in flight": lambda: self._rpc_server.stop(deadline),

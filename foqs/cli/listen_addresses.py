@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 def listen_addresses(config: Config) -> list[str]:
     """Return a line for each address on which the host listens."""
     server = config.server
-    return [
+    lines = [
         f"Thrift   {url_scheme(config)}{bracketed(server.host)}:{server.port}",
         f"HTTP     http://{bracketed(server.http_host)}:{server.http_port}/  (livez, readyz, metrics)",
     ]
+    if server.console:
+        scheme = "https" if server.tls_cert_file else "http"
+        lines.append(f"Console  {scheme}://{bracketed(server.console_host)}:{server.console_port}/")
+    return lines
 
 
 def url_scheme(config: Config) -> str:

@@ -54,6 +54,11 @@ class HostProcess(ServerProcess):
         return int(self.options["server.http_port"])
 
     @property
+    def console_url(self) -> str:
+        """The address of its console, which the options must turn on."""
+        return f"http://127.0.0.1:{self.options['server.console_port']}/"
+
+    @property
     def address(self) -> str:
         return f"foqs://127.0.0.1:{self.port}"
 

@@ -56,7 +56,7 @@ class LocalCluster:
     Args:
         folder: the folder of the data; None: a temporary one, which is removed at the end.
         hosts, databases, shards: the numbers of each.
-        port: returns a port; it is called twice for each host, for calls and for HTTP.
+        port: returns a port; it is called twice for each host, for calls and for HTTP, then once for each console.
         options: options of every host's configuration, by dotted name.
     """
 
@@ -81,13 +81,16 @@ class LocalCluster:
         self.zookeeper = programs.zookeeper(self.folder / "zookeeper")
         self.databases = [programs.database(self.folder / f"db{number}") for number in range(1, databases + 1)]
         places = {f"databases.db{n}.url": server.url(DATABASE) for n, server in enumerate(self.databases, 1)}
+        ports = [(port(), port()) for _ in range(hosts)]
         self.hosts = [
             HostProcess(
                 self.folder / f"host{number}",
                 {
                     "server.name": f"host{number}",
-                    "server.port": port(),
-                    "server.http_port": port(),
+                    "server.port": call_port,
+                    "server.http_port": http_port,
+                    "server.console": True,
+                    "server.console_port": port(),
                     "cluster.zookeeper": self.zookeeper.address,
                     "cluster.zookeeper_tick_ms": self.zookeeper.tick_ms,
                     **places,
@@ -96,7 +99,7 @@ class LocalCluster:
                 programs.foqs,
                 ready_path="/livez",
             )
-            for number in range(1, hosts + 1)
+            for number, (call_port, http_port) in enumerate(ports, 1)
         ]
 
     @property

@@ -95,6 +95,12 @@ class Config(Options):
         check_hosts_can_authenticate(self.cluster, server, self.auth)
         if server.port and server.port == server.http_port:
             raise InvalidOption(f"{server.port} is server.port too", "choose another port", "server.http_port")
+        if server.console and server.console_port and server.console_port in (server.port, server.http_port):
+            raise InvalidOption(
+                f"{server.console_port} is the port of calls or server.http_port too",
+                "choose another port",
+                "server.console_port",
+            )
         namespace = self.namespace
         least = namespace.payload_bytes_max + namespace.metadata_bytes_max + ITEM_OVERHEAD_BYTES
         if self.rpc.frame_bytes_max < least:

@@ -57,6 +57,19 @@ class ServerOptions(Options):
         "The address of http_port. It speaks plain HTTP without authentication, so beyond loopback it needs "
         "insecure_listen.",
     )
+    console: bool = option(
+        False,
+        "true or false",
+        "Serve the console, web pages for people. With auth.enabled they ask for a token.",
+    )
+    console_port: int = option(
+        7413, "port", "The port of the console, with TLS if the calls have it. 0 takes any free port.", 0, 65_535
+    )
+    console_host: str = option(
+        "127.0.0.1",
+        "address",
+        "The address of console_port. Beyond loopback it needs auth.enabled, and TLS or insecure_listen.",
+    )
     insecure_listen: bool = option(
         False,
         "true or false",

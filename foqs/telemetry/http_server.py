@@ -1,4 +1,4 @@
-"""The host's HTTP port: liveness, readiness and metrics.
+"""The host's HTTP port: liveness, readiness, metrics, and where the console is.
 
 Always true: /livez answers as long as the event loop runs; /readyz is 200 only
 while every shard is served; no request changes anything. Knows nothing of shards;
@@ -19,14 +19,21 @@ HEADER_BYTES_MAX = 4_096
 
 
 class HttpServer:
-    """Serves /livez, /readyz and /metrics.
+    """Serves /livez, /readyz and /metrics, and names them at /.
 
     Args:
         metrics: the metrics for /metrics.
         unready_reasons: returns why the host is not ready, by shard or part; empty means ready.
+        console: returns where the console is, in one sentence.
     """
 
-    def __init__(self, metrics: Metrics, unready_reasons: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        unready_reasons: Callable[[], Mapping[str, str]],
+        console: Callable[[], str] = lambda: "There is no console here.",
+    ) -> None:
+        self._console = console
         self._metrics = metrics
         self._unready_reasons = unready_reasons
         self._runner: web.AppRunner | None = None
@@ -38,6 +45,7 @@ class HttpServer:
             OSError: the address cannot be bound.
         """
         app = web.Application(client_max_size=HEADER_BYTES_MAX)
+        app.router.add_get("/", self._index)
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics_page)
@@ -58,6 +66,9 @@ class HttpServer:
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
+
+    async def _index(self, request: web.Request) -> web.Response:
+        return web.Response(text=f"This port serves /livez, /readyz and /metrics. {self._console()}\n")
 
     async def _livez(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

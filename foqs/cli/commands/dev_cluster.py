@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 DATABASES: Final = 2
 SHARDS_DEFAULT: Final = 8
 PORT_DEFAULT: Final = 7411
+_PORTS_PER_HOST: Final = 3
 _POLL_S: Final = 0.2
 
 
@@ -35,7 +36,7 @@ def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | No
     """Run a cluster until a signal stops it.
 
     Args:
-        port: the first of two ports for each host; 0: any free ports.
+        port: the first of two ports for each host and one for each console; 0: any free ports.
 
     Raises:
         CommandFailed: the cluster cannot be started.
@@ -80,7 +81,7 @@ def cluster_banner(cluster: LocalCluster) -> list[str]:
     foqs = program_name()
     first, last = cluster.hosts[0], cluster.hosts[-1]
     lines = [
-        f"{host.options['server.name']:<11}{host.address}   http://127.0.0.1:{host.http_port}/   pid {host.pid}"
+        f"{host.options['server.name']:<11}{host.address}   console {host.console_url}   pid {host.pid}"
         for host in cluster.hosts
     ]
     lines += [
@@ -127,20 +128,21 @@ def _report_deaths(cluster: LocalCluster) -> None:
 
 
 def _host_ports(first: int, hosts: int) -> Iterator[int]:
-    """Return two ports for each host in a row. Raises CommandFailed if one is in use."""
+    """Return the ports of all hosts, in a row. Raises CommandFailed if one is in use."""
     from foqs.dev.server_process import free_port
 
     if first == 0:
         return (free_port() for _ in count())
-    if first + 2 * hosts > 65_536:
+    if first + _PORTS_PER_HOST * hosts > 65_536:
         raise CommandFailed(
-            f"Port {first} leaves no room for the {2 * hosts} ports of {hosts} hosts; choose a lower --port.", USAGE
+            f"Port {first} leaves no room for the {_PORTS_PER_HOST * hosts} ports of {hosts} hosts; choose a lower --port.",
+            USAGE,
         )
-    for number in range(first, first + 2 * hosts):
+    for number in range(first, first + _PORTS_PER_HOST * hosts):
         if port_problem("127.0.0.1", number, "port"):
             raise CommandFailed(
-                f"Port {number} is in use by another process; a cluster of {hosts} hosts needs {2 * hosts} ports in a row: "
+                f"Port {number} is in use by another process; a cluster of {hosts} hosts needs {_PORTS_PER_HOST * hosts} ports in a row: "
                 "choose the first with --port, or any free ports with --port 0.",
                 USAGE,
             )
-    return iter(range(first, first + 2 * hosts))
+    return iter(range(first, first + _PORTS_PER_HOST * hosts))

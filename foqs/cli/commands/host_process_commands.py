@@ -36,6 +36,12 @@ if TYPE_CHECKING:
 @click.option("--port", type=int, default=None, help="The port for calls.  [default: 7411]")
 @click.option("--http-port", type=int, default=None, help="The port for /livez, /readyz, /metrics.  [default: 7412]")
 @click.option(
+    "--console-port",
+    type=int,
+    default=None,
+    help="The port of the console.  [default: 7413; any free one with --http-port]",
+)
+@click.option(
     "--listen",
     "address",
     default=None,
@@ -56,6 +62,7 @@ def dev(
     shards: int | None,
     port: int | None,
     http_port: int | None,
+    console_port: int | None,
     address: str | None,
     insecure_listen: bool | None,
     hosts: int | None,
@@ -65,11 +72,11 @@ def dev(
     The host keeps its items in a folder (SQLite) and needs nothing else. Environment variables can set options of the
     configuration (FOQS_SECTION__OPTION).
 
-    With --cluster there are 8 shards, --port is the first of two ports for each host, and the items are deleted at
-    the end unless --data names a folder.
+    With --cluster there are 8 shards. --port is the first of two ports for each host; a port for each console
+    follows. The items are deleted at the end unless --data names a folder.
     """
     if hosts is not None:
-        if any(option is not None for option in (store, http_port, address, insecure_listen)):
+        if any(option is not None for option in (store, http_port, console_port, address, insecure_listen)):
             raise click.UsageError("With --cluster only --data, --shards and --port can be given.")
         from foqs.cli.commands.dev_cluster import run_cluster
 
@@ -87,6 +94,8 @@ def dev(
                 "server.http_port": http_port,
                 "server.host": address,
                 "server.http_host": address if insecure_listen else None,
+                "server.console": True,
+                "server.console_port": 0 if console_port is None and http_port is not None else console_port,
                 "server.insecure_listen": insecure_listen,
             }
         ),
@@ -131,8 +140,8 @@ def without_none(options: dict[str, object]) -> dict[str, object]:
 
 def _log_addresses(config: Config) -> None:
     """Log the addresses as one event, since programs read the log of a host."""
-    thrift, http = (line.split()[1] for line in listen_addresses(config))
-    logging.getLogger(__name__).info("listening", extra={"thrift": thrift, "http": http})
+    addresses = {name.lower(): address for name, address, *_ in map(str.split, listen_addresses(config))}
+    logging.getLogger(__name__).info("listening", extra=addresses)
 
 
 def dev_banner(config: Config) -> list[str]:
@@ -179,7 +188,10 @@ def _run_foreground(config: Config, on_ready: Callable[[Config], None], file: Pa
 
 def _check_ports(config: Config, file: Path | None) -> None:
     server = config.server
-    for host, port, option in ((server.host, server.port, "port"), (server.http_host, server.http_port, "http_port")):
+    ports = [(server.host, server.port, "port"), (server.http_host, server.http_port, "http_port")]
+    if server.console:
+        ports.append((server.console_host, server.console_port, "console_port"))
+    for host, port, option in ports:
         problem = port_problem(host, port, option)
         if problem:
             raise CommandFailed(f"{file}: server.{option}: {problem}" if file else problem, USAGE)

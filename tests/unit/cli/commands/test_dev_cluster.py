@@ -212,7 +212,13 @@ class Started:
 
     def _server(self, number: int, name: str) -> Any:
         port = self.ports[2 * number - 2] if name else number
-        place = {"port": port, "http_port": port + 1, "pid": 1_000 + number, "exit_code": None, "folder": self.folder}
+        place = {
+            "port": port,
+            "console_url": f"http://127.0.0.1:{port + 1}/",
+            "pid": 1_000 + number,
+            "exit_code": None,
+            "folder": self.folder,
+        }
         return SimpleNamespace(
             is_ok=lambda path: name in self.others and self.closed == 1,
             **place,
@@ -256,7 +262,16 @@ def test_banner_shows_addresses_and_commands_to_try(started: Sequence[Started], 
     assert result.exit_code == 0, result.output
     [cluster] = started
     assert cluster.given == (tmp_path, 2, 2, 6)
-    for words in ("host1", "pid 1001", "pid 1002", "db2", "ZooKeeper", "delete that folder", "not for production"):
+    for words in (
+        "host1",
+        f"console http://127.0.0.1:{cluster.hosts[0].port + 1}/",
+        "pid 1001",
+        "pid 1002",
+        "db2",
+        "ZooKeeper",
+        "delete that folder",
+        "not for production",
+    ):
         assert words in result.stdout
     ports = [host.port for host in cluster.hosts]
     assert f"export FOQS_ADDRESS=foqs://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}\n" in result.stdout

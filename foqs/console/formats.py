@@ -1,0 +1,58 @@
+"""How the console's templates show values. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from foqs.runtime.durations import format_duration
+
+_HEX_LINE: Final = 16
+_SHOWN_BYTES_MAX: Final = 65_536
+
+
+def number(value: int | None) -> str:
+    """Return a number with separators; a dash for None."""
+    return "-" if value is None else f"{value:,}"
+
+
+def payload(data: bytes | None) -> str:
+    """Return a payload as text if it is readable, else as lines of hexadecimal. A long one is cut."""
+    if not data:
+        return ""
+    shown = data[:_SHOWN_BYTES_MAX]
+    more = f"\n... and {len(data) - len(shown):,} bytes more" if len(data) > len(shown) else ""
+    try:
+        text = shown.decode()
+    except UnicodeDecodeError as error:
+        # A cut in the middle of a character does not make the text unreadable.
+        if not more or error.start < len(shown) - 4:
+            return hexadecimal(shown) + more
+        text = shown[: error.start].decode()
+    readable = all(char.isprintable() or char in "\n\t\r" for char in text)
+    return (text if readable else hexadecimal(shown)) + more
+
+
+def hexadecimal(data: bytes) -> str:
+    """Return lines of an offset, sixteen bytes, and their characters."""
+    lines = []
+    for start in range(0, len(data), _HEX_LINE):
+        part = data[start : start + _HEX_LINE]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{start:08x}  {part.hex(' '):<47}  {text}")
+    return "\n".join(lines)
+
+
+def visible(text: str | None) -> str:
+    """Return a text with control characters escaped; a dash for None."""
+    if text is None:
+        return "-"
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "duration": format_duration,
+    "number": number,
+    "payload": payload,
+    "visible": visible,
+}

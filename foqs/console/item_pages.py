@@ -1,0 +1,145 @@
+"""The pages of items: one item and why it is not delivered, dead items, and a form that enqueues one."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from aiohttp import web
+
+from foqs.console.visit import Visit
+from foqs.runtime.durations import parse_duration
+from foqs_client import Change, InvalidArgument, Item, ItemFilter
+
+DEAD_ITEMS: Final = 100
+REDRIVE_PAGES_MAX: Final = 20
+"""The pages of one request that redrives all that match. The next request goes on."""
+_REDRIVE_PAGE: Final = 500
+
+
+async def item(visit: Visit) -> web.StreamResponse:
+    """Show one item and why it is not delivered, or change it."""
+    item_id = visit.require("id").strip()
+    if visit.request.method == "POST":
+        return await _change(visit, item_id)
+    found = await visit.client.explain(item_id, with_payload=visit.rights.may_consume(visit.namespace))
+    return visit.page("item.html", f"Item {item_id}", id=item_id, found=found, item=found.item)
+
+
+async def _change(visit: Visit, item_id: str) -> web.StreamResponse:
+    action, client = visit.text("action"), visit.client
+    if action == "cancel":
+        if visit.text("confirmed") != "1":
+            return visit.page(
+                "confirm.html",
+                f"Delete {item_id}?",
+                path="/item",
+                action="cancel",
+                fields={"id": item_id},
+                text="This deletes the item. It cannot be brought back.",
+                button="Delete the item",
+                back={"id": item_id},
+            )
+        (outcome,) = await client.cancel([item_id])
+        outcome.require()
+        visit.see("/item", id=item_id, done="already_gone" if outcome.already_gone else "cancelled")
+    if action == "redrive":
+        (outcome,) = await client.redrive([item_id])
+        outcome.require()
+        visit.see("/item", id=item_id, done="redriven")
+    if action == "update":
+        delay = visit.text("delay")
+        change = Change(priority=visit.number("priority"), delay_ms=_duration(delay, "delay") if delay else None)
+        (outcome,) = await client.update([item_id], change)
+        outcome.require()
+        visit.see("/item", id=item_id, done="updated")
+    raise InvalidArgument(f"{action!r} is not an action of items", field="action")
+
+
+async def dead(visit: Visit) -> web.StreamResponse:
+    """Show a page of dead items, or redrive some or all of them."""
+    topic = visit.values.get("topic") or None
+    if visit.request.method == "POST":
+        return await _redrive(visit, topic)
+    cursor = visit.values.get("cursor") or None
+    found = await visit.client.dead(topic, DEAD_ITEMS, cursor)
+    reasons: dict[str, int] = {}
+    for each in found.items:
+        reason = each.dead_reason or "unknown"
+        reasons[reason] = reasons.get(reason, 0) + 1
+    by_count = sorted(reasons.items(), key=lambda pair: -pair[1])
+    return visit.page("dead.html", "Dead items", found=found, topic=topic, cursor=cursor, reasons=by_count)
+
+
+async def _redrive(visit: Visit, topic: str | None) -> web.StreamResponse:
+    if visit.text("action") == "redrive":
+        ids = [str(value) for value in visit.values.getall("id", [])]
+        if not ids:
+            raise InvalidArgument("no item is chosen", field="id")
+        outcomes = await visit.client.redrive(ids)
+        done = sum(outcome.error is None for outcome in outcomes)
+        visit.see("/dead", topic=topic, done="redriven_many", count=done)
+    only = ItemFilter(topic, ("dead",))
+    if visit.text("confirmed") != "1":
+        count = await visit.client.count(only)
+        where = f"of the topic {topic}" if topic else f"of the namespace {visit.namespace}"
+        return visit.page(
+            "confirm.html",
+            "Redrive all dead items?",
+            path="/dead",
+            action="redrive_all",
+            fields={"topic": topic or ""},
+            text=f"This makes all dead items {where} ready again: {count.items:,} at the moment.",
+            button="Redrive them",
+            back={"topic": topic or ""},
+        )
+    changed, cursor = visit.number("changed") or 0, visit.values.get("cursor") or None
+    for _ in range(REDRIVE_PAGES_MAX):
+        page = await visit.client.redrive_matching(only, _REDRIVE_PAGE, cursor)
+        changed, cursor = changed + page.changed, page.next_cursor
+        if cursor is None:
+            visit.see("/dead", topic=topic, done="redriven_many", count=changed)
+    return visit.page(
+        "confirm.html",
+        "Go on?",
+        path="/dead",
+        action="redrive_all",
+        fields={"topic": topic or "", "cursor": cursor or "", "changed": str(changed)},
+        text=f"{changed:,} items are ready again. There are more.",
+        button="Go on",
+        back={"topic": topic or ""},
+    )
+
+
+async def enqueue(visit: Visit) -> web.StreamResponse:
+    """Show a form for one item, or enqueue it."""
+    if visit.request.method == "POST":
+        delay = visit.text("delay")
+        new = Item(
+            visit.require("topic"),
+            visit.values.get("payload", "").encode(),
+            priority=visit.number("priority") or 0,
+            delay_ms=_duration(delay, "delay") if delay else None,
+            # The form has the key, so sending it twice enqueues once.
+            idempotency_key=visit.require("key"),
+        )
+        (result,) = await visit.client.enqueue([new])
+        visit.see("/item", id=result.require(), done="enqueued")
+    return visit.page(
+        "enqueue.html", "Enqueue an item", topic=visit.values.get("topic", ""), key=f"console-{secrets.token_hex(12)}"
+    )
+
+
+def _duration(text: str, field: str) -> int:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise InvalidArgument(str(error), field=field) from None
+
+
+ITEM_PAGES: Final[Mapping[str, Callable[[Visit], Awaitable[web.StreamResponse]]]] = {
+    "/item": item,
+    "/dead": dead,
+    "/enqueue": enqueue,
+}

@@ -1,0 +1,82 @@
+"""Clients of the host itself, for the pages of the console.
+
+Always true: a client's calls are those of one principal, and the host checks them like
+any others; there is at most one client for a principal and namespace. A client reaches
+its host over a socket pair, so no port and no certificate is involved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from foqs.access.authenticator import AuthenticatedPrincipal
+from foqs_client import Client
+from foqs_client.host_connector import ProtocolFactory
+
+Accept: TypeAlias = Callable[[AuthenticatedPrincipal | None], asyncio.BaseProtocol]
+"""Returns the host's protocol of a connection whose peer is this principal; None: the host does not authenticate."""
+CLIENTS_MAX: Final = 64
+IDLE_S: Final = 60.0
+TIMEOUT_MS: Final = 10_000
+_URL: Final = "foqs://localhost"
+
+
+class _Entry:
+    __slots__ = ("client", "used_at_s")
+
+    def __init__(self, client: Client, used_at_s: float) -> None:
+        self.client = client
+        self.used_at_s = used_at_s
+
+
+class LocalClients:
+    """The clients of a host's own principals.
+
+    Args:
+        accept: see `Accept`.
+    """
+
+    def __init__(self, accept: Accept) -> None:
+        self._accept = accept
+        self._entries: dict[tuple[AuthenticatedPrincipal | None, str], _Entry] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def client(self, authenticated: AuthenticatedPrincipal | None, namespace: str) -> Client:
+        """Return a client whose calls are those of the principal in the namespace. Do not close it."""
+        now_s = asyncio.get_running_loop().time()
+        key = authenticated, namespace
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            entry = _Entry(self._open(authenticated, namespace), now_s)
+        entry.used_at_s = now_s
+        self._entries[key] = entry  # the last used one is the last of all
+        self._close_unused(now_s)
+        return entry.client
+
+    def _open(self, authenticated: AuthenticatedPrincipal | None, namespace: str) -> Client:
+        async def connect(
+            factory: ProtocolFactory, host: str, port: int
+        ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+            loop = asyncio.get_running_loop()
+            ours, theirs = socket.socketpair()
+            await loop.create_connection(lambda: self._accept(authenticated), sock=theirs)
+            return await loop.create_connection(factory, sock=ours)
+
+        return Client(_URL, namespace=namespace, timeout_ms=TIMEOUT_MS, connect=connect)
+
+    def _close_unused(self, now_s: float) -> None:
+        for key, entry in list(self._entries.items()):
+            if len(self._entries) <= CLIENTS_MAX and now_s - entry.used_at_s < IDLE_S:
+                return
+            del self._entries[key]
+            closing = asyncio.ensure_future(entry.client.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Close all clients."""
+        entries, self._entries = list(self._entries.values()), {}
+        await asyncio.gather(*(entry.client.close() for entry in entries), *self._closing, return_exceptions=True)

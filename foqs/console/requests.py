@@ -1,0 +1,58 @@
+"""Which requests the console refuses, and the headers of all its answers.
+
+Pure functions of a request's method and headers. See docs/design/console.md.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+HEADERS: Final[Mapping[str, str]] = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""The headers of every answer."""
+_SAFE_METHODS: Final = ("GET", "HEAD")
+
+
+def cross_site_refusal(method: str, headers: Mapping[str, str], scheme: str) -> str | None:
+    """Return why a request that changes something is refused, or None. Only the console's own pages may send one.
+
+    Args:
+        scheme: http or https, by which the request came.
+    """
+    if method in _SAFE_METHODS:
+        return None
+    site = headers.get("Sec-Fetch-Site")
+    if site is not None:
+        return None if site == "same-origin" else f"this form came from another site (Sec-Fetch-Site: {site})"
+    origin = headers.get("Origin")
+    if origin is None:
+        return "the request names neither Sec-Fetch-Site nor Origin; use a current browser"
+    return None if origin == f"{scheme}://{headers.get('Host', '')}" else "this form came from another origin"
+
+
+def host_refusal(headers: Mapping[str, str]) -> str | None:
+    """Return why a request is refused by a console without authentication, or None: it must name this machine.
+
+    A page of another site could otherwise reach the console by a name of its own that it points here.
+    """
+    try:
+        name = urlsplit(f"//{headers.get('Host', '')}").hostname or ""
+        if name == "localhost" or name.endswith(".localhost"):
+            return None
+        ipaddress.ip_address(name)
+    except ValueError:
+        return "without authentication the console answers only to localhost and to addresses; open it by one of these"
+    return None

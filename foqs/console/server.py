@@ -1,0 +1,287 @@
+"""The console's port: routes, logins, refusals, and errors as pages.
+
+Always true: every answer has the headers of `requests.HEADERS`; a request that changes
+something comes from the console's own pages; without a session only the login and the
+static files are served. Knows nothing of the pages' contents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.resources
+import logging
+import mimetypes
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, TypeAlias
+
+import jinja2
+from aiohttp import web
+from multidict import MultiMapping
+
+from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
+from foqs.access.call_permissions import PermissionLookup
+from foqs.console import formats
+from foqs.console.cluster_pages import CLUSTER_PAGES
+from foqs.console.item_pages import ITEM_PAGES
+from foqs.console.local_clients import Accept, LocalClients
+from foqs.console.namespace_pages import NAMESPACE_PAGES
+from foqs.console.requests import HEADERS, cross_site_refusal, host_refusal
+from foqs.console.sessions import issue_cookie, read_cookie
+from foqs.console.topic_pages import TOPIC_PAGES
+from foqs.console.visit import Rights, Visit, done_sentence, link
+from foqs_client import FoqsError
+
+log = logging.getLogger(__name__)
+
+SESSION_S: Final = 12 * 3600
+LOGINS_IN_FLIGHT_MAX: Final = 10
+BODY_BYTES_MAX: Final = 65_536
+HEADER_BYTES_MAX: Final = 8_192
+REQUEST_TIMEOUT_S: Final = 30.0
+Serve: TypeAlias = Callable[[Visit], Awaitable[web.StreamResponse]]
+
+_PAGES: Final[Mapping[str, Serve]] = {**TOPIC_PAGES, **ITEM_PAGES, **NAMESPACE_PAGES, **CLUSTER_PAGES}
+"""The pages by path. A page serves both GET and POST if it has a form."""
+_STATUS: Final[Mapping[str, int]] = {
+    "INVALID_ARGUMENT": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "NAMESPACE_NOT_FOUND": 404,
+    "RATE_LIMITED": 429,
+    "OVERLOADED": 503,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+"""The status of a page that shows an error, by the error's code; others are 500."""
+
+
+@dataclass(slots=True, frozen=True)
+class ConsoleSettings:
+    """What a console needs to know of its host.
+
+    Attributes:
+        host_name: shown on each page.
+        is_cluster: the host has peers to hand shards to.
+        authenticator: checks logins; None: everybody may do everything.
+        permissions_of: the permissions of the principals.
+        namespaces: returns the names of all namespaces.
+        tls: for https; None: http.
+        now_s: returns seconds since 1970-01-01 UTC.
+    """
+
+    host_name: str
+    is_cluster: bool
+    authenticator: Authenticator | None
+    permissions_of: PermissionLookup
+    namespaces: Callable[[], Sequence[str]]
+    tls: ssl.SSLContext | None
+    now_s: Callable[[], float]
+
+
+class Console:
+    """The console of one host.
+
+    Args:
+        accept: see `LocalClients`.
+    """
+
+    def __init__(self, settings: ConsoleSettings, accept: Accept) -> None:
+        self._settings = settings
+        self._clients = LocalClients(accept)
+        self._cookie_name = "__Host-foqs" if settings.tls else "foqs"
+        self._static = _static_files()
+        self._templates = _templates(settings)
+        self._logins_in_flight = 0
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen and return the port (of interest if `port` is 0).
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
+        app.router.add_get("/static/{name}", self._static_file)
+        app.router.add_get("/login", self._login_form)
+        app.router.add_post("/login", self._log_in)
+        app.router.add_post("/logout", self._log_out)
+        for path, serve in _PAGES.items():
+            app.router.add_route("*", path, self._handler(serve))
+        runner = web.AppRunner(
+            app, access_log=None, max_line_size=HEADER_BYTES_MAX, max_field_size=HEADER_BYTES_MAX, shutdown_timeout=1.0
+        )
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port, ssl_context=self._settings.tls).start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._runner = runner
+        return int(runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Close the port and the clients. May be called twice."""
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            await runner.cleanup()
+        await self._clients.close()
+
+    # ---------------------------------------------------------------- requests
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Callable[[web.Request], Awaitable[Any]]) -> Any:
+        """Refuse what no page of the console sends, and set the headers of every answer."""
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                response = self._refuse(request) or await handler(request)
+        except web.HTTPException as answer:
+            response = answer if answer.status < 400 else self._error_page(request, answer.status, answer.reason)
+        except TimeoutError:
+            response = self._error_page(request, 408, "The request took too long.")
+        except FoqsError as error:
+            response = self._error_page(request, _STATUS.get(error.code, 500), _sentence(error))
+        except Exception:
+            log.exception("the page %s failed with an unexpected error", request.path)
+            response = self._error_page(request, 500, "The page failed; the host's log says why.")
+        response.headers.update(HEADERS)
+        if isinstance(response, web.HTTPException):
+            raise response
+        return response
+
+    def _refuse(self, request: web.Request) -> web.Response | None:
+        refusal = cross_site_refusal(request.method, request.headers, request.scheme)
+        if refusal is None and self._settings.authenticator is None:
+            refusal = host_refusal(request.headers)
+        return None if refusal is None else self._error_page(request, 403, refusal)
+
+    def _handler(self, serve: Serve) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            if request.method not in ("GET", "HEAD", "POST"):
+                raise web.HTTPMethodNotAllowed(request.method, ["GET", "HEAD", "POST"])
+            rights = self._rights(request)
+            if rights is None:
+                raise web.HTTPSeeOther(link("/login", next=request.path_qs if request.method == "GET" else ""))
+            values: MultiMapping[Any] = request.query if request.method != "POST" else await request.post()
+            return await serve(self._visit(request, rights, values))
+
+        return handle
+
+    def _visit(self, request: web.Request, rights: Rights, values: MultiMapping[Any]) -> Visit:
+        names = [name for name in self._settings.namespaces() if rights.is_admin or rights.permissions(name)]
+        return Visit(request, rights, values, self._clients, names, self._render)
+
+    def _rights(self, request: web.Request) -> Rights | None:
+        """Return what the request's principal may do; None if nobody is logged in."""
+        settings = self._settings
+        if settings.authenticator is None:
+            return Rights(None, settings.permissions_of)
+        cookie = request.cookies.get(self._cookie_name, "")
+        authenticated = read_cookie(cookie, settings.authenticator, settings.now_s()) if cookie else None
+        return None if authenticated is None else Rights(authenticated, settings.permissions_of)
+
+    # ------------------------------------------------------------------ logins
+
+    async def _login_form(self, request: web.Request) -> web.Response:
+        return self._render("login.html", title="Log in", next=_own_path(request.query.get("next", "")))
+
+    async def _log_in(self, request: web.Request) -> web.StreamResponse:
+        form = await request.post()
+        path = _own_path(str(form.get("next", "")))
+        authenticator = self._settings.authenticator
+        if authenticator is None:
+            raise web.HTTPSeeOther(path)
+        if self._logins_in_flight >= LOGINS_IN_FLIGHT_MAX:
+            return self._error_page(request, 429, "Too many logins fail at the moment; wait a second and try again.")
+        authenticated = authenticator.authenticate_token(str(form.get("token", "")).strip().encode())
+        if authenticated is None:
+            await self._delay_failure(authenticator)
+            return self._render(
+                "login.html", status=403, title="Log in", next=path, problem="This token belongs to no principal."
+            )
+        authenticator.observer.authenticated(authenticated.principal.name)
+        raise self._with_cookie(web.HTTPSeeOther(path), authenticated)
+
+    async def _delay_failure(self, authenticator: Authenticator) -> None:
+        authenticator.observer.authentication_failed()
+        self._logins_in_flight += 1
+        try:
+            await asyncio.sleep(authenticator.limits.failure_delay_s)
+        finally:
+            self._logins_in_flight -= 1
+
+    def _with_cookie(self, response: web.HTTPException, authenticated: AuthenticatedPrincipal) -> web.HTTPException:
+        ends_at_s = int(self._settings.now_s()) + SESSION_S
+        response.set_cookie(
+            self._cookie_name,
+            issue_cookie(authenticated, ends_at_s),
+            max_age=SESSION_S,
+            path="/",
+            httponly=True,
+            samesite="Strict",
+            secure=self._settings.tls is not None,
+        )
+        return response
+
+    async def _log_out(self, request: web.Request) -> web.StreamResponse:
+        response = web.HTTPSeeOther("/login")
+        response.del_cookie(
+            self._cookie_name, path="/", httponly=True, samesite="Strict", secure=self._settings.tls is not None
+        )
+        raise response
+
+    # ----------------------------------------------------------------- answers
+
+    async def _static_file(self, request: web.Request) -> web.Response:
+        found = self._static.get(request.match_info["name"])
+        if found is None:
+            raise web.HTTPNotFound
+        body, content_type = found
+        return web.Response(body=body, content_type=content_type, charset="utf-8")
+
+    def _error_page(self, request: web.Request, status: int, text: str) -> web.Response:
+        return self._render("error.html", status=status, title=HTTPStatus(status).phrase, text=text)
+
+    def _render(self, template: str, *, status: int = 200, visit: Visit | None = None, **values: Any) -> web.Response:
+        done = None if visit is None or visit.request.method == "POST" else done_sentence(visit.request.query)
+        text = self._templates.get_template(template).render(
+            visit=visit, done=done, is_open=self._settings.authenticator is None, **values
+        )
+        return web.Response(text=text, status=status, content_type="text/html")
+
+
+def _sentence(error: FoqsError) -> str:
+    return f"{error.field}: {error.message}" if error.field else error.message
+
+
+def _templates(settings: ConsoleSettings) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("foqs.console"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(link=link, host_name=settings.host_name, is_cluster=settings.is_cluster)
+    environment.filters.update(formats.FILTERS)
+    return environment
+
+
+def _static_files() -> dict[str, tuple[bytes, str]]:
+    """Return the static files with their types by name. Only these can be requested."""
+    folder = importlib.resources.files("foqs.console") / "static"
+    found = {}
+    for file in folder.iterdir():
+        content_type = mimetypes.guess_type(file.name)[0]
+        if content_type is not None:
+            found[file.name] = file.read_bytes(), content_type
+    return found
+
+
+def _own_path(text: str) -> str:
+    """Return the path of a page of the console, for a redirect after the login: never another site."""
+    path = text.partition("?")[0]
+    return text if path in _PAGES else "/"

@@ -1,0 +1,142 @@
+"""One request of a principal, as the pages need it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+from urllib.parse import urlencode
+
+from aiohttp import web
+from multidict import MultiMapping
+
+from foqs.access.authenticator import AuthenticatedPrincipal
+from foqs.access.call_permissions import Permission, PermissionLookup
+from foqs.console.local_clients import LocalClients
+from foqs_client import Client, InvalidArgument
+
+
+@dataclass(slots=True, frozen=True)
+class Rights:
+    """What a principal may do. Without authentication (`principal` None) everything is allowed.
+
+    A page leaves out what is not allowed. The host checks each call all the same.
+    """
+
+    authenticated: AuthenticatedPrincipal | None
+    permissions_of: PermissionLookup
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the principal may do everything."""
+        return self.authenticated is None or self.authenticated.principal.is_admin
+
+    def permissions(self, namespace: str) -> Collection[int]:
+        """Return the permissions on a namespace."""
+        if self.authenticated is None or self.is_admin:
+            return tuple(Permission)
+        return self.permissions_of(self.authenticated.principal.name, namespace)
+
+    def may_administer(self, namespace: str) -> bool:
+        return Permission.ADMIN in self.permissions(namespace)
+
+    def may_consume(self, namespace: str) -> bool:
+        return Permission.CONSUME in self.permissions(namespace)
+
+    def may_enqueue(self, namespace: str) -> bool:
+        return Permission.ENQUEUE in self.permissions(namespace)
+
+    def may_read(self, namespace: str) -> bool:
+        """Whether items may be shown."""
+        return self.may_consume(namespace) or self.may_administer(namespace)
+
+
+@dataclass(slots=True)
+class Visit:
+    """A request with its principal.
+
+    Attributes:
+        values: the fields of the address (GET) or of the form (POST).
+        namespaces: the names of the namespaces on which the principal has a permission, in order.
+        namespace: the chosen one; empty if there is none.
+    """
+
+    request: web.Request
+    rights: Rights
+    values: MultiMapping[str]
+    clients: LocalClients
+    namespaces: list[str]
+    render: Callable[..., web.Response]
+    namespace: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        asked = self.values.get("namespace") or self.request.query.get("namespace")
+        usual = "default" if "default" in self.namespaces or not self.namespaces else self.namespaces[0]
+        self.namespace = asked or usual
+
+    @property
+    def client(self) -> Client:
+        """The client of the principal in the namespace."""
+        return self.clients.client(self.rights.authenticated, self.namespace)
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a field without the spaces around it."""
+        return self.values.get(name, default).strip()
+
+    def require(self, name: str) -> str:
+        """Return a field that must not be empty. It is returned exactly. Raises InvalidArgument."""
+        value = self.values.get(name, "")
+        if not value:
+            raise InvalidArgument("this is missing; fill it in", field=name)
+        return value
+
+    def number(self, name: str) -> int | None:
+        """Return an integer field; None if it is empty. Raises InvalidArgument."""
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            return int(text)
+        except ValueError:
+            raise InvalidArgument(f"{text!r} is not a whole number", field=name) from None
+
+    def page(self, template: str, title: str, **values: Any) -> web.Response:
+        """Return a page."""
+        return self.render(template, visit=self, title=title, **values)
+
+    def see(self, path: str, *, done: str = "", **fields: Any) -> NoReturn:
+        """End a POST: the browser gets this page next, which says what was done. Always raises."""
+        raise web.HTTPSeeOther(link(path, namespace=self.namespace, **fields, done=done))
+
+
+def link(path: str, **fields: Any) -> str:
+    """Return the address of a page with those fields that are not empty."""
+    given = {name: value for name, value in fields.items() if value not in ("", None)}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def done_sentence(values: Mapping[str, str]) -> str | None:
+    """Return the sentence that a page shows after an action; the address has only its name and a number."""
+    sentence = _DONE.get(values.get("done", ""))
+    if sentence is None:
+        return None
+    count = values.get("count", "")
+    return sentence.format(count=count if count.isascii() and count.isdigit() and len(count) < 16 else "?")
+
+
+_DONE: Mapping[str, str] = {
+    "paused": "The topic is paused: nothing of it is delivered until you resume it.",
+    "resumed": "The topic is delivered again.",
+    "purged": "{count} items were deleted, as far as they were counted.",
+    "cancelled": "The item is deleted.",
+    "already_gone": "The item was gone already.",
+    "updated": "The item is changed.",
+    "redriven": "The item is ready again.",
+    "redriven_many": "{count} items are ready again.",
+    "enqueued": "The item is enqueued.",
+    "draining": "The host hands its shards over to others.",
+    "undrained": "The host may own shards again.",
+    "updated_namespace": "The settings are changed.",
+    "created_namespace": "The namespace is created.",
+    "granted": "The grant is changed.",
+}

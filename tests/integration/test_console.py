@@ -1,0 +1,416 @@
+"""The console of real hosts: what its pages say and do, and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foqs_client import Client, Item, ItemFilter, Nack, Namespace
+from tests.integration.test_auth import BOSS, ORDERS, Guarded
+from tests.support.aio import run
+from tests.support.certificates import Authority
+from tests.support.console import OWN_FORM, Answer, Browser
+from tests.support.ports import free_port
+from tests.support.processes import RestartableHost
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+SCRIPT = "<script>alert(1)</script>\"'"
+
+
+class OpenHost(RestartableHost):
+    """A host without authentication, with a console."""
+
+    def __init__(self, folder: Path) -> None:
+        self.console_port = free_port()
+        super().__init__(folder, "memory:", {"server.console": True, "server.console_port": self.console_port})
+
+    def client(self, namespace: str = "default") -> Client:
+        return Client(self.address, namespace=namespace, timeout_ms=10_000)
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenHost]:
+    with OpenHost(tmp_path_factory.mktemp("console") / "host") as found:
+        found.start()
+        yield found
+
+
+@pytest.fixture
+def browser(host: OpenHost) -> Browser:
+    return Browser(host.console_port)
+
+
+def calls(host: OpenHost, work: Any, namespace: str = "default") -> Any:
+    async def call() -> Any:
+        async with host.client(namespace) as client:
+            return await work(client)
+
+    return run(call())
+
+
+def put(host: OpenHost, *items: Item, namespace: str = "default") -> list[str]:
+    async def work(client: Client) -> list[str]:
+        return [result.require() for result in await client.enqueue(items)]
+
+    found: list[str] = calls(host, work, namespace)
+    return found
+
+
+def kill_items(host: OpenHost, topic: str, count: int) -> list[str]:
+    """Enqueue items and make them dead. Returns their ids."""
+
+    async def work(client: Client) -> list[str]:
+        await client.enqueue([Item(topic, b"x")] * count)
+        found = await client.dequeue({topic: count})
+        for outcome in await client.nack([Nack(each.id, each.token, dead=True) for each in found]):
+            outcome.require()
+        return [each.id for each in found]
+
+    found: list[str] = calls(host, work)
+    return found
+
+
+# ----------------------------------------------------------------------- pages
+
+
+def test_the_overview_counts_what_the_command_line_counts(host: OpenHost, browser: Browser) -> None:
+    put(host, *[Item("overview", b"12345")] * 7)
+    page = browser.get("/")
+    usage = calls(host, lambda client: client.usage())
+    assert page.status == 200
+    assert f"default {usage.items:,} {usage.bytes:,} {usage.topics:,} {usage.enqueues_last_minute:,}" in page.text
+    assert "1 host, 4 shards, all served" in page.text
+
+
+def test_topics_are_listed_by_prefix_and_page(host: OpenHost, browser: Browser) -> None:
+    put(host, *[Item(f"many-{number:03}") for number in range(150)])
+    page = browser.get("/topics", prefix="many-")
+    assert "many-000 1 0 0 0" in page.text
+    assert "many-100" not in page.text
+    more = browser.get("/topics", prefix="many-", cursor="many-099")
+    assert "many-100 1 0 0 0" in more.text
+    assert "many-149" in more.text
+    assert "Next page" in page.text
+    assert "Next page" not in more.text
+
+
+def test_a_topic_is_paused_resumed_and_purged(host: OpenHost, browser: Browser) -> None:
+    best, other = put(host, Item("line", priority=-1), Item("line", priority=3))
+    page = browser.get("/topic", topic="line")
+    assert page.text.index(best) < page.text.index(other)
+    assert "ready 2" in page.text
+    assert "The topic is paused" in browser.post("/topic", topic="line", action="pause").text
+    assert calls(host, lambda client: client.dequeue({"line": 1})) == []
+    assert "delivered again" in browser.post("/topic", topic="line", action="resume").text
+    asked = browser.post("/topic", topic="line", action="purge")
+    assert "This deletes all items of the topic line, in every state: 2 at the moment" in asked.text
+    assert calls(host, lambda client: client.count(ItemFilter("line"))).items == 2
+    done = browser.post("/topic", topic="line", action="purge", confirmed="1")
+    assert "2 items were deleted" in done.text
+    assert calls(host, lambda client: client.count(ItemFilter("line"))).items == 0
+
+
+def test_an_item_says_why_it_is_not_delivered_and_is_mended(host: OpenHost, browser: Browser) -> None:
+    (item_id,) = put(host, Item("why", b"pay", delay_ms=3_600_000, idempotency_key="why-1"))
+    page = browser.get("/item", id=item_id)
+    assert "It is deferred until" in page.text
+    assert "Idempotency key why-1" in page.text
+    assert "pay" in page.text
+    assert "The item is changed" in browser.post("/item", id=item_id, action="update", delay="0", priority="-5").text
+    (delivery,) = calls(host, lambda client: client.dequeue({"why": 1}, wait_ms=5_000))
+    assert (delivery.id, delivery.priority) == (item_id, -5)
+    assert "Lease ends in" in browser.get("/item", id=item_id).text
+    assert "It cannot be brought back" in browser.post("/item", id=item_id, action="cancel").text
+    assert "The item is deleted" in browser.post("/item", id=item_id, action="cancel", confirmed="1").text
+    assert "no such item" in browser.get("/item", id=item_id).text
+
+
+def test_dead_items_are_redriven_one_chosen_or_all(host: OpenHost, browser: Browser) -> None:
+    ids = kill_items(host, "sad", 5)
+    page = browser.get("/dead", topic="sad")
+    assert all(item_id in page.text for item_id in ids)
+    assert "5 " in page.text
+    assert "The item is ready again" in browser.post("/item", id=ids[0], action="redrive").text
+    assert "1 items are ready again" in browser.post("/dead", topic="sad", action="redrive", id=ids[1]).text
+    assert "3 at the moment" in browser.post("/dead", topic="sad", action="redrive_all").text
+    assert "3 items are ready again" in browser.post("/dead", topic="sad", action="redrive_all", confirmed="1").text
+    assert calls(host, lambda client: client.count(ItemFilter("sad", ("ready",)))).items == 5
+
+
+def test_a_form_that_is_sent_twice_enqueues_once(host: OpenHost, browser: Browser) -> None:
+    def send() -> Answer:
+        return browser.post("/enqueue", topic="form", payload="grüße", priority="4", delay="1h", key="k-1")
+
+    first, second = send(), send()
+    assert "The item is enqueued" in first.text
+    assert "grüße" in first.text
+    assert second.body == first.body or "The item is enqueued" in second.text
+    assert calls(host, lambda client: client.count(ItemFilter("form"))).items == 1
+
+
+def test_namespaces_are_created_changed_and_granted(host: OpenHost, browser: Browser) -> None:
+    assert "The namespace is created" in browser.post("/namespaces", name="shop").text
+    changed = browser.post("/namespace", namespace="shop", action="update", topics_max="12")
+    assert "topics_max 12" in changed.text
+    granted = browser.post("/namespace", namespace="shop", action="grant", principal="ann", consume="1")
+    assert "ann no yes no" in granted.text
+    assert calls(host, lambda client: client.get_namespace("shop")).topics_max == 12
+
+
+def test_the_cluster_page_shows_hosts_and_shards(host: OpenHost, browser: Browser) -> None:
+    page = browser.get("/cluster")
+    assert f"127.0.0.1:{host.port}" in page.text
+    assert page.body.count('id="shard-') == 4
+    assert "Drain" not in page.text  # a single host has nobody to hand its shards to
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("/topic", 400, "topic: this is missing"),
+        ("/topic?topic=x&state=odd", 400, "is not a state"),
+        ("/item?id=odd", 400, "id"),
+        ("/topics?namespace=absent", 404, "absent"),
+        ("/nothing", 404, "Not Found"),
+        ("/item", 400, "id: this is missing"),
+    ],
+)
+def test_bad_input_is_answered_by_a_sentence(browser: Browser, path: str, status: int, text: str) -> None:
+    page = browser.get(path)
+    assert page.status == status
+    assert text in page.text
+
+
+def test_numbers_and_durations_that_are_none_name_their_field(host: OpenHost, browser: Browser) -> None:
+    (item_id,) = put(host, Item("fields"))
+    assert (
+        "priority: 'high' is not a whole number"
+        in browser.post("/item", id=item_id, action="update", priority="high").text
+    )
+    assert (
+        "delay: '5 apples' is not a duration"
+        in browser.post("/item", id=item_id, action="update", delay="5 apples").text
+    )
+
+
+# --------------------------------------------------------------------- attacks
+
+
+def test_markup_in_names_payloads_and_metadata_stays_text(host: OpenHost, browser: Browser) -> None:
+    calls(host, lambda client: client.create_namespace(Namespace(SCRIPT)))
+    (item_id,) = put(
+        host, Item(SCRIPT, SCRIPT.encode(), metadata=SCRIPT.encode(), idempotency_key=SCRIPT), namespace=SCRIPT
+    )
+    pages = [
+        browser.get("/"),
+        browser.get("/topics", namespace=SCRIPT),
+        browser.get("/topic", namespace=SCRIPT, topic=SCRIPT),
+        browser.get("/item", namespace=SCRIPT, id=item_id),
+        browser.get("/dead", namespace=SCRIPT, topic=SCRIPT),
+        browser.get("/namespaces"),
+        browser.get("/namespace", namespace=SCRIPT),
+        browser.get("/topics", namespace="default", prefix=SCRIPT),
+        browser.get("/topic", topic="x", state=SCRIPT),
+        browser.get("/item", id=SCRIPT),
+        browser.get("/login", next=SCRIPT),
+    ]
+    for page in pages:
+        assert "<script" not in page.body
+        assert "&lt;script&gt;" in page.body or page.body.count("script") == 0
+
+
+def test_a_form_of_another_site_is_refused(host: OpenHost, browser: Browser) -> None:
+    put(host, Item("target"))
+    for headers in (
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "null"},
+        {},
+    ):
+        refused = browser.post("/topic", headers, topic="target", action="purge", confirmed="1")
+        assert refused.status == 403
+    assert calls(host, lambda client: client.count(ItemFilter("target"))).items == 1
+    assert browser.get("/topic", topic="target", action="purge", confirmed="1").status == 200
+    assert calls(host, lambda client: client.count(ItemFilter("target"))).items == 1
+
+
+def test_an_open_console_does_not_answer_to_a_foreign_name(browser: Browser) -> None:
+    page = browser.get("/", {"Host": "evil.example"})
+    assert page.status == 403
+    assert "localhost" in page.text
+
+
+def test_every_answer_has_the_headers_that_protect_it(browser: Browser) -> None:
+    answers = [
+        browser.get("/"),
+        browser.get("/nothing"),
+        browser.get("/static/console.css"),
+        browser.post("/topic", {}),
+    ]
+    for answer in answers:
+        assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["X-Frame-Options"] == "DENY"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/../server.py",
+        "/static/%2e%2e/server.py",
+        "/static/..%2fserver.py",
+        "/static//etc/passwd",
+        "/static/%2fetc%2fpasswd",
+        "/static/",
+    ],
+)
+def test_no_path_leaves_the_static_files(browser: Browser, path: str) -> None:
+    assert browser.get(path).status in (403, 404)
+
+
+def test_a_header_cannot_be_injected(browser: Browser) -> None:
+    answer = browser.get("/login?next=/topics%0d%0aSet-Cookie:%20x=y")
+    assert answer.headers["Set-Cookie"] is None
+    done = browser.post("/topic", follow=False, topic="a\r\nSet-Cookie: x=y", action="pause")
+    assert done.status == 303
+    assert done.headers["Set-Cookie"] is None
+    assert "\n" not in done.headers["Location"]
+
+
+def test_a_long_body_is_refused_and_the_host_goes_on(host: OpenHost, browser: Browser) -> None:
+    lines = [
+        "POST /enqueue HTTP/1.1",
+        "Host: localhost",
+        "Sec-Fetch-Site: same-origin",
+        "Content-Type: application/x-www-form-urlencoded",
+        f"Content-Length: {100 << 20}",
+    ]
+    head = "".join(f"{line}\r\n" for line in lines) + "\r\n"
+    assert b" 413 " in _status_line(host.console_port, head.encode() + b"x" * 200_000)
+    assert browser.get("/").status == 200
+
+
+def _status_line(port: int, data: bytes) -> bytes:
+    """Return the first line of the answer to bytes that the host may stop reading."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        with contextlib.suppress(OSError):  # the host may have closed it
+            connection.sendall(data)
+        return connection.makefile("rb").readline()
+
+
+def test_long_headers_and_odd_methods_are_refused(host: OpenHost, browser: Browser) -> None:
+    assert b" 400 " in _status_line(
+        host.console_port, b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    )
+    assert browser.send("PUT", "/topic", b"", OWN_FORM).status == 405
+    assert browser.get("/").status == 200
+
+
+# -------------------------------------------------------------- authentication
+
+
+class GuardedConsole(Guarded):
+    """A host with authentication and a console."""
+
+    def __init__(self, folder: Path, authority: Authority | None = None) -> None:
+        super().__init__(folder, authority)
+        self.console_port = free_port()
+        options = self.config.read_text()
+        assert "[server]" in options
+        self.config.write_text(
+            options.replace("[server]", f"[server]\nconsole = true\nconsole_port = {self.console_port}", 1)
+        )
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[GuardedConsole]:
+    with GuardedConsole(tmp_path / "guarded") as found:
+        found.start()
+        yield found
+
+
+def logged_in(port: int, token: str, context: ssl.SSLContext | None = None) -> tuple[Browser, Answer]:
+    browser = Browser(port, context)
+    return browser, browser.post("/login", token=token, next="/")
+
+
+def test_only_the_login_is_open_and_it_leads_back(guarded: GuardedConsole) -> None:
+    browser = Browser(guarded.console_port)
+    sent_away = browser.get("/topics?prefix=a")
+    assert (sent_away.status, sent_away.headers["Location"]) == (303, "/login?next=/topics?prefix%3Da")
+    assert browser.post("/topic", follow=False, topic="x", action="purge", confirmed="1").status == 303
+    wrong = browser.post("/login", token="guess")
+    assert wrong.status == 403
+    assert "belongs to no principal" in wrong.text
+    assert "foqs" not in browser.cookies
+    done = browser.post("/login", follow=False, token=BOSS, next="/topics?prefix=a")
+    assert done.headers["Location"] == "/topics?prefix=a"
+    for flag in ("HttpOnly", "SameSite=Strict", "Path=/"):
+        assert flag in done.headers["Set-Cookie"]
+    assert browser.get("/topics").status == 200
+    away = browser.post("/login", follow=False, token=BOSS, next="//evil.example/")
+    assert away.headers["Location"] == "/"
+
+
+def test_grants_decide_what_is_shown_and_done(guarded: GuardedConsole) -> None:
+    async def prepare() -> str:
+        async with Client(guarded.address, token=BOSS) as boss:
+            await boss.create_namespace(Namespace("orders"))
+            await boss.create_namespace(Namespace("secret"))
+            await boss.set_grant("orders", ["consume"], "orders")
+        async with Client(guarded.address, token=BOSS, namespace="secret") as boss:
+            (hidden,) = await boss.enqueue([Item("hidden", b"hidden payload")])
+        return hidden.require()
+
+    hidden = run(prepare())
+    orders, page = logged_in(guarded.console_port, ORDERS)
+    assert "secret" not in orders.get("/topics").text
+    assert "Cluster" not in page.text
+    assert "Pause" not in orders.get("/topic", namespace="orders", topic="x").text
+    for refused in (
+        orders.get("/cluster"),
+        orders.get("/topics", namespace="secret"),
+        orders.get("/item", namespace="secret", id=hidden),
+        orders.post("/item", namespace="secret", id=hidden, action="cancel", confirmed="1"),
+        orders.post("/namespaces", name="mine"),
+        orders.post("/namespace", namespace="orders", action="grant", principal="orders", admin="1"),
+        orders.post("/enqueue", namespace="orders", topic="x", key="k"),
+    ):
+        assert refused.status == 403, refused.text
+        assert "hidden payload" not in refused.body
+    boss, _ = logged_in(guarded.console_port, BOSS)
+    assert "hidden payload" in boss.get("/item", namespace="secret", id=hidden).text
+    assert "Cluster" in boss.get("/").text
+
+
+def test_a_logout_and_a_removed_token_end_the_session(guarded: GuardedConsole) -> None:
+    orders, _ = logged_in(guarded.console_port, ORDERS)
+    assert orders.get("/").status == 200
+    stolen = Browser(guarded.console_port, None, dict(orders.cookies))
+    assert "Max-Age=0" in orders.post("/logout", follow=False).headers["Set-Cookie"]
+    assert orders.get("/").status == 303
+    assert stolen.get("/").status == 200
+    guarded.orders.write_text("another-secret-of-orders")
+    guarded.read_again("tokens and certificates were read again")
+    assert stolen.get("/").status == 303
+    guarded.check_log()
+
+
+def test_with_tls_the_cookie_is_for_this_host_only(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    with GuardedConsole(tmp_path / "guarded", authority) as host:
+        host.start()
+        context = ssl.create_default_context(cafile=str(authority.file))
+        browser = Browser(host.console_port, context)
+        done = browser.post("/login", follow=False, token=BOSS, next="/")
+        assert done.headers["Set-Cookie"].startswith("__Host-foqs=")
+        assert "Secure" in done.headers["Set-Cookie"]
+        assert browser.get("/cluster").status == 200

@@ -1,0 +1,66 @@
+"""A small browser for tests of the console: it keeps cookies and sends forms, as a program or an attacker would."""
+
+from __future__ import annotations
+
+import html
+import http.client
+import re
+import ssl
+from dataclasses import dataclass, field
+from urllib.parse import urlencode
+
+OWN_FORM = {"Sec-Fetch-Site": "same-origin"}
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer of the console."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: str
+
+    @property
+    def text(self) -> str:
+        """The page without its markup."""
+        return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", self.body)))
+
+
+@dataclass(slots=True)
+class Browser:
+    """A browser at one console.
+
+    Attributes:
+        context: for https; None: http.
+    """
+
+    port: int
+    context: ssl.SSLContext | None = None
+    cookies: dict[str, str] = field(default_factory=dict)
+
+    def get(self, path: str, headers: dict[str, str] | None = None, **query: str) -> Answer:
+        return self.send("GET", f"{path}?{urlencode(query)}" if query else path, headers=headers)
+
+    def post(self, path: str, headers: dict[str, str] | None = None, follow: bool = True, **form: str) -> Answer:
+        """Send a form, and follow the redirect that answers it."""
+        sent = {"Content-Type": "application/x-www-form-urlencoded"} | (OWN_FORM if headers is None else headers)
+        answer = self.send("POST", path, urlencode(form).encode(), sent)
+        return self.get(answer.headers["Location"]) if follow and answer.status == 303 else answer
+
+    def send(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
+        connection: http.client.HTTPConnection = (
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+            if self.context is None
+            else http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=self.context)
+        )
+        try:
+            cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+            connection.request(method, path, body, ({"Cookie": cookie} if cookie else {}) | (headers or {}))
+            reply = connection.getresponse()
+            answer = Answer(reply.status, reply.headers, reply.read().decode())
+        finally:
+            connection.close()
+        for line in answer.headers.get_all("Set-Cookie") or ():
+            name, _, value = line.partition(";")[0].partition("=")
+            self.cookies[name] = value.strip('"')
+        return answer
