@@ -46,6 +46,7 @@ sqlite3 sqlite3
 mariadb-dump mariadb-client
 systemd-analyze systemd
 java default-jre-headless
+chromium chromium
 /usr/share/java/zookeeper.jar libzookeeper-java
 LIST
 }

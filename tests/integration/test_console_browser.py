@@ -1,0 +1,183 @@
+"""The console in a real browser: every page by keyboard and without JavaScript, checked for accessibility."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from foqs_client import Item
+from tests.integration.test_console import OpenHost, kill_items, put
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+T = TypeVar("T")
+PAGES = (
+    "/",
+    "/topics?all=1",
+    "/topic?topic=mail",
+    "/topic?topic=absent",
+    "/item?id={item}",
+    "/item?id={dead}",
+    "/dead",
+    "/enqueue",
+    "/namespaces",
+    "/namespace?namespace=default",
+    "/cluster",
+    "/login",
+    "/nothing",
+)
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenHost]:
+    with OpenHost(tmp_path_factory.mktemp("browser") / "host") as found:
+        found.start()
+        yield found
+
+
+class BrowserThread:
+    """Runs work with a browser in a thread of its own, as Playwright keeps an event loop running in its thread."""
+
+    def __init__(self, program: str) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._program = program
+
+    def __enter__(self) -> BrowserThread:
+        self._playwright = self._thread.submit(lambda: sync_playwright().start()).result()
+        self._browser = self._thread.submit(self._launch).result()
+        return self
+
+    def _launch(self) -> Browser:
+        flags = ["--no-sandbox", "--disable-gpu"]
+        return self._playwright.chromium.launch(executable_path=self._program, args=flags)
+
+    def run(self, work: Callable[[Browser], T]) -> T:
+        return self._thread.submit(work, self._browser).result()
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.submit(self._browser.close).result()
+        self._thread.submit(self._playwright.stop).result()
+        self._thread.shutdown()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[BrowserThread]:
+    program = shutil.which("chromium")
+    assert program is not None, "chromium is missing: make system-packages installs it"
+    with BrowserThread(program) as found:
+        yield found
+
+
+def url(host: OpenHost, path: str = "/") -> str:
+    return f"http://localhost:{host.console_port}{path}"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_has_a_serious_fault_of_accessibility(host: OpenHost, browser: BrowserThread, scheme: str) -> None:
+    (item,) = put(host, Item("mail", b"payload", metadata=b"meta", delay_ms=3_600_000))
+    put(host, *[Item("mail", b"x")] * 3)
+    (dead,) = kill_items(host, "sad", 1)
+
+    def check(opened: Browser) -> list[tuple[str, str, list[str]]]:
+        context = opened.new_context(color_scheme="dark" if scheme == "dark" else "light", bypass_csp=True)
+        page = context.new_page()
+        found = []
+        for path in PAGES:
+            page.goto(url(host, path.format(item=item, dead=dead)))
+            for violation in Axe().run(page).response["violations"]:
+                if violation["impact"] in ("serious", "critical"):
+                    found.append((path, violation["id"], [node["html"] for node in violation["nodes"]][:2]))
+        context.close()
+        return found
+
+    assert browser.run(check) == []
+
+
+def test_pages_load_nothing_from_elsewhere_and_break_no_policy(host: OpenHost, browser: BrowserThread) -> None:
+    requested: list[str] = []
+    complaints: list[str] = []
+
+    def visit(opened: Browser) -> None:
+        page = opened.new_page()
+        page.on("request", lambda request: requested.append(request.url))
+        page.on("console", lambda message: complaints.append(message.text))
+        for path in ("/", "/topics", "/enqueue", "/cluster"):
+            page.goto(url(host, path))
+        page.close()
+
+    browser.run(visit)
+    assert all(each.startswith(url(host)) for each in requested)
+    assert complaints == []
+
+
+def test_the_tour_works_by_keyboard_and_without_javascript(host: OpenHost, browser: BrowserThread) -> None:
+    """Enqueue a delayed item, find it by its id, deliver it now, pause its topic, purge it."""
+
+    def tour(opened: Browser) -> None:
+        context = opened.new_context(java_script_enabled=False)
+        _tour(context.new_page(), url(host))
+        context.close()
+
+    browser.run(tour)
+
+
+def _tour(page: Page, address: str) -> None:
+    page.goto(address)
+    _press_link(page, "Enqueue")
+    _type(page, "Topic", "tour")
+    _type(page, "Payload", "by keyboard")
+    _type(page, "Deliver after", "1h")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/item?*")
+    assert "The item is enqueued" in page.inner_text("main")
+    assert "It is deferred until" in page.inner_text("main")
+    item_id = page.inner_text("h1").removeprefix("Item ")
+    _press_link(page, "Overview")
+    _type(page, "Item", item_id)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/item?*")
+    _press_button(page, "Deliver now")
+    assert "ready" in page.inner_text("table.fields")
+    _press_link(page, "tour")
+    _press_button(page, "Pause")
+    assert "The topic is paused" in page.inner_text("main")
+    _press_button(page, "Purge ...")
+    assert "1 at the moment" in page.inner_text("main")
+    _press_button(page, "Delete all items")
+    assert "1 items were deleted" in page.inner_text("main")
+
+
+def _tab_to(page: Page, role: str, name: str) -> None:
+    """Press Tab until the element of this role and name has the focus."""
+    wanted = page.get_by_role(role, name=name, exact=True).first  # type: ignore[arg-type]
+    handle = wanted.element_handle()
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if page.locator(":focus").element_handle() is not None and page.evaluate(
+            "wanted => wanted === document.activeElement", handle
+        ):
+            return
+    raise AssertionError(f"the keyboard does not reach the {role} {name!r}")
+
+
+def _press_link(page: Page, name: str) -> None:
+    _tab_to(page, "link", name)
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+
+
+def _press_button(page: Page, name: str) -> None:
+    _tab_to(page, "button", name)
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+
+
+def _type(page: Page, label: str, text: str) -> None:
+    _tab_to(page, "textbox", label)
+    page.keyboard.type(text)
