@@ -205,7 +205,7 @@ class ShardMemory:
         found: dict[TopicName, list[OrderKey]] = {}
         for part in batch.inserts:
             namespace = part.operation.namespace
-            if not self._delivery_port.has_waiters(namespace):
+            if part.operation.is_restore or not self._delivery_port.has_waiters(namespace):
                 continue
             items = part.operation.items[part.start : part.stop]
             for number, item in zip(part.numbers, items, strict=True):
@@ -241,6 +241,11 @@ class ShardMemory:
                     found.setdefault((row.namespace, row.topic), []).append(row.order_key)
                     due_bytes[number] = row.payload_bytes
         return due_bytes
+
+    def number_moves(self, batch: Batch) -> None:
+        """Give the moved items of a sealed batch their numbers. Purge markers of this batch and later ones cover them."""
+        for part in batch.moves:
+            part.operation.number(part.start, part.stop, self._shard.numbers.assign_sealed(part.count))
 
     def place_purge_markers(self, batch: Batch) -> None:
         """Set the purge markers of a sealed batch to the last assigned number, so that they cover the whole table."""
@@ -288,8 +293,11 @@ class ShardMemory:
         self._remember_topics(plan)
         if batch.key_slots:
             self.key_slots = self.key_slots.union(batch.key_slots)
-        ready = self._apply_inserts(plan)
+        ready = self._add_rows(plan.inserted)
         self._apply_deletes(plan)
+        if plan.moved:
+            self._remove_rows([old for old, _ in plan.moved])
+            ready |= self._add_rows([new for _, new in plan.moved])
         self._apply_leases(batch, plan)
         self._apply_changes(plan, ready)
         if batch.purges:
@@ -315,9 +323,8 @@ class ShardMemory:
                 for name in names:
                     self._empty_since_ms.pop((namespace, name), None)
 
-    def _apply_inserts(self, plan: FlushPlan) -> dict[TopicName, None]:
+    def _add_rows(self, rows: Sequence[Row]) -> dict[TopicName, None]:
         """Add new rows. Returns the topics that have READY ones."""
-        rows = plan.inserted
         if not rows:
             return {}
         self.counts.add_all(_count_by_topic_and_state(rows), 1)
@@ -348,14 +355,18 @@ class ShardMemory:
 
     def _apply_deletes(self, plan: FlushPlan) -> None:
         for rows in filter(None, plan.deleted.values()):
-            counts = _count_by_topic_and_state(rows)
-            self.counts.add_all(counts, -1)
-            self.usage.on_rows_deleted(rows)
-            for row in rows:
-                if row.state is State.READY:
-                    self.index.discard((row.namespace, row.topic), row.order_key)
-            self._note_emptied_topics(counts)
-            self.cache.remove([row.id for row in rows])
+            self._remove_rows(rows)
+
+    def _remove_rows(self, rows: Sequence[Row]) -> None:
+        """Remove rows, at least one."""
+        counts = _count_by_topic_and_state(rows)
+        self.counts.add_all(counts, -1)
+        self.usage.on_rows_deleted(rows)
+        for row in rows:
+            if row.state is State.READY:
+                self.index.discard((row.namespace, row.topic), row.order_key)
+        self._note_emptied_topics(counts)
+        self.cache.remove([row.id for row in rows])
 
     def _apply_leases(self, batch: Batch, plan: FlushPlan) -> None:
         """Apply leased rows, and reservations whose row could not be leased."""
@@ -448,6 +459,8 @@ class ShardMemory:
         leased = len(plan.leased[1]) + plan.direct_count
         if leased:
             observer.items_delivered(leased)
+        if plan.moved:
+            observer.items_moved(len(plan.moved))
         if not plan.changed and not plan.deleted:
             return
         self.due_counts.update([_DUE_KIND_IF_KEPT[old.state] for kind, old, _ in plan.changed if kind is EventKind.DUE])

@@ -297,6 +297,8 @@ class Writer:
             self._flush_requested = False
             if batch.inserts or batch.dues:
                 batch.direct_deliveries = self._memory.assign_to_waiters(batch)
+            if batch.moves:
+                self._memory.number_moves(batch)
             if batch.purges:
                 self._memory.place_purge_markers(batch)
             await self._commit_or_bisect(batch)
@@ -492,7 +494,7 @@ class Writer:
                 bytes_max = part.operation.read_bytes
                 loaded.update([(number, bytes_max) for number in part.numbers if number in loaded])
         own: list[KeyName] = batch.key_names() if self._key_read_flushes_left else []
-        keys = own + batch.replay_key_names() if batch.replay_lookups else own
+        keys = own + batch.lookup_key_names() if batch.replay_lookups or batch.moves else own
         expired_from_ms, expired_by_ms = self._keys_expired_from_ms, self._keys_expired_by_ms
         self._keys_expired_by_ms = None
         result: list[FlushPlan] = []
@@ -628,7 +630,7 @@ def _ignore() -> None:
 
 def _parts_but_inserts(batch: Batch) -> list[Part[Any]]:
     """Return the parts of a batch that insert nothing."""
-    return [*batch.acks, *batch.events, *batch.leases, *batch.purges, *batch.replay_lookups]
+    return [*batch.acks, *batch.events, *batch.moves, *batch.leases, *batch.purges, *batch.replay_lookups]
 
 
 def _reseal(refused: Batch) -> Batch:

@@ -47,6 +47,7 @@ EVENT_METRICS: Final = (
     _counter("released_items", "Items released"),
     _counter("timed_out_items", "Items whose lease, TTL or retention ended"),
     _counter("dead_lettered_items", "Items that became dead"),
+    _counter("moved_items", "Items moved to another topic"),
     _histogram("flush_duration_seconds", "Duration of a committed flush, with its retries", "shard"),
     _histogram("flush_items", "Operations of a committed flush", "shard"),
     _counter("flush_retries", "Flushes that were run again", "shard"),

@@ -105,6 +105,10 @@ class Metrics:
         """Record that items became dead."""
         self._items["foqs_dead_lettered_items"] += item_count
 
+    def items_moved(self, item_count: int) -> None:
+        """Record that items were moved to another topic."""
+        self._items["foqs_moved_items"] += item_count
+
     def flush_committed(self, shard: int, entry_count: int, seconds: float) -> None:
         """Record that a flush of `entry_count` operations was committed."""
         flushes = self._flushes.get(shard)
@@ -227,6 +231,7 @@ _ITEM_COUNTERS: Final = (
     "foqs_released_items",
     "foqs_timed_out_items",
     "foqs_dead_lettered_items",
+    "foqs_moved_items",
 )
 
 

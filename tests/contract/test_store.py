@@ -113,6 +113,55 @@ def test_update_changes_the_mutable_columns_and_no_others(bench: Bench) -> None:
     bench.run(story())
 
 
+def test_move_gives_a_row_another_id_and_topic_and_keeps_its_payload(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = [make_row(number, payload=b"p" * number, trace_context=b"trace") for number in range(1, 300)]
+        rows[6].payload, rows[6].payload_bytes = bytes(range(256)) * 4096, 1 << 20
+        await owned.write(inserts=rows)
+        new = [
+            replace(
+                row,
+                id=row.id + 1_000,
+                topic="other '\\ topic",
+                deliver_after_ms=7,
+                expires_at_ms=None if row.id % 2 else 9,
+                state=State.READY,
+                due_ms=None if row.id % 2 else 9,
+                token=0,
+                attempt=0,
+                first_delivered_at_ms=None,
+            )
+            for row in rows[:-9]
+        ]
+        unread = [without_payload(replace(row, lease_ms=1, enqueued_at_ms=2)) for row in new]
+        await owned.write(moves=[(row.id - 1_000, row) for row in unread])
+        assert await contents(owned) == {row.id: row for row in (*new, *rows[-9:])}
+
+    bench.run(story())
+
+
+def test_move_of_a_row_that_does_not_exist_writes_nothing(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1)])
+        await owned.write(moves=[(7, make_row(8))])
+        assert await contents(owned) == {1: make_row(1)}
+
+    bench.run(story())
+
+
+def test_move_to_an_id_that_exists_is_refused(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1), make_row(2)])
+        with pytest.raises(WriteRefused):
+            await owned.write(moves=[(1, make_row(2, topic="other"))])
+        assert await contents(owned) == {1: make_row(1), 2: make_row(2)}
+
+    bench.run(story())
+
+
 def test_leases_change_state_due_token_and_attempt_and_no_other_column(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())

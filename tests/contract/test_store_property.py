@@ -35,6 +35,8 @@ _FEW = 12
 
 _shards = itertools.count(1)
 _ids = st.integers(1, _FEW)
+_new_ids = st.permutations(range(_FEW + 1, _FEW + 5))
+"""Ids that moved rows get. A row that was moved before may have one of them."""
 _times = st.one_of(st.integers(0, 6), st.just(TIME_MS_MAX))
 _names = st.one_of(
     st.sampled_from(["t", "T", "t ", "😀"]),
@@ -81,6 +83,7 @@ class Step:
 
     inserts: list[Row]
     updates: list[Row]
+    moves: list[tuple[int, Row]]
     deletes: list[int]
     leases: list[LeaseUpdate]
     topics_added: list[TopicName]
@@ -97,13 +100,14 @@ class Step:
 @st.composite
 def _steps(draw: st.DrawFn) -> Step:
     rows = draw(st.lists(_rows, max_size=8, unique_by=lambda row: row.id))
-    roles = draw(st.lists(st.sampled_from("iiudl"), min_size=len(rows), max_size=len(rows)))
+    roles = draw(st.lists(st.sampled_from("iiudlm"), min_size=len(rows), max_size=len(rows)))
     chosen: dict[str, list[Row]] = {
-        role: [row for row, r in zip(rows, roles, strict=True) if r == role] for role in "iudl"
+        role: [row for row, r in zip(rows, roles, strict=True) if r == role] for role in "iudlm"
     }
     return Step(
         inserts=chosen["i"],
         updates=chosen["u"],
+        moves=[(row.id, replace(row, id=new_id)) for row, new_id in zip(chosen["m"], draw(_new_ids), strict=False)],
         deletes=[row.id for row in chosen["d"]],
         leases=[
             LeaseUpdate(row.due_ms, row.token, row.attempt, [row.id], row.state, row.first_delivered_at_ms)
@@ -133,6 +137,7 @@ async def _flush(owned: Ownership, step: Step) -> tuple[str, Mapping[int, Row]]:
             step.leases,
             step.topics_added,
             step.topics_removed,
+            step.moves,
             idempotency_keys_added=step.keys,
             idempotency_keys_replaced=step.keys_replaced,
             keys_expired_by_ms=step.keys_over_ms,

@@ -12,7 +12,8 @@ from typing import Any
 
 from foqs.core.flush.batch import Batch
 from foqs.core.flush.flush_plan import FlushPlan, entry_result
-from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
+from foqs.core.flush.moves import Moves
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, move_digest, move_key
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, OrderKey, Row, State, pack_order_key
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
 from foqs_contract.errors import KeyConflict
@@ -107,6 +108,24 @@ def plain_flush(
                 newly_ready.add(event.id)
         return transition
 
+    def move(operation: Moves, place: int) -> Any:
+        """Move an item and record the move; or find the record."""
+        event = operation.events[place]
+        name = (operation.namespace, move_key(event.id))
+        digest = move_digest(event.topic, b"")
+        record = records.get(name)
+        if event.id not in rows and record is not None and record.until_ms > context.now_ms:
+            return record.item_id if record.digest == digest else KeyConflict("")
+        transition = apply_event(event, rows.get(event.id), context)
+        if transition.effect is Effect.MOVED:
+            assert transition.row is not None
+            del rows[event.id]
+            number = operation.new_numbers[place]
+            rows[number] = above_watermark(replace(transition.row, id=number))
+            until_ms = context.now_ms + context.retry_policies[operation.namespace].key_window_ms
+            records[name] = IdempotencyKey(*name, number, digest, until_ms)
+        return transition.error
+
     def deliver_directly(number: int, lease_ms: int | None) -> Row | None:
         """Lease an item that is new, or became READY in this batch."""
         return leased(Event(EventKind.DELIVER, number, lease_ms=lease_ms)) if number in newly_ready else None
@@ -121,6 +140,8 @@ def plain_flush(
         results.append([entry_result(apply(event)) for event in events])
     for part in batch.events:
         results.append([entry_result(apply(event)) for event in part.operation.events[part.start : part.stop]])
+    for moves in batch.moves:
+        results.append([move(moves.operation, place) for place in range(moves.start, moves.stop)])
     for delivery in batch.leases:
         lease_ms = delivery.operation.lease_ms
         results.append([leased(Event(EventKind.DELIVER, n, lease_ms=lease_ms)) for n in delivery.numbers])
@@ -176,6 +197,10 @@ def table_after(plan: FlushPlan, table: Mapping[int, Row]) -> dict[int, Row]:
                 first_delivered_at_ms=old.first_delivered_at_ms if first_ms is None else first_ms,
             )
     for _, _, row in plan.changed:
+        rows[row.id] = row
+    for old, row in plan.moved:
+        del rows[old.id]
+        assert row.id not in rows
         rows[row.id] = row
     for row in plan.inserted:
         assert row.id not in rows

@@ -72,6 +72,7 @@ class Ownership:
         leases: Sequence[LeaseUpdate] = (),
         topics_added: Sequence[TopicName] = (),
         topics_removed: Sequence[TopicName] = (),
+        moves: Sequence[tuple[int, Row]] = (),
         **keys_and_slots: Any,
     ) -> Mapping[int, Row]:
         """Write these in one flush, and return the rows that it read."""
@@ -80,16 +81,18 @@ class Ownership:
         def decide(rows: Mapping[int, Row], keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
             found.update(rows)
             return Writes(
-                list(deletes),
-                list(updates),
-                list(inserts),
-                list(leases),
-                list(topics_added),
-                list(topics_removed),
+                deletes=list(deletes),
+                updates=list(updates),
+                moves=list(moves),
+                inserts=list(inserts),
+                leases=list(leases),
+                topics_added=list(topics_added),
+                topics_removed=list(topics_removed),
                 **keys_and_slots,
             )
 
         touched = [*deletes, *(row.id for row in updates), *(number for lease in leases for number in lease.ids)]
+        touched += [old_id for old_id, _ in moves]
         await self.store.flush(self.fence, touched, {}, [], decide)
         self.number += 1
         return found

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Acks, Dues, Events, Inserts, Leases, Operation
 from foqs.core.flush.purge_markers import ClearPurgeMarker, DeletePurgedRows, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.items.idempotency_keys import KeyName
+from foqs.core.items.idempotency_keys import KeyName, move_key
 from foqs.core.items.item import Row
 from foqs_contract.errors import FoqsError
 
@@ -47,8 +48,8 @@ class Batch:
 
     Attributes:
         parts: all parts except direct deliveries, in order of precedence.
-        acks, events, leases, inserts: the parts by the type of their operation.
-        event_numbers: numbers of the acks and events.
+        acks, events, moves, leases, inserts: the parts by the type of their operation.
+        event_numbers: numbers of the acks, events and moves.
         lease_numbers: numbers of the items to lease.
         dues: those of the events that come from the timers.
         direct_deliveries: leases of items that this batch inserts or finds due. They
@@ -69,6 +70,7 @@ class Batch:
         "key_slots",
         "lease_numbers",
         "leases",
+        "moves",
         "parts",
         "purges",
         "replay_lookups",
@@ -79,6 +81,7 @@ class Batch:
         self.acks: list[Part[Acks]] = []
         self.events: list[Part[Events]] = []
         self.dues: list[Part[Dues]] = []
+        self.moves: list[Part[Moves]] = []
         self.leases: list[Part[Leases]] = []
         self.inserts: list[Part[Inserts]] = []
         self.event_numbers: list[int] = []
@@ -114,6 +117,9 @@ class Batch:
             elif kind is Dues:
                 self.dues.append(part)
                 self.events.append(part)
+                self.event_numbers += part.numbers
+            elif kind is Moves:
+                self.moves.append(part)
                 self.event_numbers += part.numbers
             elif kind is ReplayLookup:
                 self.replay_lookups.append(part)
@@ -155,9 +161,11 @@ class Batch:
             for key in part.operation.keys(part.start, part.stop)
         ]
 
-    def replay_key_names(self) -> list[KeyName]:
-        """Return the idempotency keys of its replay lookups. A key may occur twice."""
-        return [name for part in self.replay_lookups for name in part.operation.key_names(part.start, part.stop)]
+    def lookup_key_names(self) -> list[KeyName]:
+        """Return the idempotency keys that must be read: of its replay lookups and moves. A key may occur twice."""
+        names = [name for part in self.replay_lookups for name in part.operation.key_names(part.start, part.stop)]
+        names += [(part.operation.namespace, move_key(number)) for part in self.moves for number in part.numbers]
+        return names
 
     def split(self) -> tuple[Batch, Batch]:
         """Split into two batches of half the entries each, in order and without direct deliveries."""

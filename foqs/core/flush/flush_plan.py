@@ -15,13 +15,15 @@ from itertools import repeat
 from typing import Any, Final
 
 from foqs.core.flush.batch import Batch, Part
+from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Inserts, Leases
 from foqs.core.flush.purge_markers import DeletePurgedRows, PurgeMarker, PurgeMarkers, SetPurgeMarker
 from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.flush.writes import LeaseUpdate, Writes
-from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, is_of_incarnation
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, is_of_incarnation, move_digest, move_key
 from foqs.core.items.item import TIME_MS_MAX, NewItem, Row, State, TopicName
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
+from foqs.core.items.restored_item import restored_row
 from foqs.core.timing.due_timers import DueTimers
 from foqs.core.timing.timer_entry import TimerEntry, timer_entry
 from foqs_contract.errors import KeyConflict
@@ -46,6 +48,7 @@ class FlushPlan:
         batch: the operations that it carries out.
         deleted: old rows to delete, by kind of event.
         changed: (kind, old row, new row).
+        moved: (old row, row of the new item without payload).
         leased: the old rows and the new rows of leases, place by place.
         leases: numbers of the leased, by (due_ms, token, attempt, first_delivered_at_ms). The last is None for rows that
             were delivered before: they keep theirs.
@@ -60,7 +63,7 @@ class FlushPlan:
         direct_count: items that are delivered directly.
         purged: old rows to delete that a purge marker covers.
         markers_set, markers_cleared: purge markers to set and to clear.
-        topics: topics of the inserted items, by namespace.
+        topics: topics of the inserted and moved items, by namespace.
         topics_added, topics_removed: changes of the topics table.
         keys: new records of keys, by namespace and key.
         keys_replaced: records in place of ones whose key window has ended.
@@ -71,6 +74,7 @@ class FlushPlan:
     batch: Batch = field(compare=False)
     deleted: dict[EventKind, list[Row]] = field(default_factory=dict)
     changed: list[tuple[EventKind, Row, Row]] = field(default_factory=list)
+    moved: list[tuple[Row, Row]] = field(default_factory=list)
     leased: tuple[list[Row], list[Row]] = field(default_factory=lambda: ([], []))
     leases: dict[tuple[int, int, int, int | None], list[int]] = field(default_factory=dict)
     inserted: list[Row] = field(default_factory=list)
@@ -98,6 +102,7 @@ class FlushPlan:
         return Writes(
             deletes=self.deleted_numbers(),
             updates=updates,
+            moves=[(old.id, new) for old, new in self.moved],
             inserts=self.inserted,
             leases=[
                 *(
@@ -173,6 +178,8 @@ def plan_flush(
         plan.results.append(
             (part, [entry_result(_decide_event(event, find_row(event.id), context, timers, plan)) for event in events])
         )
+    if batch.moves:
+        _decide_moves(batch.moves, find_row, context, timers, keys, plan)
     if batch.dues:
         _remove_stale_timers(batch.dues, find_row, plan)
     if batch.leases:
@@ -231,6 +238,43 @@ def _decide_event(
         plan.changed.append((event.kind, row, transition.row))
         _change_timer(timer_entry(row), timer_entry(transition.row), plan)
     return transition
+
+
+def _decide_moves(
+    parts: Sequence[Part[Moves]],
+    find_row: FindRow,
+    context: FlushContext,
+    timers: DueTimers,
+    keys: Mapping[KeyName, IdempotencyKey],
+    plan: FlushPlan,
+) -> None:
+    for part in parts:
+        operation = part.operation
+        namespace, policy = operation.namespace, context.retry_policies[operation.namespace]
+        until_ms = context.now_ms + policy.key_window_ms
+        results: list[Any] = []
+        for place in range(part.start, part.stop):
+            event = operation.events[place]
+            row, key = find_row(event.id), move_key(event.id)
+            digest = move_digest(event.topic, policy.incarnation)
+            record = keys.get((namespace, key))
+            if row is None and record is not None and _counts(record, context, policy.incarnation):
+                results.append(_repeat_result(record, digest, plan, "this item was moved to another topic"))
+                continue
+            transition = apply_event(event, row, context)
+            results.append(transition.error)
+            if transition.effect is Effect.MOVED:
+                assert row is not None and transition.row is not None
+                new = transition.row
+                new.id = operation.new_numbers[place]
+                if new.due_ms is not None:
+                    new.due_ms = timers.raise_to_watermark(new.due_ms)
+                plan.moved.append((row, new))
+                plan.topics.setdefault(namespace, set()).add(new.topic)
+                records = plan.keys if record is None else plan.keys_replaced
+                records.setdefault(namespace, {})[key] = IdempotencyKey(namespace, key, new.id, digest, until_ms)
+                _change_timer(timer_entry(row), timer_entry(new), plan)
+        plan.results.append((part, results))
 
 
 def _change_timer(old: TimerEntry | None, new: TimerEntry | None, plan: FlushPlan) -> None:
@@ -327,6 +371,7 @@ def _decide_inserts(
 ) -> None:
     items: list[NewItem] = []
     numbers: list[int] = []
+    restored: list[Row] = []
     for part in batch.inserts:
         operation = part.operation
         part_items = operation.items if part.count == len(operation.items) else operation.items[part.start : part.stop]
@@ -339,14 +384,20 @@ def _decide_inserts(
         plan.results.append((part, results))
         if purge_markers:
             part_items, part_numbers = _not_purged(operation.namespace, part_items, part_numbers, purge_markers)
-        items += part_items
-        numbers += part_numbers
+        if operation.is_restore:
+            policy = context.retry_policies[operation.namespace]
+            now_ms = context.now_ms
+            restored += map(restored_row, part_items, part_numbers, repeat(now_ms), repeat(policy))  # type: ignore[arg-type]
+        else:
+            items += part_items
+            numbers += part_numbers
         topics = plan.topics.get(operation.namespace)
         if topics is None:
             topics = plan.topics[operation.namespace] = set()
         topics.update([item.topic for item in part_items])
     inserted = plan.inserted
     inserted += map(new_row, items, numbers, repeat(context.now_ms))
+    inserted += restored
     plan.timed = [row for row in inserted if row.due_ms is not None]
     for row in plan.timed:
         assert row.due_ms is not None
@@ -398,9 +449,8 @@ def _add_keys(
     for key, number, digest in zip(names, part.numbers, digests, strict=True):
         old = keys.get((namespace, key))
         record = new.get(key) or replaced.get(key)
-        if record is None and old is not None and old.until_ms > context.first_attempt_ms:
-            # The record of a deleted namespace with this name does not count: its item is gone.
-            record = old if is_of_incarnation(old, policy.incarnation) else None
+        if record is None and old is not None and _counts(old, context, policy.incarnation):
+            record = old
         if record is None:
             (new if old is None else replaced)[key] = IdempotencyKey(namespace, key, number, digest, until_ms)
             results.append(None)
@@ -409,13 +459,23 @@ def _add_keys(
     return results
 
 
-def _repeat_result(record: IdempotencyKey, digest: bytes, plan: FlushPlan) -> Any:
+def _counts(record: IdempotencyKey, context: FlushContext, incarnation: bytes) -> bool:
+    """Return whether a key is in use: its window has not ended, and its namespace was not deleted since."""
+    return record.until_ms > context.first_attempt_ms and is_of_incarnation(record, incarnation)
+
+
+def _repeat_result(
+    record: IdempotencyKey,
+    digest: bytes,
+    plan: FlushPlan,
+    conflict: str = "this key was used for a different item; give each item its own key",
+) -> Any:
     """Return the result of an entry whose key is in use: the number of the key's first item, or a conflict."""
     if record.digest == digest:
         plan.key_repeat_count += 1
         return record.item_id
     plan.key_conflict_count += 1
-    return KeyConflict("this key was used for a different item; give each item its own key")
+    return KeyConflict(conflict)
 
 
 def _decide_replay_lookups(
@@ -434,11 +494,7 @@ def _decide_replay_lookups(
         for place in range(part.start, part.stop):
             key = operation.keys[place]
             record = new.get(key) or replaced.get(key) or keys.get((operation.namespace, key))
-            if (
-                record is None
-                or record.until_ms <= context.first_attempt_ms
-                or not is_of_incarnation(record, incarnation)
-            ):
+            if record is None or not _counts(record, context, incarnation):
                 results.append(operation.refusals[place])
             else:
                 results.append(_repeat_result(record, operation.digests[place], plan))

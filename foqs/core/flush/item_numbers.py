@@ -63,6 +63,15 @@ class ItemNumbers:
             self._compact_at = max(_COMPACT_OPERATIONS, 2 * len(self._operations))
             self._compact_bytes = max(_COMPACT_BYTES, 2 * self._bytes)
 
+    def assign_sealed(self, count: int) -> int:
+        """Assign numbers to items that the flush being sealed writes, and return the first.
+
+        They count as resolved: no caller knows them before the flush is committed.
+        """
+        first = self.next_number
+        self._last_sequence += count
+        return first
+
     @property
     def resolved_up_to(self) -> int:
         """The last number before the first unresolved one."""

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, cast
 
 from foqs.core.items.item import NUMBER_MAX, KeyedItem, NewItem, OrderKey, Row, TopicName
 from foqs.core.items.life import Event, EventKind
+from foqs.core.items.restored_item import RestoredItem
 from foqs.core.limits.in_flight import InFlight
 from foqs_contract.errors import DeadlineExceeded, FoqsError, KeyConflict, UnknownOutcome
 
@@ -67,6 +68,7 @@ _LANE_BY_EVENT: Final[Mapping[EventKind, Lane]] = {
     EventKind.NACK: Lane.NACK,
     EventKind.REDRIVE: Lane.NACK,
     EventKind.UPDATE: Lane.NACK,
+    EventKind.MOVE: Lane.NACK,
     EventKind.RELEASE: Lane.RELEASE,
     EventKind.EXTEND: Lane.EXTEND,
     EventKind.DUE: Lane.DUE,
@@ -278,7 +280,7 @@ class Leases(Operation):
 
 
 class Inserts(Operation):
-    """New items, numbered from `first_number`.
+    """New items, numbered from `first_number`: all of them are restored, or none.
 
     Results: None (inserted), or the number of the first item of its idempotency key.
     In that case nothing is inserted, and no item gets the entry's own number.
@@ -333,6 +335,11 @@ class Inserts(Operation):
             f"{shard}-{number}" if result is None else result
             for number, result in zip(self.numbers, self.results, strict=True)
         ]
+
+    @property
+    def is_restore(self) -> bool:
+        """Whether its items are restored with their history."""
+        return isinstance(self.items[0], RestoredItem)
 
     @property
     def repeat_count(self) -> int:

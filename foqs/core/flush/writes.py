@@ -37,6 +37,8 @@ class Writes:
     - `updates` hold whole rows; a store writes the mutable columns (priority,
       deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt,
       first_delivered_at_ms).
+    - `moves` are (id, new row): the row with that id gets the id, the topic and the mutable columns of the new row.
+      The old id is in no other field.
     - `inserts` of an id that exists refuse the whole flush.
     - `timers_removed` are deleted if they exist, then `timers_added` are added if they
       do not: the entries of the timer table, (due_ms, id).
@@ -53,6 +55,7 @@ class Writes:
 
     deletes: list[int] = field(default_factory=list)
     updates: list[Row] = field(default_factory=list)
+    moves: list[tuple[int, Row]] = field(default_factory=list)
     inserts: list[Row] = field(default_factory=list)
     leases: list[LeaseUpdate] = field(default_factory=list)
     topics_added: list[TopicName] = field(default_factory=list)

@@ -22,6 +22,9 @@ INCARNATION_MAX: Final = (1 << 63) - 1
 _NO_NUMERIC_FIELDS: Final = b",,,,,"
 """The digest's text for an item that gives no numeric field."""
 
+_RESERVED: Final = b"\0"
+"""Begins the keys of this program: a caller's key has no NUL."""
+
 KeyName: TypeAlias = tuple[str, bytes]
 """(namespace, key), which is unique. The key is the caller's bytes."""
 
@@ -66,6 +69,26 @@ def item_digest(
     # Unambiguous: parsed from the end, the text gives exactly one item.
     text = b"%b%b%b|%d|%d|%d|%b" % (payload, metadata, topic, len(payload), len(metadata), priority, numbers)
     return incarnation + blake2b(text, digest_size=DIGEST_BYTES - len(incarnation)).digest()
+
+
+def move_key(number: int) -> bytes:
+    """Return the key that records the move of an item. No caller's key contains NUL."""
+    return b"%bmove %d" % (_RESERVED, number)
+
+
+def move_digest(topic: str, incarnation: bytes) -> bytes:
+    """Return the digest of a move to a topic: a repeated move has the same."""
+    return item_digest(topic.encode(), 0, b"", b"", None, incarnation)
+
+
+def restore_key(name: bytes) -> bytes:
+    """Return the key that makes the restore of an item without a key repeatable."""
+    return b"%brestore %b" % (_RESERVED, name)
+
+
+def is_reserved(key: bytes) -> bool:
+    """Return whether the key records a move or a restore, so that it is not the item's own."""
+    return key.startswith(_RESERVED)
 
 
 def incarnation_prefix(incarnation: int) -> bytes:

@@ -40,6 +40,7 @@ class EventKind(enum.Enum):
     CANCEL = "cancel"
     REDRIVE = "redrive"
     UPDATE = "update"
+    MOVE = "move"
 
     # Hashed once per event. Enum's own hash runs in Python.
     __hash__ = object.__hash__
@@ -69,6 +70,7 @@ class Event:
     `lease_ms`: DELIVER, EXTEND and a DUE with `has_waiter`; None means the item's own.
     `priority`: UPDATE; None means unchanged.
     `has_waiter`: DUE; a dequeue waits for the item, which is leased to it instead of becoming READY.
+    `topic`: MOVE; the topic of the new item.
     `item_filter`: the caller selected the item by this filter; the event applies only while the item matches.
     """
 
@@ -85,6 +87,7 @@ class Event:
     priority: int | None = None
     item_filter: ItemFilter | None = None
     has_waiter: bool = False
+    topic: str = ""
 
 
 class Effect(enum.Enum):
@@ -93,13 +96,15 @@ class Effect(enum.Enum):
     UNCHANGED = "unchanged"
     CHANGED = "changed"
     DELETED = "deleted"
+    MOVED = "moved"
 
 
 @dataclass(slots=True)
 class Transition:
     """The result of a rule. Must not be changed.
 
-    `row` is the new row if CHANGED. `error` is for the caller; a transition with
+    `row` is the new row if CHANGED. If MOVED, it is the row of a new item, which still has the old id; the old row is
+    deleted. `error` is for the caller; a transition with
     an error never changes the row. `already_gone` marks a success that found
     nothing to do.
     """
@@ -379,10 +384,40 @@ def _reject_redrive(event: Event, row: Row, context: FlushContext) -> Transition
     return Transition(Effect.UNCHANGED, error=NotFound("the item is not dead; only a dead item can be redriven"))
 
 
+def _move(event: Event, row: Row, context: FlushContext) -> Transition:
+    """Move a READY or DEFERRED item: it keeps its place in the order and the rest of its TTL."""
+    if _is_expired(row, context.now_ms):
+        return _ttl_ended()
+    return _to_moved(event, row)
+
+
+def _move_dead(event: Event, row: Row, context: FlushContext) -> Transition:
+    redriven = _redrive(event, row, context).row
+    assert redriven is not None
+    return _to_moved(event, redriven)
+
+
+def _reject_move(event: Event, row: Row, context: FlushContext) -> Transition:
+    message = "the item is leased, so only its consumer can settle it; move it after its lease has ended"
+    return Transition(Effect.UNCHANGED, error=InvalidArgument(message))
+
+
+def _to_moved(event: Event, row: Row) -> Transition:
+    """Return the transition to a new item in the event's topic, which was never delivered."""
+    if event.topic == row.topic:
+        return Transition(Effect.UNCHANGED, error=InvalidArgument("the item is in this topic already", field="topic"))
+    moved = replace(row, topic=event.topic, token=0, attempt=0, first_delivered_at_ms=None)
+    return Transition(Effect.MOVED, moved)
+
+
+def _ttl_ended() -> Transition:
+    return Transition(Effect.UNCHANGED, error=NotFound("the item's TTL has ended; enqueue it again"))
+
+
 def _update(event: Event, row: Row, context: FlushContext) -> Transition:
     """Update a READY or DEFERRED item. A READY item with delay 0 keeps its place in the order."""
     if _is_expired(row, context.now_ms):
-        return Transition(Effect.UNCHANGED, error=NotFound("the item's TTL has ended; enqueue it again"))
+        return _ttl_ended()
     if event.delay_ms is None and event.deliver_after_ms is None:
         return _to_changed(row, row.state, row.due_ms, metadata=event.metadata, priority=event.priority)
     after = event.deliver_after_ms if event.delay_ms is None else context.now_ms + event.delay_ms
@@ -462,6 +497,9 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_D, EventKind.UPDATE): Rule(
         _update, (("", _D), ("no delay", _R), ("beyond the TTL: INVALID_ARGUMENT", _D), ("TTL ended: NOT_FOUND", _D))
     ),
+    (_D, EventKind.MOVE): Rule(
+        _move, (("", None), ("TTL ended: NOT_FOUND", _D), ("in the topic already: INVALID_ARGUMENT", _D))
+    ),
     (_R, EventKind.DUE): Rule(_ready_due, (("TTL ended", None), ("not yet", _R))),
     (_R, EventKind.DELIVER): Rule(_deliver, (("", _L), ("TTL ended", None))),
     (_R, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _R))),
@@ -472,6 +510,9 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_R, EventKind.REDRIVE): Rule(_reject_redrive, (("NOT_FOUND", _R),)),
     (_R, EventKind.UPDATE): Rule(
         _update, (("", _R), ("delay", _D), ("beyond the TTL: INVALID_ARGUMENT", _R), ("TTL ended: NOT_FOUND", _R))
+    ),
+    (_R, EventKind.MOVE): Rule(
+        _move, (("", None), ("TTL ended: NOT_FOUND", _R), ("in the topic already: INVALID_ARGUMENT", _R))
     ),
     (_L, EventKind.DUE): Rule(
         _leased_due,
@@ -500,6 +541,7 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_L, EventKind.CANCEL): Rule(_delete, (("", None),)),
     (_L, EventKind.REDRIVE): Rule(_reject_redrive, (("NOT_FOUND", _L),)),
     (_L, EventKind.UPDATE): Rule(_update_leased, (("", _L), ("a time: INVALID_ARGUMENT", _L))),
+    (_L, EventKind.MOVE): Rule(_reject_move, (("INVALID_ARGUMENT", _L),)),
     (_X, EventKind.DUE): Rule(_dead_due, (("retention ended", None), ("not yet", _X))),
     (_X, EventKind.DELIVER): Rule(_leave_unchanged, (("not ready", _X),)),
     (_X, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _X))),
@@ -509,4 +551,5 @@ TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
     (_X, EventKind.CANCEL): Rule(_delete, (("", None),)),
     (_X, EventKind.REDRIVE): Rule(_redrive, (("", _R),)),
     (_X, EventKind.UPDATE): Rule(_update_dead, (("", _X), ("a time: INVALID_ARGUMENT", _X))),
+    (_X, EventKind.MOVE): Rule(_move_dead, (("", None), ("in the topic already: INVALID_ARGUMENT", _X))),
 }

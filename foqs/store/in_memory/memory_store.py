@@ -239,6 +239,7 @@ class MemoryStore:
         if reason is None and any(times > 1 or name in table.idempotency_keys for name, times in named.items()):
             raise IdempotencyKeyExists("a key's row exists already")
         inserted = Counter(row.id for row in writes.inserts)
+        inserted.update(row.id for old_id, row in writes.moves if old_id in table.rows)
         if reason is None and any(times > 1 or number in table.rows for number, times in inserted.items()):
             reason = "an inserted id exists already"
         if reason is not None:

@@ -51,6 +51,8 @@ class ShardTables:
             self.update_leases(lease)
         for row in writes.updates:
             self.update(row)
+        for old_id, row in writes.moves:
+            self.move(old_id, row)
         for row in writes.inserts:
             self.put(replace(row))
         for entry in writes.timers_removed:
@@ -95,6 +97,14 @@ class ShardTables:
                 first_delivered_at_ms=new.first_delivered_at_ms,
             )
         )
+
+    def move(self, old_id: int, new: Row) -> None:
+        """Give a row, if it exists, another id and topic, and write its mutable columns."""
+        row = self.rows.get(old_id)
+        if row is not None:
+            self.delete(old_id)
+            self.put(replace(row, id=new.id, topic=new.topic))
+            self.update(new)
 
     def update_leases(self, lease: LeaseUpdate) -> None:
         """Change the rows that exist."""

@@ -10,6 +10,7 @@ the inserts are a `BoundStatement`. Knows nothing of connections or errors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Final
 
 from foqs.core.flush.fence import Fence, Owner
@@ -333,6 +334,11 @@ class Statements:
         ).encode()
         self._add_idempotency_keys = f"INSERT INTO {self._key} VALUES ".encode()
         self._update = f"UPDATE (SELECT {', '.join(f'{value} AS {name}' for name, value in _UPDATE_COLUMNS)}".encode()
+        self._move = f"{self._update.decode()}, 0 AS old_id, '' AS topic".encode()
+        self._move_tail = (
+            f") AS new STRAIGHT_JOIN {item} AS item FORCE INDEX (PRIMARY) ON item.id = new.old_id SET "
+            + ", ".join(f"item.{name} = new.{name}" for name in ("id", "topic", *MUTABLE_COLUMNS))
+        ).encode()
         self._update_tail = (
             f") AS new STRAIGHT_JOIN {item} AS item FORCE INDEX (PRIMARY) ON item.id = new.id SET "
             + ", ".join(f"item.{name} = new.{name}" for name in MUTABLE_COLUMNS)
@@ -431,6 +437,8 @@ class Statements:
             yield from self._lease_statements(lease)
         if writes.updates:
             yield from self._update_statements(writes.updates, packet_bytes)
+        if writes.moves:
+            yield from self._move_statements(writes.moves, packet_bytes)
         if writes.inserts:
             insert = self._bulk_insert_statements if can_bulk else self._insert_statements
             yield from insert(writes.inserts, min(packet_bytes, INSERT_BYTES_MAX))
@@ -458,6 +466,16 @@ class Statements:
         room = packet_bytes - len(self._update) - len(self._update_tail)
         for part in chunked(selects, room, UPDATES_PER_STATEMENT):
             yield b"".join((self._update, *part, self._update_tail))
+
+    def _move_statements(self, moves: Sequence[tuple[int, Row]], packet_bytes: int) -> Iterator[bytes]:
+        """Give rows that exist another id and topic, and absolute values; joined as updates are."""
+        selects = [
+            b"%b,%d,%b" % (update_select(row), old_id, name_literal(row.topic).encode())
+            for old_id, row in sorted(moves, key=itemgetter(0))
+        ]
+        room = packet_bytes - len(self._move) - len(self._move_tail)
+        for part in chunked(selects, room, UPDATES_PER_STATEMENT):
+            yield b"".join((self._move, *part, self._move_tail))
 
     def _insert_statements(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[BoundStatement]:
         """Insert rows. An id that exists is an error."""

@@ -175,6 +175,9 @@ DELETE: Final = "DELETE FROM item WHERE id = ?"
 UPDATE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in MUTABLE_COLUMNS)} WHERE id = ?"
 """Writes a row's mutable columns; never inserts."""
 
+MOVE: Final = f"UPDATE item SET id = ?, topic = ?, {', '.join(f'{name} = ?' for name in MUTABLE_COLUMNS)} WHERE id = ?"
+"""Gives a row another id and topic, and writes its mutable columns; never inserts."""
+
 LEASE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in LEASE_COLUMNS)} WHERE id = ?"
 """Writes the columns that a lease changes."""
 

@@ -301,6 +301,8 @@ def _write(db: sqlite3.Connection, writes: Writes) -> None:
         db.executemany(statement, [(*values, number) for number in lease.ids])
     if writes.updates:
         db.executemany(sql.UPDATE, [(*mutable_values(row), row.id) for row in writes.updates])
+    if writes.moves:
+        db.executemany(sql.MOVE, [(row.id, row.topic, *mutable_values(row), old_id) for old_id, row in writes.moves])
     if writes.inserts:
         db.executemany(sql.INSERT, map(all_values, writes.inserts))
     if writes.timers_removed:

@@ -132,6 +132,7 @@ def test_every_event_is_counted() -> None:
     listener.items_released(6)
     listener.items_timed_out(7)
     listener.items_dead_lettered(8)
+    listener.items_moved(9)
     listener.flush_committed(1, 10, 0.5)
     listener.flush_retried(1)
     listener.commit_outcome_unknown(1)
@@ -148,6 +149,7 @@ def test_every_event_is_counted() -> None:
         ("foqs_released_items_total", (), 6),
         ("foqs_timed_out_items_total", (), 7),
         ("foqs_dead_lettered_items_total", (), 8),
+        ("foqs_moved_items_total", (), 9),
         ("foqs_flush_duration_seconds_sum", shard, 0.5),
         ("foqs_flush_items_sum", shard, 10),
         ("foqs_flush_retries_total", shard, 1),

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from foqs.core.flush.batch import Batch, Part
 from foqs.core.flush.flush_plan import FlushPlan, chain_finders, entry_result, plan_flush
+from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import ALREADY_GONE, Acks, Dues, Events, Inserts, Leases
 from foqs.core.flush.purge_markers import DeletePurgedRows
 from foqs.core.flush.replay_lookup import ReplayLookup
-from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
+from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, move_digest, move_key
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, Row, State
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, RetryPolicy, Transition
 from foqs.core.timing.due_timers import DueTimers
@@ -122,13 +123,15 @@ def a_new_item(draw: st.DrawFn, namespace: str) -> NewItem:
 
 some_keys = st.sampled_from([b"j", b"k", b"l"])
 some_digests = st.sampled_from([b"one", b"two"])
+some_move_keys = st.sampled_from(IDS).map(move_key)
+some_move_digests = st.sampled_from("tv").map(lambda topic: move_digest(topic, b""))
 
 
 @st.composite
 def some_key_rows(draw: st.DrawFn) -> dict[KeyName, IdempotencyKey]:
     rows: dict[KeyName, IdempotencyKey] = {}
-    for name in draw(st.sets(st.tuples(st.sampled_from("nm"), some_keys), max_size=4)):
-        rows[name] = IdempotencyKey(*name, 50 + len(rows), draw(some_digests), draw(moments))
+    for name in draw(st.sets(st.tuples(st.sampled_from("nm"), some_keys | some_move_keys), max_size=6)):
+        rows[name] = IdempotencyKey(*name, 50 + len(rows), draw(some_digests | some_move_digests), draw(moments))
     return rows
 
 
@@ -142,12 +145,16 @@ def a_batch(draw: st.DrawFn) -> Batch:
         chosen, numbers = numbers[:count], numbers[count:]
         namespace = draw(st.sampled_from("nm"))
         kind = draw(st.sampled_from(EventKind))
-        operation: Acks | Events | Leases
+        operation: Acks | Events | Leases | Moves
         if kind is EventKind.ACK and draw(st.booleans()):
             operation = Acks(namespace, chosen, [draw(st.sampled_from([0, 5, 6])) for _ in chosen], None)
         elif kind is EventKind.DELIVER and draw(st.booleans()):
             spans = [((namespace, "t"), keys_of(chosen[:2])), ((namespace, "u"), keys_of(chosen[2:]))]
             operation = Leases(namespace, spans, draw(st.sampled_from([None, 50])), 0, None)
+        elif kind is EventKind.MOVE:
+            events = [Event(kind, number, namespace, topic=draw(st.sampled_from("tv"))) for number in chosen]
+            operation = Moves(namespace, events, 0, None)
+            operation.number(0, len(events), 10 * FIRST_NEW + chosen[0] * 10)
         elif kind is EventKind.DUE and draw(st.booleans()):
             operation = Dues(chosen, {}, None)
         else:
@@ -194,12 +201,13 @@ def test_a_batch_is_decided_like_its_entries_one_by_one(
 ) -> None:
     before = {number: replace(row) for number, row in table.items()}, dict(keys)
     plain = plain_flush(batch, table, keys, CONTEXT, watermark_ms)
-    found = {name: keys[name] for name in (*batch.key_names(), *batch.replay_key_names()) if name in keys}
+    found = {name: keys[name] for name in (*batch.key_names(), *batch.lookup_key_names()) if name in keys}
     plan = plan_flush(batch, table.get, CONTEXT, timers(watermark_ms), found)
     assert (table, keys) == before
     assert keys_after(plan, keys) == plain.keys
 
-    parts = [*batch.direct_deliveries, *batch.acks, *batch.events, *batch.leases, *batch.inserts, *batch.replay_lookups]
+    parts = [*batch.direct_deliveries, *batch.acks, *batch.events, *batch.moves, *batch.leases, *batch.inserts]
+    parts += batch.replay_lookups
     assert [part for part, _ in plan.results] == parts
     for (part, results), expected in zip(plan.results, plain.results, strict=True):
         assert len(results) == part.count
@@ -218,19 +226,20 @@ def test_a_batch_is_decided_like_its_entries_one_by_one(
 
     deleted = [row for rows in plan.deleted.values() for row in rows]
     old_rows, new_rows = plan.leased
-    touched = [*deleted, *[old for _, old, _ in plan.changed], *old_rows]
+    touched = [*deleted, *[old for _, old, _ in plan.changed], *[old for old, _ in plan.moved], *old_rows]
     assert all(row is table[row.id] for row in touched)
     assert [row.id for row in new_rows] == [row.id for row in old_rows]
     assert sorted(number for ids in plan.leases.values() for number in ids) == sorted(row.id for row in old_rows)
     assert all(plain.table[row.id] == row for row in new_rows)
-    written = [row.id for row in (*touched, *plan.inserted)]
+    added = [*plan.inserted, *[new for _, new in plan.moved]]
+    written = [row.id for row in (*touched, *added)]
     assert len(written) == len(set(written))
     kinds = {event.id: event.kind for part in batch.events for event in part.operation.events}
     for kind, rows in plan.deleted.items():
         assert all(kinds.get(row.id, kind) is kind for row in rows)
     assert all(kinds[old.id] is kind for kind, old, _ in plan.changed)
     assert {(namespace, topic) for namespace, topics in plan.topics.items() for topic in topics} == {
-        (row.namespace, row.topic) for row in plan.inserted
+        (row.namespace, row.topic) for row in added
     }
 
 

@@ -93,7 +93,7 @@ def events(kind: EventKind) -> Iterator[Event]:
     """Yield every variant of an event."""
     tokens = (OLD, OLD - 1, 0) if kind in (EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE) else (0,)
     for token in tokens:
-        event = Event(kind, BASE.id, "n", token=token)
+        event = Event(kind, BASE.id, "n", token=token, topic="other" if kind is EventKind.MOVE else "")
         yield event
         if kind is EventKind.NACK:
             for delay, dead, metadata in product((None, 0, 1, 700), (False, True), (None, b"", b"new")):
@@ -108,6 +108,8 @@ def events(kind: EventKind) -> Iterator[Event]:
         if kind in (EventKind.EXTEND, EventKind.DELIVER):
             yield replace(event, lease_ms=1)
             yield replace(event, lease_ms=TIME_MS_MAX)
+        if kind is EventKind.MOVE:
+            yield replace(event, topic=BASE.topic)
         if kind is EventKind.DUE:
             yield replace(event, has_waiter=True)
             yield replace(event, has_waiter=True, lease_ms=1)
@@ -126,7 +128,7 @@ def transitions(state: State, kind: EventKind) -> Iterator[tuple[Event, Row, Tra
 
 
 def state_after(row: Row, transition: Transition) -> State | None:
-    if transition.effect is Effect.DELETED:
+    if transition.effect in (Effect.DELETED, Effect.MOVED):
         return None
     if transition.effect is Effect.UNCHANGED:
         return row.state
@@ -152,11 +154,12 @@ def test_a_rule_leads_to_exactly_the_states_that_it_declares(state: State, kind:
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
 def test_an_error_never_comes_with_a_change(state: State, kind: EventKind) -> None:
     for _, _, transition in transitions(state, kind):
-        assert (transition.row is not None) == (transition.effect is Effect.CHANGED)
+        assert (transition.row is not None) == (transition.effect in (Effect.CHANGED, Effect.MOVED))
         if transition.error is not None:
             assert transition.effect is Effect.UNCHANGED
             assert not transition.already_gone
-            allowed = (ErrorCode.INVALID_ARGUMENT,) if kind is EventKind.UPDATE else (ErrorCode.STALE_LEASE,)
+            changes = kind in (EventKind.UPDATE, EventKind.MOVE)
+            allowed = (ErrorCode.INVALID_ARGUMENT,) if changes else (ErrorCode.STALE_LEASE,)
             assert transition.error.number in (*allowed, ErrorCode.NOT_FOUND)
 
 
@@ -172,7 +175,7 @@ def test_event_of_a_caller_that_changes_nothing_gets_an_error(state: State, kind
 def test_a_changed_row_keeps_what_must_not_change(state: State, kind: EventKind) -> None:
     for event, row, transition in transitions(state, kind):
         new = transition.row
-        if new is None:
+        if new is None or kind is EventKind.MOVE:
             continue
         lasting = ("id", "namespace", "topic", "enqueued_at_ms", "lease_ms", "ttl_ms", "policy", "payload")
         for name in (*lasting, "attempts_max", "payload_bytes"):
@@ -207,7 +210,7 @@ def test_due_follows_from_the_state(state: State, kind: EventKind) -> None:
             assert new.due_ms == expected_due_ms(new, NOW)
         for moment in (new.due_ms, new.deliver_after_ms, new.expires_at_ms):
             assert moment is None or moment <= TIME_MS_MAX
-        if new.state is State.DEFERRED:
+        if new.state is State.DEFERRED and kind is not EventKind.MOVE:
             assert new.deliver_after_ms > NOW
 
 
@@ -286,8 +289,8 @@ def test_only_ack_and_cancel_succeed_on_an_item_that_is_gone() -> None:
             transition = apply_event(event, None, CONTEXT)
             assert transition.effect is Effect.UNCHANGED
             assert transition.already_gone == (kind in (EventKind.ACK, EventKind.CANCEL))
-            failing = (EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE, EventKind.REDRIVE, EventKind.UPDATE)
-            assert (transition.error is not None) == (kind in failing)
+            ignored = (EventKind.DUE, EventKind.DELIVER)
+            assert (transition.error is None) == (kind in ignored or transition.already_gone)
 
 
 def test_redrive_resets_the_attempts_and_the_ttl() -> None:
@@ -298,10 +301,39 @@ def test_redrive_resets_the_attempts_and_the_ttl() -> None:
         assert new.expires_at_ms == (None if row.ttl_ms is None else NOW + row.ttl_ms)
 
 
+def test_moved_item_is_a_new_one_that_was_never_delivered_and_keeps_all_else() -> None:
+    for state in (State.READY, State.DEFERRED):
+        for event, row, transition in transitions(state, EventKind.MOVE):
+            is_expired = row.expires_at_ms is not None and row.expires_at_ms <= NOW
+            if is_expired or event.topic == row.topic:
+                assert transition.effect is Effect.UNCHANGED
+            else:
+                new = replace(row, topic="other", token=0, attempt=0, first_delivered_at_ms=None)
+                assert transition == Transition(Effect.MOVED, new)
+
+
+def test_moved_dead_item_is_ready_with_a_new_ttl_as_after_a_redrive() -> None:
+    for event, row, transition in transitions(State.DEAD, EventKind.MOVE):
+        redriven = apply_event(Event(EventKind.REDRIVE, row.id, "n"), row, CONTEXT).row
+        assert redriven is not None
+        if event.topic == "other":
+            new = replace(redriven, topic="other", token=0)
+            assert transition == Transition(Effect.MOVED, new)
+        else:
+            assert transition.error is not None and transition.error.field == "topic"
+
+
+def test_leased_item_is_not_moved() -> None:
+    for _, _, transition in transitions(State.LEASED, EventKind.MOVE):
+        assert transition.error is not None and transition.error.number is ErrorCode.INVALID_ARGUMENT
+
+
 @pytest.mark.parametrize("first_ms", [None, NOW - 70])
 def test_only_the_first_lease_sets_the_time_of_the_first_delivery(first_ms: int | None) -> None:
     context = replace(CONTEXT, now_ms=NOW + 1)
     for state, kind in TABLE:
+        if kind is EventKind.MOVE:
+            continue
         for row in rows(state):
             before = replace(row, first_delivered_at_ms=first_ms, trace_context=b"trace")
             event = Event(kind, before.id, token=OLD, metadata=b"new", has_waiter=True)

@@ -1,0 +1,100 @@
+"""An item that an administrator restores, and the row that it gets.
+
+Always true: no restored item breaks what its life promised. One whose attempts are used
+up, or that may be delivered only once and was leased, is DEAD. Pure.
+"""
+
+from __future__ import annotations
+
+from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, KeyedItem, Row, State
+from foqs.core.items.life import RetryPolicy
+
+
+class RestoredItem(KeyedItem):
+    """A new item with a history.
+
+    `delay_ms` is None. A `deliver_after_ms` in the past is the item's place in the order. The TTL is the whole one.
+    `idempotency_key` may be reserved for the restore; see `idempotency_keys.restore_key`.
+    """
+
+    __slots__ = ("attempt", "state", "ttl_remaining_ms")
+
+    def __init__(
+        self,
+        namespace: str,
+        topic: str,
+        priority: int,
+        payload: bytes,
+        metadata: bytes,
+        deliver_after_ms: int,
+        lease_ms: int,
+        ttl_ms: int | None,
+        policy: DeliveryPolicy,
+        attempts_max: int,
+        idempotency_key: bytes,
+        digest: bytes,
+        trace_context: bytes | None,
+        state: State,
+        attempt: int,
+        ttl_remaining_ms: int | None,
+    ) -> None:
+        KeyedItem.__init__(
+            self,
+            namespace,
+            topic,
+            priority,
+            payload,
+            metadata,
+            None,
+            deliver_after_ms,
+            lease_ms,
+            ttl_ms,
+            policy,
+            attempts_max,
+            idempotency_key,
+            digest,
+            trace_context,
+        )
+        self.state = state
+        self.attempt = attempt
+        self.ttl_remaining_ms = ttl_remaining_ms
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is DEAD when it is restored. A lease counts as ended."""
+        if self.state is not State.LEASED:
+            return self.state is State.DEAD
+        return self.policy is DeliveryPolicy.AT_MOST_ONCE or 0 < self.attempts_max <= self.attempt
+
+
+def restored_row(item: RestoredItem, number: int, now_ms: int, policy: RetryPolicy) -> Row:
+    """Return the row of an item that is restored now."""
+    assert item.deliver_after_ms is not None
+    after = min(max(item.deliver_after_ms, 0), TIME_MS_MAX)
+    expires = None if item.ttl_remaining_ms is None else min(now_ms + item.ttl_remaining_ms, TIME_MS_MAX)
+    state, due = State.READY, expires
+    if item.is_dead:
+        state, due = State.DEAD, min(now_ms + policy.dead_retention_ms, TIME_MS_MAX)
+    elif after > now_ms:
+        state, due = State.DEFERRED, after if expires is None else min(after, expires)
+    return Row(
+        number,
+        item.namespace,
+        item.topic,
+        item.priority,
+        after,
+        now_ms,
+        item.lease_ms,
+        item.ttl_ms,
+        expires,
+        item.policy,
+        item.attempts_max,
+        len(item.payload),
+        item.payload,
+        item.metadata,
+        state,
+        due,
+        0,
+        item.attempt,
+        item.trace_context,
+    )
