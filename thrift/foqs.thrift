@@ -555,6 +555,8 @@ enum BulkAction {
   CANCEL = 1,
   UPDATE = 2,
   REDRIVE = 3,
+  /** The filter names the source topic. */
+  MOVE = 4,
 }
 
 struct BulkRequest {
@@ -572,6 +574,8 @@ struct BulkRequest {
   7: optional bool forwarded,
   /** With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves. */
   8: optional list<i32> shards,
+  /** Required with MOVE: the topic of the new items. */
+  9: optional string topic,
 }
 
 struct BulkReply {
@@ -609,6 +613,76 @@ struct RedriveRequest {
   1: optional string namespace_name,
   /** Required: 1 to the items-per-call limit; each id once. The items are READY; their attempts and TTL start again. */
   2: optional list<string> ids,
+  3: optional i64 timeout_ms,
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
+  4: optional bool forwarded,
+}
+
+// ---------------------------------------------------------- moved, restored
+
+struct MoveItemsRequest {
+  /** Required. */
+  1: optional string namespace_name,
+  /** Required: 1 to the items-per-call limit; each id once. READY, DEFERRED and DEAD items can be moved. */
+  2: optional list<string> ids,
+  /** Required: the topic of the new items, of the same namespace. */
+  3: optional string topic,
+  4: optional i64 timeout_ms,
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
+  5: optional bool forwarded,
+}
+
+struct MoveOutcome {
+  1: optional Error error,
+  /** The id of the new item, in the same shard. Present: the move is committed. */
+  2: optional string id,
+  /** An earlier call moved the item, to this topic and this id. */
+  3: optional bool repeated,
+}
+
+/** One outcome for each id of the request, in its order. */
+struct MoveItemsReply {
+  1: optional list<MoveOutcome> outcomes,
+}
+
+/** An item with its history, as an export holds it. Fields that `NewItem` has mean the same. */
+struct RestoredItem {
+  /** Required. */
+  1: optional string topic,
+  2: optional i32 priority,
+  3: optional binary payload,
+  4: optional binary metadata,
+  /** Not delivered before this moment: milliseconds since 1970-01-01 UTC. A moment in the past is its place in the order. Default: now. */
+  5: optional i64 deliver_after_ms,
+  6: optional i64 lease_ms,
+  /** The whole TTL, which a redrive gives the item again. */
+  7: optional i64 ttl_ms,
+  /** The rest of the TTL; default: the whole one. At most `ttl_ms`. */
+  8: optional i64 ttl_remaining_ms,
+  9: optional DeliveryPolicy delivery_policy,
+  10: optional i32 attempts_max,
+  /** The deliveries that the item had. */
+  11: optional i32 attempt,
+  /**
+   * DEAD: it is dead, with a new retention. LEASED: its lease has ended, so it is READY, or DEAD if it may not be
+   * delivered again. Otherwise `deliver_after_ms` decides.
+   */
+  12: optional ItemState state,
+  /** The item's own key. If it is in use, nothing is restored, and the id is the one of its item. */
+  13: optional string idempotency_key,
+  /**
+   * Required without `idempotency_key`, and not used with it: makes the call repeatable for the namespace's key window.
+   * It is not a key of the item. 1 to 200 bytes of UTF-8 without NUL; its slot is that of the key NUL, `restore `, and these bytes.
+   */
+  14: optional string restore_key,
+  15: optional binary trace_context,
+}
+
+struct RestoreItemsRequest {
+  /** Required. */
+  1: optional string namespace_name,
+  /** Required: 1 to the items-per-call limit. */
+  2: optional list<RestoredItem> items,
   3: optional i64 timeout_ms,
   /** Set by a host that forwards the call. Such a call is not forwarded again. */
   4: optional bool forwarded,
@@ -978,13 +1052,23 @@ service Foqs {
   /** Counts the items that match a filter, before a bulk call. */
   CountItemsReply countItems(1: CountItemsRequest request) throws (1: CallFailed failed),
 
-  /** Cancels, updates or redrives the items that match a filter, one page per call. */
+  /** Cancels, updates, redrives or moves the items that match a filter, one page per call. */
   BulkReply bulk(1: BulkRequest request) throws (1: CallFailed failed),
 
   /** Lists dead items by shard, then topic, then order of delivery. A page may be short or empty and still not the last. */
   ItemsReply listDead(1: ListDeadRequest request) throws (1: CallFailed failed),
   /** Makes dead items READY again. An item that is not dead is NOT_FOUND. */
   OutcomesReply redrive(1: RedriveRequest request) throws (1: CallFailed failed),
+
+  /**
+   * Moves items to another topic: each becomes a new item, with a new id, in one transaction. It keeps its priority, its
+   * deliver-after time, the rest of its TTL and the time of its enqueue; its attempts start again. A dead item is READY,
+   * with a new TTL. A LEASED item is INVALID_ARGUMENT. The call may be repeated: within the namespace's key window it
+   * replies the same id. An item that was moved to another topic is KEY_CONFLICT.
+   */
+  MoveItemsReply moveItems(1: MoveItemsRequest request) throws (1: CallFailed failed),
+  /** Adds exported items with their history. Limits are those of enqueue. The call may be repeated, because each item has a key. */
+  EnqueueReply restoreItems(1: RestoreItemsRequest request) throws (1: CallFailed failed),
 
   /** Creates a namespace. Other settings have the host's defaults. A repeated call with the same settings changes nothing. */
   NamespaceSettings createNamespace(1: SetNamespaceRequest request) throws (1: CallFailed failed),

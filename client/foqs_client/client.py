@@ -37,8 +37,9 @@ from foqs_client.credentials import Tls, make_handshake, tls_connect
 from foqs_client.dequeue_method import DequeueMethod
 from foqs_client.host_connector import Connect
 from foqs_client.long_polls import POLL_MS_MAX, DequeueKind, LongPolls
+from foqs_client.moving_calls import MovingCalls
 from foqs_client.retried_calls import BACKOFF_S_MAX, RetriedCallById, RetriedDeletion
-from foqs_client.routed_calls import GET_ROUTING, REPLY_GRACE_S, RoutedCalls
+from foqs_client.routed_calls import GET_ROUTING, REPLY_GRACE_S
 from foqs_client.router import Router
 from foqs_client.routing_table import Address
 from foqs_client.shared_dequeues import SharedDequeues
@@ -68,7 +69,7 @@ Lease: TypeAlias = Delivery | tuple[str, int]
 """A delivery, or its (id, token)."""
 
 
-class Client(RoutedCalls, AdminCalls, ClusterCalls):
+class Client(MovingCalls, AdminCalls, ClusterCalls):
     """The client of a cluster or of a single host, for code in an event loop.
 
     It connects with the first call, and connects again when a connection is lost.
@@ -454,11 +455,30 @@ class Client(RoutedCalls, AdminCalls, ClusterCalls):
         """Make a page of the dead items that match ready again. It is safe to repeat a page."""
         return await self._bulk(ttypes.BulkAction.REDRIVE, only, None, limit, cursor, timeout_ms)
 
+    async def move_matching(
+        self,
+        only: ItemFilter,
+        topic: str,
+        limit: int = 1_000,
+        cursor: str | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> BulkPage:
+        """Move a page of the items of one topic that match to another topic, as `move` does. It is safe to repeat a page."""
+        return await self._bulk(ttypes.BulkAction.MOVE, only, None, limit, cursor, timeout_ms, topic)
+
     async def _bulk(
-        self, action: Any, only: ItemFilter, change: Any, limit: int, cursor: str | None, timeout_ms: int | None
+        self,
+        action: Any,
+        only: ItemFilter,
+        change: Any,
+        limit: int,
+        cursor: str | None,
+        timeout_ms: int | None,
+        topic: str | None = None,
     ) -> BulkPage:
         request = ttypes.BulkRequest(
-            self.namespace, conversion.item_filter(only), action, change, ttypes.Page(limit, cursor)
+            self.namespace, conversion.item_filter(only), action, change, ttypes.Page(limit, cursor), topic=topic
         )
         return conversion.bulk_page(await self._call(_BULK, request, timeout_ms))
 

@@ -23,6 +23,7 @@ from foqs_client.types import (
     ItemView,
     Nack,
     Outcome,
+    RestoredItem,
     Routing,
     Shard,
     Topic,
@@ -176,6 +177,28 @@ def item_filter(given: ItemFilter) -> Any:
     states = None if given.states is None else [state_number(state) for state in given.states]
     return ttypes.ItemFilter(
         given.topic, states, given.priority_min, given.priority_max, given.age_min_ms, given.age_max_ms
+    )
+
+
+def restored_item(given: RestoredItem) -> Any:
+    """Return a `RestoredItem` struct. Raises InvalidArgument."""
+    trace_context = given.trace_context
+    return ttypes.RestoredItem(
+        topic=given.topic,
+        priority=given.priority,
+        payload=_require_bytes(given.payload, "payload"),
+        metadata=_require_bytes(given.metadata, "metadata"),
+        deliver_after_ms=given.deliver_after_ms,
+        lease_ms=given.lease_ms,
+        ttl_ms=given.ttl_ms,
+        ttl_remaining_ms=given.ttl_remaining_ms,
+        delivery_policy=2 if given.at_most_once else None,
+        attempts_max=given.attempts_max,
+        attempt=given.attempt,
+        state=state_number(given.state),
+        idempotency_key=given.idempotency_key,
+        restore_key=given.restore_key,
+        trace_context=None if trace_context is None else _require_bytes(trace_context, "trace_context"),
     )
 
 

@@ -96,6 +96,41 @@ class Enqueued:
         return self.id
 
 
+@dataclass(slots=True, frozen=True)
+class RestoredItem:
+    """An item of an export, to be added with its history. Times are in milliseconds.
+
+    Attributes:
+        topic: the topic.
+        restore_key: makes the call repeatable, for an item without an idempotency key: 1 to 200
+            bytes of UTF-8 without NUL, such as the name of the export and the former id.
+        idempotency_key: the item's own key. If it is in use, nothing is added.
+        deliver_after_ms: not delivered before this moment, since 1970-01-01 UTC. One in the past
+            is the item's place in the order. None: now.
+        ttl_ms: the whole TTL. A redrive gives it again.
+        ttl_remaining_ms: the rest of the TTL. None: the whole one.
+        attempt: the deliveries that the item had.
+        state: `ready`, `deferred`, `leased` or `dead`. A leased item becomes ready, or dead if it
+            may not be delivered again.
+    """
+
+    topic: str
+    payload: bytes = b""
+    priority: int = 0
+    metadata: bytes = b""
+    restore_key: str | None = None
+    idempotency_key: str | None = None
+    deliver_after_ms: int | None = None
+    lease_ms: int | None = None
+    ttl_ms: int | None = None
+    ttl_remaining_ms: int | None = None
+    at_most_once: bool = False
+    attempts_max: int | None = None
+    attempt: int = 0
+    state: str = "ready"
+    trace_context: bytes | None = None
+
+
 @_value_class
 class Delivery:
     """A delivered item. `id` and `token` name its lease.

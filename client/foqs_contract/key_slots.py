@@ -1,6 +1,6 @@
 """Key slots: the parts of the space of idempotency keys that are assigned to shards.
 
-Holds `key_slot_of`. Always true: a key never changes its slot, and clients and hosts
+Holds `key_slot_of`, and the key of a restored item without one. Always true: a key never changes its slot, and clients and hosts
 agree on it. Pure.
 """
 
@@ -22,6 +22,14 @@ def key_slot_of(key: bytes) -> int:
     """Return the slot of a key: the one that it names as `~` and three hex digits, else one from its checksum."""
     slot = _SLOT_BY_PREFIX.get(key[:_PREFIX_BYTES])
     return crc32(key) % KEY_SLOT_COUNT if slot is None else slot
+
+
+def restore_key(name: bytes) -> bytes:
+    """Return the key of a restored item that has none of its own, by its `restore_key`. It decides the item's slot.
+
+    No caller's key contains NUL.
+    """
+    return b"\0restore " + name
 
 
 def key_slots_of(keys: Sequence[bytes]) -> Sequence[int]:

@@ -109,6 +109,8 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
     "update": _ADMIN,
     "bulk": _ADMIN,
     "redrive": _ADMIN,
+    "moveItems": _ADMIN,
+    "restoreItems": _ADMIN,
     "getNamespace": _ANY,  # a producer must know its limits, such as the key window
     "getUsage": _ADMIN,
     "setGrant": Requirement(Scope.NAMESPACE, (Permission.ADMIN,), "grant.namespace_name"),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from foqs.cluster.forwarding.by_id_calls import by_id_handlers
 from foqs.cluster.forwarding.dequeues import DequeueForwarder
-from foqs.cluster.forwarding.enqueues import EnqueueForwarder
+from foqs.cluster.forwarding.enqueues import EnqueueForwarder, RestoreForwarder
 from foqs.cluster.forwarding.scatter_gather import ScatterGather, TierShards
 from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.gossip.gossip import Gossip
@@ -59,6 +59,7 @@ class TierMember:
             local,
             {
                 b"enqueue": self.enqueue_forwarder.handle,
+                b"restoreItems": RestoreForwarder(methods[b"restoreItems"].handle, peers).handle,
                 b"dequeue": self.dequeue_forwarder.handle,
                 **self.gossip.handlers(local),
                 **by_id_handlers(methods, peers),

@@ -126,7 +126,7 @@ def _bulk_page(change: Event, items: Sequence[ItemView], outcomes: Sequence[Outc
     for item, outcome in zip(items, outcomes, strict=True):
         if isinstance(outcome, UnknownOutcome):
             raise UnknownOutcome("some of this page may be changed; call again with the same cursor")
-        if outcome is None:
+        if outcome is None or isinstance(outcome, str):  # the id of a moved item
             changed += 1
         elif isinstance(outcome, InvalidArgument):
             refusals.append(outcome)
@@ -134,7 +134,7 @@ def _bulk_page(change: Event, items: Sequence[ItemView], outcomes: Sequence[Outc
             failure, next_cursor = outcome, walk.cursor_before(item)
     if failure is not None and not changed:
         raise failure
-    for refusal in refusals[:1]:
+    for refusal in refusals[:1] if change.kind is EventKind.UPDATE else ():
         refusal.field = "change.deliver_after_ms" if change.delay_ms is None else "change.delay_ms"
     return BulkPage(changed, len(refusals), refusals[0] if refusals else None, _format_cursor(next_cursor))
 

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from foqs.core.items import validation
 from foqs.core.items.item import AbsoluteTimeItem, KeyedAbsoluteTimeItem, KeyedItem, NewItem
+from foqs.core.items.restored_item import RestoredItem
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
@@ -22,7 +23,7 @@ from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of, key_slots_of
 
 _T = TypeVar("_T")
 
-_KEYED_TYPES: Final = frozenset((KeyedItem, KeyedAbsoluteTimeItem))
+_KEYED_TYPES: Final = frozenset((KeyedItem, KeyedAbsoluteTimeItem, RestoredItem))
 _ABSOLUTE_TIME_TYPES: Final = frozenset((AbsoluteTimeItem, KeyedAbsoluteTimeItem))
 
 _EFFICIENT_FLUSH_ITEMS: Final = 64

@@ -134,8 +134,8 @@ class ItemExplanation:
     absent: bool
 
 
-Outcome: TypeAlias = AlreadyGone | FoqsError | None
-"""None: done and committed."""
+Outcome: TypeAlias = AlreadyGone | FoqsError | str | Repeated | None
+"""None: done and committed. Of a MOVE: the id of the new item, perhaps of an earlier call."""
 
 
 class PendingCall(Protocol):

@@ -14,10 +14,11 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from foqs.catalog.namespaces import Namespaces
+from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Acks, Events, Leases, Operation, OperationCaller
 from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, NewItem, OrderKey, State, TopicName
 from foqs.core.items.item_filter import ItemFilter
-from foqs.core.items.life import Event
+from foqs.core.items.life import Event, EventKind
 from foqs.core.memory.best_items import plan_prefetch, reserve_best
 from foqs.core.memory.demand import Demand
 from foqs.core.memory.ready_index import ReadyIndex
@@ -181,7 +182,7 @@ class QueueService:
             if not self._replay_lookups.can_start(namespace, items):
                 raise
             return dict.fromkeys(range(len(items)), error)
-        return self.quota.topic_limit_errors(namespace, limits, items)
+        return self.quota.topic_limit_errors(namespace, limits, [item.topic for item in items])
 
     # ---------------------------------------------------------------- events
 
@@ -205,10 +206,24 @@ class QueueService:
         deadline: float,
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
+        is_move = bool(events) and events[0][1].kind is EventKind.MOVE
+        if is_move:
+            self._check_topic_limit(namespace, events[0][1].topic)
+
         def make(numbers: Sequence[int], positions: Sequence[int], caller: OperationCaller) -> Operation:
-            return Events(namespace, [events[i][1] for i in positions], caller)
+            chosen = [events[i][1] for i in positions]
+            if is_move:
+                return Moves(namespace, chosen, self._item_bytes_max(namespace), caller)
+            return Events(namespace, chosen, caller)
 
         return self._submit_by_shard([(shard, event.id) for shard, event in events], make, deadline, on_done)
+
+    def _check_topic_limit(self, namespace: str, topic: str) -> None:
+        """Raise LimitExceeded if the topic is new and the namespace may have no more."""
+        limits = self._namespaces.limited_settings.get(namespace)
+        if limits is not None:
+            for error in self.quota.topic_limit_errors(namespace, limits, [topic]).values():
+                raise error
 
     def _submit_by_shard(
         self,

@@ -135,11 +135,11 @@ class Quota:
         return ceil(bucket.wait_s(1, settings.enqueues_per_minute, self._stopwatch_s()) * 1000)
 
     def topic_limit_errors(
-        self, namespace: str, settings: NamespaceOptions, items: Sequence[NewItem]
+        self, namespace: str, settings: NamespaceOptions, topics: Sequence[str]
     ) -> dict[int, FoqsError]:
-        """Return an error for each item whose new topic is over the limit, by position."""
+        """Return an error for each of the items' topics that is new and over the limit, by position."""
         shards = list(self._shards.values())
-        names = dict.fromkeys([item.topic for item in items])
+        names = dict.fromkeys(topics)
         if not settings.topics_max or any(shard.counts.is_lagging for shard in shards):
             return {}
         new = [name for name in names if not any((namespace, name) in shard.counts for shard in shards)]
@@ -153,8 +153,8 @@ class Quota:
                 "use an existing one, or raise its topics_max",
                 field="topic",
             )
-            for position, item in enumerate(items)
-            if item.topic in refused
+            for position, topic in enumerate(topics)
+            if topic in refused
         }
         self.limited_items["topics"] += len(errors)
         return errors

@@ -184,7 +184,7 @@ def _parse_new_item(
         if raw.lease_ms is None
         else validation.check_number(raw.lease_ms, 1, settings.lease_ms_max, "lease_ms"),
         ttl_ms,
-        DeliveryPolicy.AT_LEAST_ONCE if raw.delivery_policy is None else _parse_policy(raw.delivery_policy),
+        DeliveryPolicy.AT_LEAST_ONCE if raw.delivery_policy is None else parse_policy(raw.delivery_policy),
         settings.attempts_max_default
         if raw.attempts_max is None
         else validation.check_number(raw.attempts_max, 0, ATTEMPTS_MAX, "attempts_max"),
@@ -200,7 +200,8 @@ def _parse_new_item(
     return (KeyedAbsoluteTimeItem if is_absolute else KeyedItem)(*values, key, digest, trace_context)
 
 
-def _parse_policy(value: int) -> DeliveryPolicy:
+def parse_policy(value: int) -> DeliveryPolicy:
+    """Parse a `DeliveryPolicy`. Raises InvalidArgument."""
     try:
         return DeliveryPolicy(value)
     except ValueError:
@@ -424,11 +425,23 @@ def outcomes_reply(results: Sequence[Outcome]) -> Any:
     return ttypes.OutcomesReply([_outcome_struct(result) for result in results])
 
 
+def move_items_reply(results: Sequence[EnqueueOutcome]) -> Any:
+    """Return the reply with the ids of these new items, and errors."""
+    return ttypes.MoveItemsReply([_move_outcome(result) for result in results])
+
+
+def _move_outcome(result: EnqueueOutcome) -> Any:
+    if isinstance(result, FoqsError):
+        return ttypes.MoveOutcome(error_struct(result))
+    return ttypes.MoveOutcome(None, *((result, None) if isinstance(result, str) else (result.id, True)))
+
+
 def _outcome_struct(result: Outcome) -> Any:
     if result is None:
         return _DONE
     if isinstance(result, AlreadyGone):
         return _ALREADY_GONE
+    assert isinstance(result, FoqsError)
     return ttypes.Outcome(error_struct(result))
 
 

@@ -173,6 +173,7 @@ _REQUEST_READERS: Final = {"enqueue": request_bytes.read_enqueue, "ack": request
 _REPLY_ENCODERS: Final[Mapping[str, Callable[[bool, Any], bytes]]] = {
     "dequeue": codec.encode_dequeue_reply,
     "enqueue": codec.encode_enqueue_reply,
+    "restoreItems": codec.encode_enqueue_reply,
 }
 """Of the other methods, Thrift's encoder reads the reply struct."""
 

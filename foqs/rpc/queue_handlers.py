@@ -29,6 +29,7 @@ from foqs.rpc.auth_session import authenticate
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.filters import parse_page, requested_shards
 from foqs.rpc.methods import Caller, MethodHandler, contract_methods, task_handler
+from foqs.rpc.restored_items import parse_restored_items
 from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.idl import ttypes
 
@@ -66,6 +67,8 @@ class QueueHandlers:
                 "cancel": self.cancel,
                 "redrive": self.redrive,
                 "update": self.update,
+                "moveItems": self.move_items,
+                "restoreItems": self.restore_items,
                 "getActiveTopics": task_handler(self.get_active_topics),
                 "peek": task_handler(self.peek),
                 "getItem": task_handler(self.get_item),
@@ -159,11 +162,29 @@ class QueueHandlers:
         _, settings = self._namespace(request)
         return self._apply_by_ids(request, filters.parse_change(request.change, settings), deadline, caller)
 
-    def _apply_by_ids(self, request: Any, event: Event, deadline: float, caller: Caller) -> PendingCall | None:
+    def move_items(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        move = Event(EventKind.MOVE, 0, topic=codec.parse_name(request.topic, "topic"))
+        return self._apply_by_ids(request, move, deadline, caller, codec.move_items_reply)
+
+    def restore_items(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        namespace, settings = self._namespace(request)
+        raws = self._checked_entries(request.items, "items")
+        items, errors = parse_restored_items(raws, namespace, settings)
+        done = _on_done(codec.enqueue_reply, errors, caller)
+        return self._queue.enqueue(namespace, items, deadline, done) if items else done([])
+
+    def _apply_by_ids(
+        self,
+        request: Any,
+        event: Event,
+        deadline: float,
+        caller: Caller,
+        to_struct: Callable[[Sequence[Any]], Any] = codec.outcomes_reply,
+    ) -> PendingCall | None:
         """Apply an event to each id of a request."""
         namespace, _ = self._namespace(request)
         read = codec.id_event_parser(replace(event, namespace=namespace))
-        return self._apply(namespace, request.ids, "ids", read, deadline, caller)
+        return self._apply(namespace, request.ids, "ids", read, deadline, caller, to_struct)
 
     def _apply(
         self,
@@ -173,10 +194,11 @@ class QueueHandlers:
         parse: Callable[[Any], tuple[int, Event]],
         deadline: float,
         caller: Caller,
+        to_struct: Callable[[Sequence[Any]], Any] = codec.outcomes_reply,
     ) -> PendingCall | None:
         """Apply one event for each entry of a request."""
         events, errors = _parse_entries(self._checked_entries(raws, field), field, parse)
-        done = _on_done(codec.outcomes_reply, errors, caller)
+        done = _on_done(to_struct, errors, caller)
         return self._queue.apply(namespace, events, deadline, done) if events else done([])
 
     def _checked_entries(self, raws: Sequence[Any] | None, field: str) -> Sequence[Any]:

@@ -15,9 +15,11 @@ from typing import Final
 from foqs.core.flush.fence import Owner
 from foqs.core.flush.intake import LANE_SHARES, Intake, IntakeLimits
 from foqs.core.flush.item_numbers import ItemNumbers
+from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Events, Inserts, Leases, Operation, OperationCaller
 from foqs.core.flush.pacing import FlushPace, PaceSettings
 from foqs.core.flush.purge_markers import SetPurgeMarker
+from foqs.core.items.idempotency_keys import is_reserved
 from foqs.core.items.item import NewItem, OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.life import Event, EventKind
 from foqs.core.limits.breaker_window import BreakerSettings
@@ -371,12 +373,7 @@ class Shard:
         self._check_serving()
         self._breaker.check()
         numbers = self.numbers
-        if not numbers.can_assign(len(items)):
-            self._writer.give_up("the item ids of its epoch are used up")
-            raise Unavailable(
-                f"shard {self.number} has used up the item ids of its epoch and starts a new one; try again",
-                retry_after_ms=1000,
-            )
+        self._check_numbers_left(len(items))
         operation = Inserts(namespace, items, numbers.next_number, caller, has_keys=keyed)
         self._writer.submit(operation)
         numbers.assign(operation)
@@ -388,7 +385,18 @@ class Shard:
     def submit(self, operation: Operation) -> None:
         """Queue an operation on existing items. Raises `Overloaded`, `Unavailable`: nothing was queued."""
         self._check_serving()
+        if isinstance(operation, Moves):
+            self._check_numbers_left(len(operation))
         self._writer.submit(operation)
+
+    def _check_numbers_left(self, count: int) -> None:
+        """Give the shard up and raise `Unavailable` if its epoch has no more ids."""
+        if not self.numbers.can_assign(count):
+            self._writer.give_up("the item ids of its epoch are used up")
+            raise Unavailable(
+                f"shard {self.number} has used up the item ids of its epoch and starts a new one; try again",
+                retry_after_ms=1000,
+            )
 
     def may_have_items(self, topic: TopicName) -> bool:
         """Whether the topic has an item or a purge marker. True also while the counts lag."""
@@ -532,9 +540,10 @@ class Shard:
         until_ms = row.enqueued_at_ms + self._retry_policies[row.namespace].key_window_ms
         if until_ms <= self.now_ms():
             return None
-        return await self._reader.read(
+        key = await self._reader.read(
             row.namespace, lambda reads, committed: reads.idempotency_key_of(committed, row.id, until_ms)
         )
+        return None if key is None or is_reserved(key) else key
 
     async def count_ready_before(self, topic: TopicName, order_key: OrderKey, limit: int) -> int:
         """Count the READY items of a topic before `order_key`, up to `limit` + 1. Raises `Unavailable`.

@@ -61,6 +61,10 @@ _GOOD: Final[Mapping[str, Callable[[Names], Any]]] = {
     ),
     "listDead": lambda n: ttypes.ListDeadRequest(n.namespace, n.topic, ttypes.Page(5)),
     "redrive": lambda n: ttypes.RedriveRequest(n.namespace, [n.id]),
+    "moveItems": lambda n: ttypes.MoveItemsRequest(n.namespace, [n.id], "elsewhere"),
+    "restoreItems": lambda n: ttypes.RestoreItemsRequest(
+        n.namespace, [ttypes.RestoredItem(n.topic, payload=b"x" * 50, restore_key="1")]
+    ),
     "createNamespace": lambda n: ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(n.namespace)),
     "updateNamespace": lambda n: ttypes.SetNamespaceRequest(ttypes.NamespaceSettings(n.namespace)),
     "getNamespace": lambda n: ttypes.NamespaceRequest(n.namespace),

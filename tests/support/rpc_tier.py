@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from foqs.cluster.forwarding.by_id_calls import by_id_handlers
+from foqs.cluster.forwarding.enqueues import RestoreForwarder
 from foqs.cluster.forwarding.scatter_gather import ScatterGather
 from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.peers import Peers
@@ -61,7 +62,9 @@ class RpcTierWorld(ClusterWorld):
         more = {**admin_handlers(engine.admin, "default"), **cluster_handlers(cluster)}
         alone = QueueHandlers(engine.queue, HostIdentity(f"{name}.example", 7411, 1), Random(1), more)
         scatter = ScatterGather(alone.methods, peers, membership, self._page_bytes_max)
-        calls = TierService(alone, {**by_id_handlers(alone.methods, peers), **scatter.handlers})
+        restores = RestoreForwarder(alone.methods[b"restoreItems"].handle, peers)
+        forwarding = {b"restoreItems": restores.handle, **by_id_handlers(alone.methods, peers), **scatter.handlers}
+        calls = TierService(alone, forwarding)
         server = RpcServer(asyncio.get_running_loop(), _RecordedCalls(calls, name, self.forwarded_calls), RpcOptions())
         self._servers.append(server)
         self._listeners[name] = await self.network.listen(f"{name}.example", 7411, server.connection)

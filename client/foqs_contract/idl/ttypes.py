@@ -58,6 +58,7 @@ class BulkAction(IntEnum):
     CANCEL = 1
     UPDATE = 2
     REDRIVE = 3
+    MOVE = 4
 
 
 
@@ -4655,6 +4656,7 @@ class BulkRequest(object):
      - timeout_ms
      - forwarded: Set by a host that forwards the call: the called host answers for its own shards only. For hosts only.
      - shards: With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves.
+     - topic: Required with MOVE: the topic of the new items.
 
     """
 
@@ -4667,10 +4669,11 @@ class BulkRequest(object):
         'timeout_ms',
         'forwarded',
         'shards',
+        'topic',
     )
 
 
-    def __init__(self, namespace_name=None, filter=None, action=None, change=None, page=None, timeout_ms=None, forwarded=None, shards=None,):
+    def __init__(self, namespace_name=None, filter=None, action=None, change=None, page=None, timeout_ms=None, forwarded=None, shards=None, topic=None,):
         self.namespace_name = namespace_name
         self.filter = filter
         self.action = action
@@ -4679,6 +4682,7 @@ class BulkRequest(object):
         self.timeout_ms = timeout_ms
         self.forwarded = forwarded
         self.shards = shards
+        self.topic = topic
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -4737,6 +4741,11 @@ class BulkRequest(object):
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
+            elif fid == 9:
+                if ftype == TType.STRING:
+                    self.topic = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -4781,6 +4790,10 @@ class BulkRequest(object):
             for iter153 in self.shards:
                 oprot.writeI32(iter153)
             oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.topic is not None:
+            oprot.writeFieldBegin('topic', TType.STRING, 9)
+            oprot.writeString(self.topic.encode('utf-8') if sys.version_info[0] == 2 else self.topic)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -5139,6 +5152,655 @@ class RedriveRequest(object):
             oprot.writeListBegin(TType.STRING, len(self.ids))
             for iter167 in self.ids:
                 oprot.writeString(iter167.encode('utf-8') if sys.version_info[0] == 2 else iter167)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 3)
+            oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
+            oprot.writeBool(self.forwarded)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class MoveItemsRequest(object):
+    """
+    Attributes:
+     - namespace_name: Required.
+     - ids: Required: 1 to the items-per-call limit; each id once. READY, DEFERRED and DEAD items can be moved.
+     - topic: Required: the topic of the new items, of the same namespace.
+     - timeout_ms
+     - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
+
+    """
+
+    __slots__ = (
+        'namespace_name',
+        'ids',
+        'topic',
+        'timeout_ms',
+        'forwarded',
+    )
+
+
+    def __init__(self, namespace_name=None, ids=None, topic=None, timeout_ms=None, forwarded=None,):
+        self.namespace_name = namespace_name
+        self.ids = ids
+        self.topic = topic
+        self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.LIST:
+                    self.ids = []
+                    (_etype171, _size168) = iprot.readListBegin()
+                    for _i172 in range(_size168):
+                        _elem173 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem173)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.STRING:
+                    self.topic = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('MoveItemsRequest')
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.ids is not None:
+            oprot.writeFieldBegin('ids', TType.LIST, 2)
+            oprot.writeListBegin(TType.STRING, len(self.ids))
+            for iter174 in self.ids:
+                oprot.writeString(iter174.encode('utf-8') if sys.version_info[0] == 2 else iter174)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.topic is not None:
+            oprot.writeFieldBegin('topic', TType.STRING, 3)
+            oprot.writeString(self.topic.encode('utf-8') if sys.version_info[0] == 2 else self.topic)
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 4)
+            oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 5)
+            oprot.writeBool(self.forwarded)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class MoveOutcome(object):
+    """
+    Attributes:
+     - error
+     - id: The id of the new item, in the same shard. Present: the move is committed.
+     - repeated: An earlier call moved the item, to this topic and this id.
+
+    """
+
+    __slots__ = (
+        'error',
+        'id',
+        'repeated',
+    )
+
+
+    def __init__(self, error=None, id=None, repeated=None,):
+        self.error = error
+        self.id = id
+        self.repeated = repeated
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRUCT:
+                    self.error = Error()
+                    self.error.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRING:
+                    self.id = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.BOOL:
+                    self.repeated = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('MoveOutcome')
+        if self.error is not None:
+            oprot.writeFieldBegin('error', TType.STRUCT, 1)
+            self.error.write(oprot)
+            oprot.writeFieldEnd()
+        if self.id is not None:
+            oprot.writeFieldBegin('id', TType.STRING, 2)
+            oprot.writeString(self.id.encode('utf-8') if sys.version_info[0] == 2 else self.id)
+            oprot.writeFieldEnd()
+        if self.repeated is not None:
+            oprot.writeFieldBegin('repeated', TType.BOOL, 3)
+            oprot.writeBool(self.repeated)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class MoveItemsReply(object):
+    """
+    One outcome for each id of the request, in its order.
+
+    Attributes:
+     - outcomes
+
+    """
+
+    __slots__ = (
+        'outcomes',
+    )
+
+
+    def __init__(self, outcomes=None,):
+        self.outcomes = outcomes
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.LIST:
+                    self.outcomes = []
+                    (_etype178, _size175) = iprot.readListBegin()
+                    for _i179 in range(_size175):
+                        _elem180 = MoveOutcome()
+                        _elem180.read(iprot)
+                        self.outcomes.append(_elem180)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('MoveItemsReply')
+        if self.outcomes is not None:
+            oprot.writeFieldBegin('outcomes', TType.LIST, 1)
+            oprot.writeListBegin(TType.STRUCT, len(self.outcomes))
+            for iter181 in self.outcomes:
+                iter181.write(oprot)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class RestoredItem(object):
+    """
+    An item with its history, as an export holds it. Fields that `NewItem` has mean the same.
+
+    Attributes:
+     - topic: Required.
+     - priority
+     - payload
+     - metadata
+     - deliver_after_ms: Not delivered before this moment: milliseconds since 1970-01-01 UTC. A moment in the past is its place in the order. Default: now.
+     - lease_ms
+     - ttl_ms: The whole TTL, which a redrive gives the item again.
+     - ttl_remaining_ms: The rest of the TTL; default: the whole one. At most `ttl_ms`.
+     - delivery_policy
+     - attempts_max
+     - attempt: The deliveries that the item had.
+     - state: DEAD: it is dead, with a new retention. LEASED: its lease has ended, so it is READY, or DEAD if it may not be
+    delivered again. Otherwise `deliver_after_ms` decides.
+     - idempotency_key: The item's own key. If it is in use, nothing is restored, and the id is the one of its item.
+     - restore_key: Required without `idempotency_key`, and not used with it: makes the call repeatable for the namespace's key window.
+    It is not a key of the item. 1 to 200 bytes of UTF-8 without NUL; its slot is that of the key NUL, `restore `, and these bytes.
+     - trace_context
+
+    """
+
+    __slots__ = (
+        'topic',
+        'priority',
+        'payload',
+        'metadata',
+        'deliver_after_ms',
+        'lease_ms',
+        'ttl_ms',
+        'ttl_remaining_ms',
+        'delivery_policy',
+        'attempts_max',
+        'attempt',
+        'state',
+        'idempotency_key',
+        'restore_key',
+        'trace_context',
+    )
+
+
+    def __init__(self, topic=None, priority=None, payload=None, metadata=None, deliver_after_ms=None, lease_ms=None, ttl_ms=None, ttl_remaining_ms=None, delivery_policy=None, attempts_max=None, attempt=None, state=None, idempotency_key=None, restore_key=None, trace_context=None,):
+        self.topic = topic
+        self.priority = priority
+        self.payload = payload
+        self.metadata = metadata
+        self.deliver_after_ms = deliver_after_ms
+        self.lease_ms = lease_ms
+        self.ttl_ms = ttl_ms
+        self.ttl_remaining_ms = ttl_remaining_ms
+        self.delivery_policy = delivery_policy
+        self.attempts_max = attempts_max
+        self.attempt = attempt
+        self.state = state
+        self.idempotency_key = idempotency_key
+        self.restore_key = restore_key
+        self.trace_context = trace_context
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.topic = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.I32:
+                    self.priority = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.STRING:
+                    self.payload = iprot.readBinary()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.STRING:
+                    self.metadata = iprot.readBinary()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.I64:
+                    self.deliver_after_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.I64:
+                    self.lease_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.I64:
+                    self.ttl_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.I64:
+                    self.ttl_remaining_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 9:
+                if ftype == TType.I32:
+                    self.delivery_policy = DeliveryPolicy(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
+            elif fid == 10:
+                if ftype == TType.I32:
+                    self.attempts_max = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 11:
+                if ftype == TType.I32:
+                    self.attempt = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 12:
+                if ftype == TType.I32:
+                    self.state = ItemState(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
+            elif fid == 13:
+                if ftype == TType.STRING:
+                    self.idempotency_key = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 14:
+                if ftype == TType.STRING:
+                    self.restore_key = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 15:
+                if ftype == TType.STRING:
+                    self.trace_context = iprot.readBinary()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('RestoredItem')
+        if self.topic is not None:
+            oprot.writeFieldBegin('topic', TType.STRING, 1)
+            oprot.writeString(self.topic.encode('utf-8') if sys.version_info[0] == 2 else self.topic)
+            oprot.writeFieldEnd()
+        if self.priority is not None:
+            oprot.writeFieldBegin('priority', TType.I32, 2)
+            oprot.writeI32(self.priority)
+            oprot.writeFieldEnd()
+        if self.payload is not None:
+            oprot.writeFieldBegin('payload', TType.STRING, 3)
+            oprot.writeBinary(self.payload)
+            oprot.writeFieldEnd()
+        if self.metadata is not None:
+            oprot.writeFieldBegin('metadata', TType.STRING, 4)
+            oprot.writeBinary(self.metadata)
+            oprot.writeFieldEnd()
+        if self.deliver_after_ms is not None:
+            oprot.writeFieldBegin('deliver_after_ms', TType.I64, 5)
+            oprot.writeI64(self.deliver_after_ms)
+            oprot.writeFieldEnd()
+        if self.lease_ms is not None:
+            oprot.writeFieldBegin('lease_ms', TType.I64, 6)
+            oprot.writeI64(self.lease_ms)
+            oprot.writeFieldEnd()
+        if self.ttl_ms is not None:
+            oprot.writeFieldBegin('ttl_ms', TType.I64, 7)
+            oprot.writeI64(self.ttl_ms)
+            oprot.writeFieldEnd()
+        if self.ttl_remaining_ms is not None:
+            oprot.writeFieldBegin('ttl_remaining_ms', TType.I64, 8)
+            oprot.writeI64(self.ttl_remaining_ms)
+            oprot.writeFieldEnd()
+        if self.delivery_policy is not None:
+            oprot.writeFieldBegin('delivery_policy', TType.I32, 9)
+            oprot.writeI32(DeliveryPolicy[self.delivery_policy].value)
+            oprot.writeFieldEnd()
+        if self.attempts_max is not None:
+            oprot.writeFieldBegin('attempts_max', TType.I32, 10)
+            oprot.writeI32(self.attempts_max)
+            oprot.writeFieldEnd()
+        if self.attempt is not None:
+            oprot.writeFieldBegin('attempt', TType.I32, 11)
+            oprot.writeI32(self.attempt)
+            oprot.writeFieldEnd()
+        if self.state is not None:
+            oprot.writeFieldBegin('state', TType.I32, 12)
+            oprot.writeI32(ItemState[self.state].value)
+            oprot.writeFieldEnd()
+        if self.idempotency_key is not None:
+            oprot.writeFieldBegin('idempotency_key', TType.STRING, 13)
+            oprot.writeString(self.idempotency_key.encode('utf-8') if sys.version_info[0] == 2 else self.idempotency_key)
+            oprot.writeFieldEnd()
+        if self.restore_key is not None:
+            oprot.writeFieldBegin('restore_key', TType.STRING, 14)
+            oprot.writeString(self.restore_key.encode('utf-8') if sys.version_info[0] == 2 else self.restore_key)
+            oprot.writeFieldEnd()
+        if self.trace_context is not None:
+            oprot.writeFieldBegin('trace_context', TType.STRING, 15)
+            oprot.writeBinary(self.trace_context)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class RestoreItemsRequest(object):
+    """
+    Attributes:
+     - namespace_name: Required.
+     - items: Required: 1 to the items-per-call limit.
+     - timeout_ms
+     - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
+
+    """
+
+    __slots__ = (
+        'namespace_name',
+        'items',
+        'timeout_ms',
+        'forwarded',
+    )
+
+
+    def __init__(self, namespace_name=None, items=None, timeout_ms=None, forwarded=None,):
+        self.namespace_name = namespace_name
+        self.items = items
+        self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.LIST:
+                    self.items = []
+                    (_etype185, _size182) = iprot.readListBegin()
+                    for _i186 in range(_size182):
+                        _elem187 = RestoredItem()
+                        _elem187.read(iprot)
+                        self.items.append(_elem187)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('RestoreItemsRequest')
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.items is not None:
+            oprot.writeFieldBegin('items', TType.LIST, 2)
+            oprot.writeListBegin(TType.STRUCT, len(self.items))
+            for iter188 in self.items:
+                iter188.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -5557,10 +6219,10 @@ class NamespaceRequest(object):
             elif fid == 4:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype171, _size168) = iprot.readListBegin()
-                    for _i172 in range(_size168):
-                        _elem173 = iprot.readI32()
-                        self.shards.append(_elem173)
+                    (_etype192, _size189) = iprot.readListBegin()
+                    for _i193 in range(_size189):
+                        _elem194 = iprot.readI32()
+                        self.shards.append(_elem194)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5589,8 +6251,8 @@ class NamespaceRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 4)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter174 in self.shards:
-                oprot.writeI32(iter174)
+            for iter195 in self.shards:
+                oprot.writeI32(iter195)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -5729,11 +6391,11 @@ class NamespacesReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.namespaces = []
-                    (_etype178, _size175) = iprot.readListBegin()
-                    for _i179 in range(_size175):
-                        _elem180 = NamespaceSettings()
-                        _elem180.read(iprot)
-                        self.namespaces.append(_elem180)
+                    (_etype199, _size196) = iprot.readListBegin()
+                    for _i200 in range(_size196):
+                        _elem201 = NamespaceSettings()
+                        _elem201.read(iprot)
+                        self.namespaces.append(_elem201)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5755,8 +6417,8 @@ class NamespacesReply(object):
         if self.namespaces is not None:
             oprot.writeFieldBegin('namespaces', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.namespaces))
-            for iter181 in self.namespaces:
-                iter181.write(oprot)
+            for iter202 in self.namespaces:
+                iter202.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -5849,10 +6511,10 @@ class UsageReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.topic_names = []
-                    (_etype185, _size182) = iprot.readListBegin()
-                    for _i186 in range(_size182):
-                        _elem187 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.topic_names.append(_elem187)
+                    (_etype206, _size203) = iprot.readListBegin()
+                    for _i207 in range(_size203):
+                        _elem208 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.topic_names.append(_elem208)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5885,8 +6547,8 @@ class UsageReply(object):
         if self.topic_names is not None:
             oprot.writeFieldBegin('topic_names', TType.LIST, 5)
             oprot.writeListBegin(TType.STRING, len(self.topic_names))
-            for iter188 in self.topic_names:
-                oprot.writeString(iter188.encode('utf-8') if sys.version_info[0] == 2 else iter188)
+            for iter209 in self.topic_names:
+                oprot.writeString(iter209.encode('utf-8') if sys.version_info[0] == 2 else iter209)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -5957,10 +6619,10 @@ class Grant(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.permissions = []
-                    (_etype192, _size189) = iprot.readListBegin()
-                    for _i193 in range(_size189):
-                        _elem194 = Permission(iprot.readI32()).name
-                        self.permissions.append(_elem194)
+                    (_etype213, _size210) = iprot.readListBegin()
+                    for _i214 in range(_size210):
+                        _elem215 = Permission(iprot.readI32()).name
+                        self.permissions.append(_elem215)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5985,8 +6647,8 @@ class Grant(object):
         if self.permissions is not None:
             oprot.writeFieldBegin('permissions', TType.LIST, 3)
             oprot.writeListBegin(TType.I32, len(self.permissions))
-            for iter195 in self.permissions:
-                oprot.writeI32(Permission[iter195].value)
+            for iter216 in self.permissions:
+                oprot.writeI32(Permission[iter216].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -6125,11 +6787,11 @@ class GrantsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.grants = []
-                    (_etype199, _size196) = iprot.readListBegin()
-                    for _i200 in range(_size196):
-                        _elem201 = Grant()
-                        _elem201.read(iprot)
-                        self.grants.append(_elem201)
+                    (_etype220, _size217) = iprot.readListBegin()
+                    for _i221 in range(_size217):
+                        _elem222 = Grant()
+                        _elem222.read(iprot)
+                        self.grants.append(_elem222)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6151,8 +6813,8 @@ class GrantsReply(object):
         if self.grants is not None:
             oprot.writeFieldBegin('grants', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.grants))
-            for iter202 in self.grants:
-                iter202.write(oprot)
+            for iter223 in self.grants:
+                iter223.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -6243,10 +6905,10 @@ class TopicRequest(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype206, _size203) = iprot.readListBegin()
-                    for _i207 in range(_size203):
-                        _elem208 = iprot.readI32()
-                        self.shards.append(_elem208)
+                    (_etype227, _size224) = iprot.readListBegin()
+                    for _i228 in range(_size224):
+                        _elem229 = iprot.readI32()
+                        self.shards.append(_elem229)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6279,8 +6941,8 @@ class TopicRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 5)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter209 in self.shards:
-                oprot.writeI32(iter209)
+            for iter230 in self.shards:
+                oprot.writeI32(iter230)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -6354,10 +7016,10 @@ class BindTopicRequest(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.regions = []
-                    (_etype213, _size210) = iprot.readListBegin()
-                    for _i214 in range(_size210):
-                        _elem215 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.regions.append(_elem215)
+                    (_etype234, _size231) = iprot.readListBegin()
+                    for _i235 in range(_size231):
+                        _elem236 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.regions.append(_elem236)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6387,8 +7049,8 @@ class BindTopicRequest(object):
         if self.regions is not None:
             oprot.writeFieldBegin('regions', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.regions))
-            for iter216 in self.regions:
-                oprot.writeString(iter216.encode('utf-8') if sys.version_info[0] == 2 else iter216)
+            for iter237 in self.regions:
+                oprot.writeString(iter237.encode('utf-8') if sys.version_info[0] == 2 else iter237)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -6876,11 +7538,11 @@ class ShardsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype220, _size217) = iprot.readListBegin()
-                    for _i221 in range(_size217):
-                        _elem222 = ShardInfo()
-                        _elem222.read(iprot)
-                        self.shards.append(_elem222)
+                    (_etype241, _size238) = iprot.readListBegin()
+                    for _i242 in range(_size238):
+                        _elem243 = ShardInfo()
+                        _elem243.read(iprot)
+                        self.shards.append(_elem243)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6902,8 +7564,8 @@ class ShardsReply(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter223 in self.shards:
-                iter223.write(oprot)
+            for iter244 in self.shards:
+                iter244.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -7399,11 +8061,11 @@ class HostsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype227, _size224) = iprot.readListBegin()
-                    for _i228 in range(_size224):
-                        _elem229 = HostInfo()
-                        _elem229.read(iprot)
-                        self.hosts.append(_elem229)
+                    (_etype248, _size245) = iprot.readListBegin()
+                    for _i249 in range(_size245):
+                        _elem250 = HostInfo()
+                        _elem250.read(iprot)
+                        self.hosts.append(_elem250)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7425,8 +8087,8 @@ class HostsReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter230 in self.hosts:
-                iter230.write(oprot)
+            for iter251 in self.hosts:
+                iter251.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -7701,22 +8363,22 @@ class GetRoutingReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype234, _size231) = iprot.readListBegin()
-                    for _i235 in range(_size231):
-                        _elem236 = HostInfo()
-                        _elem236.read(iprot)
-                        self.hosts.append(_elem236)
+                    (_etype255, _size252) = iprot.readListBegin()
+                    for _i256 in range(_size252):
+                        _elem257 = HostInfo()
+                        _elem257.read(iprot)
+                        self.hosts.append(_elem257)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype240, _size237) = iprot.readListBegin()
-                    for _i241 in range(_size237):
-                        _elem242 = ShardInfo()
-                        _elem242.read(iprot)
-                        self.shards.append(_elem242)
+                    (_etype261, _size258) = iprot.readListBegin()
+                    for _i262 in range(_size258):
+                        _elem263 = ShardInfo()
+                        _elem263.read(iprot)
+                        self.shards.append(_elem263)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7733,30 +8395,30 @@ class GetRoutingReply(object):
             elif fid == 6:
                 if ftype == TType.LIST:
                     self.removed_hosts = []
-                    (_etype246, _size243) = iprot.readListBegin()
-                    for _i247 in range(_size243):
-                        _elem248 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.removed_hosts.append(_elem248)
+                    (_etype267, _size264) = iprot.readListBegin()
+                    for _i268 in range(_size264):
+                        _elem269 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.removed_hosts.append(_elem269)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.removed_shards = []
-                    (_etype252, _size249) = iprot.readListBegin()
-                    for _i253 in range(_size249):
-                        _elem254 = iprot.readI32()
-                        self.removed_shards.append(_elem254)
+                    (_etype273, _size270) = iprot.readListBegin()
+                    for _i274 in range(_size270):
+                        _elem275 = iprot.readI32()
+                        self.removed_shards.append(_elem275)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.loads = []
-                    (_etype258, _size255) = iprot.readListBegin()
-                    for _i259 in range(_size255):
-                        _elem260 = iprot.readDouble()
-                        self.loads.append(_elem260)
+                    (_etype279, _size276) = iprot.readListBegin()
+                    for _i280 in range(_size276):
+                        _elem281 = iprot.readDouble()
+                        self.loads.append(_elem281)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7777,15 +8439,15 @@ class GetRoutingReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter261 in self.hosts:
-                iter261.write(oprot)
+            for iter282 in self.hosts:
+                iter282.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 3)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter262 in self.shards:
-                iter262.write(oprot)
+            for iter283 in self.shards:
+                iter283.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.tier is not None:
@@ -7799,22 +8461,22 @@ class GetRoutingReply(object):
         if self.removed_hosts is not None:
             oprot.writeFieldBegin('removed_hosts', TType.LIST, 6)
             oprot.writeListBegin(TType.STRING, len(self.removed_hosts))
-            for iter263 in self.removed_hosts:
-                oprot.writeString(iter263.encode('utf-8') if sys.version_info[0] == 2 else iter263)
+            for iter284 in self.removed_hosts:
+                oprot.writeString(iter284.encode('utf-8') if sys.version_info[0] == 2 else iter284)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.removed_shards is not None:
             oprot.writeFieldBegin('removed_shards', TType.LIST, 7)
             oprot.writeListBegin(TType.I32, len(self.removed_shards))
-            for iter264 in self.removed_shards:
-                oprot.writeI32(iter264)
+            for iter285 in self.removed_shards:
+                oprot.writeI32(iter285)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.loads is not None:
             oprot.writeFieldBegin('loads', TType.LIST, 8)
             oprot.writeListBegin(TType.DOUBLE, len(self.loads))
-            for iter265 in self.loads:
-                oprot.writeDouble(iter265)
+            for iter286 in self.loads:
+                oprot.writeDouble(iter286)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -8283,11 +8945,11 @@ class GossipReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype269, _size266) = iprot.readListBegin()
-                    for _i270 in range(_size266):
-                        _elem271 = TopicUpdate()
-                        _elem271.read(iprot)
-                        self.topics.append(_elem271)
+                    (_etype290, _size287) = iprot.readListBegin()
+                    for _i291 in range(_size287):
+                        _elem292 = TopicUpdate()
+                        _elem292.read(iprot)
+                        self.topics.append(_elem292)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8304,11 +8966,11 @@ class GossipReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.namespace_reports = []
-                    (_etype275, _size272) = iprot.readListBegin()
-                    for _i276 in range(_size272):
-                        _elem277 = NamespaceReport()
-                        _elem277.read(iprot)
-                        self.namespace_reports.append(_elem277)
+                    (_etype296, _size293) = iprot.readListBegin()
+                    for _i297 in range(_size293):
+                        _elem298 = NamespaceReport()
+                        _elem298.read(iprot)
+                        self.namespace_reports.append(_elem298)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8344,8 +9006,8 @@ class GossipReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter278 in self.topics:
-                iter278.write(oprot)
+            for iter299 in self.topics:
+                iter299.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.full is not None:
@@ -8359,8 +9021,8 @@ class GossipReply(object):
         if self.namespace_reports is not None:
             oprot.writeFieldBegin('namespace_reports', TType.LIST, 5)
             oprot.writeListBegin(TType.STRUCT, len(self.namespace_reports))
-            for iter279 in self.namespace_reports:
-                iter279.write(oprot)
+            for iter300 in self.namespace_reports:
+                iter300.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.load is not None:
@@ -8744,6 +9406,7 @@ BulkRequest.thrift_spec = (
     (6, TType.I64, 'timeout_ms', None, None, ),  # 6
     (7, TType.BOOL, 'forwarded', None, None, ),  # 7
     (8, TType.LIST, 'shards', (TType.I32, None, False), None, ),  # 8
+    (9, TType.STRING, 'topic', 'UTF8', None, ),  # 9
 )
 all_structs.append(BulkReply)
 BulkReply.thrift_spec = (
@@ -8769,6 +9432,54 @@ RedriveRequest.thrift_spec = (
     None,  # 0
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
     (2, TType.LIST, 'ids', (TType.STRING, 'UTF8', False), None, ),  # 2
+    (3, TType.I64, 'timeout_ms', None, None, ),  # 3
+    (4, TType.BOOL, 'forwarded', None, None, ),  # 4
+)
+all_structs.append(MoveItemsRequest)
+MoveItemsRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
+    (2, TType.LIST, 'ids', (TType.STRING, 'UTF8', False), None, ),  # 2
+    (3, TType.STRING, 'topic', 'UTF8', None, ),  # 3
+    (4, TType.I64, 'timeout_ms', None, None, ),  # 4
+    (5, TType.BOOL, 'forwarded', None, None, ),  # 5
+)
+all_structs.append(MoveOutcome)
+MoveOutcome.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'error', [Error, None], None, ),  # 1
+    (2, TType.STRING, 'id', 'UTF8', None, ),  # 2
+    (3, TType.BOOL, 'repeated', None, None, ),  # 3
+)
+all_structs.append(MoveItemsReply)
+MoveItemsReply.thrift_spec = (
+    None,  # 0
+    (1, TType.LIST, 'outcomes', (TType.STRUCT, [MoveOutcome, None], False), None, ),  # 1
+)
+all_structs.append(RestoredItem)
+RestoredItem.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'topic', 'UTF8', None, ),  # 1
+    (2, TType.I32, 'priority', None, None, ),  # 2
+    (3, TType.STRING, 'payload', 'BINARY', None, ),  # 3
+    (4, TType.STRING, 'metadata', 'BINARY', None, ),  # 4
+    (5, TType.I64, 'deliver_after_ms', None, None, ),  # 5
+    (6, TType.I64, 'lease_ms', None, None, ),  # 6
+    (7, TType.I64, 'ttl_ms', None, None, ),  # 7
+    (8, TType.I64, 'ttl_remaining_ms', None, None, ),  # 8
+    (9, TType.I32, 'delivery_policy', None, None, ),  # 9
+    (10, TType.I32, 'attempts_max', None, None, ),  # 10
+    (11, TType.I32, 'attempt', None, None, ),  # 11
+    (12, TType.I32, 'state', None, None, ),  # 12
+    (13, TType.STRING, 'idempotency_key', 'UTF8', None, ),  # 13
+    (14, TType.STRING, 'restore_key', 'UTF8', None, ),  # 14
+    (15, TType.STRING, 'trace_context', 'BINARY', None, ),  # 15
+)
+all_structs.append(RestoreItemsRequest)
+RestoreItemsRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
+    (2, TType.LIST, 'items', (TType.STRUCT, [RestoredItem, None], False), None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
     (4, TType.BOOL, 'forwarded', None, None, ),  # 4
 )

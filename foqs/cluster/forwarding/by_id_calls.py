@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from foqs.cluster.peers import Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
@@ -25,23 +25,32 @@ from foqs_contract.thrift_method import ThriftMethod
 
 _T = TypeVar("_T")
 
-_ENTRY_LISTS: Final = {
-    "ack": "leases",
-    "nack": "nacks",
-    "extendLease": "extensions",
-    "release": "leases",
-    "cancel": "ids",
-    "update": "ids",
-    "redrive": "ids",
+
+class _Entries(NamedTuple):
+    """The list of a call with an outcome per entry, and the structs of reply and outcome."""
+
+    field: str
+    reply: Any = ttypes.OutcomesReply
+    outcome: Any = ttypes.Outcome
+
+
+_ENTRIES: Final = {
+    "ack": _Entries("leases"),
+    "nack": _Entries("nacks"),
+    "extendLease": _Entries("extensions"),
+    "release": _Entries("leases"),
+    "cancel": _Entries("ids"),
+    "update": _Entries("ids"),
+    "redrive": _Entries("ids"),
+    "moveItems": _Entries("ids", ttypes.MoveItemsReply, ttypes.MoveOutcome),
 }
-"""The calls with an outcome per entry of a list, and the name of the list."""
 _SINGLE_ITEM_CALLS: Final = ("getItem", "explain")
 
 
 def by_id_handlers(local: Mapping[bytes, Served], peers: Peers) -> Mapping[bytes, MethodHandler]:
     """Return the handlers by name. Each tries `local`, which serves the call by this host alone, first."""
     served: dict[bytes, MethodHandler] = {}
-    for name, entries in _ENTRY_LISTS.items():
+    for name, entries in _ENTRIES.items():
         method = ThriftMethod(name)
         served[name.encode()] = _forwarding_handler(local[name.encode()].handle, peers, method, entries)
     for name in _SINGLE_ITEM_CALLS:
@@ -49,7 +58,9 @@ def by_id_handlers(local: Mapping[bytes, Served], peers: Peers) -> Mapping[bytes
     return served
 
 
-def _forwarding_handler(local: MethodHandler, peers: Peers, method: ThriftMethod, entries: str | None) -> MethodHandler:
+def _forwarding_handler(
+    local: MethodHandler, peers: Peers, method: ThriftMethod, entries: _Entries | None
+) -> MethodHandler:
     def serve(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
         if request.forwarded or not peers.by_nonce:
             return local(request, deadline, caller)
@@ -64,13 +75,19 @@ class _ForwardedByIdCall:
     """One call: the `Caller` of its local part, and its forwarded parts.
 
     Args:
-        entries: the name of the request's list; None for a call about one item.
+        entries: None for a call about one item.
     """
 
     __slots__ = ("_caller", "_deadline", "_entries", "_forwarding", "_method", "_peers", "_request", "pending")
 
     def __init__(
-        self, peers: Peers, method: ThriftMethod, entries: str | None, request: Any, deadline: float, caller: Caller
+        self,
+        peers: Peers,
+        method: ThriftMethod,
+        entries: _Entries | None,
+        request: Any,
+        deadline: float,
+        caller: Caller,
     ) -> None:
         self._peers = peers
         self._method = method
@@ -109,7 +126,7 @@ class _ForwardedByIdCall:
         if routes:
             self._forwarding = asyncio.ensure_future(self._forward_parts(outcomes, routes, self._entries))
         else:
-            self._caller.reply(ttypes.OutcomesReply, outcomes)
+            self._caller.reply(self._entries.reply, outcomes)
 
     def abandon(self) -> None:
         """End the call without a reply; forwarded entries may still be written."""
@@ -139,7 +156,7 @@ class _ForwardedByIdCall:
         else:
             self._caller.reply(unchanged, reply)
 
-    async def _forward_parts(self, outcomes: list[Any], routes: Mapping[Peer, list[int]], entries: str) -> None:
+    async def _forward_parts(self, outcomes: list[Any], routes: Mapping[Peer, list[int]], entries: _Entries) -> None:
         try:
             await asyncio.gather(
                 *(self._forward_part(peer, outcomes, places, entries) for peer, places in routes.items())
@@ -147,24 +164,24 @@ class _ForwardedByIdCall:
         except Exception as error:
             self._caller.fail(error)
         else:
-            self._caller.reply(ttypes.OutcomesReply, outcomes)
+            self._caller.reply(entries.reply, outcomes)
 
-    async def _forward_part(self, peer: Peer, merged: list[Any], places: Sequence[int], entries: str) -> None:
+    async def _forward_part(self, peer: Peer, merged: list[Any], places: Sequence[int], entries: _Entries) -> None:
         """Forward entries to their owner and store the outcomes at their places."""
         part = copy(self._request)
         part.forwarded = True
-        all_entries = getattr(part, entries)
-        setattr(part, entries, [all_entries[place] for place in places])
+        all_entries = getattr(part, entries.field)
+        setattr(part, entries.field, [all_entries[place] for place in places])
         try:
             outcomes = (await self._peers.call(peer, self._method, part, self._deadline)).outcomes or []
         except UnknownOutcome as error:
-            outcomes = [ttypes.Outcome(codec.error_struct(error)) for _ in places]
+            outcomes = [entries.outcome(codec.error_struct(error)) for _ in places]
         except FoqsError:
             return
         for peer_index, (place, outcome) in enumerate(zip(places, outcomes, strict=False)):
-            merged[place] = _with_caller_index(outcome, entries, peer_index, place)
+            merged[place] = _with_caller_index(outcome, entries.field, peer_index, place)
         for place in places[len(outcomes) :]:
-            merged[place] = ttypes.Outcome(
+            merged[place] = entries.outcome(
                 codec.error_struct(UnknownOutcome("the reply of the item's owner has no outcome for it"))
             )
 

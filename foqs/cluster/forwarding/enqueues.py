@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from foqs.cluster.peers import REPLY_MARGIN_S, Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
@@ -24,7 +24,6 @@ from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 
 _T = TypeVar("_T")
-_ENQUEUE: Final = ThriftMethod("enqueue")
 _RETRYABLE_ELSEWHERE: Final = frozenset(code for code, kind in ERROR_BY_CODE.items() if kind.retryable_elsewhere)
 """The item was not written, and another host may accept it."""
 
@@ -35,6 +34,8 @@ class EnqueueForwarder:
     Args:
         local: serves an enqueue by this host alone.
     """
+
+    method: ClassVar = ThriftMethod("enqueue")
 
     def __init__(self, local: MethodHandler, peers: Peers) -> None:
         self._local = local
@@ -55,6 +56,10 @@ class EnqueueForwarder:
 
     # ----------------------------------------------------------------- forwarding
 
+    def has_slot(self, item: Any) -> bool:
+        """Return whether the item belongs to the owner of a key slot."""
+        return item.idempotency_key is not None
+
     def routes(self, items: Sequence[Any], results: Sequence[Any]) -> dict[Peer | None, list[int]]:
         """Return the places of the items to forward, by peer; None: any peer with capacity."""
         routes: dict[Peer | None, list[int]] = {}
@@ -62,7 +67,7 @@ class EnqueueForwarder:
             error = result.error
             if error is None:
                 continue
-            if items[place].idempotency_key is None:
+            if not self.has_slot(items[place]):
                 if error.code in _RETRYABLE_ELSEWHERE:
                     routes.setdefault(None, []).append(place)
             elif error.code == ttypes.ErrorCode.NOT_OWNER and error.owner is not None:
@@ -91,7 +96,7 @@ class EnqueueForwarder:
             part.forwarded = True
             part.items = [request.items[place] for place in places]
             try:
-                reply = await self._peers.call(host, _ENQUEUE, part, deadline)
+                reply = await self._peers.call(host, self.method, part, deadline)
             except PeerUnreachable:
                 self._peers.mark_suspect(host)
                 continue
@@ -124,6 +129,15 @@ class EnqueueForwarder:
             missing = UnknownOutcome("the peer's reply has no result for this item; it may be written")
             merged[place] = ttypes.EnqueueResult(None, codec.error_struct(missing))
         return refused
+
+
+class RestoreForwarder(EnqueueForwarder):
+    """Serves `restoreItems` by this host first. Every restored item has a slot."""
+
+    method: ClassVar = ThriftMethod("restoreItems")
+
+    def has_slot(self, item: Any) -> bool:
+        return True
 
 
 class _ForwardedEnqueue:

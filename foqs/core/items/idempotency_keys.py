@@ -81,11 +81,6 @@ def move_digest(topic: str, incarnation: bytes) -> bytes:
     return item_digest(topic.encode(), 0, b"", b"", None, incarnation)
 
 
-def restore_key(name: bytes) -> bytes:
-    """Return the key that makes the restore of an item without a key repeatable."""
-    return b"%brestore %b" % (_RESERVED, name)
-
-
 def is_reserved(key: bytes) -> bool:
     """Return whether the key records a move or a restore, so that it is not the item's own."""
     return key.startswith(_RESERVED)

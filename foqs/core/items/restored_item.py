@@ -13,8 +13,9 @@ from foqs.core.items.life import RetryPolicy
 class RestoredItem(KeyedItem):
     """A new item with a history.
 
-    `delay_ms` is None. A `deliver_after_ms` in the past is the item's place in the order. The TTL is the whole one.
-    `idempotency_key` may be reserved for the restore; see `idempotency_keys.restore_key`.
+    `delay_ms` is None. A `deliver_after_ms` in the past is the item's place in the order; None means now. The TTL is
+    the whole one.
+    `idempotency_key` may be reserved for the restore; see `key_slots.restore_key`.
     """
 
     __slots__ = ("attempt", "state", "ttl_remaining_ms")
@@ -26,7 +27,7 @@ class RestoredItem(KeyedItem):
         priority: int,
         payload: bytes,
         metadata: bytes,
-        deliver_after_ms: int,
+        deliver_after_ms: int | None,
         lease_ms: int,
         ttl_ms: int | None,
         policy: DeliveryPolicy,
@@ -69,8 +70,7 @@ class RestoredItem(KeyedItem):
 
 def restored_row(item: RestoredItem, number: int, now_ms: int, policy: RetryPolicy) -> Row:
     """Return the row of an item that is restored now."""
-    assert item.deliver_after_ms is not None
-    after = min(max(item.deliver_after_ms, 0), TIME_MS_MAX)
+    after = now_ms if item.deliver_after_ms is None else min(max(item.deliver_after_ms, 0), TIME_MS_MAX)
     expires = None if item.ttl_remaining_ms is None else min(now_ms + item.ttl_remaining_ms, TIME_MS_MAX)
     state, due = State.READY, expires
     if item.is_dead:

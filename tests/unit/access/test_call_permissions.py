@@ -16,7 +16,7 @@ WHO = {
     ENQUEUE: ["enqueue"],
     CONSUME: ["dequeue", "ack", "nack", "extendLease", "release"],
     ADMIN: [
-        "cancel", "update", "bulk", "redrive", "getUsage",
+        "cancel", "update", "bulk", "redrive", "moveItems", "restoreItems", "getUsage",
         "setGrant", "listGrants", "pauseTopic", "resumeTopic", "purgeTopic", "bindTopic",
     ],
 }  # fmt: skip

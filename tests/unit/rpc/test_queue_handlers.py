@@ -264,7 +264,7 @@ def test_every_method_of_the_contract_is_there_and_only_the_served_ones_are_serv
             continue
     assert names - unserved == {
         "authenticate", "enqueue", "dequeue", "ack", "nack", "extendLease", "release", "cancel",
-        "update", "redrive", "listDead", "countItems", "bulk", "purgeTopic",
+        "update", "redrive", "moveItems", "restoreItems", "listDead", "countItems", "bulk", "purgeTopic",
         "getActiveTopics", "peek", "getItem", "explain", "listShards", "getRouting", "addShard", "removeShard", "moveShard",
         "drainShard", "undrainShard", "listHosts", "drainHost", "undrainHost",
     }  # fmt: skip

@@ -66,6 +66,37 @@ def test_any_host_serves_changes_by_id() -> None:
     run_rpc_tier(story)
 
 
+def test_any_host_moves_items_of_all_shards_and_repeats_the_ids() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        hosts = await world.three()
+        ids = sorted(await world.put(hosts))
+        request = ttypes.MoveItemsRequest("default", [*ids, "7-nonsense"], "u")
+        *moved, bad = (await world.ask(hosts[0], "moveItems", request)).outcomes
+        assert bad.error.field == "ids[8]"
+        assert [each.id.split("-")[0] for each in moved] == [id.split("-")[0] for id in ids]
+        again = (await world.ask(hosts[1], "moveItems", request)).outcomes
+        assert [(each.id, each.repeated) for each in again[:-1]] == [(each.id, True) for each in moved]
+        assert {row.topic for table in world.database.tables.values() for row in table.rows.values()} == {"u"}
+
+    run_rpc_tier(story)
+
+
+def test_any_host_restores_items_of_all_slots_and_repeats_the_ids() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        hosts = await world.three()
+        items = [ttypes.RestoredItem("t", payload=b"%d" % place, restore_key=f"run-{place}") for place in range(40)]
+        request = ttypes.RestoreItemsRequest("default", [*items, ttypes.RestoredItem("t")])
+        *restored, bad = (await world.ask(hosts[0], "restoreItems", request)).results
+        assert bad.error.field == "items[40].restore_key"
+        assert len({each.id for each in restored}) == 40
+        assert len({each.id.split("-")[0] for each in restored}) > 4
+        again = (await world.ask(hosts[2], "restoreItems", request)).results
+        assert [(each.id, each.repeated) for each in again[:-1]] == [(each.id, True) for each in restored]
+        assert len(states(world)) == 40
+
+    run_rpc_tier(story)
+
+
 def test_any_host_releases_leases() -> None:
     async def story(world: RpcTierWorld) -> None:
         hosts = await world.three()

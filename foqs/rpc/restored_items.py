@@ -1,0 +1,87 @@
+"""Parses the items of `restoreItems` into the core's type.
+
+Always true: results are validated, and errors name the field by its path in the request.
+Knows nothing of calls or the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from foqs.catalog.namespace_settings import NamespaceSettings
+from foqs.core.items import validation
+from foqs.core.items.idempotency_keys import item_digest
+from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, State
+from foqs.core.items.restored_item import RestoredItem
+from foqs.rpc import codec
+from foqs_contract.errors import FoqsError, InvalidArgument
+from foqs_contract.key_slots import restore_key
+
+RESTORE_KEY_BYTES_MAX: Final = 200
+
+
+def parse_restored_items(
+    raws: Sequence[Any], namespace: str, settings: NamespaceSettings
+) -> tuple[list[RestoredItem], dict[int, FoqsError]]:
+    """Parse `RestoredItem` structs; return the good items in order, and the errors of the others by place."""
+    items: list[RestoredItem] = []
+    errors: dict[int, FoqsError] = {}
+    for place, raw in enumerate(raws):
+        try:
+            items.append(_parse_restored_item(raw, namespace, settings))
+        except FoqsError as error:
+            errors[place] = codec.with_path(f"items[{place}]", error)
+    return items, errors
+
+
+def _parse_restored_item(raw: Any, namespace: str, settings: NamespaceSettings) -> RestoredItem:
+    topic = codec.parse_name(raw.topic, "topic")
+    payload = validation.check_size(raw.payload or b"", settings.payload_bytes_max, "payload")
+    metadata = validation.check_size(raw.metadata or b"", settings.metadata_bytes_max, "metadata")
+    validation.check_delivery_time(None, raw.deliver_after_ms)
+    ttl_ms, ttl_remaining_ms = _parse_ttl(raw)
+    return RestoredItem(
+        namespace,
+        topic,
+        raw.priority or 0,
+        payload,
+        metadata,
+        raw.deliver_after_ms,
+        settings.lease_ms_default
+        if raw.lease_ms is None
+        else validation.check_number(raw.lease_ms, 1, settings.lease_ms_max, "lease_ms"),
+        ttl_ms,
+        DeliveryPolicy.AT_LEAST_ONCE if raw.delivery_policy is None else codec.parse_policy(raw.delivery_policy),
+        settings.attempts_max_default
+        if raw.attempts_max is None
+        else validation.check_number(raw.attempts_max, 0, codec.ATTEMPTS_MAX, "attempts_max"),
+        _parse_key(raw),
+        # What an enqueue with the same topic, priority, payload and metadata has.
+        item_digest(raw.topic, raw.priority or 0, payload, metadata, None, settings.incarnation),
+        None if not raw.trace_context else validation.check_trace_context(raw.trace_context),
+        State.READY if raw.state is None else codec.parse_state(raw.state, "state"),
+        validation.check_number(raw.attempt or 0, 0, codec.ATTEMPTS_MAX, "attempt"),
+        ttl_remaining_ms,
+    )
+
+
+def _parse_ttl(raw: Any) -> tuple[int | None, int | None]:
+    """Return (whole TTL, rest of it) in milliseconds; None for an item without one."""
+    if raw.ttl_ms is None:
+        if raw.ttl_remaining_ms is not None:
+            raise InvalidArgument("this needs ttl_ms, the whole TTL", field="ttl_remaining_ms")
+        return None, None
+    ttl_ms = validation.check_number(raw.ttl_ms, 1, TIME_MS_MAX, "ttl_ms")
+    if raw.ttl_remaining_ms is None:
+        return ttl_ms, ttl_ms
+    return ttl_ms, validation.check_number(raw.ttl_remaining_ms, 1, ttl_ms, "ttl_remaining_ms")
+
+
+def _parse_key(raw: Any) -> bytes:
+    if raw.idempotency_key is not None:
+        if raw.restore_key is not None:
+            raise InvalidArgument("an item with an idempotency key needs none; leave this out", field="restore_key")
+        return validation.check_idempotency_key(raw.idempotency_key)
+    validation.decode_name(raw.restore_key, "restore_key")
+    return restore_key(validation.check_size(raw.restore_key, RESTORE_KEY_BYTES_MAX, "restore_key"))
