@@ -12,7 +12,7 @@ from typing import Any, Final
 from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.core.items import validation
 from foqs.core.items.idempotency_keys import item_digest
-from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, State
+from foqs.core.items.item import DeliveryPolicy, State
 from foqs.core.items.restored_item import RestoredItem
 from foqs.rpc import codec
 from foqs_contract.errors import FoqsError, InvalidArgument
@@ -72,7 +72,7 @@ def _parse_ttl(raw: Any) -> tuple[int | None, int | None]:
         if raw.ttl_remaining_ms is not None:
             raise InvalidArgument("this needs ttl_ms, the whole TTL", field="ttl_remaining_ms")
         return None, None
-    ttl_ms = validation.check_number(raw.ttl_ms, 1, TIME_MS_MAX, "ttl_ms")
+    ttl_ms = validation.check_ttl(raw.ttl_ms, None)
     if raw.ttl_remaining_ms is None:
         return ttl_ms, ttl_ms
     return ttl_ms, validation.check_number(raw.ttl_remaining_ms, 1, ttl_ms, "ttl_remaining_ms")
@@ -80,8 +80,9 @@ def _parse_ttl(raw: Any) -> tuple[int | None, int | None]:
 
 def _parse_key(raw: Any) -> bytes:
     if raw.idempotency_key is not None:
+        key = validation.check_idempotency_key(raw.idempotency_key)
         if raw.restore_key is not None:
             raise InvalidArgument("an item with an idempotency key needs none; leave this out", field="restore_key")
-        return validation.check_idempotency_key(raw.idempotency_key)
+        return key
     validation.decode_name(raw.restore_key, "restore_key")
     return restore_key(validation.check_size(raw.restore_key, RESTORE_KEY_BYTES_MAX, "restore_key"))

@@ -73,7 +73,7 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
     "age_max_ms": [(value, INVALID) for value in (-1, I64_MIN, TIME_MS_MAX + 1, I64_MAX)],
     "delivery_policy": [(value, INVALID) for value in (0, 3, -1, I32_MIN, I32_MAX)],
     "state": [(value, INVALID) for value in (0, 5, -1, I32_MIN, I32_MAX)],
-    "action": [(value, INVALID) for value in (0, 4, -1, I32_MIN, I32_MAX)],
+    "action": [(value, INVALID) for value in (0, 5, -1, I32_MIN, I32_MAX)],
     "permissions": [(value, INVALID) for value in (0, 4, -1, I32_MIN, I32_MAX)],
     "states": [(value, INVALID) for value in (0, 5, -1, I32_MIN, I32_MAX)],
 }  # fmt: skip
@@ -132,7 +132,9 @@ def _entry(method: str, name: str, place: int) -> Any:
     """Return the n-th entry of a list that is valid except for its length."""
     id_ = f"0-{NUMBER + place}"
     makers: dict[str, Callable[[], Any]] = {
-        "items": lambda: ttypes.NewItem("t"),
+        "items": lambda: (
+            ttypes.RestoredItem("t", restore_key="1") if method == "restoreItems" else ttypes.NewItem("t")
+        ),
         "topics": lambda: ttypes.TopicCount(f"t{place}", 1),
         "leases": lambda: ttypes.Lease(id_, 1),
         "nacks": lambda: ttypes.Nack(id_, 1),

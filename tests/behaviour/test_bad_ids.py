@@ -15,7 +15,7 @@ from tests.behaviour.wires import OK, Outcome, WireSite, fake_wire, wire_story
 from tests.support.aio import run
 from tests.support.requests import Names, good
 
-BY_ID: Final = ("ack", "nack", "extendLease", "release", "cancel", "update", "redrive", "getItem", "explain")
+BY_ID: Final = ("ack", "nack", "extendLease", "release", "cancel", "update", "redrive", "moveItems", "getItem", "explain")
 BY_LEASE: Final = ("ack", "nack", "extendLease", "release")
 GONE: Final[Outcome] = ("ALREADY_GONE", None)
 NOT_FOUND: Final[Outcome] = ("NOT_FOUND", None)
@@ -89,14 +89,15 @@ async def test_id_that_was_never_issued_is_not_found(site: WireSite) -> None:
 @wire_story
 async def test_duplicate_id_is_refused_the_second_time(site: WireSite) -> None:
     lists = {"ack": "leases", "nack": "nacks", "extendLease": "extensions", "release": "leases"}
-    for method in ("ack", "nack", "extendLease", "release", "cancel", "update", "redrive"):
+    for method in ("ack", "nack", "extendLease", "release", "cancel", "update", "redrive", "moveItems"):
         names = await site.enqueue_in_each_state(f"twice-{method}")
         request = good(method, names)
         field = lists.get(method, "ids")
         entries = getattr(request, field)
         entries += entries
         first, second = await site.outcomes(method, request)
-        assert first == (NOT_FOUND if method == "redrive" else OK)
+        # The item is leased.
+        assert first == {"redrive": NOT_FOUND, "moveItems": ("INVALID_ARGUMENT", None)}.get(method, OK)
         assert second == ("INVALID_ARGUMENT", f"{field}[1].id" if method in lists else f"{field}[1]")
 
 
