@@ -132,9 +132,7 @@ def _entry(method: str, name: str, place: int) -> Any:
     """Return the n-th entry of a list that is valid except for its length."""
     id_ = f"0-{NUMBER + place}"
     makers: dict[str, Callable[[], Any]] = {
-        "items": lambda: (
-            ttypes.RestoredItem("t", restore_key="1") if method == "restoreItems" else ttypes.NewItem("t")
-        ),
+        "items": lambda: ttypes.RestoredItem("t", restore_key="1") if method == "restoreItems" else ttypes.NewItem("t"),
         "topics": lambda: ttypes.TopicCount(f"t{place}", 1),
         "leases": lambda: ttypes.Lease(id_, 1),
         "nacks": lambda: ttypes.Nack(id_, 1),

@@ -15,7 +15,18 @@ from tests.behaviour.wires import OK, Outcome, WireSite, fake_wire, wire_story
 from tests.support.aio import run
 from tests.support.requests import Names, good
 
-BY_ID: Final = ("ack", "nack", "extendLease", "release", "cancel", "update", "redrive", "moveItems", "getItem", "explain")
+BY_ID: Final = (
+    "ack",
+    "nack",
+    "extendLease",
+    "release",
+    "cancel",
+    "update",
+    "redrive",
+    "moveItems",
+    "getItem",
+    "explain",
+)
 BY_LEASE: Final = ("ack", "nack", "extendLease", "release")
 GONE: Final[Outcome] = ("ALREADY_GONE", None)
 NOT_FOUND: Final[Outcome] = ("NOT_FOUND", None)

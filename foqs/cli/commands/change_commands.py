@@ -1,4 +1,4 @@
-"""The commands that change existing items, by id or by filter: cancel and update."""
+"""The commands that change existing items, by id or by filter: cancel, update and move."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from foqs.cli.commands.item_selection import apply_to_ids, apply_to_matching, item_selection_options
+from foqs.cli.commands.item_commands import show_moved
+from foqs.cli.commands.item_selection import (
+    apply_to_ids,
+    apply_to_matching,
+    call_in_parts,
+    item_selection_options,
+)
 from foqs.cli.host_session import HostSession, host_call_options
 from foqs.cli.values import DURATION
 
 if TYPE_CHECKING:
-    from foqs_client import ItemFilter
+    from foqs_client import Client, Enqueued, ItemFilter
 
 
 @click.command(
@@ -76,3 +82,36 @@ def item_update(
             yes=yes,
             removes_matches=False,
         )
+
+
+@click.command(
+    "move",
+    epilog="\b\nExamples:\n  foqs item move 2-8796093022209 --to mail\n"
+    "  foqs item move --topic mail.failed --state dead --to mail\n"
+    "  foqs item move --topic mail --state ready --older-than 7d --to mail.old --yes",
+)
+@click.option("--to", "target", required=True, metavar="TOPIC", help="The topic of the new items.")
+@item_selection_options
+@host_call_options
+def item_move(session: HostSession, ids: Sequence[str], only: ItemFilter, yes: bool, target: str) -> None:
+    """Move ready, deferred and dead items to another topic, by their IDs or by a filter with --topic.
+
+    Each becomes a new item with a new ID. Its attempts start again, and a dead one is ready.
+    """
+    if not ids:
+        if only.topic is None:
+            raise click.UsageError("Name the topic of the items with --topic.")
+        apply_to_matching(
+            session,
+            only,
+            lambda client, only, cursor: client.move_matching(only, target, cursor=cursor),
+            "move",
+            yes=yes,
+            removes_matches=True,
+        )
+        return
+
+    async def move(client: Client) -> list[Enqueued]:
+        return await call_in_parts(ids, lambda part: client.move(part, target))
+
+    show_moved(session, ids, session.run(move))

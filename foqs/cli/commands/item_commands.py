@@ -18,7 +18,7 @@ from foqs.cli.values import DURATION, STATES, parse_leases, parse_topic_counts
 from foqs.runtime.durations import format_duration
 
 if TYPE_CHECKING:
-    from foqs_client import Client, Delivery, ItemView, Outcome
+    from foqs_client import Client, Delivery, Enqueued, ItemView, Outcome
 
 PAGE_ITEMS: Final = 500
 _WAIT_MARGIN_MS: Final = 5_000
@@ -47,6 +47,7 @@ _VIEW_COLUMNS: Final[list[Column]] = [
 ]
 _PAUSES_SHOWN: Final = 5
 _OUTCOME_COLUMNS: Final[list[Column]] = [("ID", lambda row: row["id"]), ("OUTCOME", lambda row: row["outcome"])]
+_MOVED_COLUMNS: Final[list[Column]] = [*_OUTCOME_COLUMNS, ("NEW ID", lambda row: row["new_id"] or "-")]
 
 
 async def _pause_notes(client: Client, topics: Sequence[str]) -> list[str]:
@@ -244,3 +245,18 @@ def show_outcomes(session: HostSession, ids: Sequence[str], outcomes: Sequence[O
     ]
     show(rows, _OUTCOME_COLUMNS, session.output_format)
     fail_on_errors([outcome.error for outcome in outcomes if outcome.error], len(outcomes))
+
+
+def show_moved(session: HostSession, ids: Sequence[str], results: Sequence[Enqueued]) -> None:
+    """Show the outcome and the new id of each moved item. Fail with the code of the first error."""
+    rows = [
+        {
+            "id": name,
+            "outcome": result.error.code if result.error else "moved before" if result.repeated else "moved",
+            "new_id": result.id,
+            "message": result.error.message if result.error else None,
+        }
+        for name, result in zip(ids, results, strict=True)
+    ]
+    show(rows, _MOVED_COLUMNS, session.output_format)
+    fail_on_errors([result.error for result in results if result.error], len(results))

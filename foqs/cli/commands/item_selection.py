@@ -11,7 +11,7 @@ import asyncio
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
 
@@ -28,6 +28,7 @@ ATTEMPTS_MAX: Final = 5
 """The most calls for one page."""
 PAUSE_S: Final = 0.5
 
+_R = TypeVar("_R")
 _PRIORITY: Final = click.IntRange(-(2**31), 2**31 - 1)
 _COLUMNS: Final[list[Column]] = [
     ("MATCHED", lambda row: str(row["matched"])),
@@ -78,14 +79,19 @@ def item_selection_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_selection
 
 
+async def call_in_parts(ids: Sequence[str], call: Callable[[Sequence[str]], Awaitable[Sequence[_R]]]) -> list[_R]:
+    """Call with as many ids as a call may have, until all are done. Return the results in order."""
+    results: list[_R] = []
+    for start in range(0, len(ids), IDS_PER_CALL):
+        results += await call(ids[start : start + IDS_PER_CALL])
+    return results
+
+
 def apply_to_ids(session: HostSession, ids: Sequence[str], call: IdsCall, past_tense: str) -> None:
     """Apply the change to each of the ids and show the outcomes."""
 
     async def call_all(client: Client) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        for start in range(0, len(ids), IDS_PER_CALL):
-            outcomes += await call(client, ids[start : start + IDS_PER_CALL])
-        return outcomes
+        return await call_in_parts(ids, lambda part: call(client, part))
 
     show_outcomes(session, ids, session.run(call_all), past_tense)
 

@@ -59,6 +59,7 @@ TABLE: Final[dict[str, tuple[str, str, Any]]] = {
     "item show": ("0-7", "item", VIEW),
     "item cancel": ("0-7", "cancel", DONE),
     "item update": ("0-7 --priority 1", "update", DONE),
+    "item move": ("0-7 --to mail", "move", [Enqueued("0-9")]),
     "dead list": ("", "dead", ItemPage([VIEW], None)),
     "dead redrive": ("0-7", "redrive", DONE),
     "namespace create": ("orders", "create_namespace", ORDERS),

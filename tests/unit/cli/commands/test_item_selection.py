@@ -15,6 +15,7 @@ from foqs.cli.commands import item_selection
 from foqs_client import (
     BulkPage,
     Change,
+    Enqueued,
     InvalidArgument,
     ItemCount,
     ItemFilter,
@@ -64,6 +65,28 @@ def test_ids_are_changed_without_a_question(run: Run, client: FakeClient) -> Non
         ("update", (("0-7",), Change(-5, 0, metadata=b"m"))),
         ("redrive", (("0-7",),)),
     ]
+
+
+def test_moved_items_are_shown_with_their_new_ids(run: Run, client: FakeClient) -> None:
+    client.answers["move"] = [Enqueued("0-17"), Enqueued("0-18", repeated=True), Enqueued(error=NotFound("gone"))]
+    result = run("item", "move", "0-7", "0-8", "0-9", "--to", "other", "-o", "json")
+    assert result.exit_code == 4
+    rows = json.loads(result.stdout)
+    assert [(row["outcome"], row["new_id"]) for row in rows] == [
+        ("moved", "0-17"),
+        ("moved before", "0-18"),
+        ("NOT_FOUND", None),
+    ]
+    assert client.calls == [("move", (("0-7", "0-8", "0-9"), "other"), {})]
+
+
+def test_items_of_a_topic_are_moved_by_filter(run: Run, client: FakeClient) -> None:
+    client.answers["count"] = counts(2, 0)
+    client.answers["move_matching"] = BulkPage(2, 0, None, None)
+    assert run("item", "move", "--topic", "mail", "--state", "dead", "--to", "other", "--yes").exit_code == 0
+    only = ItemFilter("mail", ["dead"])
+    assert client.calls[1] == ("move_matching", (only, "other"), {"cursor": None})
+    assert run("item", "move", "--state", "dead", "--to", "other", "--yes").exit_code == 2
 
 
 def test_many_ids_go_in_several_calls(run: Run, client: FakeClient) -> None:
