@@ -25,6 +25,7 @@ from foqs.cli.commands.item_commands import ack, dequeue, item, nack, peek
 from foqs.cli.commands.namespace_commands import namespace
 from foqs.cli.commands.schema_commands import schema
 from foqs.cli.commands.shard_commands import shard
+from foqs.cli.commands.spark_command import spark
 from foqs.cli.commands.topic_commands import topic
 from foqs.cli.commands.version_command import version_
 from foqs.cli.commands.worker_command import worker
@@ -89,6 +90,7 @@ for command in (
     doctor,
     config,
     schema,
+    spark,
     version_,
 ):
     root.add_command(command)

@@ -1,0 +1,148 @@
+"""The HTML page of a report.
+
+Holds `page`. Always true: it is one file that needs neither scripts nor a network; text
+of the queue in it is escaped. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from html import escape
+from typing import Any, Final
+
+from foqs_client.spark.pipelines.charts import columns, stacked_bars
+
+STATES: Final = ("ready", "leased", "deferred", "dead")
+AGES: Final = ("under 1 min", "1 to 10 min", "10 to 60 min", "1 to 24 h", "1 to 7 days", "over 7 days")
+TOPICS_MAX: Final = 30
+PRIORITIES_MAX: Final = 20
+HOURS_MAX: Final = 48
+
+Rows = Sequence[Mapping[str, Any]]
+
+_STYLE: Final = (
+    "body{font:15px/1.5 sans-serif;color:#222;max-width:900px;margin:2em auto;padding:0 1em}"
+    "h1{margin-bottom:0}h2{margin-top:2em;border-bottom:1px solid #ddd}table{border-collapse:collapse}"
+    "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #eee}td.n,th.n{text-align:right}"
+    ".note{color:#666}svg{max-width:100%;height:auto}"
+)
+
+
+def page(title: str, moment: str, tables: Mapping[str, Rows]) -> str:
+    """Return the page.
+
+    Args:
+        moment: when the items were read.
+        tables: the tables `backlog`, `due_by_hour`, `dead_by_reason` and `largest_payloads` of a report.
+    """
+    backlog = tables["backlog"]
+    items = sum(row["items"] for row in backlog)
+    size = sum(row["payload_bytes"] or 0 for row in backlog)
+    several = len({row["namespace"] for row in backlog}) > 1
+    parts = [
+        f"<h1>{escape(title)}</h1><p class=note>{escape(moment)}: {items:,} items, {_bytes(size)} of payloads. "
+        "Each topic is as it was when it was read.</p>",
+        "<h2>Items by topic and state</h2>",
+        *_topics(backlog, several),
+        "<h2>Ready items by priority and age</h2>",
+        "<p class=note>A lower number is delivered first. The age counts from the enqueue.</p>",
+        *_priorities(backlog),
+        "<h2>Deferred items by the hour in which they come due</h2>",
+        *_hours(tables["due_by_hour"]),
+        "<h2>Dead items by reason</h2>",
+        *_reasons(tables["dead_by_reason"], several),
+        "<h2>Largest payloads</h2>",
+        _largest(tables["largest_payloads"], several),
+    ]
+    head = f"<meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
+    return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
+
+
+def _topics(backlog: Rows, several: bool) -> list[str]:
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for row in backlog:
+        counts[_topic(row, several)][row["state"]] += row["items"]
+    return _bars(counts, STATES, TOPICS_MAX, "topics")
+
+
+def _priorities(backlog: Rows) -> list[str]:
+    counts: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for row in backlog:
+        if row["state"] == "ready":
+            counts[row["priority"]][row["age"]] += row["items"]
+    shown = {f"priority {priority}": counts[priority] for priority in sorted(counts)[:PRIORITIES_MAX]}
+    left = len(counts) - len(shown)
+    note = [f"<p class=note>{left} later priorities are not shown.</p>"] if left > 0 else []
+    return [stacked_bars(shown, AGES) if shown else _nothing("ready"), *note]
+
+
+def _hours(due: Rows) -> list[str]:
+    counts: Counter[datetime] = Counter()
+    for row in due:
+        counts[row["hour"]] += row["items"]
+    if not counts:
+        return [_nothing("deferred")]
+    first = min(counts)
+    hours = [first + timedelta(hours=place) for place in range(HOURS_MAX)]
+    later = sum(number for hour, number in counts.items() if hour > hours[-1])
+    note = f"From {first:%Y-%m-%d %H:%M}, for {HOURS_MAX} hours." + (
+        f" {later:,} items come due later." if later else ""
+    )
+    chart = columns([(f"{hour:%d. %H h}", counts[hour]) for hour in hours], label_every=6)
+    return [f"<p class=note>{note}</p>", chart]
+
+
+def _reasons(dead: Rows, several: bool) -> list[str]:
+    if not dead:
+        return [_nothing("dead")]
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    topics = list(dict.fromkeys(_topic(row, several) for row in dead))[:8]
+    for row in dead:
+        topic = _topic(row, several)
+        counts[row["dead_reason"] or "unknown"][topic if topic in topics else "others"] += row["items"]
+    series = [*topics, "others"] if any("others" in each for each in counts.values()) else topics
+    return _bars(counts, series, TOPICS_MAX, "reasons")
+
+
+def _largest(rows: Rows, several: bool) -> str:
+    body = [
+        f"<tr><td>{escape(_topic(row, several))}<td>{escape(row['id'])}<td>{escape(row['state'])}"
+        f"<td class=n>{_bytes(row['payload_bytes'])}<td class=n>{_duration(row['age'])}"
+        for row in rows
+    ]
+    head = "<tr><th>topic<th>item<th>state<th class=n>payload<th class=n>age"
+    return f"<table>{head}{''.join(body)}</table>" if body else _nothing("in the queue")
+
+
+def _bars(counts: Mapping[str, Counter[str]], series: Sequence[str], most: int, what: str) -> list[str]:
+    ordered = sorted(counts, key=lambda label: -counts[label].total())
+    shown = {label: counts[label] for label in ordered[:most]}
+    left = ordered[most:]
+    rest = sum(counts[label].total() for label in left)
+    note = [f"<p class=note>{len(left)} more {what} have {rest:,} items.</p>"] if left else []
+    return [stacked_bars(shown, series) if shown else _nothing("in the queue"), *note]
+
+
+def _topic(row: Mapping[str, Any], several: bool) -> str:
+    return f"{row['namespace']}: {row['topic']}" if several else str(row["topic"])
+
+
+def _nothing(state: str) -> str:
+    return f"<p>No item is {state}.</p>"
+
+
+def _bytes(size: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:,.1f} {name}"
+    return f"{size} bytes"
+
+
+def _duration(ms: int | None) -> str:
+    seconds = (ms or 0) / 1_000
+    for unit, name in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:,.1f} {name}"
+    return f"{seconds:,.1f} s"

@@ -1,0 +1,25 @@
+"""The command `foqs spark`: passes its arguments to the pipelines, which need Spark and not this package."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(
+    "spark",
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+    epilog="\b\nExamples:\n  foqs spark load /data/orders --topic orders --map payload='to_json(struct(*))'\n"
+    "  foqs spark report /data/report\n  foqs spark redrive --where \"dead_reason LIKE 'attempts%'\" --dry-run\n"
+    "  foqs spark rewrite --where 'priority > 5' --move slow\n  foqs spark export /data/export --topics orders",
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="PIPELINE [ARGUMENT]...")
+@click.pass_context
+def spark(context: click.Context, arguments: tuple[str, ...]) -> None:
+    """Run a pipeline of Spark: load, report, redrive, rewrite, export or import.
+
+    `foqs spark PIPELINE --help` shows its arguments. Needs Java and foqs[spark].
+    """
+    from foqs_client.spark.pipelines.command import main
+
+    context.exit(main(arguments))
