@@ -204,7 +204,7 @@ struct ItemView {
   /** The size of the payload, also if the payload itself was not requested. */
   15: optional i32 payload_bytes,
   /**
-   * In getItem and explain only: the key with which the item was enqueued, as long as the key is remembered and the key
+   * In getItem, explain, and listItems with `with_key`: the key with which the item was enqueued, as long as the key is remembered and the key
    * window of the namespace has not changed.
    */
   16: optional string idempotency_key,
@@ -531,6 +531,35 @@ struct ItemFilter {
   /** The time since the enqueue, at the start of the count or of the first page. Items enqueued later never match. */
   5: optional i64 age_min_ms,
   6: optional i64 age_max_ms,
+  /** Only items of these topics: 1 to 1,000, and without `topic`. */
+  7: optional list<string> topics,
+}
+
+struct ListItemsRequest {
+  /** Required. */
+  1: optional string namespace_name,
+  /** Missing: every item. */
+  2: optional ItemFilter filter,
+  /** Required: the number of one of the tier's shards; getRouting lists them. */
+  3: optional i32 shard,
+  4: optional Page page,
+  5: optional bool with_payload,
+  /** With the idempotency keys of the items; see ItemView. */
+  6: optional bool with_key,
+  7: optional i64 timeout_ms,
+  /** Set by a host that forwards the call. Such a call is not forwarded again. */
+  8: optional bool forwarded,
+}
+
+struct ListItemsReply {
+  1: optional list<ItemView> items,
+  /** Missing: this was the last page. A page may be short or empty and still not be the last one. */
+  2: optional string next_cursor,
+  /**
+   * The shard's time at which the page was read: milliseconds since 1970-01-01 UTC. The ages and remaining times of the
+   * items count from it.
+   */
+  3: optional i64 now_ms,
 }
 
 struct CountItemsRequest {
@@ -1054,6 +1083,12 @@ service Foqs {
 
   /** Cancels, updates, redrives or moves the items that match a filter, one page per call. */
   BulkReply bulk(1: BulkRequest request) throws (1: CallFailed failed),
+
+  /**
+   * Lists the items of one shard by id, one page per call. An item that exists during all pages and matches the filter
+   * is listed once, as it is when its page is read; an item that is enqueued after the first page is not listed.
+   */
+  ListItemsReply listItems(1: ListItemsRequest request) throws (1: CallFailed failed),
 
   /** Lists dead items by shard, then topic, then order of delivery. A page may be short or empty and still not the last. */
   ItemsReply listDead(1: ListDeadRequest request) throws (1: CallFailed failed),

@@ -515,12 +515,12 @@ class Client(MovingCalls, AdminCalls, ClusterCalls):
             NotFound: the namespace has no such item.
         """
         request = ttypes.GetItemRequest(self.namespace, id, with_payload)
-        return conversion.item_view(await self._call_owner(_ITEM, request, timeout_ms))
+        return conversion.item_view(await self._call_owner(_ITEM, request, id, timeout_ms))
 
     async def explain(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> Explanation:
         """Return why an item is not delivered, and how to change that; also for an item that is gone."""
         request = ttypes.GetItemRequest(self.namespace, id, with_payload)
-        return conversion.explanation(await self._call_owner(_EXPLAIN, request, timeout_ms))
+        return conversion.explanation(await self._call_owner(_EXPLAIN, request, id, timeout_ms))
 
     async def peek(
         self,
@@ -538,6 +538,37 @@ class Client(MovingCalls, AdminCalls, ClusterCalls):
         )
         reply = await self._call(_PEEK, request, timeout_ms)
         return ItemPage([conversion.item_view(view) for view in reply.items or ()], reply.next_cursor)
+
+    async def list_items(
+        self,
+        shard: int,
+        only: ItemFilter | None = None,
+        limit: int = 500,
+        cursor: str | None = None,
+        *,
+        with_payload: bool = False,
+        with_key: bool = False,
+        timeout_ms: int | None = None,
+    ) -> ItemPage:
+        """List the items of one shard that match, by id, each as it is when its page is read.
+
+        An item that exists during all pages is listed once. A short page need not be the last one.
+
+        Args:
+            shard: its number; `routing` lists the shards.
+            only: which items to list; None: all.
+            with_key: with the idempotency keys that are still remembered.
+        """
+        request = ttypes.ListItemsRequest(
+            self.namespace,
+            None if only is None else conversion.item_filter(only),
+            shard,
+            ttypes.Page(limit, cursor),
+            with_payload,
+            with_key,
+        )
+        reply = await self._call_owner(_LIST_ITEMS, request, f"{shard}-0", timeout_ms)
+        return ItemPage([conversion.item_view(view) for view in reply.items or ()], reply.next_cursor, reply.now_ms)
 
     async def dead(
         self,
@@ -569,6 +600,7 @@ _REDRIVE: Final = ThriftMethod("redrive")
 _BULK: Final = ThriftMethod("bulk")
 _COUNT: Final = ThriftMethod("countItems")
 _DEAD: Final = ThriftMethod("listDead")
+_LIST_ITEMS: Final = ThriftMethod("listItems")
 _TOPICS: Final = ThriftMethod("getActiveTopics")
 _ITEM: Final = ThriftMethod("getItem")
 _EXPLAIN: Final = ThriftMethod("explain")

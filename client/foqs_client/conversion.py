@@ -175,8 +175,9 @@ def change(given: Change) -> Any:
 def item_filter(given: ItemFilter) -> Any:
     """Return an `ItemFilter` struct. Raises InvalidArgument."""
     states = None if given.states is None else [state_number(state) for state in given.states]
+    topics = None if given.topics is None else list(given.topics)
     return ttypes.ItemFilter(
-        given.topic, states, given.priority_min, given.priority_max, given.age_min_ms, given.age_max_ms
+        given.topic, states, given.priority_min, given.priority_max, given.age_min_ms, given.age_max_ms, topics
     )
 
 

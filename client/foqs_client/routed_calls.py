@@ -76,13 +76,13 @@ class RoutedCalls:
         """Make a call and return the reply's struct. Raises FoqsError."""
         return _decode_reply(method, await self._round_trip_to_host(method, request, timeout_ms, host))
 
-    async def _call_owner(self, method: ThriftMethod, request: Any, timeout_ms: int | None) -> Any:
+    async def _call_owner(self, method: ThriftMethod, request: Any, id: str, timeout_ms: int | None) -> Any:
         """Call the host of an item's shard. If that fails, call the shard's new owner, or any host, which forwards it."""
         self._router.refresh_if_due()
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
         loop = asyncio.get_running_loop()
-        begun_s, first = loop.time(), self.owner(request.id)
+        begun_s, first = loop.time(), self.owner(id)
         try:
             return await self._call(method, request, timeout_ms, first)
         except errors.NotOwner:
@@ -91,7 +91,7 @@ class RoutedCalls:
             if first is None:
                 raise
         left_ms = await self._router.refresh_for_retry(max(1, timeout_ms - int((loop.time() - begun_s) * 1_000)))
-        second = self.owner(request.id)
+        second = self.owner(id)
         return await self._call(method, request, left_ms, None if second == first else second)
 
     async def _round_trip_to_host(

@@ -108,6 +108,7 @@ class SyncClient:
     item = _blocking(Client.item)
     explain = _blocking(Client.explain)
     peek = _blocking(Client.peek)
+    list_items = _blocking(Client.list_items)
     cancel_matching = _blocking(Client.cancel_matching)
     count = _blocking(Client.count)
     create_namespace = _blocking(Client.create_namespace)

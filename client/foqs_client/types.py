@@ -213,6 +213,7 @@ class ItemFilter:
         age_min_ms: the shortest time since the enqueue.
         age_max_ms: the longest time since the enqueue. Items that are enqueued after the
             call of the first page never match.
+        topics: any of these topics, 1 to 1,000; without `topic`.
     """
 
     topic: str | None = None
@@ -221,6 +222,7 @@ class ItemFilter:
     priority_max: int | None = None
     age_min_ms: int | None = None
     age_max_ms: int | None = None
+    topics: Sequence[str] | None = None
 
 
 @dataclass(slots=True, frozen=True)
@@ -379,10 +381,13 @@ class ItemPage:
     Attributes:
         items: the items, in the order that the call defines.
         next_cursor: pass it to the next call; None on the last page.
+        now_ms: only from `list_items`: the shard's time from which the ages and remaining times
+            count, in milliseconds since 1970-01-01 UTC.
     """
 
     items: list[ItemView]
     next_cursor: str | None
+    now_ms: int | None = None
 
 
 @dataclass(slots=True, frozen=True)

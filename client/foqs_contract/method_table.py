@@ -20,6 +20,7 @@ READ_ONLY_METHODS: Final = frozenset(
         "getItem",
         "explain",
         "countItems",
+        "listItems",
         "listDead",
         "getNamespace",
         "listNamespaces",

@@ -104,6 +104,7 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
     "getItem": _READ,
     "explain": _READ,
     "countItems": _READ,
+    "listItems": _READ,
     "listDead": _READ,
     "cancel": _ADMIN,
     "update": _ADMIN,

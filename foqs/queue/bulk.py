@@ -166,9 +166,8 @@ def _is_already_updated(item: ItemView, event: Event) -> bool:
 
 async def _sum_counts(shard: Shard, namespace: str, item_filter: ItemFilter) -> int:
     """Add up the counts. Yields to the event loop between many topics."""
-    if item_filter.topic is not None:
-        return sum(shard.counts.count((namespace, item_filter.topic), state) for state in item_filter.states)
-    topics = shard.memory.topics(namespace)
+    names = item_filter.topic_names
+    topics = shard.memory.topics(namespace) if names is None else names
     items = 0
     for start in range(0, len(topics), COUNT_TOPICS_PER_STEP):
         if start:

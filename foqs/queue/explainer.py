@@ -74,6 +74,7 @@ class Explainer:
                 ItemSnapshot(id=item_id, namespace=namespace, row=None, read_error=self._why_not_served(shard_number)),
                 None,
             )
+        keys: dict[int, bytes] = {}
         now = asyncio.get_running_loop().time()
         read_deadline = now + (deadline - now) * _READ_TIME_FRACTION
         is_written = not shard.numbers.unresolved([number])
@@ -81,7 +82,8 @@ class Explainer:
             async with asyncio.timeout_at(read_deadline):
                 rows = await shard.read_rows(namespace, [number]) if is_written else []
                 row = rows[0] if rows and rows[0].namespace == namespace else None
-                key = None if row is None else await shard.idempotency_key_of(row)
+                if row is not None:
+                    keys = await shard.idempotency_keys_of(namespace, [row])
         except (TimeoutError, Unavailable) as error:
             reason = _read_failure(error, shard)
             return _item_explanation(ItemSnapshot(id=item_id, namespace=namespace, row=None, read_error=reason), None)
@@ -109,7 +111,7 @@ class Explainer:
             breaker=shard.breaker_state,
             rate_wait_ms=self._quota.rate_wait_ms(namespace, settings),
         )
-        item = None if row is None else ItemDetails(shard_number, row, snapshot.now_ms, key)
+        item = None if row is None else ItemDetails(shard_number, row, snapshot.now_ms, keys.get(number))
         return _item_explanation(snapshot, item)
 
     async def _count_better_items(self, row: Row, read_deadline: float) -> int | None:

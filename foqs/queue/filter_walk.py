@@ -170,8 +170,9 @@ class Walk:
                         yield shard, WalkCursor(self.item_filter.at_ms, shard.number, state, after, topic)
 
     def _topics_from(self, shard: Shard, first_name: str) -> Iterator[str | None]:
-        if self.item_filter.topic is None:
+        names = self.item_filter.topic_names
+        if names is None:
             return merge_names([shard.memory.topics(self._namespace)], first_name)
-        return iter(
-            [self.item_filter.topic] if shard.memory.has_topic((self._namespace, self.item_filter.topic)) else ()
+        return (
+            name for name in sorted(names) if name >= first_name and shard.memory.has_topic((self._namespace, name))
         )

@@ -61,6 +61,28 @@ class ItemDetails(ItemView):
 
 
 @dataclass(slots=True, frozen=True)
+class ShardListing:
+    """A request for a page of the items of one shard that match, after a cursor (None: the first page)."""
+
+    namespace: str
+    only: ItemFilter
+    shard: int
+    cursor: str | None
+    limit: int
+    with_payload: bool
+    with_key: bool
+
+
+@dataclass(slots=True, frozen=True)
+class ShardPage:
+    """A page of the items of a shard, as they were at `now_ms` on its clock, and the cursor of the next page."""
+
+    items: Sequence[ItemView]
+    next_cursor: str | None
+    now_ms: int
+
+
+@dataclass(slots=True, frozen=True)
 class Deliveries:
     """Items whose leases are committed, for one caller.
 
@@ -245,6 +267,14 @@ class Queue(Protocol):
         """Return a page of the items that match, with or without payload, and the cursor of the next page.
 
         Ages in `item_filter` are measured at the start of the first page, here and below.
+        """
+        ...
+
+    async def list_shard(self, listing: ShardListing, deadline: float) -> ShardPage:
+        """Return a page of the items of one shard, by id. With keys, the items are `ItemDetails`.
+
+        Raises:
+            NotOwner, Unavailable: this host does not serve the shard now.
         """
         ...
 

@@ -29,8 +29,10 @@ from foqs.queue.availability import Availability
 from foqs.queue.bulk import change_matching, count_matching, list_matching
 from foqs.queue.dequeue import Dequeue, KeysByTopic
 from foqs.queue.explainer import Explainer
-from foqs.queue.listings import ACTIVE_STATES, counts_by_state, format_cursor, parse_cursor, topic_stats
-from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES, count_fitting, load_payloads
+from foqs.queue.item_pages import list_shard
+from foqs.queue.listings import ACTIVE_STATES, counts_by_state, topic_stats
+from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES
+from foqs.queue.peek import peek_topic
 from foqs.queue.pending_calls import EnqueueCall, FanOutCall
 from foqs.queue.placement import Placement, values_at
 from foqs.queue.port import (
@@ -43,6 +45,8 @@ from foqs.queue.port import (
     ItemView,
     Outcome,
     PendingCall,
+    ShardListing,
+    ShardPage,
     TopicStats,
 )
 from foqs.queue.quota import Quota
@@ -523,26 +527,10 @@ class QueueService:
         deadline: float,
         shards: Collection[int] | None = None,
     ) -> tuple[list[ItemView], str | None]:
-        key, last_shard = (None, 0) if cursor is None else parse_cursor(cursor)
-        owned = self._owned_shards(shards)
-        found: list[ItemView] = []
-        try:
-            async with asyncio.timeout_at(deadline):
-                for shard in owned:
-                    after = key if key is None or shard.number <= last_shard else key - 1
-                    rows = await shard.list_rows((namespace, topic), state, after, limit + 1)
-                    found.extend(
-                        ItemView(shard.number, row, shard.now_ms(), real_wait_ms=shard.real_ms_until_function())
-                        for row in rows
-                    )
-                found.sort(key=lambda item: (item.row.order_key, item.shard))
-                page = found[:limit]
-                if with_payload:
-                    page = page[: count_fitting(page, self._delivery_bytes_max)]
-                cursor = format_cursor(page[-1].row.order_key, page[-1].shard) if len(page) < len(found) else None
-                return (await load_payloads(owned, namespace, page) if with_payload else page), cursor
-        except TimeoutError:
-            raise DeadlineExceeded("the time ran out before every shard replied; try again") from None
+        bytes_max = self._delivery_bytes_max if with_payload else None
+        return await peek_topic(
+            self._owned_shards(shards), (namespace, topic), state, cursor, limit, bytes_max, deadline
+        )
 
     async def list_matching(
         self,
@@ -558,6 +546,9 @@ class QueueService:
         return await list_matching(
             self._owned_shards(shards), namespace, item_filter, cursor, limit, bytes_max, deadline
         )
+
+    async def list_shard(self, listing: ShardListing, deadline: float) -> ShardPage:
+        return await list_shard(self._owned_shard(listing.shard), listing, self._delivery_bytes_max, deadline)
 
     def _item_bytes_max(self, namespace: str) -> int:
         """Return how long one item of a namespace may be in a reply, by its settings or by the longest known payload."""
@@ -595,10 +586,12 @@ class QueueService:
                 rows = await owner.read_rows(namespace, [number])
                 if not rows or rows[0].namespace != namespace:
                     raise NotFound("no such item in this namespace; it may have been acked, cancelled or expired")
-                key = await owner.idempotency_key_of(rows[0])
+                keys = await owner.idempotency_keys_of(namespace, rows)
         except TimeoutError:
             raise DeadlineExceeded("the time ran out before the shard replied; try again") from None
-        return ItemDetails(shard, rows[0], owner.now_ms(), key, real_wait_ms=owner.real_ms_until_function())
+        return ItemDetails(
+            shard, rows[0], owner.now_ms(), keys.get(number), real_wait_ms=owner.real_ms_until_function()
+        )
 
     async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> ItemExplanation:
         return await self._explainer.explain(
@@ -617,9 +610,6 @@ class QueueService:
                 )
             statuses.append(status)
         return statuses
-
-
-# ------------------------------------------------------------------- helpers
 
 
 def _do_nothing() -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from foqs.core.items import validation
-from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, State
+from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, SHARD_MAX, TIME_MS_MAX, State
 from foqs.core.items.item_filter import ALL_STATES, ItemFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.options.options import NamespaceOptions
@@ -21,6 +21,7 @@ from foqs_contract.idl import ttypes
 
 PAGE_LIMIT_DEFAULT: Final = 100
 PAGE_LIMIT_MAX: Final = 1_000
+FILTER_TOPICS_MAX: Final = 1_000
 
 _T = TypeVar("_T")
 _KINDS: Final = {
@@ -65,6 +66,7 @@ def parse_filter(raw: Any) -> ItemFilter:
         priority_max=PRIORITY_MAX if raw.priority_max is None else raw.priority_max,
         age_min_ms=0 if raw.age_min_ms is None else raw.age_min_ms,
         age_max_ms=TIME_MS_MAX if raw.age_max_ms is None else raw.age_max_ms,
+        topics=_parse_topics(raw),
     )
     if item_filter.priority_min > item_filter.priority_max:
         raise InvalidArgument("this is greater than priority_max", field="filter.priority_min")
@@ -74,6 +76,17 @@ def parse_filter(raw: Any) -> ItemFilter:
     if item_filter.age_min_ms > item_filter.age_max_ms:
         raise InvalidArgument("this is greater than age_max_ms", field="filter.age_min_ms")
     return item_filter
+
+
+def _parse_topics(raw: Any) -> tuple[str, ...] | None:
+    """Return the distinct topics of an `ItemFilter` struct; None if it has no list. Raises FoqsError."""
+    if raw.topics is None:
+        return None
+    if raw.topic is not None:
+        raise InvalidArgument("give topic or topics, not both", field="filter.topics")
+    validation.check_entry_count(len(raw.topics), FILTER_TOPICS_MAX, "filter.topics")
+    names = [validation.decode_name(name, f"filter.topics[{place}]") for place, name in enumerate(raw.topics)]
+    return tuple(sorted(set(names)))
 
 
 def parse_bulk(request: Any, namespace: str, settings: NamespaceOptions) -> tuple[Event, ItemFilter]:
@@ -105,6 +118,15 @@ def _parse_bulk_move(topic: bytes | None, namespace: str, item_filter: ItemFilte
     if item_filter.topic == target:
         raise InvalidArgument("the items are in this topic already; name another", field="topic")
     return Event(EventKind.MOVE, 0, namespace, topic=target)
+
+
+def parse_shard(raw: int | None) -> int:
+    """Parse the number of a shard. Raises FoqsError."""
+    if raw is None:
+        raise InvalidArgument("this is missing; give the number of a shard, as in getRouting", field="shard")
+    if not 0 <= raw <= SHARD_MAX:
+        raise InvalidArgument(f"{raw} is no shard; give 0 to {SHARD_MAX}", field="shard")
+    return raw
 
 
 def parse_page(page: Any, limit_min: int = 1) -> tuple[int, str | None]:

@@ -23,7 +23,7 @@ from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.filter_walk import cursor_after
 from foqs.queue.listings import format_cursor
-from foqs.queue.port import Deliveries, ListTopics, PendingCall, Queue
+from foqs.queue.port import Deliveries, ListTopics, PendingCall, Queue, ShardListing
 from foqs.rpc import codec, filters
 from foqs.rpc.auth_session import authenticate
 from foqs.rpc.cluster_handlers import cluster_handlers
@@ -75,6 +75,7 @@ class QueueHandlers:
                 "explain": task_handler(self.explain),
                 "listDead": task_handler(self.list_dead),
                 "countItems": task_handler(self.count_items),
+                "listItems": task_handler(self.list_items),
                 "bulk": task_handler(self.bulk),
                 "purgeTopic": task_handler(self.purge_topic),
                 **cluster_handlers(StandaloneCluster(identity, queue.shard_statuses)),
@@ -264,6 +265,17 @@ class QueueHandlers:
         )
         cursors = [cursor_after(item) for item in items] if request.forwarded else None
         return ttypes.ItemsReply([codec.item_view(item, with_payload) for item in items], next_cursor, cursors)
+
+    async def list_items(self, request: Any, deadline: float) -> Any:
+        namespace, _ = self._namespace(request)
+        only = ItemFilter() if request.filter is None else filters.parse_filter(request.filter)
+        shard = filters.parse_shard(request.shard)
+        limit, cursor = parse_page(request.page)
+        with_payload = bool(request.with_payload)
+        listing = ShardListing(namespace, only, shard, cursor, limit, with_payload, bool(request.with_key))
+        page = await self._queue.list_shard(listing, deadline)
+        views = [codec.item_view(item, with_payload) for item in page.items]
+        return ttypes.ListItemsReply(views, page.next_cursor, page.now_ms)
 
     async def count_items(self, request: Any, deadline: float) -> Any:
         namespace, _ = self._namespace(request)

@@ -23,6 +23,7 @@ from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName
+from foqs.core.items.item_filter import ItemFilter
 
 FAULT_POINTS: Final = ("begin", "fenced", "read", "written", "committed")
 """begin: before the transaction. fenced: after the fence. read: after the rows
@@ -127,6 +128,24 @@ class TopicCount:
     rows: int
     payload_bytes: int
     purged_rows: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class IdRange:
+    """A page of rows by id: the rows above `after`, up to `last`. It reads at most `rows_max` rows to find `limit`."""
+
+    after: int
+    last: int
+    limit: int
+    rows_max: int
+
+
+@dataclass(slots=True, frozen=True)
+class IdPage:
+    """The rows that match, by id, and the last id that was read; None if the range has no more rows."""
+
+    rows: list[Row]
+    last_id: int | None
 
 
 class Store(Protocol):
@@ -279,6 +298,10 @@ class Reads(Protocol):
         """Return rows as `ready_keys` does keys, in any state, with or without payload."""
         ...
 
+    async def rows_by_id(self, committed: Fence, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+        """Return a page of a namespace's rows that match, by id, without payload."""
+        ...
+
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
         """Return timer entries with due_ms <= high_ms above `after`, ordered by (due_ms, id), at most `limit`."""
         ...
@@ -296,10 +319,10 @@ class Reads(Protocol):
         """Return for each topic its next LEASED rows above a key, in order, at most `limit`."""
         ...
 
-    async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
-        """Return the idempotency key whose row names this item and has this `until_ms`; None if there is none.
+    async def idempotency_keys_of(self, committed: Fence, untils: Mapping[int, int]) -> dict[int, bytes]:
+        """Return by item the idempotency keys whose rows name these items and have these `until_ms`.
 
-        Key rows are found by `until_ms`: this reads those of one millisecond.
+        Key rows are found by `until_ms`: this reads those of the given milliseconds.
         """
         ...
 

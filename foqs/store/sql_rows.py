@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from foqs.core.flush.fence import Owner
 from foqs.core.items.item import DeliveryPolicy, OrderKey, Row, State, pack_order_key
-from foqs.store.port import LeaseEnd, StoreUnusable
+from foqs.store.port import IdPage, IdRange, LeaseEnd, StoreUnusable
 
 COLUMNS: Final = (
     "id",
@@ -130,6 +130,13 @@ def lease_ends_of(found: Iterable[tuple[int, int, int, int | None]]) -> list[Lea
         for priority, after, number, due_ms in found
         if due_ms is not None
     ]
+
+
+def id_page(rows: list[Row], ids: IdRange, read_count: int, last_read: int | None) -> IdPage:
+    """Make a page by id of its rows, the number of rows that were read, and the last id of those."""
+    if len(rows) == ids.limit:
+        return IdPage(rows, rows[-1].id)
+    return IdPage(rows, last_read if read_count == ids.rows_max else None)
 
 
 def owner_of(values: Sequence[Any] | None) -> Owner:

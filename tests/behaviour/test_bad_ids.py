@@ -265,12 +265,14 @@ async def test_duplicate_topic_in_a_dequeue_is_refused(site: WireSite) -> None:
 
 PEEK_CURSOR: Final = "0:1700000000000:8796093022209:0"
 WALK_CURSOR: Final = "1700000000000:0:2:0:1700000000000:8796093022209:t"
+PAGE_CURSOR: Final = "1700000000000:8796093022210:8796093022209"
 GARBAGE: Final = [
     "", "x", ":", "::", "1", "1:2", "1:2:3", "1:2:3:4:5", "-", "0:0:0:0", "0:-1:1:0", f"{1 << 31}:0:1:0", f"0:0:{1 << 63}:0",
     " 0:1:1:0", "0:1:1:0 ", "0:1_0:1:0", "+0:1:1:0", "00:1:1:0", "0:01:1:0", "\u0660:1:1:0", "0:1:1:0\n", "1e3:1:1:0",
     "0:1:1:65536", "0:1:1:-1", "9" * 4_096, "0:0:0:" + "9" * 4_000,
     ":" * 4_096, "\0", WALK_CURSOR.replace(":2:", ":9:"), WALK_CURSOR.replace("17", "017", 1), "-" + WALK_CURSOR,
     WALK_CURSOR.replace(":0:", ":65536:", 1), "9" * 30 + WALK_CURSOR, f"{1 << 60}{WALK_CURSOR[13:]}",
+    "1:1:2", "-1:2:1", "1:2:-1", f"1:{1 << 63}:1", f"{1 << 60}:2:1", PAGE_CURSOR + ":", "0" + PAGE_CURSOR,
 ]  # fmt: skip
 
 
@@ -285,14 +287,19 @@ async def test_malformed_or_foreign_cursor_is_refused(site: WireSite) -> None:
             ("peek", ttypes.PeekRequest(site.namespace, "t", page=page)),
             ("listDead", ttypes.ListDeadRequest(site.namespace, page=page)),
             ("bulk", ttypes.BulkRequest(site.namespace, only, BulkAction.CANCEL, page=page)),
+            ("listItems", ttypes.ListItemsRequest(site.namespace, shard=0, page=page)),
             ("listShards", ttypes.ListRequest(page)),
         ]
 
     def every() -> Iterator[Case]:
         refused = ("INVALID_ARGUMENT", "page.cursor")
-        for cursor in (*GARBAGE, PEEK_CURSOR, WALK_CURSOR):
+        for cursor in (*GARBAGE, PEEK_CURSOR, WALK_CURSOR, PAGE_CURSOR):
             for method, request in asked(cursor):
-                own = {"peek": cursor == PEEK_CURSOR, "listShards": cursor in {"1", "9" * 4_096}}
+                own = {
+                    "peek": cursor == PEEK_CURSOR,
+                    "listItems": cursor == PAGE_CURSOR,
+                    "listShards": cursor in {"1", "9" * 4_096},
+                }
                 if not own.get(method, cursor == WALK_CURSOR):
                     yield method, cursor, request, refused
 

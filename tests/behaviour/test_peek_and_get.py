@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from foqs_client import InvalidArgument, Item, Nack
+from foqs_client import InvalidArgument, Item, ItemFilter, ItemView, Nack
 from tests.behaviour.sites import Site, story
 
 STATES = ["ready", "deferred", "leased", "dead"]
@@ -121,6 +123,78 @@ async def test_an_item_shows_the_key_that_names_it(site: Site) -> None:
     assert made.startswith("~")
     await site.take(2)
     assert (await site.client.item(mine)).idempotency_key == f"ké-{site.topic}"
+
+
+async def listed(site: Site, only: ItemFilter, limit: int = 500, *, with_key: bool = False) -> list[ItemView]:
+    """List the matching items of all shards."""
+    found: list[ItemView] = []
+    for shard in (await site.client.routing()).shards:
+        cursor: str | None = None
+        while True:
+            page = await site.client.list_items(
+                shard.shard, only, limit, cursor, with_payload=with_key, with_key=with_key
+            )
+            assert len(page.items) <= limit
+            assert page.now_ms is not None
+            found += page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+    return found
+
+
+@story
+async def test_items_of_shards_are_listed_in_every_state(site: Site) -> None:
+    ids = await one_of_each(site)
+    only = ItemFilter(site.topic)
+    for limit in (1, 3, 500):
+        assert {view.state: view.id for view in await listed(site, only, limit)} == ids
+    views = await listed(site, ItemFilter(topics=[site.topic, "none"], states=["dead", "leased"]), with_key=True)
+    assert {view.state for view in views} == {"dead", "leased"}
+    for view in views:
+        assert view.payload == b"payload"
+        assert lasting(view) == lasting(await site.client.item(view.id, with_payload=True))
+        assert view.idempotency_key is not None
+    assert {(view.payload, view.idempotency_key) for view in await listed(site, only)} == {(None, None)}
+    with pytest.raises(InvalidArgument) as caught:
+        await site.client.list_items(0, ItemFilter(site.topic, topics=[site.topic]))
+    assert caught.value.field == "filter.topics"
+
+
+def lasting(view: ItemView) -> ItemView:
+    """Return the view without what changes with time."""
+    return replace(view, age_ms=None, lease_remaining_ms=None, first_delivery_age_ms=None)
+
+
+@story
+async def test_several_topics_are_counted_and_changed_by_one_filter(site: Site) -> None:
+    topics = [f"{site.topic}.{number}" for number in range(3)]
+    await site.put(*(Item(topic) for topic in topics for _ in range(2)))
+    only = ItemFilter(topics=topics[:2])
+    assert (await site.client.count(only)).items == 4
+    assert (await site.client.count(replace(only, age_min_ms=0))).items == 4
+    cursor: str | None = None
+    changed = 0
+    while True:
+        page = await site.client.cancel_matching(only, cursor=cursor)
+        changed, cursor = changed + page.changed, page.next_cursor
+        if cursor is None:
+            break
+    assert changed == 4
+    assert (await site.client.count(ItemFilter(topics=topics))).items == 2
+
+
+@story
+async def test_item_that_is_enqueued_after_the_first_page_is_not_listed(site: Site) -> None:
+    ids = await site.put(*(Item(site.topic) for _ in range(6)))
+    [shard, *_] = (await site.client.routing()).shards
+    page = await site.client.list_items(shard.shard, ItemFilter(site.topic), 1)
+    await site.put(*(Item(site.topic) for _ in range(6)))
+    found, cursor = page.items, page.next_cursor
+    while cursor is not None:
+        page = await site.client.list_items(shard.shard, ItemFilter(site.topic), 1, cursor)
+        found, cursor = found + page.items, page.next_cursor
+    assert {view.id for view in found} == {id for id in ids if id.startswith(f"{shard.shard}-")}
 
 
 @story

@@ -204,10 +204,12 @@ def test_the_key_of_an_item_is_found_by_its_end(bench: Bench) -> None:
         await owned.write(idempotency_keys_added=EXACT)
         await owned.write(idempotency_keys_replaced=[key_row(b"k", 11)])
         async with reading(owned.store) as reads:
-            for row in EXACT[1:]:
-                assert await reads.idempotency_key_of(owned.past, row.item_id, row.until_ms) == row.key
-                assert await reads.idempotency_key_of(owned.past, row.item_id, row.until_ms + 1) is None
-            assert await reads.idempotency_key_of(owned.past, 11, 1_000) == b"k"
-            assert await reads.idempotency_key_of(owned.past, 1, 1_000) is None
+            untils = {row.item_id: row.until_ms for row in EXACT[1:]}
+            expected = {row.item_id: row.key for row in EXACT[1:]}
+            assert await reads.idempotency_keys_of(owned.past, untils) == expected
+            later = {item_id: until_ms + 1 for item_id, until_ms in untils.items()}
+            assert await reads.idempotency_keys_of(owned.past, later) == {}
+            assert await reads.idempotency_keys_of(owned.past, {11: 1_000, 1: 1_000}) == {11: b"k"}
+            assert await reads.idempotency_keys_of(owned.past, {}) == {}
 
     bench.run(story())

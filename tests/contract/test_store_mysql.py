@@ -13,12 +13,23 @@ from foqs.core.flush.fence import CommitOutcome, commit_outcome
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import TIME_MS_MAX, State, pack_order_key
+from foqs.core.items.item_filter import ItemFilter
 from foqs.store.mysql import mysql_sql, mysql_store
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings, OnResults
 from foqs.store.mysql.mysql_protocol import Result
 from foqs.store.mysql.mysql_reads import MysqlReads
 from foqs.store.mysql.mysql_store import MysqlStore
-from foqs.store.port import ANY_LENGTH, FAULT_POINTS, DueRow, Store, StoreLost, StoreUnusable, TopicCount, WriteRefused
+from foqs.store.port import (
+    ANY_LENGTH,
+    FAULT_POINTS,
+    DueRow,
+    IdRange,
+    Store,
+    StoreLost,
+    StoreUnusable,
+    TopicCount,
+    WriteRefused,
+)
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.dropping_proxy import DroppingProxy
@@ -570,6 +581,7 @@ def test_writes_by_id_read_no_other_rows_however_small_the_table(place: MysqlSet
             *texts.write(Writes(leases=[LeaseUpdate(9, 9, 1, ids)]), 1 << 20),
             *texts.write(Writes(updates=[make_row(n) for n in ids]), 1 << 20),
             *texts.read_rows_with_payload(dict.fromkeys(ids, ANY_LENGTH)),
+            *texts.rows_by_id("n", ItemFilter(topic="t"), IdRange(0, 40, 10, len(ids))),
         ):
             assert isinstance(text, bytes)
             (used,) = [step for step in await explain(store, text) if step.table in ("foqs_3_item", "item")]
@@ -662,7 +674,7 @@ def test_statements_of_keys_use_their_indexes(place: MysqlSettings, bench: Bench
             (clear, "key_until"),
             (texts.next_key_expiry(3), "key_until"),
             (read, "PRIMARY"),
-            (texts.idempotency_key_of(7, 7), "key_until"),
+            (texts.idempotency_keys_of({7: 7})[0], "key_until"),
         ):
             assert isinstance(text, bytes)
             (step,) = await explain(store, text)

@@ -10,10 +10,11 @@ import pytest
 
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, OrderKey, Row, State, pack_order_key
-from foqs.store.port import Reads, StoreLost, TopicCount
+from foqs.core.items.item_filter import ItemFilter
+from foqs.store.port import IdRange, Reads, StoreLost, TopicCount
 from tests.contract.conftest import Bench
 from tests.contract.zombie import Zombie
-from tests.support.stores import NONCE, OTHER, TOPIC, make_row, opened, reading
+from tests.support.stores import NONCE, OTHER, TOPIC, Ownership, make_row, opened, reading
 
 CALLS: dict[str, Callable[[Reads, Fence], Awaitable[object]]] = {
     "rows": lambda reads, committed: reads.rows(committed, [1]),
@@ -22,7 +23,8 @@ CALLS: dict[str, Callable[[Reads, Fence], Awaitable[object]]] = {
     "leases_of": lambda reads, committed: reads.leases_of(committed, [(TOPIC, None)], 1),
     "ready_keys": lambda reads, committed: reads.ready_keys(committed, TOPIC, None, 1),
     "list_rows": lambda reads, committed: reads.list_rows(committed, TOPIC, State.READY, None, 1, with_payload=True),
-    "idempotency_key_of": lambda reads, committed: reads.idempotency_key_of(committed, 1, 1_000),
+    "rows_by_id": lambda reads, committed: reads.rows_by_id(committed, "n", ItemFilter(), IdRange(0, 9, 1, 1)),
+    "idempotency_keys_of": lambda reads, committed: reads.idempotency_keys_of(committed, {1: 1_000}),
     "begin_snapshot": lambda reads, committed: reads.begin_snapshot(committed),
 }
 
@@ -99,6 +101,76 @@ def test_list_rows_pages_rows_of_one_state_in_key_order(bench: Bench) -> None:
             bare += await reads.list_rows(owned.past, TOPIC, State.DEAD, bare[-1].order_key, 99, with_payload=False)
         assert paged == expected
         assert bare == [replace(row, payload=None) for row in expected]
+
+    bench.run(story())
+
+
+async def paged_by_id(owned: Ownership, only: ItemFilter, ids: IdRange) -> tuple[list[Row], int]:
+    """Read all pages of the range from `ids`. Return the rows and the number of pages."""
+    rows: list[Row] = []
+    pages = 0
+    async with reading(owned.store) as reads:
+        while True:
+            page = await reads.rows_by_id(owned.past, NAMESPACE, only, ids)
+            assert len(page.rows) <= ids.limit
+            rows, pages = rows + page.rows, pages + 1
+            if page.last_id is None:
+                return rows, pages
+            assert page.last_id > ids.after
+            ids = replace(ids, after=page.last_id)
+
+
+NAMESPACE = TOPIC[0]
+LAST = 1_000
+
+
+@pytest.mark.parametrize(("limit", "rows_max"), [(100, 100), (4, 100), (100, 5), (3, 7), (1, 1)])
+def test_rows_by_id_pages_rows_of_every_state_in_id_order(bench: Bench, limit: int, rows_max: int) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = [
+            make_row(30 * number, state=State(number % 4 + 1), due_ms=number, payload=b"%d" % number)
+            for number in range(1, 16)
+        ]
+        noise = [make_row(number, namespace="other") for number in range(100, 115)]
+        beyond = [make_row(number) for number in (LAST + 1, LAST + 2)]
+        await owned.write(inserts=[*reversed(rows), *noise, make_row(5, topic="u"), *beyond])
+        everything, read_pages = await paged_by_id(owned, ItemFilter(), IdRange(5, LAST, limit, rows_max))
+        assert everything == [replace(row, payload=None) for row in rows]
+        assert read_pages <= 1 + len(rows) // limit + (len(rows) + len(noise)) // rows_max
+
+    bench.run(story())
+
+
+@pytest.mark.parametrize(
+    "only",
+    [
+        ItemFilter(topic="t1"),
+        ItemFilter(topics=("t0", "t2", "it's")),
+        ItemFilter(states=(State.DEAD, State.DEFERRED)),
+        ItemFilter(priority_min=1, priority_max=2),
+        ItemFilter(at_ms=1_010, age_min_ms=2, age_max_ms=5),
+        ItemFilter(topics=("t1", "none"), states=(State.READY,), priority_max=0),
+        ItemFilter(topic="none"),
+    ],
+)
+def test_rows_by_id_are_those_that_the_filter_matches(bench: Bench, only: ItemFilter) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = [
+            make_row(
+                number,
+                topic="it's" if number % 7 == 0 else f"t{number % 3}",
+                state=State(number % 4 + 1),
+                due_ms=number,
+                priority=number % 5 - 1,
+                enqueued_at_ms=1_000 + number % 11,
+            )
+            for number in range(1, 61)
+        ]
+        await owned.write(inserts=rows)
+        found, _ = await paged_by_id(owned, only, IdRange(0, LAST, 3, 7))
+        assert found == [replace(row, payload=None) for row in rows if only.matches(row)]
 
     bench.run(story())
 

@@ -28,6 +28,8 @@ from foqs.queue.port import (
     Outcome,
     PendingCall,
     Repeated,
+    ShardListing,
+    ShardPage,
     TopicStats,
 )
 from foqs.shard.status import ShardStatus
@@ -230,6 +232,12 @@ class FakeQueue:
         await self._record_call("matching", (item_filter, cursor, limit, with_payload))
         rows = [row for row in self.rows.values() if item_filter.matches(row)]
         return [ItemView(3, row, NOW_MS) for row in rows[:limit]], "more" if len(rows) > limit else None
+
+    async def list_shard(self, listing: ShardListing, deadline: float) -> ShardPage:
+        await self._record_call("list", listing)
+        rows = [row for _, row in sorted(self.rows.items()) if listing.only.matches(row)]
+        items = [ItemView(3, row, NOW_MS) for row in rows[: listing.limit]]
+        return ShardPage(items, "more" if len(rows) > listing.limit else None, NOW_MS)
 
     async def count_matching(
         self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None

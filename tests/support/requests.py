@@ -59,6 +59,9 @@ _GOOD: Final[Mapping[str, Callable[[Names], Any]]] = {
     "bulk": lambda n: ttypes.BulkRequest(
         n.namespace, ttypes.ItemFilter(n.topic, [ItemState.READY]), 2, ttypes.Change(7), ttypes.Page(5)
     ),
+    "listItems": lambda n: ttypes.ListItemsRequest(
+        n.namespace, ttypes.ItemFilter(n.topic, [ItemState.READY]), 3, ttypes.Page(5)
+    ),
     "listDead": lambda n: ttypes.ListDeadRequest(n.namespace, n.topic, ttypes.Page(5)),
     "redrive": lambda n: ttypes.RedriveRequest(n.namespace, [n.id]),
     "moveItems": lambda n: ttypes.MoveItemsRequest(n.namespace, [n.id], "elsewhere"),

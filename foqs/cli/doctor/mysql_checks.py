@@ -112,7 +112,7 @@ async def _check_clock(link: MysqlLink) -> Finding:
 _READ_ONLY_REMEDY: Final = "name the primary in {key}.url: this is a replica, or writes are switched off"
 _REMEDY_BY_CODE: Final = {
     1040: "raise the server's max_connections: for each shard a host keeps three connections (writes, reads, looks at "
-    "leases), and opens up to three more at times (walk, sweep, count)",
+    "leases), and opens up to four more at times (walk, sweep, count, lists of items)",
     1044: "GRANT {rights} ON `{database}`.* TO '{user}'@...",
     1045: "correct the user in {key}.url or the password in {key}.password_file, or create that user for this machine",
     1049: "create it (CREATE DATABASE `{database}`), or correct the database in {key}.url",

@@ -1,4 +1,4 @@
-"""Forwards calls by item id to the hosts that own the items' shards.
+"""Forwards calls by item id, or about one shard, to the hosts that own the shards.
 
 Always true: an entry is forwarded once, to the owner that this host knows, and
 only after this host has refused it as NOT_OWNER; other entries are not affected.
@@ -44,7 +44,9 @@ _ENTRIES: Final = {
     "redrive": _Entries("ids"),
     "moveItems": _Entries("ids", ttypes.MoveItemsReply, ttypes.MoveOutcome),
 }
-_SINGLE_ITEM_CALLS: Final = ("getItem", "explain")
+"""The calls with an outcome per entry of a list, and the name of the list."""
+_ONE_SHARD_CALLS: Final = ("getItem", "explain", "listItems")
+"""The calls about one item or one shard. They are forwarded whole."""
 
 
 def by_id_handlers(local: Mapping[bytes, Served], peers: Peers) -> Mapping[bytes, MethodHandler]:
@@ -53,7 +55,7 @@ def by_id_handlers(local: Mapping[bytes, Served], peers: Peers) -> Mapping[bytes
     for name, entries in _ENTRIES.items():
         method = ThriftMethod(name)
         served[name.encode()] = _forwarding_handler(local[name.encode()].handle, peers, method, entries)
-    for name in _SINGLE_ITEM_CALLS:
+    for name in _ONE_SHARD_CALLS:
         served[name.encode()] = _forwarding_handler(local[name.encode()].handle, peers, ThriftMethod(name), None)
     return served
 
@@ -75,7 +77,7 @@ class _ForwardedByIdCall:
     """One call: the `Caller` of its local part, and its forwarded parts.
 
     Args:
-        entries: None for a call about one item.
+        entries: None for a call that is forwarded whole.
     """
 
     __slots__ = ("_caller", "_deadline", "_entries", "_forwarding", "_method", "_peers", "_request", "pending")

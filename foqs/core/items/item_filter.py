@@ -16,7 +16,7 @@ ALL_STATES = tuple(State)
 
 @dataclass(slots=True, frozen=True)
 class ItemFilter:
-    """Selects items by topic (None: all), state, priority and age. The bounds are inclusive.
+    """Selects items by topic or topics (None: all), state, priority and age. The bounds are inclusive.
 
     `age_min_ms` and `age_max_ms` are the time since the enqueue, at the moment `at_ms` on the shard's clock.
     """
@@ -28,6 +28,7 @@ class ItemFilter:
     age_min_ms: int = 0
     age_max_ms: int = TIME_MS_MAX
     at_ms: int = TIME_MS_MAX
+    topics: tuple[str, ...] | None = None
 
     def matches(self, row: Row) -> bool:
         """Return whether the filter selects this row of the namespace."""
@@ -36,9 +37,20 @@ class ItemFilter:
             and self.priority_min <= row.priority <= self.priority_max
             and self.age_min_ms <= self.at_ms - row.enqueued_at_ms <= self.age_max_ms
             and (self.topic is None or row.topic == self.topic)
+            and (self.topics is None or row.topic in self.topics)
         )
+
+    @property
+    def enqueued_between_ms(self) -> tuple[int, int]:
+        """The first and the last moment at which a matching item may be enqueued."""
+        return self.at_ms - self.age_max_ms, self.at_ms - self.age_min_ms
 
     @property
     def is_by_topic_and_state(self) -> bool:
         """Whether counts by topic and state suffice to count the matching items."""
-        return self == ItemFilter(self.topic, self.states, at_ms=self.at_ms)
+        return self == ItemFilter(self.topic, self.states, at_ms=self.at_ms, topics=self.topics)
+
+    @property
+    def topic_names(self) -> tuple[str, ...] | None:
+        """The topics that it selects; None: all."""
+        return self.topics if self.topic is None else (self.topic,)

@@ -23,6 +23,7 @@ from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName
+from foqs.core.items.item_filter import ItemFilter
 from foqs.store.in_memory.memory_table import ShardTables
 from foqs.store.port import (
     ANY_LENGTH,
@@ -31,6 +32,8 @@ from foqs.store.port import (
     FaultHook,
     FencedOut,
     IdempotencyKeyExists,
+    IdPage,
+    IdRange,
     LeaseEnd,
     StoreLost,
     StoreUnusable,
@@ -380,6 +383,9 @@ class MemoryReads:
             lambda: self._tables.list_rows(topic, state, after, limit, purged_up_to, with_payload=with_payload),
         )
 
+    async def rows_by_id(self, committed: Fence, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+        return await self._read(committed, lambda: self._tables.rows_by_id(namespace, only, ids))
+
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
         return await self._read(committed, lambda: self._tables.due_rows(None, high_ms, after, limit))
 
@@ -391,8 +397,8 @@ class MemoryReads:
     ) -> list[list[LeaseEnd]]:
         return await self._read(committed, lambda: self._tables.leases_of(topics, limit))
 
-    async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
-        return await self._read(committed, lambda: self._tables.idempotency_key_of(number, until_ms))
+    async def idempotency_keys_of(self, committed: Fence, untils: Mapping[int, int]) -> dict[int, bytes]:
+        return await self._read(committed, lambda: self._tables.idempotency_keys_of(untils))
 
     async def begin_snapshot(self, committed: Fence) -> None:
         self._counts = await self._read(committed, self._tables.counts)

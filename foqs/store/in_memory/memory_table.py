@@ -19,8 +19,9 @@ from foqs.core.flush.purge_markers import PurgeMarker, PurgeMarkers
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
+from foqs.core.items.item_filter import ItemFilter
 from foqs.core.timing.timer_entry import TimerEntry
-from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, LeaseEnd, TopicCount
+from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, IdPage, IdRange, LeaseEnd, TopicCount
 
 
 @dataclass(slots=True)
@@ -197,12 +198,19 @@ class ShardTables:
         page = [row.id for row in sorted(rows, key=lambda row: row.order_key)[:limit]]
         return self.copies(page, with_payload=with_payload)
 
-    def idempotency_key_of(self, number: int, until_ms: int) -> bytes | None:
-        """See `Reads.idempotency_key_of`."""
-        return next(
-            (row.key for row in self.idempotency_keys.values() if (row.item_id, row.until_ms) == (number, until_ms)),
-            None,
-        )
+    def rows_by_id(self, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+        """See `Reads.rows_by_id`."""
+        read = sorted(number for number in self.rows if ids.after < number <= ids.last)[: ids.rows_max]
+        found = [number for number in read if self.rows[number].namespace == namespace]
+        page = [number for number in found if only.matches(self.rows[number])][: ids.limit]
+        last_id = page[-1] if len(page) == ids.limit else read[-1] if len(read) == ids.rows_max else None
+        return IdPage(self.copies(page, with_payload=False), last_id)
+
+    def idempotency_keys_of(self, untils: Mapping[int, int]) -> dict[int, bytes]:
+        """See `Reads.idempotency_keys_of`."""
+        return {
+            row.item_id: row.key for row in self.idempotency_keys.values() if untils.get(row.item_id) == row.until_ms
+        }
 
     def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
         """See `Store.due_rows`."""

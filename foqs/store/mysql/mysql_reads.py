@@ -9,16 +9,17 @@ internals.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import OrderKey, Row, State, TopicName
+from foqs.core.items.item_filter import ItemFilter
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
 from foqs.store.mysql.mysql_rows import decode_counts, decode_owner, decode_purge_markers, decode_rows
-from foqs.store.port import ANY_LENGTH, DueRow, LeaseEnd, StoreLost, TopicCount, check_not_behind
-from foqs.store.sql_rows import lease_ends_of, order_keys_of
+from foqs.store.port import ANY_LENGTH, DueRow, IdPage, IdRange, LeaseEnd, StoreLost, TopicCount, check_not_behind
+from foqs.store.sql_rows import id_page, lease_ends_of, order_keys_of
 
 _LONG_TIMEOUT_S: Final = 3_600.0
 """A count or a sweep reads an index of the whole shard, and nothing waits for it."""
@@ -64,6 +65,11 @@ class MysqlReads:
         statement = self._sql.list_rows(topic, state, after, limit, purged_up_to, with_payload=with_payload)
         return decode_rows(await self._read(committed, [statement]))
 
+    async def rows_by_id(self, committed: Fence, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+        read, found = await self._read_long(committed, self._sql.rows_by_id(namespace, only, ids))
+        count, last = read.rows[0]
+        return id_page(decode_rows([found]), ids, count, last)
+
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
         (found,) = await self._read_long(committed, [self._sql.due_rows(None, high_ms, after, limit)])
         return [DueRow(at, number) for at, number in found.rows]
@@ -78,9 +84,9 @@ class MysqlReads:
         found = await self._read_long(committed, [self._sql.leases_of(topic, after, limit) for topic, after in topics])
         return [lease_ends_of(each.rows) for each in found]
 
-    async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
-        (found,) = await self._read(committed, [self._sql.idempotency_key_of(number, until_ms)])
-        return found.rows[0][0] if found.rows else None
+    async def idempotency_keys_of(self, committed: Fence, untils: Mapping[int, int]) -> dict[int, bytes]:
+        found = await self._read(committed, self._sql.idempotency_keys_of(untils))
+        return {number: key for each in found for number, key, until_ms in each.rows if untils.get(number) == until_ms}
 
     async def begin_snapshot(self, committed: Fence) -> None:
         await self._run([sql.BEGIN_READ, self._sql.read_owner()], committed)

@@ -18,6 +18,7 @@ from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, OrderKey, Row, State, TopicName, unpack_order_key
+from foqs.core.items.item_filter import ItemFilter
 from foqs.store.migrations import Migration
 from foqs.store.mysql.mysql_protocol import BoundStatement, Statement
 from foqs.store.mysql.mysql_values import (
@@ -37,7 +38,7 @@ from foqs.store.mysql.mysql_values import (
     name_literal,
     update_select,
 )
-from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow
+from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, IdRange
 from foqs.store.sql_rows import (
     COLUMNS,
     COLUMNS_WITHOUT_PAYLOAD,
@@ -579,10 +580,13 @@ class Statements:
         select = f"SELECT until_ms FROM {self._key} FORCE INDEX (key_until)"
         return f"{select} WHERE until_ms >= {from_ms} ORDER BY until_ms LIMIT 1".encode()
 
-    def idempotency_key_of(self, number: int, until_ms: int) -> bytes:
-        """Read the key that names an item, by its `until_ms`."""
-        select = f"SELECT name FROM {self._key} FORCE INDEX (key_until)"
-        return f"{select} WHERE until_ms = {until_ms} AND id = {number} LIMIT 1".encode()
+    def idempotency_keys_of(self, untils: Mapping[int, int]) -> list[bytes]:
+        """Read (item, key, until_ms) of keys that name these items, by their `until_ms`."""
+        select = f"SELECT id, name, until_ms FROM {self._key} FORCE INDEX (key_until) WHERE until_ms IN ("
+        return [
+            b"%b%b) AND id IN (%b)" % (select.encode(), b",".join({b"%d" % untils[number] for number in ids}), part)
+            for ids, part in _chunked_ids(sorted(untils))
+        ]
 
     @property
     def key_slots(self) -> bytes:
@@ -648,6 +652,28 @@ class Statements:
         )
         return " UNION ALL ".join(f"({select} AND {bounds} {order})" for bounds in ranges) + f" {order}"
 
+    def rows_by_id(self, namespace: str, only: ItemFilter, ids: IdRange) -> tuple[bytes, bytes]:
+        """Read how many rows a page by id reads and the last of them; then those that match, without payload."""
+        page = (
+            f"(SELECT id FROM {self._item} FORCE INDEX (PRIMARY) WHERE id > {ids.after} AND id <= {ids.last} "
+            f"ORDER BY id LIMIT {ids.rows_max}) AS page"
+        )
+        columns = ", ".join("NULL" if name == "payload" else f"item.{name}" for name in COLUMNS)
+        earliest_ms, latest_ms = only.enqueued_between_ms
+        names = only.topic_names
+        topics = "" if names is None else f"AND item.topic IN ({', '.join(map(name_literal, names))}) "
+        return (
+            f"SELECT COUNT(*), MAX(id) FROM {page}".encode(),
+            (
+                f"SELECT {columns} FROM {page} "
+                f"STRAIGHT_JOIN {self._item} AS item FORCE INDEX (PRIMARY) ON item.id = page.id "
+                f"WHERE item.namespace = {name_literal(namespace)} {topics}"
+                f"AND item.state IN ({', '.join(str(int(state)) for state in only.states)}) "
+                f"AND item.priority BETWEEN {only.priority_min} AND {only.priority_max} "
+                f"AND item.enqueued_at_ms BETWEEN {earliest_ms} AND {latest_ms} ORDER BY item.id LIMIT {ids.limit}"
+            ).encode(),
+        )
+
     def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> bytes:
         """Read a page of timer entries, bounded on both sides."""
         start = (_INT64_MIN if low_ms is None else low_ms, -1)
@@ -701,5 +727,10 @@ def _marker_condition(purge_marker: PurgeMarker) -> str:
 
 
 def _chunks_of_ids(ids: Sequence[int]) -> Iterator[bytes]:
+    return (text for _, text in _chunked_ids(ids))
+
+
+def _chunked_ids(ids: Sequence[int]) -> Iterator[tuple[Sequence[int], bytes]]:
     for start in range(0, len(ids), IDS_PER_STATEMENT):
-        yield ",".join(map(str, ids[start : start + IDS_PER_STATEMENT])).encode()
+        part = ids[start : start + IDS_PER_STATEMENT]
+        yield part, ",".join(map(str, part)).encode()

@@ -16,8 +16,9 @@ from typing import TypeVar
 
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import OrderKey, Row, State, TopicName, unpack_order_key
-from foqs.store.port import ANY_LENGTH, DueRow, LeaseEnd, StoreLost, TopicCount, check_not_behind
-from foqs.store.sql_rows import lease_ends_of, order_keys_of, owner_of, row_of
+from foqs.core.items.item_filter import ItemFilter
+from foqs.store.port import ANY_LENGTH, DueRow, IdPage, IdRange, LeaseEnd, StoreLost, TopicCount, check_not_behind
+from foqs.store.sql_rows import id_page, lease_ends_of, order_keys_of, owner_of, row_of
 from foqs.store.sqlite import sqlite_sql as sql
 from foqs.store.sqlite.sqlite_file import SqliteFile
 
@@ -66,6 +67,9 @@ class SqliteReads:
         text, values = _page_statement(first, following, topic, state, after, limit, purged_up_to)
         return await self._read(committed, lambda db: [row_of(found) for found in db.execute(text, values)])
 
+    async def rows_by_id(self, committed: Fence, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+        return await self._read(committed, lambda db: _read_by_id(db, namespace, only, ids))
+
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
         return await self._read(committed, lambda db: read_due_rows(db, None, high_ms, after, limit))
 
@@ -86,11 +90,15 @@ class SqliteReads:
             committed, lambda db: [lease_ends_of(db.execute(text, values)) for text, values in statements]
         )
 
-    async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
-        found = await self._read(
-            committed, lambda db: db.execute(sql.IDEMPOTENCY_KEY_OF, (until_ms, number)).fetchone()
-        )
-        return None if found is None else bytes(found[0])
+    async def idempotency_keys_of(self, committed: Fence, untils: Mapping[int, int]) -> dict[int, bytes]:
+        def read(db: sqlite3.Connection) -> dict[int, bytes]:
+            return {
+                number: bytes(key)
+                for item, until_ms in untils.items()
+                for number, key in db.execute(sql.IDEMPOTENCY_KEY_OF, (until_ms, item))
+            }
+
+        return await self._read(committed, read)
 
     async def begin_snapshot(self, committed: Fence) -> None:
         await self._run_in_thread(lambda: self._run_or_disconnect(lambda: self._begin_read(committed)))
@@ -202,6 +210,16 @@ def read_due_rows(
     if after is not None:
         start = max(start, (after.due_ms, after.id))
     return [DueRow(*found) for found in db.execute(sql.DUE_ROWS, (*start, high_ms, limit))]
+
+
+def _read_by_id(db: sqlite3.Connection, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+    """Return a page of rows by id; see `port.Reads.rows_by_id`."""
+    count, last = db.execute(sql.LAST_OF_PAGE, (ids.after, ids.last, ids.rows_max)).fetchone()
+    topics, (earliest_ms, latest_ms) = only.topic_names or (), only.enqueued_between_ms
+    values = (ids.after, last, namespace, *topics, *map(int, only.states), only.priority_min, only.priority_max)
+    text = sql.rows_by_id(len(topics), len(only.states))
+    rows = [row_of(found) for found in db.execute(text, (*values, earliest_ms, latest_ms, ids.limit))]
+    return id_page(rows, ids, count, last)
 
 
 def _page_statement(

@@ -216,7 +216,7 @@ EXPIRE_IDEMPOTENCY_KEYS: Final = (
 NEXT_KEY_EXPIRY: Final = "SELECT MIN(until_ms) FROM key WHERE until_ms >= ?"
 """Reads when the next key row expires."""
 
-IDEMPOTENCY_KEY_OF: Final = "SELECT name FROM key INDEXED BY key_until WHERE until_ms = ? AND id = ? LIMIT 1"
+IDEMPOTENCY_KEY_OF: Final = "SELECT id, name FROM key INDEXED BY key_until WHERE until_ms = ? AND id = ? LIMIT 1"
 """Reads the key that names an item, by its `until_ms`."""
 
 KEY_SLOTS: Final = "SELECT slot FROM slot ORDER BY slot"
@@ -268,6 +268,20 @@ NEXT_ROWS_WITHOUT_PAYLOAD: Final = (
     f"SELECT {COLUMNS_WITHOUT_PAYLOAD} FROM item WHERE {_TOPIC_CONDITION} AND {_AFTER_CONDITION} {_ORDER_AND_LIMIT}"
 )
 """Reads the rows after a key, without payload."""
+
+LAST_OF_PAGE: Final = "SELECT COUNT(*), MAX(id) FROM (SELECT id FROM item WHERE id > ? AND id <= ? ORDER BY id LIMIT ?)"
+"""Reads how many rows a page by id reads, and the last one."""
+
+
+def rows_by_id(topics: int, states: int) -> str:
+    """Read the rows of a page by id that match a filter with this number of topics (0: all) and of states."""
+    topic = f"+topic IN ({', '.join('?' * topics)}) AND " if topics else ""
+    return (
+        f"SELECT {COLUMNS_WITHOUT_PAYLOAD} FROM item WHERE id > ? AND id <= ? AND +namespace = ? AND {topic}"
+        f"+state IN ({', '.join('?' * states)}) AND priority BETWEEN ? AND ? AND enqueued_at_ms BETWEEN ? AND ? "
+        "ORDER BY id LIMIT ?"
+    )
+
 
 ADD_TIMER: Final = "INSERT INTO timer VALUES (?, ?) ON CONFLICT DO NOTHING"
 """Adds a timer entry."""

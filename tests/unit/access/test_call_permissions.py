@@ -20,7 +20,7 @@ WHO = {
         "setGrant", "listGrants", "pauseTopic", "resumeTopic", "purgeTopic", "bindTopic",
     ],
 }  # fmt: skip
-LOOKING = ["getActiveTopics", "peek", "getItem", "explain", "countItems", "listDead"]
+LOOKING = ["getActiveTopics", "peek", "getItem", "explain", "countItems", "listItems", "listDead"]
 OTHERS = ["authenticate", "getRouting", "getNamespace"]
 CLUSTER = [
     "createNamespace", "updateNamespace", "deleteNamespace", "listNamespaces", "exportConfig", "importConfig",

@@ -237,6 +237,15 @@ def test_a_good_item_reaches_the_queue_as_it_was_sent(fields: dict[str, Any], se
         ("explain", ttypes.GetItemRequest("default"), "INVALID_ARGUMENT", "id"),
         ("explain", ttypes.GetItemRequest("default", "nonsense"), "INVALID_ARGUMENT", "id"),
         ("listDead", ttypes.ListDeadRequest("default", ""), "INVALID_ARGUMENT", "topic"),
+        ("listItems", ttypes.ListItemsRequest("default"), "INVALID_ARGUMENT", "shard"),
+        ("listItems", ttypes.ListItemsRequest("default", shard=-1), "INVALID_ARGUMENT", "shard"),
+        ("listItems", ttypes.ListItemsRequest("default", shard=65_536), "INVALID_ARGUMENT", "shard"),
+        (
+            "listItems",
+            ttypes.ListItemsRequest("default", ttypes.ItemFilter("t", topics=["u"]), 3),
+            "INVALID_ARGUMENT",
+            "filter.topics",
+        ),
         ("redrive", ttypes.RedriveRequest("default", []), "INVALID_ARGUMENT", "ids"),
         ("purgeTopic", ttypes.TopicRequest("default", ""), "INVALID_ARGUMENT", "topic"),
         ("purgeTopic", ttypes.TopicRequest("default"), "INVALID_ARGUMENT", "topic"),
@@ -264,7 +273,7 @@ def test_every_method_of_the_contract_is_there_and_only_the_served_ones_are_serv
             continue
     assert names - unserved == {
         "authenticate", "enqueue", "dequeue", "ack", "nack", "extendLease", "release", "cancel",
-        "update", "redrive", "moveItems", "restoreItems", "listDead", "countItems", "bulk", "purgeTopic",
+        "update", "redrive", "moveItems", "restoreItems", "listDead", "listItems", "countItems", "bulk", "purgeTopic",
         "getActiveTopics", "peek", "getItem", "explain", "listShards", "getRouting", "addShard", "removeShard", "moveShard",
         "drainShard", "undrainShard", "listHosts", "drainHost", "undrainHost",
     }  # fmt: skip

@@ -160,6 +160,25 @@ def test_an_item_is_shown_and_explained_by_any_host() -> None:
     run_rpc_tier(story)
 
 
+def test_items_of_a_shard_are_listed_by_any_host() -> None:
+    async def story(world: RpcTierWorld) -> None:
+        hosts = await world.three()
+        ids = set(await world.put(hosts))
+        shards = {number for host in hosts for number in host.is_serving()}
+        for host in hosts:
+            listed = [
+                view.id
+                for shard in shards
+                for view in (await world.ask(host, "listItems", ttypes.ListItemsRequest("default", shard=shard))).items
+            ]
+            assert len(listed) == len(ids)
+            assert set(listed) == ids
+        with pytest.raises(NotOwner):
+            await world.ask(hosts[0], "listItems", ttypes.ListItemsRequest("default", shard=max(shards) + 1))
+
+    run_rpc_tier(story)
+
+
 def test_caller_gets_the_owner_s_address_if_it_is_unreachable() -> None:
     async def story(world: RpcTierWorld) -> None:
         one, two, _ = hosts = await world.three()
