@@ -22,7 +22,9 @@
  *    item does not fail the others. CallFailed means that nothing of the call
  *    was or will be written, unless its code is UNKNOWN_OUTCOME.
  *  - A call, a field or a combination that this version does not serve is
- *    answered NOT_IMPLEMENTED and has no effect.
+ *    answered NOT_IMPLEMENTED and has no effect. A host of contract version 1
+ *    ignores a field that it does not know: see `authenticate`, and
+ *    docs/compatibility.md.
  */
 
 namespace py foqs_contract.idl
@@ -230,6 +232,8 @@ struct AuthenticateRequest {
 struct AuthenticateReply {
   /** Missing: this host does not require authentication. */
   1: optional string principal,
+  /** The version of this contract that the host serves, see docs/compatibility.md. Missing: 1. */
+  2: optional i32 contract_version,
 }
 
 // ------------------------------------------------------------------ enqueue

@@ -19,7 +19,7 @@ from foqs_client.types import Enqueued, Item
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 
 _UNIQUE_BITS: Final = 64
-_MISSING_RESULT: Final = Enqueued(
+MISSING_RESULT: Final = Enqueued(
     error=UnknownOutcome("the host's reply does not name this item; it may have been written")
 )
 
@@ -85,7 +85,7 @@ class RetriedEnqueue(RetriedCall[Item, Enqueued]):
     """Another item has its key, so it was not written and never will be."""
 
     def __init__(self, items: Sequence[Item], first_sent: Sequence[Item], automatic_keys: AutomaticKeys | None) -> None:
-        super().__init__(first_sent, _MISSING_RESULT)
+        super().__init__(first_sent, MISSING_RESULT)
         self._original_items = items
         self._automatic_keys = automatic_keys
 

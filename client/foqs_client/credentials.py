@@ -1,9 +1,9 @@
 """Authentication of a client, and its trust in hosts.
 
-Holds the two first steps of a connection: TLS, then the call `authenticate`. Always
-true: a token file is read again for every connection, so that the token can be
-changed while clients run. No error text contains the token. Knows nothing of
-addresses and other calls.
+Holds the two first steps of a connection: TLS, then the call `authenticate`, whose reply
+also names the version of the contract that the host serves. Always true: a token file is
+read again for every connection, so that the token can be changed while clients run. No
+error text contains the token. Knows nothing of addresses and of the meaning of other calls.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from foqs_client import conversion, errors
 from foqs_client.host_connection import HostConnection, NoReply, NotSent
+from foqs_contract.contract_version import CONTRACT_VERSION, FIRST_VERSION, too_old
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import Refused, ThriftMethod, Unreadable
 
@@ -107,13 +108,17 @@ def make_handshake(token: str | None, token_file: str | Path | None, has_certifi
 
     async def handshake(connection: HostConnection, deadline: float) -> None:
         current_token = token if token_file is None else read_token(token_file)
-        await authenticate(connection, current_token, deadline)
+        hint = "" if current_token is not None else "; the host may not accept the client's certificate"
+        await authenticate(connection, current_token, deadline, hint)
 
     return handshake
 
 
-async def authenticate(connection: HostConnection, token: str | None, deadline: float) -> None:
-    """Send the token, or ask whether the certificate was accepted.
+async def authenticate(connection: HostConnection, token: str | None, deadline: float, hint: str = "") -> None:
+    """Send the token, or ask for the principal without one. The reply also names the version of the contract.
+
+    Args:
+        hint: ends the error of a call without a reply.
 
     Raises:
         OSError: there was no reply, or the host is not ready.
@@ -122,17 +127,40 @@ async def authenticate(connection: HostConnection, token: str | None, deadline: 
     body = _AUTHENTICATE.encode(ttypes.AuthenticateRequest(token))
     seqid, reply = connection.send(_AUTHENTICATE, body, deadline)
     try:
-        failed = _AUTHENTICATE.decode(await reply).failed
+        result = _AUTHENTICATE.decode(await reply)
     except (NotSent, NoReply, Unreadable, Refused) as error:
-        hint = "" if token is not None else "; the host may not accept the client's certificate"
         raise OSError(f"{error}{hint}") from None
     finally:
         connection.forget(seqid)
-    if failed is not None:
-        refusal = conversion.error(failed.error)
+    if result.failed is not None:
+        refusal = conversion.error(result.failed.error)
         if refusal.retryable:
             raise OSError(str(refusal))
         raise refusal
+    served = None if result.success is None else result.success.contract_version
+    connection.contract_version = FIRST_VERSION if served is None else served
+
+
+async def check_served(connection: HostConnection, method: ThriftMethod, request: Any, deadline: float) -> None:
+    """Check that the host knows every field of a request. Asks for its version if that is not known and matters.
+
+    The connection may not be ready any more when this returns.
+
+    Raises:
+        HostTooOld: the host does not know the method or a field.
+        OSError: there was no reply, or the host is not ready.
+        FoqsError: the host refused.
+    """
+    if connection.contract_version == CONTRACT_VERSION:
+        return
+    part = method.newer_parts.newest(request)
+    if part is None:
+        return
+    if connection.contract_version is None:
+        await authenticate(connection, None, deadline)
+    served = connection.contract_version or FIRST_VERSION
+    if served < part.version:
+        raise too_old(served, "the host", method.name, part)
 
 
 def read_token(file: str | Path) -> str:

@@ -57,11 +57,13 @@ class HostConnection(asyncio.Protocol):
     Attributes:
         is_ready: calls can be sent now.
         is_open: it can still become ready.
+        contract_version: the version of the contract that the host serves; None if it was not asked yet.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.is_ready = False
         self.is_open = True
+        self.contract_version: int | None = None
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()

@@ -18,9 +18,10 @@ from typing import Any, Final, TypeVar
 from thrift.Thrift import TApplicationException
 
 from foqs_client import conversion, errors
-from foqs_client.automatic_keys import AutomaticKeys
+from foqs_client.automatic_keys import MISSING_RESULT, AutomaticKeys
 from foqs_client.coalescing import BYTES_PER_CALLER_MAX, ENTRIES_PER_CALLER_MAX, CallSize, Coalescer, SendResult
 from foqs_client.connection_pool import ConnectionPool
+from foqs_client.credentials import check_served
 from foqs_client.enqueue_method import EnqueueMethod
 from foqs_client.host_connection import NoReply, NotSent, TlsRequired
 from foqs_client.retried_calls import RetriedCallById
@@ -28,6 +29,7 @@ from foqs_client.router import CONNECT_S_MAX, Router
 from foqs_client.routing_change import apply_routing_change
 from foqs_client.routing_table import Address, call_by_host
 from foqs_client.types import DONE, Enqueued, Item, Nack, Outcome, Routing
+from foqs_contract.contract_version import CONTRACT_VERSION, HostTooOld
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import Refused, ThriftMethod, Unencodable, Unreadable
 
@@ -187,6 +189,23 @@ class RoutedCalls:
         raise failure
 
     async def _send_items_to(self, host: Address | None, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+        """Send items to a host. An item that an older host does not know fails alone."""
+        try:
+            return await self._send_known_items_to(host, items, timeout_ms)
+        except HostTooOld as error:
+            request = ttypes.EnqueueRequest(self.namespace, items)
+            refused = _ENQUEUE.newer_parts.unserved_entries(request, error.served_version)
+            if len(refused) in (0, len(items)):
+                raise
+        known = [item for place, item in enumerate(items) if place not in refused]
+        results = iter(await self._send_items_to(host, known, timeout_ms))
+        return [
+            Enqueued(error=refused[place]) if place in refused else next(results, MISSING_RESULT) for place in range(len(items))
+        ]
+
+    async def _send_known_items_to(
+        self, host: Address | None, items: Sequence[Item], timeout_ms: int
+    ) -> list[Enqueued]:
         request = ttypes.EnqueueRequest(self.namespace, items)
         if host is None:
             return conversion.enqueued((await self._call(_ENQUEUE, request, timeout_ms)).results)
@@ -314,6 +333,10 @@ class RoutedCalls:
                     )
                     request.timeout_ms = max(1, int((deadline - loop.time()) * 1_000))
                     body = method.encode(request)
+                if connection.contract_version != CONTRACT_VERSION:
+                    await check_served(connection, method, request, deadline)
+                    if not connection.is_ready:
+                        continue
                 seqid, reply = connection.send(method, body, deadline + REPLY_GRACE_S)
                 try:
                     return await reply
@@ -324,9 +347,7 @@ class RoutedCalls:
                     raise
         except Unencodable as error:
             raise errors.InvalidArgument(f"this call cannot be sent: {error}") from None
-        except NotSent as error:
-            raise errors.Unreachable(str(error)) from None
-        except TlsRequired as error:
+        except (NotSent, TlsRequired, OSError) as error:
             raise errors.Unreachable(str(error)) from None
         except (NoReply, Unreadable) as error:
             raise _unanswered_error(method, error) from None

@@ -17,6 +17,7 @@ from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
 from thrift.Thrift import TApplicationException
 from thrift.transport.TTransport import TMemoryBuffer
 
+from foqs_contract.contract_version import NewerParts
 from foqs_contract.message_heads import CALL, LENGTH_BYTES, head_prefix
 from foqs_contract.method_table import METHODS
 from foqs_contract.struct_bytes import DecodeSource, decode_binary, encode_binary
@@ -53,7 +54,17 @@ class ThriftMethod:
             contract's struct. Its fields have the contract's names and defaults.
     """
 
-    __slots__ = ("_bytes_besides_body", "_prefix", "_request", "_result", "_result_type", "_start", "is_write")
+    __slots__ = (
+        "_bytes_besides_body",
+        "_prefix",
+        "_request",
+        "_result",
+        "_result_type",
+        "_start",
+        "is_write",
+        "name",
+        "newer_parts",
+    )
 
     def __init__(self, name: str, *, is_write: bool | None = None, element_class: type | None = None) -> None:
         described = METHODS[name]
@@ -61,7 +72,9 @@ class ThriftMethod:
         success, *failed = result.thrift_spec
         if element_class is not None:
             success = _spec_reading_into(success, element_class)
+        self.name = name
         self.is_write = described.is_write if is_write is None else is_write
+        self.newer_parts = NewerParts(name, described.request_spec)
         self._prefix = head_prefix(CALL, name.encode())
         self._start = struct.Struct(f">I{len(self._prefix)}sI{len(_ARGUMENTS_HEADER)}s")
         """Length of the message, prefix of its head, sequence id, header of the arguments."""

@@ -15,9 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 from zlib import crc32
 
+from thrift.Thrift import TApplicationException
+
 from foqs.cluster.routing.port import Address, HostView
 from foqs_client.connection_pool import ConnectionPool
+from foqs_client.credentials import check_served
 from foqs_client.host_connection import HostConnection, NoReply, NotSent, TlsRequired
+from foqs_contract.contract_version import CONTRACT_VERSION, HostTooOld
 from foqs_contract.errors import (
     ERROR_BY_CODE,
     FoqsError,
@@ -168,6 +172,10 @@ class Peers:
                 if left_s <= 0:
                     raise PeerUnreachable("no time is left to ask another host", retry_after_ms=100)
                 request.timeout_ms = max(1, int(left_s * 1_000))
+                if link.contract_version != CONTRACT_VERSION:
+                    await check_served(link, method, request, deadline)
+                    if not link.is_ready:
+                        continue
                 seqid, reply = link.send(method, method.encode(request), deadline)
                 try:
                     body = await reply
@@ -178,9 +186,16 @@ class Peers:
                     link.forget(seqid)
                     raise
             result = method.decode(body)
-        except (NotSent, TlsRequired) as error:
+        except (NotSent, TlsRequired, OSError) as error:
             raise _unreachable(peer, str(error)) from None
-        except (NoReply, Unreadable, Refused) as error:
+        except HostTooOld as error:
+            error.message = f"{peer.view.name}: {error.message}"
+            raise
+        except Refused as error:
+            if error.reason == TApplicationException.UNKNOWN_METHOD:
+                raise HostTooOld(f"{peer.view.name} does not know the call {method.name}; upgrade the host") from None
+            raise _no_reply_error(method, f"{peer.view.name} did not answer: {error}") from None
+        except (NoReply, Unreadable) as error:
             raise _no_reply_error(method, f"{peer.view.name} did not answer: {error}") from None
         except Unencodable as error:
             raise PeerUnreachable(f"the call cannot be forwarded to {peer.view.name}: {error}") from None

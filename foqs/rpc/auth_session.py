@@ -17,6 +17,7 @@ from foqs.access.call_permissions import Scope
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
 from foqs.rpc.methods import Caller, ServerMethod
+from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.errors import Unauthenticated
 from foqs_contract.idl import ttypes
 
@@ -129,7 +130,7 @@ class AuthSession:
                 self._authenticator.limits.failure_delay_s, self._reply_failure, token is None, caller
             )
             return _DELAYED_REPLY
-        caller.reply(ttypes.AuthenticateReply, authenticated.principal.name)
+        caller.reply(_authenticate_reply, authenticated.principal.name)
         return None
 
     def _on_authenticated(self, authenticated: AuthenticatedPrincipal) -> None:
@@ -170,10 +171,14 @@ class _DelayedReply:
 _DELAYED_REPLY: Final = _DelayedReply()
 
 
+def _authenticate_reply(principal: str | None) -> Any:
+    return ttypes.AuthenticateReply(principal, CONTRACT_VERSION)
+
+
 def authenticate(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
     """Serve `authenticate`. A host without authentication replies without a principal."""
     session = caller.session
     if session is None:
-        caller.reply(ttypes.AuthenticateReply, None)
+        caller.reply(_authenticate_reply, None)
         return None
     return session.authenticate(request.token, caller)

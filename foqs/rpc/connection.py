@@ -26,9 +26,16 @@ from foqs.rpc.messages import BadMessage, MessageHead, frame_exception, read_hea
 from foqs.rpc.methods import ServerMethod
 from foqs.rpc.peer_log import log, peer_name
 from foqs.rpc.server_state import ServerState
-from foqs.rpc.type_check import WrongType
+from foqs.rpc.type_check import UnknownField, WrongType
 from foqs.runtime.deadlines import DeadlineSweeper
-from foqs_contract.errors import FoqsError, InvalidArgument, LimitExceeded, Overloaded, Unavailable
+from foqs_contract.errors import (
+    FoqsError,
+    InvalidArgument,
+    LimitExceeded,
+    NotImplementedYet,
+    Overloaded,
+    Unavailable,
+)
 from foqs_contract.message_heads import CALL, HEAD_BYTES_MIN, SEQID_BYTES
 
 _NO_ROOM: Final = "the calls in flight use all the memory that they may; retry"
@@ -269,7 +276,11 @@ class Connection(asyncio.Protocol):
             if isinstance(error, BadMessage) and not error.too_large:
                 error = method.type_check.find_fault(message, head) or error
             self.log_warning(f"{method.name} was refused: {error}")
-            kind = LimitExceeded if isinstance(error, BadMessage) and error.too_large else InvalidArgument
+            kind: type[FoqsError] = InvalidArgument
+            if isinstance(error, UnknownField):
+                kind = NotImplementedYet
+            elif isinstance(error, BadMessage) and error.too_large:
+                kind = LimitExceeded
             raise kind(str(error), field=getattr(error, "field", None)) from None
         if arguments.request is None:
             raise InvalidArgument("this is missing; every method takes one struct", field="request")

@@ -2,8 +2,9 @@
 
 Always true: a message whose known fields have the right types and occur once
 costs one comparison of lengths. Any other message, and one that is not encoded in
-the shortest way, is walked field by field, up to a limit. Unknown fields are
-ignored: a newer client may send them. Knows nothing of what fields mean.
+the shortest way, is walked field by field, up to a limit. A field that the contract
+does not know is refused: it could change what the call means. Knows nothing of what
+fields mean.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from thrift.Thrift import TType
 from thrift.transport.TTransport import TMemoryBuffer
 
 from foqs.rpc.messages import MessageHead, encode_struct
+from foqs_contract.contract_version import CONTRACT_VERSION
 
 VALUES_MAX: Final = 20_000
 """A message with more values is refused by the walk; each value costs a few microseconds."""
@@ -48,8 +50,12 @@ class WrongType(Exception):
         self.field = field.removeprefix("request.")
 
 
+class UnknownField(WrongType):
+    """A field is not in this version of the contract. `field` is the path of its struct."""
+
+
 class TypeCheck:
-    """Refuses messages of one method in which a known field has a wrong type or comes twice.
+    """Refuses messages of one method in which a field is unknown, has a wrong type or comes twice.
 
     A field that Thrift skipped is missing when the struct is encoded again, so the
     lengths differ. For a long message, the payloads are not encoded and their lengths
@@ -81,6 +87,7 @@ class TypeCheck:
         """Check a message against its decoded struct.
 
         Raises:
+            UnknownField: names the struct and the field's number.
             WrongType: names the field and its type in the contract.
         """
         if len(message) < _LONG_MESSAGE_BYTES or decoded.request is None:
@@ -101,6 +108,8 @@ class TypeCheck:
         """Return the error of a message that the decoder refused; None if no known field is wrong."""
         try:
             TypeWalker(message, head).walk_struct(self._spec[1], "")
+        except UnknownField:
+            return None
         except WrongType as wrong:
             return wrong
         except Exception:  # the decoder's errors have no common ancestor
@@ -130,50 +139,43 @@ class TypeWalker:
             _, ttype, number = protocol.readFieldBegin()
             if ttype == TType.STOP:
                 break
-            field = spec[number] if spec and 0 < number < len(spec) else None
+            field = spec[number] if 0 < number < len(spec) else None
             if field is None:
-                self.walk_value(ttype, None, path)
-            else:
-                name = f"{path}.{field[2]}" if path else field[2]
-                if ttype != field[1]:
-                    raise WrongType(
-                        f"this is {_TYPE_NAMES.get(ttype, 'of an unknown type')}, not {_TYPE_NAMES[field[1]]}", name
-                    )
-                if number in seen:
-                    raise WrongType("this field came twice", name)
-                seen.add(number)
-                self.walk_value(ttype, field[3], name)
+                raise UnknownField(
+                    f"field {number} is not in version {CONTRACT_VERSION} of the contract, which this host serves; "
+                    "leave it out, or upgrade the host",
+                    path or "request",
+                )
+            name = f"{path}.{field[2]}" if path else field[2]
+            if ttype != field[1]:
+                raise WrongType(
+                    f"this is {_TYPE_NAMES.get(ttype, 'of an unknown type')}, not {_TYPE_NAMES[field[1]]}", name
+                )
+            if number in seen:
+                raise WrongType("this field came twice", name)
+            seen.add(number)
+            self.walk_value(ttype, field[3], name)
             protocol.readFieldEnd()
         protocol.readStructEnd()
 
     def walk_value(self, ttype: int, args: Any, path: str) -> None:
+        """Walk a value; the contract has no maps and no sets."""
         self._values_left -= 1
         if self._values_left < 0:
-            raise WrongType("this holds too many fields that the contract does not know", path)
+            raise WrongType("the message holds too many values that are not encoded in the shortest way", path)
         protocol = self._protocol
         if ttype == TType.STRING:
             protocol.readBinary()
         elif ttype == TType.STRUCT:
-            self.walk_struct(args[1] if args else None, path)
+            self.walk_struct(args[1], path)
         elif ttype == TType.LIST:
             kind, size = protocol.readListBegin()
-            if args and kind != args[0]:
+            if kind != args[0]:
                 raise WrongType(
                     f"this holds {_TYPE_NAMES.get(kind, 'an unknown type')}, not {_TYPE_NAMES[args[0]]}", path
                 )
             for place in range(size):
-                self.walk_value(kind, args[1] if args else None, f"{path}[{place}]" if args else path)
+                self.walk_value(kind, args[1], f"{path}[{place}]")
             protocol.readListEnd()
-        elif ttype == TType.SET:
-            kind, size = protocol.readSetBegin()
-            for _ in range(size):
-                self.walk_value(kind, None, path)
-            protocol.readSetEnd()
-        elif ttype == TType.MAP:
-            key, kind, size = protocol.readMapBegin()
-            for _ in range(size):
-                self.walk_value(key, None, path)
-                self.walk_value(kind, None, path)
-            protocol.readMapEnd()
         else:
             protocol.skip(ttype)

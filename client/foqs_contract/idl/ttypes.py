@@ -1235,16 +1235,19 @@ class AuthenticateReply(object):
     """
     Attributes:
      - principal: Missing: this host does not require authentication.
+     - contract_version: The version of this contract that the host serves, see docs/compatibility.md. Missing: 1.
 
     """
 
     __slots__ = (
         'principal',
+        'contract_version',
     )
 
 
-    def __init__(self, principal=None,):
+    def __init__(self, principal=None, contract_version=None,):
         self.principal = principal
+        self.contract_version = contract_version
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1260,6 +1263,11 @@ class AuthenticateReply(object):
                     self.principal = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                 else:
                     iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.I32:
+                    self.contract_version = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -1273,6 +1281,10 @@ class AuthenticateReply(object):
         if self.principal is not None:
             oprot.writeFieldBegin('principal', TType.STRING, 1)
             oprot.writeString(self.principal.encode('utf-8') if sys.version_info[0] == 2 else self.principal)
+            oprot.writeFieldEnd()
+        if self.contract_version is not None:
+            oprot.writeFieldBegin('contract_version', TType.I32, 2)
+            oprot.writeI32(self.contract_version)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -9428,6 +9440,7 @@ all_structs.append(AuthenticateReply)
 AuthenticateReply.thrift_spec = (
     None,  # 0
     (1, TType.STRING, 'principal', 'UTF8', None, ),  # 1
+    (2, TType.I32, 'contract_version', None, None, ),  # 2
 )
 all_structs.append(EnqueueRequest)
 EnqueueRequest.thrift_spec = (

@@ -3,7 +3,8 @@
 Always true: an entry is forwarded once, to the owner that this host knows, and
 only after this host has refused it as NOT_OWNER; other entries are not affected.
 An entry that cannot be forwarded stays NOT_OWNER, so that the caller may ask the
-other host itself. An entry that was sent and not answered is UNKNOWN_OUTCOME. A call
+other host itself; if the owner is of a version that does not know it, it is
+NOT_IMPLEMENTED. An entry that was sent and not answered is UNKNOWN_OUTCOME. A call
 whose items are all local costs one check of its results' types.
 """
 
@@ -19,6 +20,7 @@ from foqs.queue.port import PendingCall
 from foqs.rpc import codec
 from foqs.rpc.methods import Caller, CallerSession, MethodHandler, unchanged
 from foqs.rpc.methods import ServerMethod as Served
+from foqs_contract.contract_version import HostTooOld
 from foqs_contract.errors import FoqsError, NotOwner, UnknownOutcome
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
@@ -176,7 +178,7 @@ class _ForwardedByIdCall:
         setattr(part, entries.field, [all_entries[place] for place in places])
         try:
             outcomes = (await self._peers.call(peer, self._method, part, self._deadline)).outcomes or []
-        except UnknownOutcome as error:
+        except (HostTooOld, UnknownOutcome) as error:
             outcomes = [entries.outcome(codec.error_struct(error)) for _ in places]
         except FoqsError:
             return

@@ -19,6 +19,7 @@ from foqs.cluster.peers import REPLY_MARGIN_S, Peer, Peers, PeerUnreachable
 from foqs.queue.port import PendingCall
 from foqs.rpc import codec
 from foqs.rpc.methods import Caller, CallerSession, MethodHandler
+from foqs_contract.contract_version import HostTooOld
 from foqs_contract.errors import ERROR_BY_CODE, FoqsError, Overloaded, Unavailable, UnknownOutcome
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
@@ -100,6 +101,13 @@ class EnqueueForwarder:
             except PeerUnreachable:
                 self._peers.mark_suspect(host)
                 continue
+            except HostTooOld as error:
+                if peer is None:
+                    continue  # another peer may know the items
+                known = _refuse_unknown(part, error, results, places)
+                if known:
+                    await self._forward_to(peer, request, results, known, deadline)
+                return
             except FoqsError as error:
                 struct = codec.error_struct(error)
                 if peer is None and error.retryable_elsewhere:
@@ -209,6 +217,17 @@ class _ForwardedEnqueue:
             self._forwarding.cancel()
         elif self.pending is not None:
             self.pending.abandon()
+
+
+def _refuse_unknown(part: Any, refusal: HostTooOld, results: list[Any], places: list[int]) -> list[int]:
+    """Store the errors of the items that an owner of an older version does not know. Return the places of the others."""
+    refused = _ENQUEUE.newer_parts.unserved_entries(part, refusal.served_version)
+    if not refused:  # it does not know the call
+        refused = dict.fromkeys(range(len(places)), refusal)
+    for peer_index, error in refused.items():
+        result = ttypes.EnqueueResult(None, codec.error_struct(error))
+        results[places[peer_index]] = _with_caller_index(result, peer_index, places[peer_index])
+    return [place for peer_index, place in enumerate(places) if peer_index not in refused]
 
 
 def _with_caller_index(result: Any, peer_index: int, caller_index: int) -> Any:

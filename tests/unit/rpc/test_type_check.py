@@ -1,4 +1,4 @@
-"""Known fields of the wrong type are refused, unknown fields are left alone."""
+"""Known fields of the wrong type, and unknown fields, are refused and named."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from thrift.Thrift import TType
 
 from foqs.rpc.messages import BadMessage, DecodeLimits, Decoder, bytes_spec, read_head
 from foqs.rpc.methods import contract_methods
-from foqs.rpc.type_check import VALUES_MAX, TypeCheck, WrongType
+from foqs.rpc.type_check import VALUES_MAX, TypeCheck, UnknownField, WrongType
 from foqs_contract.idl import Foqs, ttypes
 from tests.support.rpc_server import call, enqueue, head
 
 SPEC = bytes_spec(Foqs.enqueue_args)
 CHECK = TypeCheck(SPEC)
-DECODER = Decoder(DecodeLimits(1 << 20, 10_000))
+DECODER = Decoder(DecodeLimits(1 << 20, 40_000))
 
 
 def field(ttype: int, number: int) -> bytes:
@@ -118,8 +118,16 @@ def test_decode_error_names_the_field_if_it_is_known(body: bytes, path: str | No
         field(TType.SET, 99) + bytes((TType.DOUBLE,)) + struct.pack(">i", 1) + b"\0" * 8,
     ],
 )
-def test_unknown_field_of_a_newer_client_is_ignored(unknown: bytes) -> None:
-    check(items(field(TType.STRING, 1) + text(b"topic") + unknown))
+def test_field_of_a_newer_version_is_refused_with_its_number(unknown: bytes) -> None:
+    with pytest.raises(UnknownField, match="field 99 is not in version") as caught:
+        check(items(b"", field(TType.STRING, 1) + text(b"topic") + unknown))
+    assert caught.value.field == "items[1]"
+
+
+def test_field_of_a_newer_version_in_the_request_itself_is_refused() -> None:
+    with pytest.raises(UnknownField, match="field 99 ") as caught:
+        check(field(TType.STRUCT, 1) + field(TType.I64, 99) + b"\0" * 8 + b"\0\0")
+    assert caught.value.field == "request"
 
 
 def test_a_list_that_comes_twice_is_refused_before_it_is_decoded_again() -> None:
@@ -153,10 +161,10 @@ def test_containers_occur_once_in_a_request_and_never_in_list_entries() -> None:
         look(method.args_spec, name.decode(), in_list=False)
 
 
-def test_too_many_unknown_values_are_refused() -> None:
-    flood = field(TType.LIST, 99) + bytes((TType.BYTE,)) + struct.pack(">i", 9_000) + b"\0" * 9_000
-    with pytest.raises(WrongType, match="too many fields"):
-        check(items(flood * (VALUES_MAX // 9_000 + 1)))
+def test_too_many_values_are_refused_before_all_are_walked() -> None:
+    twice = field(TType.STRING, 1) + text(b"a") + field(TType.STRING, 1) + text(b"b")
+    with pytest.raises(WrongType, match="too many values"):
+        check(items(*[field(TType.STRING, 1) + text(b"a")] * VALUES_MAX, twice))
 
 
 def test_too_deeply_nested_message_does_not_affect_the_next_one() -> None:

@@ -1,0 +1,113 @@
+"""The version of the contract, and the request fields and methods that each version added.
+
+A host names its version in the reply of `authenticate`. A caller does not send it a field or
+a method that is newer. Always true: the two tables name every field of a request and every
+method that is not in the contract recorded for version 1; a test compares them. Fields of
+replies need no entry, because a caller ignores those that it does not know. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from thrift.Thrift import TType
+
+from foqs_contract.errors import NotImplementedYet
+from foqs_contract.idl import ttypes
+
+CONTRACT_VERSION: Final = 2
+FIRST_VERSION: Final = 1
+"""The version of a host whose reply names none."""
+
+ADDED_FIELDS: Final[Mapping[type, Mapping[str, int]]] = {ttypes.NewItem: {"group": 2, "trace_context": 2}}
+"""By struct and field: the first version with the field."""
+ADDED_METHODS: Final[Mapping[str, int]] = {}
+"""By method: the first version with the method."""
+
+
+class HostTooOld(NotImplementedYet):
+    """The host serves an older version of the contract, which lacks the call or the field. Nothing was sent.
+
+    Attributes:
+        served_version: the version that the host serves.
+    """
+
+    served_version: int = FIRST_VERSION
+
+
+class NewerPart(NamedTuple):
+    """A part of a call that not every version knows.
+
+    Attributes:
+        version: the first version with it.
+        field: its path in the request; None if it is the method.
+    """
+
+    version: int
+    field: str | None
+
+
+class NewerParts:
+    """Finds the newest part of a method's requests.
+
+    Args:
+        method: the name of the method.
+        request_spec: [class, fields] of its request.
+    """
+
+    __slots__ = ("_fields", "_lists", "_method", "_structs")
+
+    def __init__(self, method: str, request_spec: Sequence[Any]) -> None:
+        self._method = NewerPart(ADDED_METHODS.get(method, FIRST_VERSION), None)
+        self._fields = ADDED_FIELDS.get(request_spec[0], {})
+        fields = list(filter(None, request_spec[1]))
+        self._structs = [
+            (field[2], ADDED_FIELDS[field[3][0]])
+            for field in fields
+            if field[1] == TType.STRUCT and field[3][0] in ADDED_FIELDS
+        ]
+        self._lists = [
+            (field[2], ADDED_FIELDS[field[3][1][0]])
+            for field in fields
+            if field[1] == TType.LIST and field[3][0] == TType.STRUCT and field[3][1][0] in ADDED_FIELDS
+        ]
+
+    def newest(self, request: Any) -> NewerPart | None:
+        """Return the newest part of a request, or the method; None if every version knows all of it."""
+        newest = _newest_field(request, self._fields, "", self._method)
+        for name, fields in self._structs:
+            newest = _newest_field(getattr(request, name), fields, f"{name}.", newest)
+        for name, fields in self._lists:
+            for place, entry in enumerate(getattr(request, name) or ()):
+                newest = _newest_field(entry, fields, f"{name}[{place}].", newest)
+        return None if newest.version == FIRST_VERSION else newest
+
+    def unserved_entries(self, request: Any, served: int) -> dict[int, HostTooOld]:
+        """Return the errors of the entries that a host of version `served` does not know, by their places in the list."""
+        errors: dict[int, HostTooOld] = {}
+        for name, fields in self._lists:
+            for place, entry in enumerate(getattr(request, name) or ()):
+                newest = _newest_field(entry, fields, f"{name}[{place}].", self._method)
+                if newest.version > served:
+                    errors[place] = too_old(served, "the host", "", newest)
+        return errors
+
+
+def _newest_field(struct: Any, fields: Mapping[str, int], path: str, newest: NewerPart) -> NewerPart:
+    for field, version in fields.items():
+        if version > newest.version and getattr(struct, field, None) is not None:
+            newest = NewerPart(version, path + field)
+    return newest
+
+
+def too_old(served: int, host: str, method: str, part: NewerPart) -> HostTooOld:
+    """Return the error of a call with a part that a host of version `served` does not know."""
+    what = f"the call {method}" if part.field is None else "this field"
+    error = HostTooOld(
+        f"{host} serves version {served} of the contract, and {what} is of version {part.version}; "
+        f"upgrade the hosts first{'' if part.field is None else ', or leave it out'}",
+        field=part.field,
+    )
+    error.served_version = served
+    return error
