@@ -141,10 +141,15 @@ async def authenticate(connection: HostConnection, token: str | None, deadline: 
     connection.contract_version = FIRST_VERSION if served is None else served
 
 
-async def check_served(connection: HostConnection, method: ThriftMethod, request: Any, deadline: float) -> None:
+async def check_served(
+    connection: HostConnection, method: ThriftMethod, request: Any, deadline: float, host: str = "the host"
+) -> None:
     """Check that the host knows every field of a request. Asks for its version if that is not known and matters.
 
     The connection may not be ready any more when this returns.
+
+    Args:
+        host: how an error names the host.
 
     Raises:
         HostTooOld: the host does not know the method or a field.
@@ -160,7 +165,7 @@ async def check_served(connection: HostConnection, method: ThriftMethod, request
         await authenticate(connection, None, deadline)
     served = connection.contract_version or FIRST_VERSION
     if served < part.version:
-        raise too_old(served, "the host", method.name, part)
+        raise too_old(served, host, method.name, part)
 
 
 def read_token(file: str | Path) -> str:

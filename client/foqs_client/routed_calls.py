@@ -200,7 +200,8 @@ class RoutedCalls:
         known = [item for place, item in enumerate(items) if place not in refused]
         results = iter(await self._send_items_to(host, known, timeout_ms))
         return [
-            Enqueued(error=refused[place]) if place in refused else next(results, MISSING_RESULT) for place in range(len(items))
+            Enqueued(error=refused[place]) if place in refused else next(results, MISSING_RESULT)
+            for place in range(len(items))
         ]
 
     async def _send_known_items_to(

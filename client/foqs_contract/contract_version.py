@@ -83,14 +83,14 @@ class NewerParts:
                 newest = _newest_field(entry, fields, f"{name}[{place}].", newest)
         return None if newest.version == FIRST_VERSION else newest
 
-    def unserved_entries(self, request: Any, served: int) -> dict[int, HostTooOld]:
+    def unserved_entries(self, request: Any, served: int, host: str = "the host") -> dict[int, HostTooOld]:
         """Return the errors of the entries that a host of version `served` does not know, by their places in the list."""
         errors: dict[int, HostTooOld] = {}
         for name, fields in self._lists:
             for place, entry in enumerate(getattr(request, name) or ()):
                 newest = _newest_field(entry, fields, f"{name}[{place}].", self._method)
                 if newest.version > served:
-                    errors[place] = too_old(served, "the host", "", newest)
+                    errors[place] = too_old(served, host, "", newest)
         return errors
 
 

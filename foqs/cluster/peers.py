@@ -173,7 +173,7 @@ class Peers:
                     raise PeerUnreachable("no time is left to ask another host", retry_after_ms=100)
                 request.timeout_ms = max(1, int(left_s * 1_000))
                 if link.contract_version != CONTRACT_VERSION:
-                    await check_served(link, method, request, deadline)
+                    await check_served(link, method, request, deadline, peer.view.name)
                     if not link.is_ready:
                         continue
                 seqid, reply = link.send(method, method.encode(request), deadline)
@@ -188,9 +188,6 @@ class Peers:
             result = method.decode(body)
         except (NotSent, TlsRequired, OSError) as error:
             raise _unreachable(peer, str(error)) from None
-        except HostTooOld as error:
-            error.message = f"{peer.view.name}: {error.message}"
-            raise
         except Refused as error:
             if error.reason == TApplicationException.UNKNOWN_METHOD:
                 raise HostTooOld(f"{peer.view.name} does not know the call {method.name}; upgrade the host") from None

@@ -21,6 +21,7 @@ from foqs_client import (
     Nack,
     NamespaceNotFound,
     NotFound,
+    NotImplementedYet,
     StaleLease,
     Unavailable,
     UnknownOutcome,
@@ -30,6 +31,7 @@ from foqs_client.host_connection import HostConnection
 from foqs_client.host_connector import Connect, ProtocolFactory
 from foqs_client.routed_calls import REPLY_GRACE_S
 from foqs_contract import errors
+from foqs_contract.contract_version import CONTRACT_VERSION, FIRST_VERSION
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
@@ -506,5 +508,37 @@ def test_unavailable_host_sets_retry_after() -> None:
                 await client.enqueue([Item("t")])
             assert caught.value.retry_after_ms
             host.server.is_stopping = False
+
+    run(main())
+
+
+def test_newer_field_is_not_sent_to_a_host_of_an_older_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
+
+    async def main() -> None:
+        queue = FakeQueue()
+        async with serve_queue(queue) as host, Client(host.url) as client:
+            known, newer = await client.enqueue([Item("t", b"known"), Item("t", b"newer", trace_context=b"x")])
+            assert known.require()
+            assert isinstance(newer.error, NotImplementedYet)
+            assert newer.error.field == "items[1].trace_context"
+            assert "serves version 1 of the contract" in newer.error.message
+            with pytest.raises(NotImplementedYet):
+                await client.enqueue([Item("t", b"newer", trace_context=b"x")])
+            assert [row.payload for row in queue.rows.values()] == [b"known"]
+
+    run(main())
+
+
+def test_host_is_asked_for_its_version_once_per_connection_and_only_for_a_newer_field() -> None:
+    async def main() -> None:
+        opened: list[HostConnection] = []
+        async with serve_queue(FakeQueue()) as host, Client(host.url, connect=recorded(opened)) as client:
+            await client.enqueue([Item("t")])
+            assert [connection.contract_version for connection in opened] == [None]
+            for _ in range(2):
+                [result] = await client.enqueue([Item("t", trace_context=b"x")])
+                assert result.require()
+            assert [connection.contract_version for connection in opened] == [CONTRACT_VERSION]
 
     run(main())

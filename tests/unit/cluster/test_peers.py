@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from foqs.cluster.peers import CONNECT_TIMEOUT_S, SUSPECT_S, PeerUnreachable
+from foqs.rpc.methods import ServerMethod
+from foqs_contract.contract_version import ADDED_METHODS, CONTRACT_VERSION, FIRST_VERSION, HostTooOld
 from foqs_contract.errors import Unavailable
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
@@ -201,3 +204,35 @@ def test_newly_announced_load_replaces_the_reported_one() -> None:
         assert alpha.peers.by_nonce["nonce-beta"].load == 0
 
     in_tier(story)
+
+
+def test_call_that_a_peer_does_not_know_had_no_effect() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta = await tier.host("alpha"), await tier.host("beta")
+        [peer] = alpha.peers.by_nonce.values()
+        beta.server.methods_by_prefix.clear()
+        del cast(dict[bytes, ServerMethod], beta.server.service.methods)[b"purgeTopic"]
+        with pytest.raises(HostTooOld, match="beta does not know the call purgeTopic"):
+            await alpha.peers.call(peer, ThriftMethod("purgeTopic"), ttypes.TopicRequest("default", "t"), deadline())
+
+    in_tier(story)
+
+
+def test_newer_call_is_not_sent_to_a_peer_of_an_older_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
+    monkeypatch.setitem(ADDED_METHODS, "peek", CONTRACT_VERSION)
+
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta = await tier.host("alpha"), await tier.host("beta")
+        [peer] = alpha.peers.by_nonce.values()
+        with pytest.raises(
+            HostTooOld, match="beta serves version 1 of the contract, and the call peek is of version 2"
+        ):
+            await alpha.peers.call(peer, ThriftMethod("peek"), ttypes.PeekRequest("default", "t"), deadline())
+        assert beta.asked == {}
+
+    in_tier(story)
+
+
+def deadline() -> float:
+    return asyncio.get_running_loop().time() + 3.0

@@ -14,6 +14,7 @@ from foqs_client import (
     FoqsError,
     InvalidArgument,
     Item,
+    NotImplementedYet,
     NotOwner,
     Overloaded,
     PermissionDenied,
@@ -21,6 +22,7 @@ from foqs_client import (
     UnknownOutcome,
 )
 from foqs_contract import errors
+from foqs_contract.contract_version import FIRST_VERSION
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 from tests.simulation import principals
@@ -135,6 +137,50 @@ def test_peer_error_names_the_item_by_its_place_in_the_call() -> None:
         [_, result] = await send(await tier.client(alpha), Item("t", b"1"), Item("t", b"2", idempotency_key="k"))
         assert isinstance(result.error, InvalidArgument)
         assert result.error.field == "items[1].priority"
+
+    in_tier(story)
+
+
+@pytest.fixture
+def older_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make all hosts serve the first version of the contract, and clients send newer fields nevertheless."""
+    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
+    monkeypatch.setattr("foqs_client.routed_calls.CONTRACT_VERSION", None)
+
+
+@pytest.mark.usefixtures("older_hosts")
+def test_owner_of_an_older_version_gets_the_items_that_it_knows() -> None:
+
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta = await tier.host("alpha"), await tier.host("beta")
+        tier.owners.update(a=("beta", PORT), b=("beta", PORT))
+        alpha.queue.accept_only()
+        known, newer = await send(
+            await tier.client(alpha),
+            Item("t", b"known", idempotency_key="b"),
+            Item("t", b"newer", idempotency_key="a", trace_context=b"x"),
+        )
+        assert isinstance(newer.error, NotImplementedYet)
+        assert newer.error.field == "items[1].trace_context"
+        assert newer.error.message.startswith("beta serves version 1 of the contract")
+        assert known.require()
+        assert beta.items == [b"known"]
+        assert beta.asked == {("enqueue", True): 1}
+
+    in_tier(story)
+
+
+@pytest.mark.usefixtures("older_hosts")
+def test_item_that_no_peer_knows_gets_the_error_of_the_called_host() -> None:
+    async def story(tier: EnqueueTier) -> None:
+        alpha, beta = await tier.host("alpha"), await tier.host("beta")
+        each_item(FULL)(alpha)
+        client = await tier.client(alpha)
+        [newer] = await send(client, Item("t", b"newer", trace_context=b"x"))
+        assert isinstance(newer.error, Overloaded)
+        [known] = await send(client, Item("t", b"known"))
+        assert known.require()
+        assert beta.items == [b"known"]
 
     in_tier(story)
 

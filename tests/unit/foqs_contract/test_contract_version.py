@@ -1,0 +1,94 @@
+"""Tests of the versions of the contract: the tables are complete, and the newest part of a request is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thrift.Thrift import TType
+
+from foqs_client import Item
+from foqs_contract.contract_version import (
+    ADDED_FIELDS,
+    ADDED_METHODS,
+    CONTRACT_VERSION,
+    FIRST_VERSION,
+    NewerPart,
+    NewerParts,
+    too_old,
+)
+from foqs_contract.idl import ttypes
+from foqs_contract.method_table import METHODS
+from tests.compat.contracts_check import CONTRACT, contract_tool
+
+
+def structs_of(spec: Any, depth: int = 0) -> dict[str, int]:
+    """Return the names of the structs in a request, with their greatest depth."""
+    found = {spec[0].__name__: depth}
+    for field in filter(None, spec[1]):
+        args = field[3][1] if field[1] == TType.LIST and field[3][0] == TType.STRUCT else field[3]
+        if field[1] == TType.STRUCT or (field[1] == TType.LIST and field[3][0] == TType.STRUCT):
+            for name, at in structs_of(args, depth + 1).items():
+                found[name] = max(at, found.get(name, 0))
+    return found
+
+
+REQUEST_STRUCTS: dict[str, int] = {}
+for method in METHODS.values():
+    for struct, at in structs_of(method.request_spec).items():
+        REQUEST_STRUCTS[struct] = max(at, REQUEST_STRUCTS.get(struct, 0))
+
+
+def test_the_tables_name_every_request_field_and_method_that_the_first_version_lacks() -> None:
+    first = contract_tool.recorded_contracts()[FIRST_VERSION]
+    fields, methods = contract_tool.additions(first, contract_tool.parse_contract(CONTRACT))
+    assert set(ADDED_METHODS) == methods
+    listed = {struct.__name__: set(names) for struct, names in ADDED_FIELDS.items()}
+    assert listed == {struct: names for struct, names in fields.items() if struct in REQUEST_STRUCTS}
+    versions = {version for names in ADDED_FIELDS.values() for version in names.values()} | {*ADDED_METHODS.values()}
+    assert versions <= set(range(FIRST_VERSION + 1, CONTRACT_VERSION + 1))
+
+
+def test_the_tables_follow_the_contract_recorded_for_each_version() -> None:
+    recorded = contract_tool.recorded_contracts()
+    assert list(recorded) == list(range(FIRST_VERSION, CONTRACT_VERSION))
+    for version, before in recorded.items():
+        _, methods = contract_tool.additions(before, contract_tool.parse_contract(CONTRACT))
+        assert methods == {name for name, since in ADDED_METHODS.items() if since > version}
+
+
+def test_structs_that_got_fields_are_where_they_are_looked_for() -> None:
+    assert all(REQUEST_STRUCTS[struct.__name__] <= 1 for struct in ADDED_FIELDS)
+
+
+def test_the_newest_field_of_a_request_is_named_by_its_path() -> None:
+    parts = NewerParts("enqueue", METHODS["enqueue"].request_spec)
+    assert parts.newest(ttypes.EnqueueRequest("n", [Item("t"), Item("t", idempotency_key="k")])) is None
+    assert parts.newest(ttypes.EnqueueRequest("n", None)) is None
+    newer = ttypes.EnqueueRequest("n", [Item("t"), Item("t", trace_context=b"x"), ttypes.NewItem("t", group="g")])
+    assert parts.newest(newer) == NewerPart(2, "items[1].trace_context")
+    errors = parts.unserved_entries(newer, FIRST_VERSION)
+    assert {place: error.field for place, error in errors.items()} == {
+        1: "items[1].trace_context",
+        2: "items[2].group",
+    }
+    assert parts.unserved_entries(newer, CONTRACT_VERSION) == {}
+
+
+def test_requests_without_new_fields_are_known_to_every_version() -> None:
+    assert (
+        NewerParts("ack", METHODS["ack"].request_spec).newest(ttypes.AckRequest("n", [ttypes.Lease("0-1", 2)])) is None
+    )
+
+
+def test_refusal_says_what_is_too_new_and_what_to_do() -> None:
+    field = too_old(1, "the host", "enqueue", NewerPart(2, "items[0].group"))
+    assert str(field) == (
+        "NOT_IMPLEMENTED (items[0].group): the host serves version 1 of the contract, and this field is of version 2; "
+        "upgrade the hosts first, or leave it out"
+    )
+    call = too_old(1, "the host", "touch", NewerPart(2, None))
+    assert (
+        call.message
+        == "the host serves version 1 of the contract, and the call touch is of version 2; upgrade the hosts first"
+    )
+    assert call.served_version == 1
