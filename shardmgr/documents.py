@@ -1,9 +1,10 @@
 """The layout, the plan and a member's entry as JSON, and the names of these documents.
 
 Always true: equal values have equal texts; parsing a rendered text returns an equal
-value; any other text is a `MalformedDocument`. A text names its format, so that a
-host of another version refuses it and does not misread it. A text that was parsed
-lately returns the same value again; values are immutable. Pure.
+value. A text may have fields that only a newer version knows: a changed layout or plan
+keeps them. Any other text is a `MalformedDocument`. A text names its format, so that a
+host of a version that would misread it refuses it. A text that was parsed lately returns
+the same value again; values are immutable. Pure.
 """
 
 from __future__ import annotations
@@ -28,7 +29,17 @@ from shardmgr.model import (
     ShardSpec,
 )
 from shardmgr.ownership import OwnershipState
-from shardmgr.strict_json import DistinctNames, Form, Name, abbreviate, build, number_key, parse_document, printable
+from shardmgr.strict_json import (
+    DistinctNames,
+    Form,
+    Name,
+    abbreviate,
+    build,
+    build_with_unknown,
+    number_key,
+    parse_document,
+    printable,
+)
 
 FORMAT: Final = 1
 LAYOUT: Final = "layout"
@@ -56,12 +67,14 @@ def render_layout(layout: Layout) -> bytes:
             region=spec.region or None,
             draining=spec.draining or None,
         )
+        | dict(spec.unknown)
         for number, spec in sorted(layout.shards.items())
     }
     return _to_json(
         shards=shards,
         drained=sorted(layout.drained),
         pins={str(number): host for number, host in sorted(layout.pins.items())},
+        **layout.unknown,
     )
 
 
@@ -70,10 +83,13 @@ def render_plan(plan: Plan) -> bytes:
     assignments = {
         str(number): {"name": assignment.name, "nonce": assignment.nonce, "epoch": assignment.epoch}
         | _without_none(database=assignment.database or None, leaving=assignment.leaving or None)
+        | dict(assignment.unknown)
         for number, assignment in sorted(plan.assignments.items())
     }
     return _to_json(
-        assignments=assignments, epochs={str(number): epoch for number, epoch in sorted(plan.epochs.items())}
+        assignments=assignments,
+        epochs={str(number): epoch for number, epoch in sorted(plan.epochs.items())},
+        **plan.unknown,
     )
 
 
@@ -97,7 +113,7 @@ def render_member(member: Member) -> bytes:
 
 
 def _to_json(**fields: Any) -> bytes:
-    document = {"format": FORMAT} | fields
+    document = {"format": FORMAT, **fields}
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
         "utf-8", "surrogatepass"
     )
@@ -147,7 +163,7 @@ class _AssignmentForm(Form):
 
 
 class _PlanForm(Form):
-    assignments: dict[_Shard, Annotated[_AssignmentForm, build(Assignment)]] = Field(default_factory=dict)
+    assignments: dict[_Shard, Annotated[_AssignmentForm, build_with_unknown(Assignment)]] = Field(default_factory=dict)
     epochs: dict[_Shard, _Epoch] = Field(default_factory=dict)
 
 
@@ -179,8 +195,8 @@ def parse_layout(text: bytes) -> Layout:
         MalformedDocument: the text is not a layout; the error names the place.
     """
     form = parse_document(_LayoutForm, text, FORMAT)
-    shards = {number: ShardSpec(number, **vars(spec)) for number, spec in form.shards.items()}
-    return Layout(shards, frozenset(form.drained), form.pins)
+    shards = {number: ShardSpec(number, **vars(spec), unknown=spec.unknown) for number, spec in form.shards.items()}
+    return Layout(shards, frozenset(form.drained), form.pins, form.unknown)
 
 
 @lru_cache(_CACHED_DOCUMENTS_MAX)
@@ -190,7 +206,8 @@ def parse_plan(text: bytes) -> Plan:
     Raises:
         MalformedDocument: the text is not a plan; the error names the place.
     """
-    plan = Plan(**vars(parse_document(_PlanForm, text, FORMAT)))
+    form = parse_document(_PlanForm, text, FORMAT)
+    plan = Plan(**vars(form), unknown=form.unknown)
     for number, assignment in plan.assignments.items():
         if assignment.epoch > plan.epochs.get(number, 0):
             problem = f"this must be at least {assignment.epoch}, the epoch of its assignment"
@@ -200,7 +217,7 @@ def parse_plan(text: bytes) -> Plan:
 
 @lru_cache(_CACHED_MEMBERS_MAX)
 def parse_member(nonce: str, text: bytes) -> Member:
-    """Parse a member's entry.
+    """Parse a member's entry. Only the member itself writes it, so unknown fields are ignored.
 
     Args:
         nonce: the entry's name.

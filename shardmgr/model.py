@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeAlias
+
+Unknown: TypeAlias = Mapping[str, Any]
+"""The fields of a JSON object that this version does not know."""
 
 EPOCH_MAX: Final = (1 << 20) - 1
 SHARD_MAX: Final = (1 << 31) - 1
@@ -69,6 +72,7 @@ class ShardSpec:
         weight: its work, relative to other shards; at least 1.
         region: the region of its database's primary; hosts there are preferred. Empty: none.
         draining: it accepts no new items.
+        unknown: what a newer version has written beside, kept.
     """
 
     number: int
@@ -77,6 +81,7 @@ class ShardSpec:
     weight: int = 1
     region: str = ""
     draining: bool = False
+    unknown: Unknown = field(default_factory=dict, hash=False)
 
 
 @dataclass(slots=True, frozen=True)
@@ -87,11 +92,13 @@ class Layout:
         shards: the shards by number.
         drained: the names of hosts that shall own no shard.
         pins: by shard, the name of the host that shall own it while that host runs.
+        unknown: what a newer version has written beside, kept.
     """
 
     shards: Mapping[int, ShardSpec] = field(default_factory=dict)
     drained: frozenset[str] = frozenset()
     pins: Mapping[int, str] = field(default_factory=dict)
+    unknown: Unknown = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True)
@@ -103,6 +110,7 @@ class Assignment:
         epoch: the epoch for the takeover; higher than any issued for the shard before.
         database: the shard's database at the assignment; empty if it is not known any more.
         leaving: the member shall drain the shard and hand it over.
+        unknown: what a newer version has written beside, kept while the assignment lasts.
     """
 
     name: str
@@ -110,6 +118,7 @@ class Assignment:
     epoch: int
     database: str
     leaving: bool = False
+    unknown: Unknown = field(default_factory=dict, hash=False)
 
     def matches(self, spec: ShardSpec | None) -> bool:
         """Return whether the layout has the shard in the database of this assignment."""
@@ -123,10 +132,12 @@ class Plan:
     Attributes:
         assignments: by shard; a shard that no host should own has none.
         epochs: by shard, the last epoch issued, for every shard that ever had one: it outlives the assignment.
+        unknown: what a newer version has written beside, kept.
     """
 
     assignments: Mapping[int, Assignment] = field(default_factory=dict)
     epochs: Mapping[int, int] = field(default_factory=dict)
+    unknown: Unknown = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True)

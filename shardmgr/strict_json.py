@@ -1,15 +1,17 @@
 """Parses JSON documents strictly, with pydantic, into forms: one class for each kind of object.
 
-Always true: a value has its type and is in its range; a field that is unknown,
-missing or duplicate raises `MalformedDocument`, which names the place. Knows nothing
-of the meaning of fields.
+Always true: a value has its type and is in its range; a field that is missing or
+duplicate raises `MalformedDocument`, which names the place. An unknown field is
+accepted, because a newer version may have written it: a value that is written back
+keeps it. Knows nothing of the meaning of fields.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Final, NamedTuple, NoReturn, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, NoReturn, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, PlainValidator, ValidationError
 from pydantic_core import ErrorDetails
@@ -35,14 +37,23 @@ _KINDS: Final = {
 class Form(BaseModel):
     """The fields of an object, their types and their ranges."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    @property
+    def unknown(self) -> dict[str, Any]:
+        """The fields that this version does not know, in the order of their names."""
+        return dict(sorted((self.model_extra or {}).items()))
 
 
 F = TypeVar("F", bound=Form)
 
 
-def parse_document(form: type[F], text: bytes, version: int) -> F:
-    """Parse a document whose field `format` is `version`. Raises `MalformedDocument`."""
+def parse_document(form: type[F], text: bytes, version: int, *, allow_unknown: bool = True) -> F:
+    """Parse a document whose field `format` is `version`. Raises `MalformedDocument`.
+
+    Args:
+        allow_unknown: accept fields that this version does not know.
+    """
     raw = _parse_json(text)
     if isinstance(raw, dict):
         found = raw.pop("format", None)
@@ -50,17 +61,24 @@ def parse_document(form: type[F], text: bytes, version: int) -> F:
             problem = f"{abbreviate(found)} is not a format that this version reads; it reads {version}"
             raise MalformedDocument("format", problem)
     try:
-        return form.model_validate(raw)
+        parsed = form.model_validate(raw, extra="allow" if allow_unknown else "forbid")
     except ValidationError as error:
         raise _malformed(error.errors(include_url=False)[0]) from None
+    _check_can_be_written(raw)
+    return parsed
 
 
 # --------------------------------------------------------------------- types
 
 
 def build(value: Callable[..., object]) -> AfterValidator:
-    """Replace a form by the value that is constructed from its fields."""
+    """Replace a form by the value that is constructed from its fields. Unknown fields are ignored."""
     return AfterValidator(lambda form: value(**vars(form)))
+
+
+def build_with_unknown(value: Callable[..., object]) -> AfterValidator:
+    """Replace a form by the value that is constructed from its fields, and from the unknown ones as `unknown`."""
+    return AfterValidator(lambda form: value(**vars(form), unknown=form.unknown))
 
 
 def printable(bytes_max: int = NAME_BYTES_MAX, *, bytes_min: int = 1) -> AfterValidator:
@@ -97,6 +115,19 @@ def _check_distinct(names: list[str]) -> list[str]:
 
 Name = Annotated[str, printable()]
 DistinctNames = Annotated[list[Name], AfterValidator(_check_distinct)]
+
+
+def _check_can_be_written(raw: Any) -> None:
+    """Check that fields which no form knows can be written back. Raises `MalformedDocument`."""
+    try:
+        json.dumps(raw, ensure_ascii=False, allow_nan=False, default=_refuse_duplicate).encode()
+    except ValueError as error:
+        raise MalformedDocument("", f"a field that this version does not know cannot be kept: {error}") from None
+
+
+def _refuse_duplicate(duplicate: _DuplicateField) -> NoReturn:
+    raise ValueError(f"{abbreviate(duplicate.name)} appears in it twice")
+
 
 # -------------------------------------------------------------------- errors
 
@@ -142,8 +173,9 @@ def _truncate(text: str) -> str:
 # ---------------------------------------------------------------------- JSON
 
 
-class _DuplicateField(NamedTuple):
-    """Stands for an object with a duplicate field. No form accepts it."""
+@dataclass(slots=True, frozen=True)
+class _DuplicateField:
+    """Stands for an object with a duplicate field. No form accepts it, and it cannot be written."""
 
     name: str
 

@@ -27,6 +27,7 @@ from foqs.catalog.document import (
     Permission,
     parse,
     render,
+    unknown_fields,
 )
 from foqs.catalog.namespace_deletion import NamespaceDeletions
 from foqs.catalog.namespace_settings import SETTING_RANGES, check_consistent
@@ -208,6 +209,9 @@ class Administration:
     def _apply(self, document: Document) -> None:
         if document != self._namespaces.document:
             log.info("catalog version %d applies, with %d namespaces", document.version, len(document.namespaces))
+            unknown = unknown_fields(document)
+            if unknown != unknown_fields(self._namespaces.document):
+                log.warning("the catalog has fields that this version does not know, and keeps: %s", ", ".join(unknown))
             before, after = self._namespaces.document.namespaces, document.namespaces
             resumed = self._namespaces.apply(document)
             self._enqueue_counts.forget(
@@ -301,7 +305,7 @@ class Administration:
     async def restore(self, text: str, deadline: float) -> None:
         """Replace the configuration by an export. A namespace that the export lacks must hold no items."""
         try:
-            imported = parse(text)
+            imported = parse(text, allow_unknown=False)  # else a misspelt field would be ignored
         except MalformedDocument as error:
             raise InvalidArgument(f"{error}; correct that place", field="json") from None
         for name, namespace in imported.namespaces.items():

@@ -2,7 +2,7 @@
 
 Holds the frozen document and its JSON form. Always true: names are valid,
 settings lie within their ranges, a namespace has no empty grant, no key slot of
-a tier has two shards. Each change increases `version` by one; version 0 is the
+a tier has two shards. Fields that only a newer version knows are kept. Each change increases `version` by one; version 0 is the
 empty document, which is never stored. Deleting a namespace deletes its grants
 and pauses. Pure; knows nothing of where documents are stored.
 """
@@ -25,11 +25,13 @@ from foqs.core.items.idempotency_keys import INCARNATION_MAX
 from foqs.core.items.item import SHARD_MAX
 from foqs_contract.errors import FoqsError
 from shardmgr.model import MalformedDocument as MalformedDocument
-from shardmgr.strict_json import Form, abbreviate, build, number_key, parse_document
+from shardmgr.model import Unknown
+from shardmgr.strict_json import Form, abbreviate, build_with_unknown, number_key, parse_document
 
 FORMAT_VERSION: Final = 1
 VERSION_MAX: Final = (1 << 63) - 1
 IDENTITY_MAX: Final = (1 << 63) - 1
+_SETTINGS: Final = "settings"
 
 
 @dataclass(slots=True, frozen=True)
@@ -50,6 +52,8 @@ class Namespace:
 
     0 if it was created by an older version or together with the catalog.
     """
+    unknown: Unknown = field(default_factory=dict)
+    """What a newer version has written beside, kept; its own settings are in `settings` there."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,6 +66,8 @@ class Document:
     """The assignment of key slots by tier."""
     identity: int = 0
     """Random number of the catalog, from its creation on. 0 if an older version created it."""
+    unknown: Unknown = field(default_factory=dict)
+    """What a newer version has written beside, kept."""
 
 
 EMPTY_DOCUMENT: Final = Document(0, {})
@@ -82,6 +88,7 @@ def render(document: Document) -> str:
             tier: {str(shard): format_slots(slots) for shard, slots in sorted(held.items())}
             for tier, held in sorted(document.slots.items())
         }
+    fields.update(document.unknown)
     return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -89,8 +96,9 @@ def _namespace_to_json(namespace: Namespace) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if namespace.tier is not None:
         fields["tier"] = namespace.tier
-    if namespace.settings:
-        fields["settings"] = dict(sorted(namespace.settings.items()))
+    settings = {**namespace.settings, **namespace.unknown.get(_SETTINGS, {})}
+    if settings:
+        fields[_SETTINGS] = dict(sorted(settings.items()))
     if namespace.grants:
         fields["grants"] = {
             principal: [permission.name.lower() for permission in sorted(permissions)]
@@ -102,6 +110,7 @@ def _namespace_to_json(namespace: Namespace) -> dict[str, Any]:
         fields["deleting"] = sorted(namespace.deleting)
     if namespace.incarnation:
         fields["incarnation"] = namespace.incarnation
+    fields.update({name: value for name, value in namespace.unknown.items() if name != _SETTINGS})
     return fields
 
 
@@ -139,13 +148,13 @@ def _settings_schema(*_: Any) -> core_schema.CoreSchema:
         name: core_schema.int_schema(strict=True, ge=low, le=high) for name, (low, high) in SETTING_RANGES.items()
     }
     fields = {name: core_schema.typed_dict_field(number, required=False) for name, number in numbers.items()}
-    return core_schema.typed_dict_schema(fields, strict=True, extra_behavior="forbid")
+    return core_schema.typed_dict_schema(fields, strict=True, extra_behavior="allow")
 
 
 _PERMISSIONS: Final = {permission.name.lower(): permission for permission in Permission}
 _Name = Annotated[str, AfterValidator(_check_name)]
 _Shard = Annotated[int, Field(ge=0, le=SHARD_MAX)]
-_Settings = Annotated[dict[str, int], GetPydanticSchema(_settings_schema)]
+_Settings = Annotated[dict[str, Any], GetPydanticSchema(_settings_schema)]
 _Grant = Annotated[
     frozenset[Annotated[Permission, PlainValidator(_parse_permission)]],
     Field(strict=False),
@@ -166,24 +175,44 @@ class _NamespaceForm(Form):
     incarnation: Annotated[int, Field(ge=0, le=INCARNATION_MAX)] = 0
 
 
+def _build_namespace(settings: Mapping[str, Any], unknown: Unknown, **fields: Any) -> Namespace:
+    newer = {name: value for name, value in settings.items() if name not in SETTING_RANGES}
+    known = {name: value for name, value in settings.items() if name in SETTING_RANGES}
+    return Namespace(settings=known, unknown={**unknown, **({_SETTINGS: newer} if newer else {})}, **fields)
+
+
 class _DocumentForm(Form):
     version: Annotated[int, Field(ge=0, le=VERSION_MAX)]
-    namespaces: dict[_Name, Annotated[_NamespaceForm, build(Namespace)]]
+    namespaces: dict[_Name, Annotated[_NamespaceForm, build_with_unknown(_build_namespace)]]
     slots: dict[_Name, dict[Annotated[int, number_key(SHARD_MAX)], _Slots]] = Field(default_factory=dict)
     identity: Annotated[int, Field(ge=0, le=IDENTITY_MAX)] = 0
 
 
-def parse(text: str | bytes) -> Document:
+def parse(text: str | bytes, *, allow_unknown: bool = True) -> Document:
     """Parse a document from JSON.
+
+    Args:
+        allow_unknown: accept and keep fields that this version does not know.
 
     Raises:
         MalformedDocument: names the place that is wrong.
     """
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-    document = Document(**vars(parse_document(_DocumentForm, raw, FORMAT_VERSION)))
+    form = parse_document(_DocumentForm, raw, FORMAT_VERSION, allow_unknown=allow_unknown)
+    document = Document(**vars(form), unknown=form.unknown)
     for tier, assignment in document.slots.items():
         _check_slots_are_disjoint(tier, assignment)
     return document
+
+
+def unknown_fields(document: Document) -> list[str]:
+    """Return the paths of the fields that this version does not know."""
+    paths = list(document.unknown)
+    for name, namespace in document.namespaces.items():
+        for field_name, value in namespace.unknown.items():
+            path = f"namespaces.{name}.{field_name}"
+            paths += [f"{path}.{setting}" for setting in value] if field_name == _SETTINGS else [path]
+    return paths
 
 
 def _check_slots_are_disjoint(tier: str, assignment: SlotAssignment) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -189,6 +190,22 @@ def test_change_that_could_not_be_applied_is_applied_later(failure: Exception) -
         await world.until(lambda: bool(engine.namespaces.paused_topics), within_s=5)
 
     run_in_world(story)
+
+
+def test_fields_of_a_newer_version_are_kept_and_named_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: World) -> None:
+        catalog = await install_gated_catalog(world)
+        engine = await world.engine()
+        stored = await catalog.load()
+        newer = {"default": replace(stored.namespaces["default"], unknown={"paussed": [], "settings": {"order": 1}})}
+        await MemoryCatalog.replace(catalog, replace(stored, version=stored.version + 1, namespaces=newer))
+        await world.until(lambda: engine.namespaces.document.version > stored.version)
+        await pause(engine, "t")
+        assert (await catalog.load()).namespaces["default"].unknown == newer["default"].unknown
+
+    run_in_world(story)
+    [message] = [record.message for record in caplog.records if "does not know" in record.message]
+    assert message.endswith("keeps: namespaces.default.paussed, namespaces.default.settings.order")
 
 
 def test_restored_copy_with_a_lower_version_applies() -> None:

@@ -123,9 +123,55 @@ def slots(held: Any) -> str:
 )
 def test_malformed_value_is_named_with_its_place(text: str | bytes, path: str, words: str) -> None:
     with pytest.raises(MalformedDocument) as caught:
-        parse(text)
+        parse(text, allow_unknown=False)
     assert caught.value.path == path
     assert words in caught.value.problem
+
+
+NEWER = json.dumps(
+    {
+        "format": 1,
+        "version": 7,
+        "namespaces": {
+            "a": {"settings": {"weight": 2, "order": ["x"]}, "copy": {"of": "b"}},
+            "b": {"settings": {"order": 1}},
+        },
+        "quotas": [1, None],
+    }
+)
+"""A catalog as a newer version might write it."""
+
+
+def test_fields_of_a_newer_version_survive_a_change() -> None:
+    before = parse(NEWER)
+    assert before.namespaces["a"].settings == {"weight": 2}
+    assert before.namespaces["b"].settings == {}
+    changed = changes.update(changes.pause(before, "b", "t", paused=True), "a", None, {"weight": 3})
+    written = json.loads(render(changed))
+    assert parse(render(changed)) == changed
+    assert written["quotas"] == [1, None]
+    assert written["namespaces"] == {
+        "a": {"settings": {"order": ["x"], "weight": 3}, "copy": {"of": "b"}},
+        "b": {"settings": {"order": 1}, "paused": ["t"]},
+    }
+
+
+def test_fields_of_a_newer_version_end_with_their_namespace() -> None:
+    again = changes.create(changes.delete(parse(NEWER), "a"), "a", None, {})
+    assert json.loads(render(again))["namespaces"]["a"] == {}
+
+
+def test_import_names_a_field_that_this_version_does_not_know() -> None:
+    with pytest.raises(MalformedDocument) as caught:
+        parse(NEWER, allow_unknown=False)
+    assert caught.value.path == "namespaces.a.settings.order"
+    assert caught.value.problem == "there is no such field"
+
+
+@pytest.mark.parametrize("value", ['{"x": 1, "x": 2}', '"\\ud800"', "1e400", '{"\\ud800": 1}'])
+def test_newer_field_that_cannot_be_written_back_is_refused(value: str) -> None:
+    with pytest.raises(MalformedDocument, match="cannot be kept"):
+        parse(f'{{"format": 1, "version": 1, "namespaces": {{}}, "newer": {value}}}')
 
 
 def test_setting_ranges_cover_the_namespace_settings() -> None:

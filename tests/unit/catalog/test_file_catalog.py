@@ -29,7 +29,7 @@ def stored(path: Path, document: Document = FIRST) -> FileCatalog:
     ("content", "words"),
     [
         (b'{"format": 1,\n"version": 1,\n"namespaces": {"a": ', "line 3"),
-        (b'{"format": 1, "version": 1, "namespaces": {"a": {"weight": 1}}}', "namespaces.a.weight"),
+        (b'{"format": 1, "version": 1, "namespaces": {"a": {"paused": 1}}}', "namespaces.a.paused"),
         (b"", "line 1"),
         (b" " * 100_001, "catalog.bytes_max"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from shardmgr.model import (
     ShardSpec,
 )
 from shardmgr.ownership import OwnershipState
+from shardmgr.plan import next_plan
 
 MIB = 1 << 20
 
@@ -159,7 +161,6 @@ def test_base_texts_of_the_malformed_ones_are_valid(whole: dict[str, Any]) -> No
     [
         (LAYOUT, "format", 2, "format"),
         (LAYOUT, "format", True, "format"),
-        (LAYOUT, "other", 1, "other"),
         (LAYOUT, "shards", [], "shards"),
         (LAYOUT, "shards", None, "shards"),
         (LAYOUT, "shards.01", {"database": "a"}, "shards.01"),
@@ -174,7 +175,6 @@ def test_base_texts_of_the_malformed_ones_are_valid(whole: dict[str, Any]) -> No
         (LAYOUT, "shards.1.weight", 1.0, "shards.1.weight"),
         (LAYOUT, "shards.1.weight", WEIGHT_MAX + 1, "shards.1.weight"),
         (LAYOUT, "shards.1.draining", 1, "shards.1.draining"),
-        (LAYOUT, "shards.1.extra", 1, "shards.1.extra"),
         (LAYOUT, "drained", {}, "drained"),
         (LAYOUT, "drained", ["a", ""], "drained[1]"),
         (LAYOUT, "drained", ["a", "a"], "drained"),
@@ -211,6 +211,42 @@ def test_malformed_field_is_refused_with_its_place(whole: dict[str, Any], place:
         read(changed)
     assert refused.value.path == where
     assert refused.value.problem
+
+
+def test_layout_keeps_the_fields_of_a_newer_version() -> None:
+    newer = {"format": 1, "shards": {"1": {"database": "a", "zone": ["x"]}}, "drained": [], "pins": {}, "zones": {}}
+    layout = parse_layout(json.dumps(newer).encode())
+    changed = replace(layout, shards={1: replace(layout.shards[1], draining=True)}, pins={1: "h"})
+    assert json.loads(render_layout(changed)) == {
+        **newer,
+        "shards": {"1": {"database": "a", "draining": True, "zone": ["x"]}},
+        "pins": {"1": "h"},
+    }
+    assert parse_layout(render_layout(changed)) == changed
+
+
+def test_plan_keeps_the_fields_of_a_newer_version_while_their_assignment_lasts() -> None:
+    member = Member("a", "n", "a:1", held_shards={1: HeldShard(3, "owned"), 2: HeldShard(3, "owned")})
+    newer = {
+        "format": 1,
+        "assignments": {
+            "1": {"name": "a", "nonce": "n", "epoch": 3, "database": "d", "since": 5},
+            "2": {"name": "b", "nonce": "gone", "epoch": 3, "database": "d", "since": 5},
+        },
+        "epochs": {"1": 3, "2": 3},
+        "round": 8,
+    }
+    layout = Layout({1: ShardSpec(1, "d"), 2: ShardSpec(2, "d")})
+    plan = next_plan(layout, parse_plan(json.dumps(newer).encode()), [member], frozenset(), 1)
+    written = json.loads(render_plan(plan))
+    assert written["round"] == 8
+    assert written["assignments"]["1"]["since"] == 5
+    assert written["assignments"]["2"] == {"name": "a", "nonce": "n", "epoch": 4, "database": "d"}
+
+
+def test_member_of_a_newer_version_is_read() -> None:
+    newer = {**MEMBER, "versions": {"schema": [8, 9]}, "holdings": {"1": {"epoch": 1, "state": "owned", "rows": 5}}}
+    assert parse_member("n", json.dumps(newer).encode()) == parse_member("n", json.dumps(MEMBER).encode())
 
 
 @pytest.mark.parametrize(
