@@ -80,6 +80,7 @@ check: $(DEV) ## lint, format, types, imports between packages, generated files,
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/idl.py --check
+	@$(BIN)/python tools/contract.py --check
 	@$(BIN)/python tools/diagram.py --check
 	@$(BIN)/python tools/speed_chart.py --check
 	@$(MAKE) --no-print-directory docs

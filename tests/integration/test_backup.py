@@ -1,4 +1,4 @@
-"""Backups made under load with the runbook's commands, restored elsewhere, and served from there."""
+"""Backups made under load with the runbook's commands, restored elsewhere, and served from there by this version."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from foqs.core.items.item import SEQUENCE_BITS, format_id, parse_id
 from foqs_client import Client, Delivery, Item
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
+from tests.support.older_version import OLDER, installed
 from tests.support.poll import soon
-from tests.support.processes import RestartableHost
+from tests.support.processes import HOST, RestartableHost
 from tests.support.runbook import blocks, section
 from tests.support.tables import Tables, in_mariadb, in_sqlite
 
@@ -187,9 +188,15 @@ def write_access(file: Path, server: MariaDb, user: str, password: str = "") -> 
     file.chmod(0o600)
 
 
+@pytest.fixture(params=["current", "older"])
+def backup_host_command(request: pytest.FixtureRequest) -> Sequence[str]:
+    """The command of the host whose tables are dumped: of this version, or of an older one."""
+    return HOST if request.param == "current" else installed(request.config, OLDER).host
+
+
 @pytest.mark.mysql
 def test_a_dump_of_mariadb_made_under_load_is_served_by_another_server(
-    servers: tuple[MariaDb, MariaDb], tmp_path: Path
+    servers: tuple[MariaDb, MariaDb], backup_host_command: Sequence[str], tmp_path: Path
 ) -> None:
     old, new = servers
     [backup] = blocks("MySQL and MariaDB", "sh")
@@ -201,7 +208,8 @@ def test_a_dump_of_mariadb_made_under_load_is_served_by_another_server(
             old.query(statement.replace("10.%", "localhost"))
     write_access(tmp_path / "backup.cnf", old, "foqs_backup", "secret-3")
     write_access(tmp_path / "restore.cnf", new, "root")
-    with RestartableHost(tmp_path / "host", f"mysql://root@127.0.0.1:{old.port}/foqs") as host:
+    url = f"mysql://root@127.0.0.1:{old.port}/foqs"
+    with RestartableHost(tmp_path / "host", url, command=backup_host_command) as host:
         host.start()
         book, begun, ended = run(under_load(host, lambda: shell(backup, tmp_path)))
         host.kill9()
