@@ -104,7 +104,7 @@ class EnqueueForwarder:
             except HostTooOld as error:
                 if peer is None:
                     continue  # another peer may know the items
-                known = _refuse_unknown(peer, part, error, results, places)
+                known = _refuse_unknown(self.method, peer, part, error, results, places)
                 if known:
                     await self._forward_to(peer, request, results, known, deadline)
                 return
@@ -219,9 +219,11 @@ class _ForwardedEnqueue:
             self.pending.abandon()
 
 
-def _refuse_unknown(owner: Peer, part: Any, refusal: HostTooOld, results: list[Any], places: list[int]) -> list[int]:
+def _refuse_unknown(
+    method: ThriftMethod, owner: Peer, part: Any, refusal: HostTooOld, results: list[Any], places: list[int]
+) -> list[int]:
     """Store the errors of the items that an owner of an older version does not know. Return the places of the others."""
-    refused = _ENQUEUE.newer_parts.unserved_entries(part, refusal.served_version, owner.view.name)
+    refused = method.newer_parts.unserved_entries(part, refusal.served_version, owner.view.name)
     if not refused:  # it does not know the call
         refused = dict.fromkeys(range(len(places)), refusal)
     for peer_index, error in refused.items():
