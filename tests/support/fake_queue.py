@@ -146,12 +146,14 @@ class FakeQueue:
         deadline: float,
         on_done: Callable[[list[Outcome]], None],
     ) -> PendingCall:
-        def outcome(event: Event) -> Outcome:
+        def outcome(shard: int, event: Event) -> Outcome:
             if event.kind is EventKind.CANCEL:
                 return self._end(event.id)
-            return None if event.id in self.rows else NotFound("no such item")
+            if event.id not in self.rows:
+                return NotFound("no such item")
+            return format_id(shard, event.id) if event.kind is EventKind.MOVE else None
 
-        return self._start("apply", list(events), lambda: [outcome(event) for _, event in events], on_done)
+        return self._start("apply", list(events), lambda: [outcome(*event) for event in events], on_done)
 
     def _end(self, number: int) -> Outcome:
         return ALREADY_GONE if self.rows.pop(number, None) is None else None
