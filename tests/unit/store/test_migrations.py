@@ -1,0 +1,102 @@
+"""Tests of the phases of a migration, and of what each program does with each state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from foqs.store.migrations import (
+    NO_TABLES,
+    Migration,
+    Phase,
+    SchemaState,
+    Step,
+    StepKind,
+    in_groups,
+    steps_to_contract,
+    steps_to_use,
+)
+from foqs.store.port import StoreUnusable
+
+OLD = (Migration(1, "one", ("a",)), Migration(2, "two", ("b",)))
+NEW = (*OLD, Migration(3, "three", ("c", "d"), rolls=True, exclude=("x",), fills=True, contract=("z",)))
+NEXT = (*NEW, Migration(4, "four", ("e",), rolls=True, exclude=("y",), contract=("w",)))
+
+
+def texts(steps: list[Step]) -> list[str]:
+    return [step.statement or "fill" for step in steps]
+
+
+def applied(state: SchemaState, steps: list[Step], migrations: tuple[Migration, ...]) -> Iterator[SchemaState]:
+    """Yield the state after each group of steps."""
+    for number, kind, _ in in_groups(steps):
+        state = state.after(migrations[number - 1], kind)
+        yield state
+
+
+def test_new_tables_run_every_step_and_are_stable() -> None:
+    steps = steps_to_use(NO_TABLES, NEW, "here")
+    assert texts(steps) == ["a", "b", "c", "d", "x", "fill", "z"]
+    *_, last = applied(NO_TABLES, steps, NEW)
+    assert (last, last.phase) == (SchemaState(3, 3, 3), Phase.STABLE)
+
+
+def test_new_tables_beside_older_hosts_stay_usable_for_them() -> None:
+    steps = steps_to_use(NO_TABLES, NEW, "here", beside_older=True)
+    assert texts(steps) == ["a", "b", "c", "d"]
+    *_, last = applied(NO_TABLES, steps, NEW)
+    assert (last, last.phase) == (SchemaState(2, 2, 3), Phase.EXPANDED)
+    assert steps_to_use(last, OLD, "here") == []
+
+
+def test_an_upgrade_goes_through_the_phases_and_each_state_says_what_remains() -> None:
+    old = SchemaState(2, 2, 2)
+    expand = steps_to_use(old, NEW, "here")
+    assert texts(expand) == ["c", "d"]
+    [expanded] = applied(old, expand, NEW)
+    assert (expanded.phase, steps_to_use(expanded, NEW, "here")) == (Phase.EXPANDED, [])
+    contract = steps_to_contract(expanded, NEW, "here")
+    assert texts(contract) == ["x", "fill", "z"]
+    excluded, filled, contracted = applied(expanded, contract, NEW)
+    assert (excluded.phase, filled) == (Phase.CONTRACTING, excluded)
+    assert steps_to_use(excluded, NEW, "here") == []
+    assert texts(steps_to_contract(excluded, NEW, "here")) == ["fill", "z"]
+    assert (contracted, contracted.phase) == (SchemaState(3, 3, 3), Phase.STABLE)
+    assert steps_to_contract(contracted, NEW, "here") == []
+
+
+def test_the_older_program_uses_expanded_tables_and_refuses_them_after_the_first_step_of_contraction() -> None:
+    assert steps_to_use(SchemaState(2, 2, 3), OLD, "here") == []
+    with pytest.raises(StoreUnusable, match="here has schema version 3, and this program knows versions up to 2"):
+        steps_to_use(SchemaState(2, 3, 3), OLD, "here")
+
+
+def test_a_program_between_two_others_uses_tables_that_the_newer_one_expanded() -> None:
+    assert steps_to_use(SchemaState(3, 3, 4), NEW, "here") == []
+    assert steps_to_contract(SchemaState(3, 3, 4), NEW, "here") == []
+
+
+@pytest.mark.parametrize("state", [SchemaState(1, 1, 1), SchemaState(2, 2, 2), SchemaState(2, 2, 3)])
+def test_a_skipped_version_is_refused_with_the_version_to_take_first(state: SchemaState) -> None:
+    with pytest.raises(StoreUnusable, match=f"a foqs of version {state.version + 1} first"):
+        steps_to_use(state, NEXT, "here")
+
+
+def test_an_upgrade_begins_only_after_the_one_before_was_contracted() -> None:
+    with pytest.raises(StoreUnusable, match="the upgrade of here to schema version 3 is not finished: .* --contract"):
+        steps_to_use(SchemaState(2, 3, 3), NEXT, "here")
+    assert texts(steps_to_use(SchemaState(3, 3, 3), NEXT, "here")) == ["e"]
+
+
+def test_tables_that_are_not_expanded_are_not_contracted() -> None:
+    for state in (NO_TABLES, SchemaState(2, 2, 2)):
+        with pytest.raises(StoreUnusable, match="not expanded to schema version 3: run foqs schema apply"):
+            steps_to_contract(state, NEW, "here")
+
+
+def test_a_migration_without_phases_is_one_step_that_older_programs_refuse_afterwards() -> None:
+    plain = (*OLD, Migration(3, "three", ("c",)))
+    steps = steps_to_use(SchemaState(2, 2, 2), plain, "here")
+    assert [*applied(SchemaState(2, 2, 2), steps, plain)] == [SchemaState(3, 3, 3)]
+    assert [step.kind for step in steps] == [StepKind.EXPAND]
