@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from foqs.dev.server_process import stop_on_signals
 from foqs.store.mysql import mysql_sql
+from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs.store.mysql.mysql_values import delivered_or_not, due_or_never
 from foqs.store.sql_rows import COLUMNS, LEASE_COLUMNS
 from foqs.store.sqlite import sqlite_sql
@@ -193,8 +194,8 @@ SESSION: Final = (
 def mariadb_tables(connection: Connection, shard: int) -> None:
     """Yield the product's own tables, empty and owned."""
     names = {name: f"foqs_{shard}_{name}" for name in mysql_sql.TABLES}
-    for step in mysql_sql.MIGRATIONS:
-        run_all(connection, [text.format(**names) for text in step.statements])
+    for migration in MIGRATIONS:
+        run_all(connection, [step.statement.format(**names) for step in migration.steps() if step.statement])
     run_all(connection, [f"UPDATE {names['owner']} SET epoch = {rows.EPOCH}, nonce = '{rows.NONCE}', flush = 0"])
 
 

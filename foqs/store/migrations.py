@@ -169,7 +169,9 @@ def steps_to_contract(state: SchemaState, migrations: Sequence[Migration], locat
     """
     newest = migrations[-1]
     if steps_to_use(state, migrations, location):
-        raise StoreUnusable(f"{location} is not expanded to schema version {newest.number}: run foqs schema apply first")
+        raise StoreUnusable(
+            f"{location} is not expanded to schema version {newest.number}: run foqs schema apply first"
+        )
     if state.contracted >= newest.number:
         return []
     done = {StepKind.EXPAND} if state.version < newest.number else {StepKind.EXPAND, StepKind.EXCLUDE}

@@ -553,8 +553,8 @@ def test_statements_use_their_indexes(place: MysqlSettings, bench: Bench) -> Non
             (texts.ready_keys(TOPIC, None, 5), "item_order"),
             (texts.ready_keys(TOPIC, pack_order_key(1, 1_000, 7), 5), "item_order"),
             (texts.leases_of(TOPIC, pack_order_key(1, 1_000, 7), 5), "item_order"),
-            (texts.due_rows(3, 9, None, 5), "PRIMARY"),
-            (texts.next_due_ms(3, 9), "PRIMARY"),
+            (texts.due_rows(3, 9, None, 5, is_filled=True), "PRIMARY"),
+            (texts.next_due_ms(3, 9, is_filled=True), "PRIMARY"),
             (texts.counts, "item_order"),
         ):
             steps = await explain(store, text)
@@ -642,9 +642,9 @@ def test_timers_and_leases_are_read_by_ranges_whatever_a_snapshot_holds(place: M
                 *texts.write(Writes(timers_removed=[(333, 1_000)]), 1 << 20),
                 *texts.write(Writes(timers_removed=[(7, n) for n in ids]), 1 << 20),
                 *texts.write(Writes(timers_removed=[(n, n) for n in ids]), 1 << 20),
-                texts.due_rows(332, 400, None, 5),
-                texts.due_rows(None, 400, DueRow(330, 7), 5),
-                texts.next_due_ms(332, 400),
+                texts.due_rows(332, 400, None, 5, is_filled=True),
+                texts.due_rows(None, 400, DueRow(330, 7), 5, is_filled=True),
+                texts.next_due_ms(332, 400, is_filled=True),
                 texts.leases_in([(1, 4_000)], 9),
                 texts.leases_in([(n, n + 1) for n in range(1, 999, 5)], 9),
             ):

@@ -19,13 +19,13 @@ from foqs.cli import root
 from foqs.cli.doctor.catalog_checks import check_catalog
 from foqs.cli.doctor.sqlite_checks import check_files
 from foqs.options.config import load
-from foqs.store.mysql import mysql_sql
+from foqs.store.mysql import mysql_migrations
 from foqs.store.sqlite import sqlite_sql
 from tests.support.mariadb import MariaDb
 from tests.support.ports import free_port
 from tests.support.processes import RestartableHost
 
-NEWEST = mysql_sql.MIGRATIONS[-1].number
+NEWEST = mysql_migrations.MIGRATIONS[-1].number
 NOBODY = 65_534
 
 
@@ -195,12 +195,19 @@ def test_doctor_distinguishes_older_and_newer_tables(place: Place) -> None:
         f"shard 1 has schema version 99; this program knows versions up to {NEWEST}",
         "run the newer foqs",
     )
+    place.server.query(f"DELETE FROM {versions}_steps WHERE shard = 1")
     place.server.query(f"UPDATE {versions} SET version = 2 WHERE shard = 1")
-    bad(place.environment, "Schema", "shard 1 has schema version 2", "foqs schema apply")
+    bad(place.environment, "Schema", "shard 1 has schema version 2, and", "Upgrade")
+    place.server.query(f"UPDATE {versions} SET version = {NEWEST - 1} WHERE shard = 1")
+    bad(place.environment, "Schema", f"shard 1 has schema version {NEWEST - 1}", "foqs schema apply")
     place.grant("CREATE")
     code, rows = examine(place.environment)
     assert (code, rows["Schema"]["state"]) == (0, "warning")
     assert "make a backup" in rows["Schema"]["remedy"]
+    place.server.query(f"INSERT INTO {versions}_steps VALUES (1, {NEWEST}, {NEWEST - 1})")
+    code, rows = examine(place.environment)
+    assert (code, rows["Schema"]["state"]) == (0, "warning")
+    assert "foqs schema apply --contract" in rows["Schema"]["remedy"]
 
 
 @pytest.mark.mysql

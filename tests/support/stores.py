@@ -11,7 +11,7 @@ from foqs.core.flush.fence import Fence
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import DeliveryPolicy, Row, State, TopicName
-from foqs.store.port import Reads, Store
+from foqs.store.port import Reads, Store, WriteRefused
 
 NONCE = "nonce-a"
 OTHER = "nonce-b"
@@ -96,6 +96,19 @@ class Ownership:
         await self.store.flush(self.fence, touched, {}, [], decide)
         self.number += 1
         return found
+
+
+async def write_again(owned: Ownership, **writes: Any) -> None:
+    """Write, and repeat a flush that was the victim of a deadlock, as a writer does.
+
+    A flush that has read a table and then writes it deadlocks with a change of the table that came in between.
+    """
+    while True:
+        try:
+            await owned.write(**writes)
+            return
+        except WriteRefused as refused:
+            assert refused.is_retryable, refused
 
 
 async def keys_of(owned: Ownership, *names: KeyName) -> dict[KeyName, IdempotencyKey]:

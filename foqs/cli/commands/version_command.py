@@ -46,7 +46,7 @@ def _versions(everything: bool) -> Iterator[tuple[str, Any]]:
     if not everything:
         return
     from foqs.catalog.document import FORMAT_VERSION
-    from foqs.store.mysql.mysql_sql import MIGRATIONS as MYSQL_MIGRATIONS
+    from foqs.store.mysql.mysql_migrations import MIGRATIONS as MYSQL_MIGRATIONS
     from foqs.store.sqlite.sqlite_sql import MIGRATIONS as SQLITE_MIGRATIONS
     from shardmgr.documents import FORMAT
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
+
+from foqs.store.migrations import Migration, Phase, SchemaState, steps_to_use
+from foqs.store.port import StoreUnusable
 
 Health: TypeAlias = Literal["ok", "warning", "bad"]
 
@@ -61,7 +64,7 @@ def schema_finding(versions: dict[int, int], newest: int, location: StoreLocatio
             remedy,
         )
     if any(older.values()):
-        remedy = "stop the hosts, make a backup, then start this program: it upgrades the tables"
+        remedy = "make a backup, then upgrade as docs/runbook.md says (Upgrade)"
         return Finding(
             "Schema", "warning", f"{_describe_versions(older)}; this program upgrades them to {newest}", remedy
         )
@@ -79,6 +82,33 @@ def schema_finding(versions: dict[int, int], newest: int, location: StoreLocatio
         )
         return Finding("Schema", "warning", f"there are tables of shards that no host serves: {shards}", remedy)
     return Finding("Schema", "ok", f"every shard has version {newest}")
+
+
+def rolling_schema_finding(
+    states: Mapping[int, SchemaState], migrations: Sequence[Migration], location: StoreLocation, may_upgrade: bool
+) -> Finding:
+    """Check the states of the shards' tables, which may be between two versions, for this program."""
+    newest = migrations[-1].number
+    served = {shard: state for shard, state in states.items() if shard in location.shards}
+    for shard, state in served.items():
+        try:
+            steps_to_use(state, migrations, f"shard {shard}")
+        except StoreUnusable as error:
+            if state.version < newest:
+                return Finding("Schema", "bad", str(error), "docs/runbook.md, Upgrade")
+    phases = (Phase.EXPANDED, Phase.CONTRACTING)
+    between = sorted(
+        shard for shard, state in served.items() if newest in (state.expanded, state.version) and state.phase in phases
+    )
+    if between:
+        return Finding(
+            "Schema",
+            "warning",
+            f"{len(between)} of {len(location.shards)} shards are between versions {newest - 1} and {newest}",
+            "when all hosts run the newer version and none shall go back: foqs schema apply --contract",
+        )
+    versions = {shard: state.version for shard, state in states.items()}
+    return schema_finding(versions, newest, location, may_upgrade)
 
 
 def durability_finding(detail: str, accepts_unsafe_durability: bool) -> Finding:

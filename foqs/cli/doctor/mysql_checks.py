@@ -12,20 +12,19 @@ import time
 from collections.abc import AsyncIterator
 from typing import Final
 
-from foqs.cli.doctor.finding import Finding, StoreLocation, durability_finding, schema_finding
+from foqs.cli.doctor.finding import Finding, StoreLocation, durability_finding, rolling_schema_finding
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, ServerError
+from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs.store.mysql.mysql_schema import (
     READ_ONLY_CODES,
-    RUN_RIGHTS,
-    can_create_tables,
     clock_ms,
     is_read_only,
     missing_rights,
     prepared_statements_max,
-    read_versions,
     unsafe_settings,
 )
+from foqs.store.mysql.schema_upgrade import RUN_RIGHTS, can_create_tables, read_states
 
 CLOCK_SKEW_MS_WARNING: Final = 1_000
 CLOCK_SKEW_MS_MAX: Final = 60_000
@@ -62,8 +61,7 @@ async def _check_server(link: MysqlLink, settings: MysqlSettings, place: StoreLo
         detail = f"{settings.location} answers; every commit is on disk before it is acknowledged"
         yield durability_finding(detail, place.accepts_unsafe_durability)
     may_create = await can_create_tables(link)
-    versions = await read_versions(link)
-    yield schema_finding(versions, sql.MIGRATIONS[-1].number, place, may_create)
+    yield rolling_schema_finding(await read_states(link), MIGRATIONS, place, may_create)
     missing = [right for shard in place.shards for right in await missing_rights(link, shard)]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""

@@ -17,6 +17,7 @@ from foqs.core.items.item import OrderKey, Row, State, TopicName
 from foqs.core.items.item_filter import ItemFilter
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
+from foqs.store.mysql.mysql_migrations import filling_position
 from foqs.store.mysql.mysql_rows import decode_counts, decode_owner, decode_purge_markers, decode_rows
 from foqs.store.port import ANY_LENGTH, DueRow, IdPage, IdRange, LeaseEnd, StoreLost, TopicCount, check_not_behind
 from foqs.store.sql_rows import id_page, lease_ends_of, order_keys_of
@@ -39,6 +40,7 @@ class MysqlReads:
         self._in_snapshot = False
         self._is_busy = False
         self._is_closed = False
+        self._timers_are_filled = False
 
     async def rows(self, committed: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
         return decode_rows(
@@ -71,7 +73,11 @@ class MysqlReads:
         return id_page(decode_rows([found]), ids, count, last)
 
     async def due_rows(self, committed: Fence, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
-        (found,) = await self._read_long(committed, [self._sql.due_rows(None, high_ms, after, limit)])
+        if not self._timers_are_filled:
+            (found,) = await self._read(committed, [filling_position(self._shard)])
+            self._timers_are_filled = bool(found.rows[0][0] == sql.FILLED)
+        statement = self._sql.due_rows(None, high_ms, after, limit, is_filled=self._timers_are_filled)
+        (found,) = await self._read_long(committed, [statement])
         return [DueRow(at, number) for at, number in found.rows]
 
     async def leases_in(self, committed: Fence, ranges: Sequence[tuple[int, int]], last_ms: int) -> list[DueRow]:

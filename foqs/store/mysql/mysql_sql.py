@@ -17,15 +17,13 @@ from foqs.core.flush.fence import Fence, Owner
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
-from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, OrderKey, Row, State, TopicName, unpack_order_key
+from foqs.core.items.item import OrderKey, Row, State, TopicName, unpack_order_key
 from foqs.core.items.item_filter import ItemFilter
-from foqs.store.migrations import Migration
 from foqs.store.mysql.mysql_protocol import BoundStatement, Statement
 from foqs.store.mysql.mysql_values import (
     BOUND_COLUMNS,
     BOUND_OVERHEAD_BYTES,
     NEVER_MS,
-    NOT_DELIVERED_MS,
     BoundRow,
     bind,
     bind_rows,
@@ -68,124 +66,10 @@ PREPARED_STATEMENTS_MAX: Final = len(INSERT_ROW_COUNTS) + 1
 PREPARED_STATEMENTS_IN_BULK: Final = 2
 """The statements that it prepares if the server executes in bulk: the INSERT of one row, and the fence."""
 _INT64_MIN: Final = -(1 << 63)
-
-_ITEM: Final = """CREATE TABLE IF NOT EXISTS {item} (
-  id BIGINT NOT NULL PRIMARY KEY,
-  namespace VARBINARY(255) NOT NULL,
-  topic VARBINARY(255) NOT NULL,
-  priority INT NOT NULL,
-  deliver_after_ms BIGINT NOT NULL,
-  enqueued_at_ms BIGINT NOT NULL,
-  lease_ms BIGINT NOT NULL,
-  ttl_ms BIGINT NULL,
-  expires_at_ms BIGINT NULL,
-  policy TINYINT NOT NULL,
-  attempts_max INT NOT NULL,
-  payload_bytes INT NOT NULL,
-  payload MEDIUMBLOB NOT NULL,
-  metadata VARBINARY(16384) NOT NULL,
-  state TINYINT NOT NULL,
-  due_ms BIGINT NULL,
-  token BIGINT NOT NULL,
-  attempt INT NOT NULL,
-  KEY item_order (namespace, topic, state, priority, deliver_after_ms, id),
-  KEY item_due (due_ms, id)
-) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"""
-
-_OWNER: Final = """CREATE TABLE IF NOT EXISTS {owner} (
-  one TINYINT NOT NULL PRIMARY KEY,
-  epoch BIGINT NOT NULL,
-  nonce VARBINARY(255) NOT NULL,
-  flush BIGINT NOT NULL,
-  clock_ms BIGINT NOT NULL,
-  connection BIGINT NOT NULL
-) ENGINE = InnoDB"""
-
-_TOPIC: Final = """CREATE TABLE IF NOT EXISTS {topic} (
-  namespace VARBINARY(255) NOT NULL,
-  topic VARBINARY(255) NOT NULL,
-  PRIMARY KEY (namespace, topic)
-) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"""
-
-_KEY: Final = """CREATE TABLE IF NOT EXISTS {key} (
-  namespace VARBINARY(255) NOT NULL,
-  name VARBINARY(255) NOT NULL,
-  id BIGINT NOT NULL,
-  digest BINARY(16) NOT NULL,
-  until_ms BIGINT NOT NULL,
-  PRIMARY KEY (namespace, name),
-  KEY key_until (until_ms)
-) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"""
-
-_CUT: Final = """CREATE TABLE IF NOT EXISTS {cut} (
-  namespace VARBINARY(255) NOT NULL,
-  topic VARBINARY(255) NOT NULL,
-  last BIGINT NOT NULL,
-  PRIMARY KEY (namespace, topic)
-) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"""
-
-_SLOT: Final = "CREATE TABLE IF NOT EXISTS {slot} (slot INT NOT NULL PRIMARY KEY) ENGINE = InnoDB"
-
-# No index has `zero`, and all conditions name it. Without it the primary key covers every
-# statement, and MySQL prefers a scan of a table that it takes for small to a range.
-_TIMER: Final = """CREATE TABLE IF NOT EXISTS {timer} (
-  due_ms BIGINT NOT NULL,
-  id BIGINT NOT NULL,
-  zero TINYINT NOT NULL DEFAULT 0,
-  PRIMARY KEY (due_ms, id)
-) ENGINE = InnoDB"""
-
-MIGRATIONS: Final = (
-    Migration(
-        1,
-        "items and their owner",
-        (_ITEM, _OWNER, "INSERT IGNORE INTO {owner} VALUES (1, 0, '', 0, 0, 0)"),
-    ),
-    Migration(
-        2,
-        "a table of topics",
-        (_TOPIC, "INSERT IGNORE INTO {topic} SELECT DISTINCT namespace, topic FROM {item}"),
-    ),
-    Migration(3, "idempotency keys, and the slots of keys that the shard holds", (_KEY, _SLOT)),
-    Migration(
-        4,
-        "the distance of the shard's time from the database's clock",
-        ("ALTER TABLE {owner} ADD COLUMN offset_ms BIGINT NOT NULL DEFAULT 0",),
-    ),
-    Migration(
-        5,
-        "sizes in the order index, so that a namespace's bytes are counted without reading its items",
-        (
-            "ALTER TABLE {item} DROP KEY item_order, "
-            "ADD KEY item_order (namespace, topic, state, priority, deliver_after_ms, id, payload_bytes)",
-        ),
-    ),
-    Migration(6, "purge markers: purged topics whose rows are still to be deleted", (_CUT,)),
-    Migration(
-        7,
-        "a row that is never due has the largest due_ms; NULL in an older row means the same",
-        (f"ALTER TABLE {{item}} ALTER COLUMN due_ms SET DEFAULT {NEVER_MS}",),
-    ),
-    Migration(
-        8,
-        "an item's group, its trace context and the time of its first delivery; a table of timers in place of an index "
-        "of all dues, because the owner remembers when leases end",
-        # The first statement ends the ownership of a program that writes no timers. INSTANT changes no row, however
-        # many the table has; all columns are added, or none. A crash may have left timers that are outdated now.
-        (
-            "UPDATE {owner} SET nonce = ''",
-            "ALTER TABLE {item} ADD COLUMN item_group VARBINARY(255) NULL, "
-            f"ADD COLUMN trace_context VARBINARY({TRACE_CONTEXT_BYTES_MAX}) NULL, "
-            f"ADD COLUMN first_delivered_at_ms BIGINT NOT NULL DEFAULT {NOT_DELIVERED_MS}, ALGORITHM = INSTANT",
-            _TIMER,
-            "DELETE FROM {timer}",
-            "INSERT INTO {timer} (due_ms, id) SELECT due_ms, id FROM {item} "
-            f"WHERE state <> {int(State.LEASED)} AND due_ms < {NEVER_MS}",
-            "ALTER TABLE {item} DROP KEY item_due",
-        ),
-    ),
-)
-"""`{item}` and similar names stand for the shard's tables."""
+NOT_FILLED: Final = -1
+"""The `timers_filled_to` of a shard whose timer table lacks entries."""
+FILLED: Final = (1 << 63) - 1
+"""The `timers_filled_to` of a shard whose timer table has the entries of all rows."""
 
 _CLOCK_MS: Final = b"CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
 
@@ -237,33 +121,6 @@ BEGIN_READ: Final = b"START TRANSACTION READ ONLY"
 """All reads until COMMIT show the moment of the first SELECT, and wait for no lock."""
 COMMIT: Final = b"COMMIT"
 ROLLBACK: Final = b"ROLLBACK"
-
-CREATE_VERSIONS: Final = (
-    b"CREATE TABLE IF NOT EXISTS foqs_schema (shard INT NOT NULL PRIMARY KEY, version INT NOT NULL) ENGINE = InnoDB"
-)
-"""Creates the table of the versions of all shards of a database."""
-
-READ_VERSIONS: Final = b"SELECT shard, version FROM foqs_schema"
-"""Reads the version of every shard of a database."""
-
-PROBE_CREATE: Final = b"PREPARE foqs_probe FROM 'CREATE TABLE foqs_probe (one INT)'"
-"""Checks the right to create tables without creating one: it is never executed."""
-END_PROBE: Final = b"DEALLOCATE PREPARE foqs_probe"
-
-
-def add_version(shard: int) -> bytes:
-    """Add a new shard with version 0."""
-    return b"INSERT IGNORE INTO foqs_schema VALUES (%d, 0)" % shard
-
-
-def read_version(shard: int, *, lock: bool = False) -> bytes:
-    """Read a shard's schema version; with a lock during a migration, so that a second host waits."""
-    return b"SELECT version FROM foqs_schema WHERE shard = %d%b" % (shard, b" FOR UPDATE" if lock else b"")
-
-
-def set_version(shard: int, number: int) -> bytes:
-    """Store the version after a migration step."""
-    return b"UPDATE foqs_schema SET version = %d WHERE shard = %d" % (number, shard)
 
 
 def set_lock_wait(seconds: int) -> bytes:
@@ -389,10 +246,10 @@ class Statements:
         return f"SELECT {', '.join(OWNER_COLUMNS)} FROM {self._owner} WHERE one = 1{tail}".encode()
 
     def set_owner(self, owner: Owner) -> bytes:
-        """Write a takeover or a new connection of the owner, after the row was locked."""
+        """Write a takeover or a new connection of the owner, which writes timers, after the row was locked."""
         return (
-            f"UPDATE {self._owner} SET epoch = {owner.epoch}, nonce = {name_literal(owner.nonce)}, flush = {owner.flush}, "
-            f"connection = {owner.connection} WHERE one = 1"
+            f"UPDATE {self._owner} SET epoch = {owner.epoch}, timers_epoch = {owner.epoch}, "
+            f"nonce = {name_literal(owner.nonce)}, flush = {owner.flush}, connection = {owner.connection} WHERE one = 1"
         ).encode()
 
     def fence(self, fence: Fence) -> BoundStatement:
@@ -674,23 +531,36 @@ class Statements:
             ).encode(),
         )
 
-    def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> bytes:
-        """Read a page of timer entries, bounded on both sides."""
+    def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int, *, is_filled: bool) -> bytes:
+        """Read a page of timer entries, bounded on both sides.
+
+        Args:
+            is_filled: the timer table has them. If not, the index of all dues has them, with those of leases.
+        """
         start = (_INT64_MIN if low_ms is None else low_ms, -1)
         if after is not None:
             start = max(start, (after.due_ms, after.id))
         select = f"SELECT due_ms, id FROM {self._timer} FORCE INDEX (PRIMARY) WHERE zero = 0 AND"
+        if not is_filled:
+            select = (
+                f"SELECT due_ms, id FROM {self._item} FORCE INDEX (item_due) WHERE state <> {int(State.LEASED)} AND"
+            )
         order = f"ORDER BY due_ms, id LIMIT {limit}"
         return (
             f"({select} due_ms = {start[0]} AND due_ms <= {high_ms} AND id > {start[1]} {order}) UNION ALL "
             f"({select} due_ms > {start[0]} AND due_ms <= {high_ms} {order}) {order}"
         ).encode()
 
-    def next_due_ms(self, above_ms: int, below_ms: int) -> bytes:
-        """Read the next timer entry's due. It walks over deleted entries between the bounds."""
+    def next_due_ms(self, above_ms: int, below_ms: int, *, is_filled: bool) -> bytes:
+        """Read the next timer entry's due. It walks over deleted entries between the bounds.
+
+        Without a filled table it may be the end of a lease: not to read the rows of many leases.
+        """
+        table = f"{self._timer} FORCE INDEX (PRIMARY) WHERE zero = 0 AND"
+        if not is_filled:
+            table = f"{self._item} FORCE INDEX (item_due) WHERE"
         return (
-            f"SELECT due_ms FROM {self._timer} FORCE INDEX (PRIMARY) "
-            f"WHERE zero = 0 AND due_ms > {above_ms} AND due_ms < {below_ms} ORDER BY due_ms LIMIT 1"
+            f"SELECT due_ms FROM {table} due_ms > {above_ms} AND due_ms < {below_ms} ORDER BY due_ms LIMIT 1"
         ).encode()
 
     def leases_in(self, ranges: Sequence[tuple[int, int]], last_ms: int) -> bytes:

@@ -19,7 +19,6 @@ from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import Row, TopicName
-from foqs.store.migrations import pending_migrations
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import (
     PREPARE_REFUSED_CODES,
@@ -41,13 +40,13 @@ from foqs.store.mysql.mysql_rows import (
 )
 from foqs.store.mysql.mysql_schema import (
     READ_ONLY_CODES,
-    RUN_RIGHTS,
     is_read_only,
     prepare_tables,
-    read_version,
     unsafe_settings,
 )
 from foqs.store.mysql.mysql_values import as_text
+from foqs.store.mysql.schema_upgrade import RUN_RIGHTS, check_usable, read_state
+from foqs.store.mysql.timer_filling import NO_SUCH_INDEX_CODE, are_timers_filled
 from foqs.store.port import (
     Decide,
     DueRow,
@@ -98,6 +97,8 @@ class MysqlStore:
         self._is_read_only = False
         """The server accepts no writes, as of the connect."""
         self._ownership: tuple[int, str] | None = None
+        self._timers_are_filled = False
+        """The timer table has the entries of all rows. Once that is so, it stays so."""
 
     async def open(self) -> None:
         await self._run_exclusively(self._open)
@@ -148,15 +149,40 @@ class MysqlStore:
         return MysqlReads(self._settings, self._shard)
 
     async def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
-        (found,) = await self._read([self._sql.due_rows(low_ms, high_ms, after, limit)])
+        found = await self._read_timers(
+            lambda is_filled: self._sql.due_rows(low_ms, high_ms, after, limit, is_filled=is_filled)
+        )
         return [DueRow(at, number) for at, number in found.rows]
 
     async def rows(self, ids: Sequence[int]) -> list[Row]:
         return decode_rows(await self._read(self._sql.read_rows(ids)))
 
     async def next_due_ms(self, above_ms: int, below_ms: int) -> int | None:
-        (found,) = await self._read([self._sql.next_due_ms(above_ms, below_ms)])
+        found = await self._read_timers(
+            lambda is_filled: self._sql.next_due_ms(above_ms, below_ms, is_filled=is_filled)
+        )
         return int(found.rows[0][0]) if found.rows else None
+
+    async def _read_timers(self, statement: Callable[[bool], bytes]) -> Result:
+        """Read timers from their table, or, if it is not filled yet, from the index of all dues.
+
+        The index may be dropped between the two reads; then the table is filled.
+        """
+
+        async def work() -> Result:
+            link = self._require_link()
+            if not self._timers_are_filled:
+                self._timers_are_filled = await are_timers_filled(link, self._shard)
+            try:
+                found, _ = await link.run(statement(self._timers_are_filled), sql.ROLLBACK)
+            except ServerError as error:
+                if error.code != NO_SUCH_INDEX_CODE:
+                    raise
+                self._timers_are_filled = True
+                found, _ = await link.run(sql.ROLLBACK, statement(True))
+            return found
+
+        return await self._run_exclusively(work)
 
     async def close(self) -> None:
         link, self._link = self._link, None
@@ -304,8 +330,7 @@ class MysqlStore:
 
     async def _check_version(self, link: MysqlLink) -> None:
         """Raise `StoreUnusable` if the tables are newer than this program."""
-        version = await read_version(link, self._shard)
-        pending_migrations(version or 0, sql.MIGRATIONS, f"shard {self._shard} in {self._settings.location}")
+        check_usable(await read_state(link, self._shard), self._settings, self._shard)
 
     async def _lock_owner(self, link: MysqlLink, seconds: int = _OWNER_LOCK_WAIT_S) -> Owner | None:
         """Begin a transaction and lock the owner row. If the lock is not free in time, roll back and return None."""

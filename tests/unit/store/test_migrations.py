@@ -84,7 +84,7 @@ def test_a_skipped_version_is_refused_with_the_version_to_take_first(state: Sche
 
 
 def test_an_upgrade_begins_only_after_the_one_before_was_contracted() -> None:
-    with pytest.raises(StoreUnusable, match="the upgrade of here to schema version 3 is not finished: .* --contract"):
+    with pytest.raises(StoreUnusable, match=r"the upgrade of here to schema version 3 is not finished: .* --contract"):
         steps_to_use(SchemaState(2, 3, 3), NEXT, "here")
     assert texts(steps_to_use(SchemaState(3, 3, 3), NEXT, "here")) == ["e"]
 

@@ -14,7 +14,7 @@ from foqs.core.flush.fence import Fence, Owner
 from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.item import TRACE_CONTEXT_BYTES_MAX, Row
 from foqs.store.migrations import Migration, pending_migrations
-from foqs.store.mysql import mysql_sql, mysql_values
+from foqs.store.mysql import mysql_migrations, mysql_sql, mysql_values
 from foqs.store.mysql.mysql_protocol import BoundStatement, Statement, request_packets
 from foqs.store.port import StoreUnusable
 from foqs.store.sql_rows import COLUMNS, MUTABLE_COLUMNS, OWNER_COLUMNS, all_values, mutable_values, row_of
@@ -32,7 +32,7 @@ def test_columns_are_the_fields_of_the_row_in_their_order() -> None:
     assert row_of(all_values(row)) == row
 
 
-@pytest.mark.parametrize("known", [sqlite_sql.MIGRATIONS, mysql_sql.MIGRATIONS])
+@pytest.mark.parametrize("known", [sqlite_sql.MIGRATIONS, mysql_migrations.MIGRATIONS])
 def test_migrations_are_numbered_without_gaps(known: tuple[Migration, ...]) -> None:
     assert [step.number for step in known] == list(range(1, len(known) + 1))
 
