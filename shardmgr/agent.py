@@ -23,6 +23,7 @@ from shardmgr.ownership import OwnershipState
 from shardmgr.port import AssignmentListener, CoordinatorFailed
 from shardmgr.registry.port import ConnectionState, Registry, RegistryError
 from shardmgr.session_state import SessionEvent, SessionState, next_session_state
+from shardmgr.versions import VERSIONS, HostVersions, render_versions
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Agent:
         boot_ms: the boot-time clock.
         rng: spreads the pauses after failures.
         load: returns the host's load, relative to other hosts.
+        versions: announced before the member's entry; None: the host is of no version.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Agent:
         boot_ms: Callable[[], int],
         rng: Random,
         load: Callable[[], float],
+        versions: HostVersions | None = None,
     ) -> None:
         self.view: ClusterView | None = None
         """The last view of the cluster."""
@@ -95,6 +98,7 @@ class Agent:
         self._boot_ms = boot_ms
         self._backoff = Backoff(pace.pause_ms / 1_000, pace.retry_ms_max / 1_000, rng)
         self._load = load
+        self._versions = versions
         self._member: Member
         self._listener: AssignmentListener
         self._on_view_changed: Callable[[], None]
@@ -308,7 +312,10 @@ class Agent:
         )
         entry = self._session, render_member(member)
         if entry != self._announced:
+            is_new_session = self._announced is None or self._announced[0] != entry[0]
             self._announced = None
+            if self._versions is not None and is_new_session:
+                await self._registry.announce(VERSIONS, member.nonce, render_versions(self._versions))
             await self._registry.announce(MEMBERS, member.nonce, entry[1])
             if entry[0] == self._session:
                 self._announced = entry

@@ -19,15 +19,20 @@ from foqs.cluster.routing.registry_cluster import RegistryCluster, address_of
 from foqs.options.config import Config
 from foqs.runtime.clock import Clock
 from foqs.shard.status import ShardStatus
+from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs_contract.errors import Unavailable
 from shardmgr.agent import Agent, AgentPace
 from shardmgr.cluster_reader import read_layout
+from shardmgr.documents import FORMAT
 from shardmgr.model import MalformedDocument, Member
 from shardmgr.planner import Planner, PlannerPace
 from shardmgr.port import AssignmentListener
 from shardmgr.registry.port import Registry, RegistryFailed
 from shardmgr.session_state import SessionState
+from shardmgr.versions import HostVersions
 
+WIRE_VERSION: Final = 2
+"""Version 1 has no trace context and announces no versions."""
 _RETRY_MS: Final = 1_000
 _ONE_FLUSH_ITEMS: Final = 1_024
 
@@ -52,6 +57,7 @@ class Membership:
             clock.monotonic_ms,
             rng,
             lambda: coarse_load(load()),
+            own_versions(),
         )
         self.planner = Planner(
             registry, nonce, PlannerPace(handover_timeout_ms=cluster.handover_timeout_ms), clock.monotonic_ms, rng
@@ -163,6 +169,11 @@ class Membership:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.registry.close()
+
+
+def own_versions() -> HostVersions:
+    """Return the versions that this program speaks, as a member announces them."""
+    return HostVersions(version("foqs"), MIGRATIONS[-1].number, FORMAT, WIRE_VERSION)
 
 
 def coarse_load(items: float) -> float:

@@ -1,93 +1,295 @@
-"""The command that creates or upgrades the tables of a store.
+"""The commands for the tables of shards: status, plan and apply.
 
-Always true: no shard is taken over, so a host may run meanwhile. Knows nothing of
-the content of the tables.
+Always true: no shard is taken over, so hosts may run meanwhile; an interrupted command
+may be repeated. Tables are contracted only if no host of an older version is a member.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from foqs.cli.commands.host_process_commands import without_none
-from foqs.cli.commands.shard_tables import make_tables
-from foqs.cli.host_session import UNREACHABLE, USAGE, CommandFailed, configuration
-from foqs.cli.output import print_message
+from foqs.cli.commands.schema_places import SchemaPlaces, ShardPlace, find_places
+from foqs.cli.host_session import USAGE, CommandFailed, configuration
+from foqs.cli.output import Column, Format, Row, print_message, show
 
 if TYPE_CHECKING:
     from foqs.options.config import Config
 
+_PROGRESS_S: Final = 1.0
+
+STATUS_COLUMNS: Final[Sequence[Column]] = (
+    ("SHARD", lambda row: str(row["shard"])),
+    ("DATABASE", lambda row: row["database"] or "-"),
+    ("VERSION", lambda row: str(row["version"])),
+    ("PHASE", lambda row: row["phase"]),
+    ("FILLED", lambda row: "-" if row["filled_rows"] is None else f"{row['filled_rows']:,} of {row['rows']:,}"),
+    ("HOSTS OF VERSION", lambda row: row["hosts"]),
+)
+PLAN_COLUMNS: Final[Sequence[Column]] = (
+    ("SHARD", lambda row: str(row["shard"])),
+    ("STEP", lambda row: row["step"]),
+    ("STATEMENT", lambda row: row["statement"]),
+)
+
+
+def _schema_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a configuration, and the resulting `Config` as its first argument."""
+
+    @click.option(
+        "--config", "file", type=click.Path(path_type=Path), envvar="FOQS_CONFIG", help="The configuration of the host."
+    )
+    @click.option("--store", default=None, help="A store URL that replaces the configuration's, for another user.")
+    @click.option("--password-file", default=None, help="The file with that user's password.")
+    @click.option(
+        "-o",
+        "--output",
+        "form",
+        type=click.Choice(["table", "json", "jsonl"]),
+        default="table",
+        show_default=True,
+        help="A table for people, or JSON for programs: one document, or one line per row.",
+    )
+    @wraps(command)
+    def with_config(file: Path | None, store: str | None, password_file: str | None, **arguments: Any) -> None:
+        config = configuration(file, without_none({"store.url": store, "store.password_file": password_file}))
+        if config.cluster.zookeeper and (store is not None or password_file is not None):
+            raise CommandFailed(
+                "a cluster uses [databases]: give --config with that user's URLs and password files", USAGE
+            )
+        command(config, **arguments)
+
+    return with_config
+
 
 @click.group()
 def schema() -> None:
-    """The tables of a host's shards."""
+    """The tables of a host's shards, and their upgrades."""
+
+
+@schema.command(epilog="\b\nExamples:\n  foqs schema status --config foqs.toml\n  foqs schema status -o json")
+@_schema_options
+def status(config: Config, form: Format) -> None:
+    """Show the version and the phase of each shard's tables.
+
+    stable: hosts of one version use them. expanded: hosts of two versions may use them. contracting: hosts of the older
+    version are refused, and foqs schema apply --contract is to be repeated. FILLED says about how many rows have their
+    timer entries. The last column is the range of schema versions that the hosts of the cluster use.
+    """
+    show(asyncio.run(_status_rows(config)), STATUS_COLUMNS, form)
+
+
+@schema.command(
+    epilog="\b\nExamples:\n  foqs schema plan --config foqs.toml\n  foqs schema plan --config foqs.toml --contract"
+)
+@click.option("--contract", is_flag=True, help="Show the statements of apply --contract.")
+@_schema_options
+def plan(config: Config, form: Format, contract: bool) -> None:
+    """Show the statements that foqs schema apply would run, with the algorithm and lock that the server must use."""
+    rows = asyncio.run(_plan_rows(config, contract=contract))
+    show(rows, PLAN_COLUMNS, form)
+    if not rows:
+        print_message("There is nothing to do.")
 
 
 @schema.command(
     epilog="\b\nExamples:\n  foqs schema apply --config foqs.toml\n"
-    "  foqs schema apply --config foqs.toml --store mysql://foqs_schema@db:3306/foqs --password-file schema.password"
+    "  foqs schema apply --config foqs.toml --store mysql://foqs_schema@db:3306/foqs --password-file schema.password\n"
+    "  foqs schema apply --config foqs.toml --contract"
 )
-@click.option(
-    "--config", "file", type=click.Path(path_type=Path), envvar="FOQS_CONFIG", help="The configuration of the host."
-)
-@click.option("--store", default=None, help="A store URL that replaces the configuration's, for another user.")
-@click.option("--password-file", default=None, help="The file with that user's password.")
-def apply(file: Path | None, store: str | None, password_file: str | None) -> None:
-    """Create the tables of every shard, or upgrade them to the version of this program.
+@click.option("--contract", is_flag=True, help="Finish an upgrade. Hosts of the older version cannot come back.")
+@click.option("--yes", is_flag=True, help="With --contract, do not ask.")
+@_schema_options
+def apply(config: Config, form: Format, contract: bool, yes: bool) -> None:
+    """Create the tables of every shard, or expand them for this program.
 
-    Safe to repeat and to interrupt. A host does the same at its start if its user has the rights; this is for hosts
-    whose user may only read and write rows. Before an upgrade, stop the hosts and make a backup.
+    Hosts of this version and of the one before use expanded tables, and run meanwhile. A host does the same at its
+    start if its user has the rights; this is for hosts whose user may only read and write rows. Safe to repeat and to
+    interrupt.
+
+    When all hosts run the new version and none shall go back, --contract finishes the upgrade.
 
     In a cluster the shards are those of the layout in ZooKeeper, in the databases of the configuration.
     """
-    config = configuration(file, without_none({"store.url": store, "store.password_file": password_file}))
-    if config.cluster.zookeeper:
-        if store is not None or password_file is not None:
-            raise CommandFailed(
-                "a cluster uses [databases]: give --config with that user's URLs and password files", USAGE
-            )
-        count = asyncio.run(_apply_cluster(config))
-        print_message(f"{count} shards of the cluster at {config.cluster.root} have the tables of this program.")
+    if contract and not yes:
+        click.confirm("After this, hosts of the older version cannot use the shards. Contract?", abort=True, err=True)
+    asyncio.run(_apply(config, contract=contract))
+    rows = asyncio.run(_status_rows(config))
+    if form != "table":
+        show(rows, STATUS_COLUMNS, form)
+    where = f"of the cluster at {config.cluster.root}" if config.cluster.zookeeper else f"in {config.store.url}"
+    what = "have the tables of this program alone" if contract else "have tables that this program can use"
+    print_message(f"{len(rows)} shards {where} {what}.")
+
+
+# ----------------------------------------------------------------------- status
+
+
+async def _status_rows(config: Config) -> list[Row]:
+    places = await find_places(config)
+    hosts = _host_versions(places)
+    return [{**await _shard_status(place), "hosts": hosts} for place in places.shards]
+
+
+def _host_versions(places: SchemaPlaces) -> str:
+    """Return the range of schema versions of the members; "-" if none runs."""
+    if places.reading is None or places.versions is None:
+        return "-"
+    found = {
+        f"{places.versions[member.nonce].schema}" if member.nonce in places.versions else "older"
+        for member in places.reading.members
+    }
+    return ", ".join(sorted(found, reverse=True)) or "-"
+
+
+async def _shard_status(place: ShardPlace) -> dict[str, Any]:
+    from foqs.store.migrations import Phase
+    from foqs.store.mysql.schema_upgrade import read_filling, read_state, schema_link
+
+    row: dict[str, Any] = {"shard": place.shard, "database": place.database, "filled_rows": None, "rows": None}
+    if place.settings is None:
+        version = _file_version(place)
+        return {**row, "version": version, "phase": str(Phase.STABLE if version else Phase.EMPTY)}
+    async with _reported(place), schema_link(place.settings) as link:
+        state = await read_state(link, place.shard)
+        if state.phase is Phase.CONTRACTING and (filling := await read_filling(link, place.shard)) is not None:
+            row |= {"filled_rows": filling.done, "rows": filling.total}
+    return {**row, "version": state.version, "phase": str(state.phase)}
+
+
+def _file_version(place: ShardPlace) -> int:
+    from foqs.store.sqlite.sqlite_header import read_header
+
+    assert place.file is not None
+    try:
+        header = read_header(place.file)
+    except OSError:
+        return 0
+    return 0 if header is None else header.schema_version
+
+
+# ------------------------------------------------------------------------- plan
+
+
+async def _plan_rows(config: Config, *, contract: bool) -> list[Row]:
+    from foqs.store.migrations import StepKind, steps_to_contract
+    from foqs.store.mysql.mysql_migrations import MIGRATIONS
+    from foqs.store.mysql.mysql_sql import Statements
+    from foqs.store.mysql.schema_upgrade import location_of, read_state, schema_link, steps_to_expand
+
+    rows: list[Row] = []
+    for place in (await find_places(config)).shards:
+        if place.settings is None:
+            rows += [] if contract else _file_plan(place)
+            continue
+        async with _reported(place), schema_link(place.settings) as link:
+            if contract:
+                state = await read_state(link, place.shard)
+                steps = steps_to_contract(state, MIGRATIONS, location_of(place.settings, place.shard))
+            else:
+                steps = await steps_to_expand(link, place.settings, place.shard)
+        statements = Statements(place.shard)
+        for step in steps:
+            text = " ".join(statements.migration(step.statement).decode().split())
+            if step.kind is StepKind.FILL:
+                text = "the timer entries of all rows, in pages of about 25 ms"
+            if text:
+                rows.append({"shard": place.shard, "step": f"{step.number} {step.kind}", "statement": text})
+    return rows
+
+
+def _file_plan(place: ShardPlace) -> list[Row]:
+    from foqs.store.migrations import pending_migrations
+    from foqs.store.sqlite.sqlite_sql import MIGRATIONS
+
+    return [
+        {"shard": place.shard, "step": f"{migration.number} at open", "statement": " ".join(statement.split())}
+        for migration in pending_migrations(_file_version(place), MIGRATIONS, str(place.file))
+        for statement in migration.statements
+    ]
+
+
+# ------------------------------------------------------------------------ apply
+
+
+async def _apply(config: Config, *, contract: bool) -> None:
+    places = await find_places(config)
+    if not contract:
+        for place in places.shards:
+            await _expand(config, place)
         return
-    asyncio.run(_apply(config))
-    shards = config.store.shards
-    print_message(f"{shards} shards in {config.store.url} have the tables of this program.")
+    _check_no_older_hosts(places)
+    for place in places.shards:
+        if place.settings is not None:
+            await _contract(place)
 
 
-async def _apply_cluster(config: Config) -> int:
-    """Create or upgrade the tables of all shards and return the number of shards."""
-    from foqs.cluster.connections import read_registry
-    from shardmgr.model import MalformedDocument
-    from shardmgr.registry.port import RegistryError
+def _check_no_older_hosts(places: SchemaPlaces) -> None:
+    """Raise CommandFailed if a member of the cluster does not use the tables of this program."""
+    from foqs.store.mysql.mysql_migrations import MIGRATIONS
+    from shardmgr.versions import older_hosts
+
+    if places.reading is None or places.versions is None:
+        return
+    newest = MIGRATIONS[-1].number
+    older = older_hosts(places.reading, places.versions, newest)
+    if older:
+        raise CommandFailed(
+            f"hosts of an older version are members of the cluster: {', '.join(older)}. Upgrade or stop them first; "
+            f"nothing was changed. A host that died counts for the time of its session (cluster.session_timeout_ms)"
+        )
+
+
+async def _expand(config: Config, place: ShardPlace) -> None:
+    from foqs.runtime.clock import SystemClock
+    from foqs.stores import database_store_factory, local_store_factory
+
+    make = database_store_factory(config, place.database) if place.database else None
+    store = (make or local_store_factory(config, SystemClock()))(place.shard)
+    async with _reported(place):
+        try:
+            await store.open()
+        finally:
+            await store.close()
+
+
+async def _contract(place: ShardPlace) -> None:
+    from foqs.store.mysql.schema_upgrade import contract_tables, schema_link
+
+    assert place.settings is not None
+    async with _reported(place), schema_link(place.settings) as link:
+        await contract_tables(link, place.settings, place.shard, _Progress(place.shard).show)
+
+
+class _Progress:
+    """Shows the progress of one shard, at most once a second."""
+
+    def __init__(self, shard: int) -> None:
+        self._shard = shard
+        self._shown_s = time.monotonic()
+
+    def show(self, done: int, total: int) -> None:
+        if time.monotonic() - self._shown_s >= _PROGRESS_S:
+            self._shown_s = time.monotonic()
+            print_message(f"shard {self._shard}: {done:,} of about {total:,} rows have their timer entries")
+
+
+@asynccontextmanager
+async def _reported(place: ShardPlace) -> AsyncIterator[None]:
+    """Turn the errors of a shard's database into CommandFailed."""
+    from foqs.store.mysql.mysql_driver import MysqlLinkLost, ServerError
+    from foqs.store.port import StoreError
 
     try:
-        layout = (await read_registry(config)).layout
-    except RegistryError as error:
-        raise CommandFailed(str(error), UNREACHABLE) from None
-    except MalformedDocument as error:
-        raise CommandFailed(f"the layout cannot be read: {error}") from None
-    if layout is None:
-        raise CommandFailed(
-            f"there is no cluster at {config.cluster.root}; create it with: foqs cluster init --config FILE", USAGE
-        )
-    await make_tables(config, layout.shards.values())
-    return len(layout.shards)
-
-
-async def _apply(config: Config) -> None:
-    from foqs.runtime.clock import SystemClock
-    from foqs.store.port import StoreError
-    from foqs.stores import local_store_factory
-
-    open_store = local_store_factory(config, SystemClock())
-    for shard in range(config.store.shards):
-        opened = open_store(shard)
-        try:
-            await opened.open()
-        except StoreError as error:
-            raise CommandFailed(str(error)) from None
-        finally:
-            await opened.close()
+        yield
+    except (StoreError, ServerError, MysqlLinkLost) as error:
+        where = f"database {place.database}: " if place.database else ""
+        raise CommandFailed(f"{where}{error}") from None

@@ -1,0 +1,93 @@
+"""The shards whose tables a schema command is about, and the connections to their databases.
+
+Always true: in a cluster they are those of the layout in ZooKeeper; otherwise those of
+the host's store. Knows nothing of migrations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foqs.cli.host_session import UNREACHABLE, USAGE, CommandFailed
+
+if TYPE_CHECKING:
+    from foqs.options.config import Config
+    from foqs.store.mysql.mysql_driver import MysqlSettings
+    from shardmgr.cluster_reader import ClusterReading
+    from shardmgr.versions import HostVersions
+
+
+@dataclass(slots=True, frozen=True)
+class ShardPlace:
+    """One shard and where its tables are.
+
+    Attributes:
+        database: the name of its database in the layout; empty without a cluster.
+        settings: of its MySQL or MariaDB server; None for a SQLite file.
+        file: its SQLite file; None for a server.
+    """
+
+    shard: int
+    database: str
+    settings: MysqlSettings | None = None
+    file: Path | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class SchemaPlaces:
+    """The shards, and in a cluster its members with their versions."""
+
+    shards: Sequence[ShardPlace]
+    reading: ClusterReading | None = None
+    versions: dict[str, HostVersions] | None = None
+
+
+async def find_places(config: Config) -> SchemaPlaces:
+    """Return the shards of a host, or of its cluster. Raises CommandFailed."""
+    if not config.cluster.zookeeper:
+        return SchemaPlaces([_place(config, shard, None) for shard in range(config.store.shards)])
+    reading, versions = await _read_cluster(config)
+    if reading.layout is None:
+        raise CommandFailed(
+            f"there is no cluster at {config.cluster.root}; create it with: foqs cluster init --config FILE", USAGE
+        )
+    specs = sorted(reading.layout.shards.values(), key=lambda spec: spec.number)
+    for spec in specs:
+        if spec.database not in config.databases:
+            raise CommandFailed(
+                f"shards are in the database {spec.database!r}; add [databases.{spec.database}] to the configuration",
+                USAGE,
+            )
+    return SchemaPlaces([_place(config, spec.number, spec.database) for spec in specs], reading, versions)
+
+
+def _place(config: Config, shard: int, database: str | None) -> ShardPlace:
+    from foqs.stores import mysql_settings
+
+    url = config.store.parsed_url if database is None else config.databases[database].parsed_url
+    if url.kind == "mysql":
+        return ShardPlace(shard, database or "", settings=mysql_settings(config, database))
+    return ShardPlace(shard, database or "", file=Path(url.path) / f"shard-{shard}.db")
+
+
+async def _read_cluster(config: Config) -> tuple[ClusterReading, dict[str, HostVersions]]:
+    from foqs.cluster.connections import COMMAND_SESSION_MS, registry_from_config
+    from foqs.runtime.clock import SystemClock
+    from shardmgr.cluster_reader import read_cluster
+    from shardmgr.model import MalformedDocument
+    from shardmgr.registry.port import RegistryError
+    from shardmgr.versions import read_versions
+
+    registry = registry_from_config(config, SystemClock(), COMMAND_SESSION_MS)
+    try:
+        await registry.open()
+        return await read_cluster(registry), await read_versions(registry)
+    except RegistryError as error:
+        raise CommandFailed(str(error), UNREACHABLE) from None
+    except MalformedDocument as error:
+        raise CommandFailed(f"the layout cannot be read: {error}") from None
+    finally:
+        await registry.close()

@@ -1,0 +1,89 @@
+"""The entry of a host's versions: which tables, documents and wire it speaks.
+
+An entry of its own beside the member's entry: a host of an older version refuses a
+member's entry with a field that it does not know, and takes that host for gone. Always
+true: an entry with fields of a later version is read, without these fields. A member
+without an entry is older than this module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final
+
+from pydantic import ConfigDict, Field
+
+from shardmgr.cluster_reader import ClusterReading
+from shardmgr.model import MalformedDocument
+from shardmgr.registry.port import Registry
+from shardmgr.strict_json import Form, Name, parse_document
+
+VERSIONS: Final = "versions"
+"""The folder of the entries; each has the name of its member's entry."""
+FORMAT: Final = 1
+
+_Number = Annotated[int, Field(ge=0)]
+
+
+@dataclass(slots=True, frozen=True)
+class HostVersions:
+    """The versions of one run of a host.
+
+    Attributes:
+        program: the version of the program, for people.
+        schema: the newest version of the tables that it uses. It uses the one before, too.
+        documents: the format of the documents in the registry.
+        wire: the version of the calls and of the exchange between hosts.
+    """
+
+    program: str
+    schema: int
+    documents: int
+    wire: int
+
+
+class _VersionsForm(Form):
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    program: Name
+    schema_: _Number = Field(alias="schema")
+    documents: _Number
+    wire: _Number
+
+
+def render_versions(versions: HostVersions) -> bytes:
+    """See `parse_versions`."""
+    return json.dumps({"format": FORMAT} | asdict(versions), separators=(",", ":")).encode()
+
+
+def parse_versions(text: bytes) -> HostVersions:
+    """Parse an entry. Raises MalformedDocument."""
+    form = parse_document(_VersionsForm, text, FORMAT)
+    return HostVersions(form.program, form.schema_, form.documents, form.wire)
+
+
+async def read_versions(registry: Registry) -> dict[str, HostVersions]:
+    """Return the versions by nonce. A malformed entry counts as missing. Raises RegistryFailed."""
+    found = {}
+    for nonce, data in (await registry.members(VERSIONS)).items():
+        try:
+            found[nonce] = parse_versions(data)
+        except MalformedDocument:
+            continue
+    return found
+
+
+def older_hosts(reading: ClusterReading, versions: Mapping[str, HostVersions], schema: int) -> list[str]:
+    """Return the names of the members that do not use tables of this version, and of entries that cannot be read.
+
+    Args:
+        reading: must be read before `versions`: a host announces its versions first.
+    """
+    found = [
+        member.name
+        for member in reading.members
+        if member.nonce not in versions or versions[member.nonce].schema < schema
+    ]
+    return sorted(found) + sorted(reading.malformed)

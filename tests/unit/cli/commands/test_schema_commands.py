@@ -1,0 +1,88 @@
+"""Tests of foqs schema on SQLite files, and of the members that keep tables from being contracted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from foqs.cluster.membership import own_versions
+from foqs.store.sqlite import sqlite_sql
+from shardmgr.documents import MEMBERS, render_member
+from shardmgr.model import Member
+from shardmgr.registry.port import Registry
+from shardmgr.versions import VERSIONS, HostVersions, render_versions
+from tests.unit.cli.commands.test_cluster_init import Place, place
+from tests.unit.cli.commands.test_item_commands import client, run
+
+__all__ = ["client", "place", "run"]
+
+Run = Callable[..., Result]
+
+
+def rows_of(result: Result) -> list[dict[str, object]]:
+    assert result.exit_code == 0, result.output
+    found: list[dict[str, object]] = json.loads(result.stdout)
+    return found
+
+
+def test_files_are_planned_created_and_stable(run: Run, tmp_path: Path) -> None:
+    store = ("--store", f"sqlite:{tmp_path}/data")
+    planned = rows_of(run("schema", "plan", *store, "-o", "json"))
+    assert {row["step"] for row in planned} == {f"{m.number} at open" for m in sqlite_sql.MIGRATIONS}
+    assert {row["phase"] for row in rows_of(run("schema", "status", *store, "-o", "json"))} == {"empty"}
+    applied = rows_of(run("schema", "apply", *store, "-o", "json"))
+    newest = sqlite_sql.MIGRATIONS[-1].number
+    assert {(row["phase"], row["version"]) for row in applied} == {("stable", newest)}
+    assert rows_of(run("schema", "plan", *store, "-o", "json")) == []
+    assert "There is nothing to do." in run("schema", "plan", *store).stderr
+    assert "stable  -       -\n" in run("schema", "status", *store).stdout
+
+
+def test_a_contraction_is_confirmed(run: Run, tmp_path: Path) -> None:
+    store = ("--store", f"sqlite:{tmp_path}/data")
+    asked = run("schema", "apply", *store, "--contract")
+    assert (asked.exit_code, "cannot use the shards" in asked.stderr) == (1, True)
+    assert run("schema", "apply", *store, "--contract", "--yes").exit_code == 0
+
+
+@pytest.mark.parametrize("older", ["no versions", "a lower version", "an unreadable entry", "none"])
+def test_nothing_is_contracted_while_a_member_is_older(run: Run, place: Place, older: str) -> None:
+    own = own_versions()
+    versions: dict[str, HostVersions | None] = {
+        "no versions": None,
+        "a lower version": HostVersions("0.0.9", own.schema - 1, 1, 1),
+        "an unreadable entry": own,
+        "none": own,
+    }
+
+    async def join(registry: Registry) -> None:
+        await registry.open()
+        for nonce, spoken in (("one", own), ("two", versions[older])):
+            if spoken is not None:
+                await registry.announce(VERSIONS, nonce, render_versions(spoken))
+            entry = render_member(Member(f"host-{nonce}", nonce, "a:1", "default"))
+            if (nonce, older) == ("two", "an unreadable entry"):
+                entry = b"{}"
+            await registry.announce(MEMBERS, nonce, entry)
+
+    config = ("--config", str(place.file))
+    assert run("cluster", "init", *config, "--shards", "2", "--yes").exit_code == 0
+    asyncio.run(join(place.ensemble.registry(6_000)))
+    result = run("schema", "apply", *config, "--contract", "--yes")
+    if older == "none":
+        assert result.exit_code == 0, result.output
+        return
+    name = "two" if older == "an unreadable entry" else "host-two"
+    assert result.exit_code == 1
+    assert f"hosts of an older version are members of the cluster: {name}. " in result.stderr
+    hosts = {row["hosts"] for row in rows_of(run("schema", "status", *config, "-o", "json"))}
+    assert hosts == {
+        {"no versions": f"older, {own.schema}", "a lower version": f"{own.schema}, {own.schema - 1}"}.get(
+            older, f"{own.schema}"
+        )
+    }
