@@ -27,6 +27,7 @@ from foqs.cli.commands.schema_commands import schema
 from foqs.cli.commands.shard_commands import shard
 from foqs.cli.commands.spark_command import spark
 from foqs.cli.commands.topic_commands import topic
+from foqs.cli.commands.upgrade_command import upgrade
 from foqs.cli.commands.version_command import version_
 from foqs.cli.commands.worker_command import worker
 from foqs.cli.doctor.doctor_command import doctor
@@ -91,6 +92,7 @@ for command in (
     config,
     schema,
     spark,
+    upgrade,
     version_,
 ):
     root.add_command(command)

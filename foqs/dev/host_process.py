@@ -17,6 +17,8 @@ from typing import Any, Final
 from foqs.dev.server_process import ServerProcess, free_port
 
 PROGRAM: Final = (str(Path(sys.executable).with_name("foqs")),)
+REQUEST_FILE: Final = "program"
+"""In the folder of a host: the program that it shall run from its next start on."""
 _PROBE_S: Final = 5.0
 
 
@@ -25,7 +27,8 @@ class HostProcess(ServerProcess):
 
     Args:
         options: the options of its configuration file, by dotted name. Missing ports are free ones.
-        command: replaces the installed program; `host --config FILE` follows.
+        command: replaces the installed program; `host --config FILE` follows. The next `start` uses another one if it was
+            set, or requested by the file `program`.
         ready_path: `start` returns when this HTTP path answers 200.
     """
 
@@ -42,7 +45,7 @@ class HostProcess(ServerProcess):
         self.options = {"server.port": free_port(), "server.http_port": free_port(), **options}
         self.config = self.folder / "foqs.toml"
         self.config.write_text(to_toml(self.options))
-        self._command = command
+        self.command = list(command)
         self._ready_path = ready_path
 
     @property
@@ -67,17 +70,25 @@ class HostProcess(ServerProcess):
 
     def start(self) -> None:
         """Start the host with its data."""
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.upper().startswith("FOQS_") or name == "FOQS_PURE"
-        }
         self.launch(
-            [*self._command, "host", "--config", str(self.config)],
+            [*self.command, "host", "--config", str(self.config)],
             self._is_ready,
             cwd=self.folder,
-            env=kept | {"NO_COLOR": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env=program_environment(self.command),
         )
+
+    @property
+    def requested_command(self) -> list[str]:
+        """The program with which the host shall run: that of the file `program`, or the one it has."""
+        try:
+            found: list[str] = json.loads((self.folder / REQUEST_FILE).read_text())
+        except FileNotFoundError:
+            return self.command
+        return found
+
+    def request_command(self, command: Sequence[str]) -> None:
+        """Let the host run this program when it is started next, by this process or another one."""
+        replace_file(self.folder / REQUEST_FILE, json.dumps(list(command)))
 
     def get(self, path: str) -> str:
         """Return the body of an HTTP path. Raises OSError."""
@@ -94,6 +105,22 @@ class HostProcess(ServerProcess):
         except OSError:  # an HTTPError is one
             return False
         return True
+
+
+def program_environment(command: Sequence[str]) -> dict[str, str]:
+    """Return the environment of a program: without FOQS_ variables, and with this process's modules only if it is ours."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.upper().startswith("FOQS_") or name == "FOQS_PURE"
+    }
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} if tuple(command) == PROGRAM else {}
+    return {name: value for name, value in kept.items() if name != "PYTHONPATH"} | {"NO_COLOR": "1"} | own
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Replace a file as a whole, so that no reader sees a part of it."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
 
 
 def to_toml(options: Mapping[str, Any]) -> str:

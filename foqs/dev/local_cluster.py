@@ -10,23 +10,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import json
 import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import IO, Any, Final, Self
 
-from foqs.dev.host_process import PROGRAM, HostProcess
+from foqs.dev.host_process import PROGRAM, HostProcess, program_environment, replace_file
 from foqs.dev.mariadb_server import MariaDb
 from foqs.dev.server_process import ServerNotAvailable, ServerProcess, free_port, run_program, temporary_folder
 from foqs.dev.zookeeper_server import ZooKeeper
 from foqs_client import Client, FoqsError, Routing
 
 DATABASE: Final = "foqs"
+DESCRIPTION_FILE: Final = "cluster.json"
 _SERVED_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.1
 _CALL_MS: Final = 2_000
@@ -48,6 +50,36 @@ class Programs:
 
 INSTALLED: Final = Programs()
 """The programs of the installed packages."""
+
+
+@dataclass(slots=True, frozen=True)
+class RunningHost:
+    """A host of a cluster that another process runs.
+
+    Attributes:
+        program: the command that it runs.
+        folder: the folder of its configuration, log and request.
+    """
+
+    name: str
+    address: str
+    http_port: int
+    pid: int
+    program: list[str]
+    folder: str
+
+
+def read_description(folder: Path) -> tuple[str, list[RunningHost]]:
+    """Return the address and the hosts of the cluster that runs in a folder.
+
+    Raises:
+        ServerNotAvailable: none runs there.
+    """
+    try:
+        found = json.loads((folder / DESCRIPTION_FILE).read_text())
+    except FileNotFoundError:
+        raise ServerNotAvailable(f"no cluster runs in {folder}; foqs dev --cluster shows its folder") from None
+    return found["url"], [RunningHost(**host) for host in found["hosts"]]
 
 
 class LocalCluster:
@@ -119,7 +151,10 @@ class LocalCluster:
             for server in self.databases:
                 server.query(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
             self.init_once()
+            for host in self.hosts:
+                host.command = host.requested_command
             _set_up_all(pool, self.hosts)
+        self.write_description()
         self._wait_until_served()
 
     def close(self) -> None:
@@ -135,6 +170,7 @@ class LocalCluster:
             for server in servers:
                 server.stop(signal.SIGKILL)
                 server.close()
+            (self.folder / DESCRIPTION_FILE).unlink(missing_ok=True)
             if self._lock is not None:
                 self._lock.close()
             if self.is_temporary:
@@ -168,8 +204,20 @@ class LocalCluster:
         done = self.folder / "initialised"
         if not done.exists():
             config = ["--config", str(self.hosts[0].config)]
-            run_program([*self._foqs, "cluster", "init", *config, "--shards", str(self._shards), "--yes"])
+            command = [*self._foqs, "cluster", "init", *config, "--shards", str(self._shards), "--yes"]
+            run_program(command, env=program_environment(self._foqs))
             done.touch()
+
+    def write_description(self) -> None:
+        """Write which hosts run, for commands of other processes: see `read_description`."""
+        hosts = [
+            RunningHost(
+                str(host.options["server.name"]), host.address, host.http_port, host.pid, host.command, str(host.folder)
+            )
+            for host in self.hosts
+        ]
+        text = json.dumps({"url": self.url, "hosts": [asdict(host) for host in hosts]}, indent=1)
+        replace_file(self.folder / DESCRIPTION_FILE, text)
 
     def _wait_until_served(self) -> None:
         """Wait until every shard is served, as one of the hosts sees it."""

@@ -344,6 +344,8 @@ def _attempts(item: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
 def _first_delivery(item: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """8: the time of the first delivery is set once, so each delivery and the row show the same."""
     shown = [(str(each), each.result["first_wait_ms"]) for each in item.receipts if "first_wait_ms" in each.result]
+    if bounds.older_hosts:
+        shown = [(name, wait_ms) for name, wait_ms in shown if wait_ms is not None]
     for name, wait_ms in shown:
         if wait_ms is None or wait_ms < 0:
             yield 8, f"{name} shows a first delivery {wait_ms} ms after the enqueue"

@@ -48,6 +48,8 @@ class ClockBounds:
     bound_ms: float | None = None
     """Invariant 11: how long an item may be overdue, and how long one consumer may wait for a ready item
     in all its empty dequeues together. None: not checked."""
+    older_hosts: bool = False
+    """Hosts of the version before take part, which do not know the time of the first delivery."""
 
     def shortest_ms(self, duration_ms: float) -> float:
         return duration_ms * (1 - self.slew_ratio) - self.slew_ms

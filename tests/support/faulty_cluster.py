@@ -17,12 +17,13 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import uvloop
 
-from foqs.dev.host_process import HostProcess, to_toml
+from foqs.dev.host_process import PROGRAM, HostProcess, to_toml
 from foqs.dev.local_cluster import DATABASE, LocalCluster, Programs
 from foqs.dev.mariadb_server import MariaDb
 from foqs.dev.zookeeper_server import ZooKeeper
@@ -44,6 +45,9 @@ from tests.support.repeats import NO_CAUSE, acked_twice, owner_changes, repeats
 from tests.support.tables import Tables
 
 SHARDS: Final = 8
+BACKGROUND_TOPIC: Final = "background"
+"""A topic that no load uses: its items are in the tables before a story, and stay there."""
+OF_THE_LOAD: Final = f"namespace = 'default' AND topic <> '{BACKGROUND_TOPIC}'"
 BOUNDS: Final = ClockBounds(
     attempts_max_default=0,
     slew_ms=50,
@@ -59,16 +63,21 @@ class FaultyCluster:
 
     Args:
         options: of every host's configuration, by dotted name.
+        database: makes a database in a folder.
+        foqs: the program of the hosts.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        database: Callable[[Path], MariaDb] = lambda folder: MariaDb(folder, free_port()),
+        foqs: Sequence[str] = PROGRAM,
+    ) -> None:
         self.cluster: Final[LocalCluster] = LocalCluster(
             shards=SHARDS,
             port=free_port,
             options={"log.level": "info", **options},
-            programs=Programs(
-                lambda folder: ZooKeeper(folder, free_port()), lambda folder: MariaDb(folder, free_port())
-            ),
+            programs=Programs(lambda folder: ZooKeeper(folder, free_port()), database, foqs),
         )
         self._stack = ExitStack()
         self.slots: dict[int, int] = {}
@@ -134,9 +143,9 @@ class FaultyCluster:
         )
 
     def remaining_items(self) -> int:
-        """How many items are in the tables."""
+        """How many items of the load are in the tables."""
         return sum(
-            int(server.query(f"SELECT COUNT(*) FROM {DATABASE}.foqs_{shard}_item")[0][0])
+            int(server.query(f"SELECT COUNT(*) FROM {DATABASE}.foqs_{shard}_item WHERE {OF_THE_LOAD}")[0][0])
             for shard, server in self.databases.items()
         )
 
@@ -145,7 +154,7 @@ class FaultyCluster:
 
     def tables(self) -> Tables:
         def query(shard: int, text: str) -> Sequence[Sequence[Any]]:
-            names = {"item": f"{DATABASE}.foqs_{shard}_item"}
+            names = {"item": f"{DATABASE}.foqs_{shard}_item WHERE {OF_THE_LOAD}"}
             return self.databases[shard].query(text.format(**names))
 
         return Tables(range(SHARDS), query)
@@ -162,8 +171,11 @@ class FaultScenario:
         report: the figures so far; `end` adds those of the load.
     """
 
-    def __init__(self, on: FaultyCluster, rate: float, spoil: float = 0.05, seed: int = 1) -> None:
+    def __init__(
+        self, on: FaultyCluster, rate: float, spoil: float = 0.05, seed: int = 1, bounds: ClockBounds = BOUNDS
+    ) -> None:
         self.on = on
+        self._bounds = bounds
         self.history = History(machine_clock_ms, source="load")
         self.load = OpenLoad(on.cluster.url, self.history, on.slots, rate, seed, spoil)
         self.prober = Prober(self.history, on.slots)
@@ -202,14 +214,14 @@ class FaultScenario:
     def _proof(self) -> dict[str, Any]:
         """Counts of a history in which nothing is wrong. Raises AssertionError."""
         book = sort_by_item(read(self.history.events))
-        violations = check_histories(book, BOUNDS)
+        violations = check_histories(book, self._bounds)
         assert not violations, "\n\n".join(str(violation) for violation in violations[:5])
         assert book.record.present == {}, "something stayed behind"
         found = account(self.history.events)
         assert not found.wrong, "\n\n".join(found.wrong[:5])
         twice = acked_twice(book)
         assert not twice, "\n\n".join(twice[:5])
-        repeated = repeats(book, BOUNDS)
+        repeated = repeats(book, self._bounds)
         assert not repeated[NO_CAUSE], "a repeat without a cause"
         audited: Audited = self.on.audit.check()
         for host in self.on.cluster.hosts:

@@ -16,6 +16,7 @@ from typing import Final
 
 import pytest
 
+from foqs.dev import mariadb_server
 from foqs.dev.mysql9_server import REDO_LOG, first_data
 from tests.support.mariadb import MariaDb
 
@@ -32,6 +33,22 @@ class MySql9(MariaDb):
     def __init__(self, *options: str) -> None:
         self._program = mysqld()
         super().__init__(*options)
+
+    def command(self) -> list[str]:
+        return [self._program, REDO_LOG]
+
+    def template(self, user: str | None) -> Path:
+        return first_data(self._program, user)
+
+
+class MySql9InFolder(mariadb_server.MariaDb):
+    """A MySQL 9 server with its data in a given folder, as a cluster uses it."""
+
+    name = "mysql9"
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._program = mysqld()
+        super().__init__(folder, port)
 
     def command(self) -> list[str]:
         return [self._program, REDO_LOG]

@@ -2,8 +2,9 @@
 
 Always true: every process that the command started is stopped at its end, by
 Ctrl-C, SIGTERM or the end of its terminal; a second signal kills the rest. A
-process that dies is reported and not restarted. A host that the user starts
-instead belongs to the user: the command names it if it still runs at the end.
+process that dies is reported and not restarted, unless another program was requested
+for it (`foqs upgrade`). A host that the user starts instead belongs to the user: the
+command names it if it still runs at the end.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import click
 from foqs.cli.host_session import ERROR, USAGE, CommandFailed
 from foqs.cli.listen_addresses import port_problem
 from foqs.cli.output import print_message, program_name
+from foqs.dev.host_process import HostProcess
+from foqs.dev.server_process import ServerNotAvailable
 
 if TYPE_CHECKING:
     from foqs.dev.local_cluster import LocalCluster
@@ -42,7 +45,7 @@ def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | No
         CommandFailed: the cluster cannot be started.
     """
     from foqs.dev.local_cluster import LocalCluster
-    from foqs.dev.server_process import ServerNotAvailable, stop_on_signals
+    from foqs.dev.server_process import stop_on_signals
 
     first = PORT_DEFAULT if port is None else port
     ports = _host_ports(first, hosts)
@@ -107,6 +110,7 @@ def cluster_banner(cluster: LocalCluster) -> list[str]:
         f"  kill -9 {first.pid}   # host1; look at the status again: others take its shards over",
         f"  {foqs} host --config {first.config}   # host1 is back",
         f"  {foqs} host drain {last.options['server.name']}   # hands its shards over",
+        f"  {foqs} upgrade {cluster.folder} --program PATH   # another version, host by host",
         "",
         "Stop with Ctrl-C.",
     ]
@@ -122,9 +126,27 @@ def _report_deaths(cluster: LocalCluster) -> None:
         for name, server in list(alive.items()):
             code = server.exit_code
             if code is not None:
+                if isinstance(server, HostProcess) and server.requested_command != server.command:
+                    _replace_program(cluster, server, name)
+                    continue
                 del alive[name]
                 how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
                 print_message(f"{name} (pid {server.pid}) {how}; its log is {server.folder / 'log'}")
+
+
+def _replace_program(cluster: LocalCluster, host: HostProcess, name: str) -> None:
+    """Start a host with the program that was requested for it, or with the former one if that does not start."""
+    former, host.command = host.command, host.requested_command
+    try:
+        host.start()
+    except ServerNotAvailable as error:
+        print_message(f"{name} does not start with {' '.join(host.command)}: {error}")
+        host.stop(signal.SIGKILL)
+        host.command = former
+        host.request_command(former)
+        host.start()
+    print_message(f"{name} runs {' '.join(host.command)} (pid {host.pid})")
+    cluster.write_description()
 
 
 def _host_ports(first: int, hosts: int) -> Iterator[int]:

@@ -1,0 +1,113 @@
+"""`foqs upgrade FOLDER --program PATH`: another program for a running `foqs dev --cluster`, host by host.
+
+Always true: the tables are prepared by the other program first, which refuses what it
+cannot use; the process that runs the cluster keeps the hosts as its own. The same
+command goes back, until the tables are contracted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from foqs.cli.host_session import ERROR, USAGE, CommandFailed
+from foqs.cli.output import print_message
+
+if TYPE_CHECKING:
+    from foqs.dev.local_cluster import RunningHost
+
+_POLL_S: Final = 0.1
+_REPLACE_TIMEOUT_S: Final = 180.0
+
+
+@click.command(
+    "upgrade",
+    epilog="\b\nExamples:\n  foqs upgrade /var/tmp/cluster --program /opt/foqs-0.2/bin/foqs\n"
+    "  foqs schema apply --config /var/tmp/cluster/host1/foqs.toml --contract",
+)
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option(
+    "--program",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    required=True,
+    help="The foqs of the other version.",
+)
+def upgrade(folder: Path, program: Path) -> None:
+    """Run the hosts of the cluster in FOLDER with another program, host by host, while it serves.
+
+    FOLDER is the folder that foqs dev --cluster shows. The tables are expanded first, so that hosts of both versions can
+    use them. Each host is drained, replaced and undrained. To go back, run the command with the former program. When
+    no host shall go back any more, run foqs schema apply --contract.
+
+    Safe to repeat: a host that runs the program already is left alone.
+    """
+    from foqs.dev.local_cluster import read_description
+    from foqs.dev.rolling_upgrade import upgrade_hosts
+    from foqs.dev.server_process import ServerNotAvailable
+
+    if not os.access(program, os.X_OK):
+        raise CommandFailed(f"{program} is not a program that this user may run", USAGE)
+    command = [str(program.absolute())]
+    try:
+        url, hosts = read_description(folder)
+        prepare_tables(command, Path(hosts[0].folder) / "foqs.toml")
+        chosen = [ReplacedHost(folder, host, command) for host in hosts if host.program != command]
+        asyncio.run(upgrade_hosts(url, chosen, print_message))
+    except ServerNotAvailable as error:
+        raise CommandFailed(str(error), ERROR) from None
+    print_message(f"All {len(hosts)} hosts run {command[0]}.")
+
+
+def prepare_tables(command: list[str], config: Path) -> None:
+    """Let the other program prepare the tables. Raises CommandFailed with its reason if it cannot use them."""
+    from foqs.dev.host_process import program_environment
+
+    apply = [*command, "schema", "apply", "--config", str(config)]
+    done = subprocess.run(apply, capture_output=True, text=True, check=False, env=program_environment(command))
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["it gives no reason"])[-1].removeprefix("Error: ")
+        raise CommandFailed(f"{command[0]} cannot use the tables, so no host was changed: {reason}")
+
+
+@dataclass(slots=True, frozen=True)
+class ReplacedHost:
+    """A host that another process runs, and the program that it shall run."""
+
+    folder: Path
+    host: RunningHost
+    command: list[str]
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    def replace(self) -> None:
+        """Stop the host; the process that runs the cluster starts it again. Raises ServerNotAvailable."""
+        from foqs.dev.host_process import REQUEST_FILE, replace_file
+        from foqs.dev.local_cluster import read_description
+        from foqs.dev.server_process import ServerNotAvailable
+
+        replace_file(Path(self.host.folder) / REQUEST_FILE, json.dumps(self.command))
+        os.kill(self.host.pid, signal.SIGTERM)
+        until_s = time.monotonic() + _REPLACE_TIMEOUT_S
+        while time.monotonic() < until_s:
+            _, hosts = read_description(self.folder)
+            [found] = [host for host in hosts if host.name == self.name]
+            if found.pid != self.host.pid:
+                if found.program == self.command:
+                    return
+                break
+            time.sleep(_POLL_S)
+        log = Path(self.host.folder) / "log"
+        raise ServerNotAvailable(
+            f"{self.name} does not run {self.command[0]}; see {log}, and the output of foqs dev --cluster"
+        )

@@ -1,0 +1,194 @@
+"""A cluster of the older version becomes one of this version under load, goes back, comes again, and is contracted.
+
+The older version is the installation of a commit (`tests.support.older_installation`). In
+each phase a host is killed. All follows the rules of `FaultScenario.play`: no item is lost
+or done twice, every repeat has its cause, and the commits are in the order of epochs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from foqs.dev.host_process import PROGRAM, HostProcess, program_environment
+from foqs.dev.local_cluster import DATABASE
+from foqs.dev.mariadb_server import MariaDb
+from foqs.dev.rolling_upgrade import upgrade_hosts
+from tests.support.faulty_cluster import BACKGROUND_TOPIC, BOUNDS, SHARDS, FaultScenario, FaultyCluster, name_of
+from tests.support.full_tables import fill_tables
+from tests.support.mysql9 import MySql9InFolder
+from tests.support.older_installation import older_program
+from tests.support.older_tables import NEWEST, OLDER_VERSION
+from tests.support.ports import free_port
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
+
+NEWER: Final = list(PROGRAM)
+SESSION_MS: Final = 3_000
+STORY_TIMEOUT_S: Final = 3_600
+
+
+@dataclass(slots=True)
+class Replaced:
+    """A host of the test, and the program that it shall run."""
+
+    host: HostProcess
+    program: Sequence[str]
+
+    @property
+    def name(self) -> str:
+        return name_of(self.host)
+
+    def replace(self) -> None:
+        self.host.stop()
+        self.host.command = list(self.program)
+        self.host.start()
+
+
+@dataclass(slots=True)
+class Rolling:
+    """The cluster of the story, and its steps."""
+
+    on: FaultyCluster
+    older: Sequence[str]
+    said: list[str] = field(default_factory=list)
+
+    async def roll(self, story: FaultScenario, program: Sequence[str], hosts: Sequence[HostProcess]) -> None:
+        """Replace the programs of these hosts. The first one is killed afterwards, and comes back with the new program.
+
+        Its shards go to hosts of the other version.
+        """
+        first, *others = hosts
+        await upgrade_hosts(self.on.cluster.url, [Replaced(first, program)], self.said.append)
+        await self.kill(story, first)
+        await upgrade_hosts(self.on.cluster.url, [Replaced(host, program) for host in others], self.said.append)
+        await story.wait_until_settled()
+
+    async def kill(self, story: FaultScenario, host: HostProcess) -> None:
+        await story.load.more(40)
+        await story.killed(host)
+        others = [other for other in self.on.cluster.hosts if other is not host]
+        await story.wait_until(
+            lambda: (
+                set(self.on.owners(host).values()) <= {name_of(other) for other in others}
+                and len(self.on.owners(host)) == SHARDS
+            ),
+            "the others serve its shards",
+        )
+        await story.load.more(40)
+        await asyncio.to_thread(host.start)
+        await story.wait_until_settled()
+
+    def schema(self, *arguments: str, program: Sequence[str] = PROGRAM) -> subprocess.CompletedProcess[str]:
+        """Run `foqs schema` with the configuration of the first host."""
+        config = self.on.cluster.hosts[0].config
+        return subprocess.run(
+            [*program, "schema", *arguments, "--config", str(config)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=program_environment(program),
+        )
+
+    async def run_schema(self, *arguments: str, program: Sequence[str] = PROGRAM) -> str:
+        """Run a command that must succeed; return its output."""
+        done = await asyncio.to_thread(self.schema, *arguments, program=program)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    async def phases(self) -> set[tuple[int, str]]:
+        rows = json.loads(await self.run_schema("status", "-o", "json"))
+        assert len(rows) == SHARDS
+        return {(row["version"], row["phase"]) for row in rows}
+
+
+KINDS: Final[dict[str, Callable[[Path], MariaDb]]] = {
+    "mariadb": lambda folder: MariaDb(folder, free_port()),
+    "mysql9": lambda folder: MySql9InFolder(folder, free_port()),
+}
+
+
+@pytest.fixture
+def rolling(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rolling]:
+    """A cluster of older hosts on servers of the kind of the parameter."""
+    older = [older_program(tmp_path_factory)]
+    with FaultyCluster({"cluster.session_timeout_ms": SESSION_MS}, KINDS[request.param], older) as found:
+        yield Rolling(found, older)
+
+
+@pytest.mark.parametrize(
+    ("rolling", "rate", "rows"),
+    [
+        pytest.param("mariadb", 60.0, 0, id="mariadb", marks=pytest.mark.timeout(600)),
+        pytest.param("mysql9", 60.0, 0, id="mysql9", marks=pytest.mark.timeout(600)),
+        pytest.param(
+            "mariadb", 300.0, 10_000_000, id="long", marks=[pytest.mark.long, pytest.mark.timeout(STORY_TIMEOUT_S)]
+        ),
+    ],
+    indirect=["rolling"],
+)
+def test_hosts_of_two_versions_alternate_under_load_and_the_older_one_ends(
+    rolling: Rolling, rate: float, rows: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = rolling.on.cluster.hosts
+
+    async def story(scenario: FaultScenario) -> None:
+        await rolling.run_schema("apply")
+        assert await rolling.phases() == {(OLDER_VERSION, "expanded")}
+        await rolling.roll(scenario, NEWER, hosts)
+        await rolling.roll(scenario, rolling.older, [hosts[1]])
+        refused = await asyncio.to_thread(rolling.schema, "apply", "--contract", "--yes")
+        assert refused.returncode == 1
+        assert f"hosts of an older version are members of the cluster: {name_of(hosts[1])}." in refused.stderr
+        if rows:
+            await rolling.roll(scenario, rolling.older, [hosts[2], hosts[0]])
+        back = [host for host in hosts if host.command != NEWER]
+        await rolling.roll(scenario, NEWER, back)
+        await contract(scenario)
+        assert await rolling.phases() == {(NEWEST, "stable")}
+        refused = await asyncio.to_thread(rolling.schema, "apply", program=rolling.older)
+        assert refused.returncode == 1
+        assert f"has schema version {NEWEST}, and this program knows versions up to {OLDER_VERSION}" in refused.stderr
+        await scenario.load.more(40)
+
+    async def contract(scenario: FaultScenario) -> None:
+        """The command is killed, and repeated while a host is killed."""
+        command = [*PROGRAM, "schema", "apply", "--contract", "--yes", "--config", str(hosts[0].config)]
+        begun = await asyncio.to_thread(
+            subprocess.Popen, command, stderr=subprocess.DEVNULL, env=program_environment(PROGRAM)
+        )
+        try:
+            await scenario.wait_until(lambda: excluded() > 0 or begun.poll() is not None, "the contraction has begun")
+        finally:
+            begun.send_signal(signal.SIGKILL)
+            await asyncio.to_thread(begun.wait)
+        await scenario.killed(hosts[1])
+        await scenario.load.more(20)
+        await rolling.run_schema("apply", "--contract", "--yes")
+        await asyncio.to_thread(hosts[1].start)
+        await scenario.wait_until_settled()
+
+    def excluded() -> int:
+        """Return how many shards refuse older hosts."""
+        found = [
+            server.query(f"SELECT COUNT(*) FROM {DATABASE}.foqs_schema WHERE version = {NEWEST}")[0][0]
+            for server in rolling.on.cluster.databases
+        ]
+        return sum(map(int, found))
+
+    if rows:
+        for shard, server in rolling.on.databases.items():
+            fill_tables(server, f"{DATABASE}.foqs_{shard}_item", BACKGROUND_TOPIC, rows // SHARDS)
+    figures = FaultScenario(rolling.on, rate, bounds=replace(BOUNDS, older_hosts=True)).play(story, STORY_TIMEOUT_S)
+    with capsys.disabled():
+        print("\n" + "\n".join(f"  {name:<18} {value}" for name, value in figures.items()))
+    assert figures["refused"] == "none", "an enqueue failed although a retry was possible"
+    assert figures["all_not_done"] == 0
