@@ -12,6 +12,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -35,16 +36,17 @@ _PORTS_PER_HOST: Final = 3
 _POLL_S: Final = 0.2
 
 
-def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | None) -> None:
+def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | None, program: Path | None) -> None:
     """Run a cluster until a signal stops it.
 
     Args:
         port: the first of two ports for each host and one for each console; 0: any free ports.
+        program: the `foqs` of the hosts; None: this one. A host for which another one was requested runs that.
 
     Raises:
         CommandFailed: the cluster cannot be started.
     """
-    from foqs.dev.local_cluster import LocalCluster
+    from foqs.dev.local_cluster import INSTALLED, LocalCluster
     from foqs.dev.server_process import stop_on_signals
 
     first = PORT_DEFAULT if port is None else port
@@ -54,7 +56,10 @@ def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | No
         cluster: LocalCluster | None = None
         try:
             folder = None if data is None else Path(data)
-            cluster = LocalCluster(folder, hosts, DATABASES, shards or SHARDS_DEFAULT, ports.__next__)
+            programs = INSTALLED if program is None else replace(INSTALLED, foqs=[str(program.absolute())])
+            cluster = LocalCluster(
+                folder, hosts, DATABASES, shards or SHARDS_DEFAULT, ports.__next__, programs=programs
+            )
             cluster.set_up()
             click.echo("\n".join(cluster_banner(cluster)))
             _report_deaths(cluster)

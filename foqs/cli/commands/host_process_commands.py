@@ -56,6 +56,12 @@ if TYPE_CHECKING:
     metavar="N",
     help="Start N hosts with ZooKeeper and two MariaDB servers on this machine, from installed packages.",
 )
+@click.option(
+    "--program",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    default=None,
+    help="With --cluster, the foqs of another version that the hosts run; see foqs upgrade.",
+)
 def dev(
     data: str | None,
     store: str | None,
@@ -66,6 +72,7 @@ def dev(
     address: str | None,
     insecure_listen: bool | None,
     hosts: int | None,
+    program: Path | None,
 ) -> None:
     """Start one host on this machine for development, or several with --cluster.
 
@@ -77,11 +84,13 @@ def dev(
     """
     if hosts is not None:
         if any(option is not None for option in (store, http_port, console_port, address, insecure_listen)):
-            raise click.UsageError("With --cluster only --data, --shards and --port can be given.")
+            raise click.UsageError("With --cluster only --data, --shards, --port and --program can be given.")
         from foqs.cli.commands.dev_cluster import run_cluster
 
-        run_cluster(hosts, data, shards, port)
+        run_cluster(hosts, data, shards, port, program)
         return
+    if program is not None:
+        raise click.UsageError("--program needs --cluster.")
     if data is not None and store is not None:
         raise click.UsageError("--data and --store exclude each other.")
     config = configuration(

@@ -18,7 +18,8 @@ from foqs.cli import root
 from foqs.cli.commands import dev_cluster
 from foqs.dev import server_process as servers
 from foqs.dev import zookeeper_server
-from foqs.dev.local_cluster import LocalCluster, Programs, is_served
+from foqs.dev.host_process import HostProcess
+from foqs.dev.local_cluster import LocalCluster, Programs, is_served, read_description
 from foqs.dev.mariadb_server import MariaDb
 from foqs.dev.server_process import ServerNotAvailable, ServerProcess
 from foqs.options.config import load
@@ -199,8 +200,17 @@ def test_cluster_is_ready_when_its_hosts_own_every_shard() -> None:
 class Started:
     """A fake cluster that records its calls."""
 
-    def __init__(self, folder: Path | None, hosts: int, databases: int, shards: int, port: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        hosts: int,
+        databases: int,
+        shards: int,
+        port: Callable[[], int],
+        programs: Programs,
+    ) -> None:
         self.given = (folder, hosts, databases, shards)
+        self.programs = programs
         self.ports = [port() for _ in range(2 * hosts)]
         self.is_temporary = folder is None
         self.folder = folder or Path("/tmp/x")
@@ -278,6 +288,45 @@ def test_banner_shows_addresses_and_commands_to_try(started: Sequence[Started], 
     assert "kill -9 1001" in result.stdout
 
 
+def test_hosts_run_the_named_program(started: Sequence[Started], tmp_path: Path) -> None:
+    program = tmp_path / "foqs"
+    program.touch()
+    assert run("dev", "--cluster", "1", "--port", "0", "--program", str(program)).exit_code == 0
+    assert started[0].programs.foqs == [str(program)]
+    alone = run("dev", "--program", str(program))
+    assert (alone.exit_code, "--program needs --cluster" in alone.stderr) == (2, True)
+
+
+class Restarted(HostProcess):
+    """A host that only some programs can start."""
+
+    starts: ClassVar[list[list[str]]] = []
+
+    @property
+    def pid(self) -> int:
+        return 7
+
+    def start(self) -> None:
+        self.starts.append(self.command)
+        if self.command == ["broken"]:
+            raise ServerNotAvailable("it ended with 3")
+
+
+@pytest.mark.parametrize(("requested", "runs"), [("newer", "newer"), ("broken", "former")])
+def test_a_requested_program_is_started_or_the_former_one_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requested: str, runs: str
+) -> None:
+    monkeypatch.setattr(Restarted, "starts", [])
+    cluster = LocalCluster(tmp_path, hosts=1)
+    host = cluster.hosts[0] = Restarted(tmp_path / "host1", {"server.name": "host1"}, ["former"])
+    assert host.requested_command == ["former"]
+    host.request_command([requested])
+    dev_cluster._replace_program(cluster, host, "host1")
+    assert (host.command, host.requested_command, host.starts[0]) == ([runs], [runs], [requested])
+    _, [described] = read_description(tmp_path)
+    assert (described.name, described.program, described.pid) == ("host1", [runs], 7)
+
+
 def test_dead_process_is_reported_once(started: Sequence[Started]) -> None:
     result = run("dev", "--cluster", "3", "--port", "0")
     assert result.stderr.count("host1 (pid 1001) was killed (SIGKILL)") == 1
@@ -302,7 +351,7 @@ def test_host_started_by_the_user_is_named_if_it_outlives_the_cluster(
 def test_options_of_a_single_host_are_refused(started: Sequence[Started], options: list[str]) -> None:
     result = run("dev", "--cluster", "3", *options)
     assert result.exit_code == 2
-    assert "only --data, --shards and --port" in result.stderr
+    assert "only --data, --shards, --port and --program" in result.stderr
     assert not started
 
 
