@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from foqs.dev import rolling_upgrade
 from foqs.dev.host_process import PROGRAM, HostProcess, program_environment
 from foqs.dev.local_cluster import DATABASE
 from foqs.dev.mariadb_server import MariaDb
 from foqs.dev.rolling_upgrade import upgrade_hosts
+from foqs.dev.server_process import ServerNotAvailable
 from tests.support.faulty_cluster import BACKGROUND_TOPIC, BOUNDS, SHARDS, FaultScenario, FaultyCluster, name_of
 from tests.support.full_tables import fill_tables
 from tests.support.mysql9 import MySql9InFolder
@@ -34,6 +38,8 @@ pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
 NEWER: Final = list(PROGRAM)
 SESSION_MS: Final = 3_000
 STORY_TIMEOUT_S: Final = 3_600
+PLANTED_TIMEOUT_S: Final = 90
+RETRIED_ERRORS: Final = re.compile(r"dequeue (UNAVAILABLE|UNKNOWN_OUTCOME|UNKNOWN|DEADLINE_EXCEEDED) \d+(, )?")
 
 
 @dataclass(slots=True)
@@ -190,5 +196,72 @@ def test_hosts_of_two_versions_alternate_under_load_and_the_older_one_ends(
     figures = FaultScenario(rolling.on, rate, bounds=replace(BOUNDS, older_hosts=True)).play(story, STORY_TIMEOUT_S)
     with capsys.disabled():
         print("\n" + "\n".join(f"  {name:<18} {value}" for name, value in figures.items()))
+    check_errors(figures)
+
+
+def check_errors(figures: dict[str, Any]) -> None:
+    """No call failed that a retry mends. A dequeue is retried by the consumer's next one."""
     assert figures["refused"] == "none", "an enqueue failed although a retry was possible"
     assert figures["all_not_done"] == 0
+    assert RETRIED_ERRORS.sub("", figures["errors"]) in ("", "none"), figures["errors"]
+
+
+# --------------------------------------------------------------- planted mistakes
+
+PLANTS: Final = {
+    "a column is dropped early": """
+from dataclasses import replace
+from foqs.store.mysql import mysql_migrations
+*before, newest = mysql_migrations.MIGRATIONS
+newest = replace(newest, statements=(*newest.statements, "ALTER TABLE {item} DROP COLUMN metadata, ALGORITHM = INPLACE"))
+mysql_migrations.MIGRATIONS = (*before, newest)
+""",
+    "a message has a new required field": """
+from foqs.rpc import queue_handlers
+from foqs_contract.errors import InvalidArgument
+nack = queue_handlers.QueueHandlers.nack
+def with_reason(self, request, deadline, caller):
+    if getattr(request, "reason", None) is None:
+        raise InvalidArgument("this is missing", field="reason")
+    return nack(self, request, deadline, caller)
+queue_handlers.QueueHandlers.nack = with_reason
+""",
+    "a document's key is renamed": """
+from shardmgr import agent
+render = agent.render_member
+agent.render_member = lambda member: render(member).replace(b'"holdings"', b'"held_shards"')
+""",
+}
+"""Mistakes of a newer version: what its program does before it starts."""
+EVIDENCE: Final = {
+    "a column is dropped early": "Unknown column 'metadata'",
+    "a message has a new required field": r"nack INVALID_ARGUMENT|reason: this is missing|this is missing",
+    "a document's key is renamed": "holdings|held_shards|an entry is not a member",
+}
+"""What the failure of the story, or a log of a host, says."""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("rolling", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("mistake", PLANTS)
+def test_a_planted_mistake_of_the_newer_version_ends_the_story(
+    rolling: Rolling, mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = tmp_path / "foqs"
+    planted.write_text(f"#!{sys.executable}\n{PLANTS[mistake]}\nfrom foqs.cli import main\nmain()\n")
+    planted.chmod(0o755)
+    monkeypatch.setattr(rolling_upgrade, "STEP_TIMEOUT_S", 20.0)
+
+    async def story(scenario: FaultScenario) -> None:
+        await rolling.run_schema("apply", program=[str(planted)])
+        await scenario.load.more(40)
+        first = Replaced(rolling.on.cluster.hosts[0], [str(planted)])
+        await upgrade_hosts(rolling.on.cluster.url, [first], rolling.said.append)
+        await scenario.load.more(400)
+
+    with pytest.raises((AssertionError, TimeoutError, ServerNotAvailable, ExceptionGroup)) as caught:
+        bounds = replace(BOUNDS, older_hosts=True)
+        check_errors(FaultScenario(rolling.on, 60.0, bounds=bounds, spoil=0.3).play(story, PLANTED_TIMEOUT_S))
+    found = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    assert re.search(EVIDENCE[mistake], found), found

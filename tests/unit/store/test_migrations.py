@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +19,7 @@ from foqs.store.migrations import (
     steps_to_contract,
     steps_to_use,
 )
+from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs.store.port import StoreUnusable
 
 OLD = (Migration(1, "one", ("a",)), Migration(2, "two", ("b",)))
@@ -100,3 +103,37 @@ def test_a_migration_without_phases_is_one_step_that_older_programs_refuse_after
     steps = steps_to_use(SchemaState(2, 2, 2), plain, "here")
     assert [*applied(SchemaState(2, 2, 2), steps, plain)] == [SchemaState(3, 3, 3)]
     assert [step.kind for step in steps] == [StepKind.EXPAND]
+
+
+ADDITIVE = re.compile(
+    r"CREATE TABLE IF NOT EXISTS [^;]*"
+    r"|ALTER TABLE \S+ ADD COLUMN \w+ [\w()]+ (NULL|NOT NULL DEFAULT -?\d+)"
+    r"(, ADD COLUMN \w+ [\w()]+ (NULL|NOT NULL DEFAULT -?\d+))*, ALGORITHM = INSTANT"
+)
+"""The statements that leave everything as the version before needs it, and change no row."""
+
+
+def is_additive(migration: Migration) -> bool:
+    return all(ADDITIVE.fullmatch(statement) for statement in migration.statements)
+
+
+def test_migrations_that_roll_only_add_before_older_hosts_are_excluded() -> None:
+    rolling = [migration for migration in MIGRATIONS if migration.rolls]
+    assert rolling
+    assert all(map(is_additive, rolling))
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "ALTER TABLE {item} DROP COLUMN metadata, ALGORITHM = INSTANT",
+        "ALTER TABLE {item} DROP KEY item_due, ALGORITHM = INPLACE, LOCK = NONE",
+        "ALTER TABLE {item} ADD COLUMN a INT NOT NULL, ALGORITHM = INSTANT",
+        "ALTER TABLE {item} ADD COLUMN a INT NULL",
+        "ALTER TABLE {item} RENAME COLUMN token TO lease_token, ALGORITHM = INSTANT",
+        "UPDATE {owner} SET nonce = ''",
+    ],
+)
+def test_a_planted_statement_that_takes_something_away_is_found(mistake: str) -> None:
+    [migration] = [migration for migration in MIGRATIONS if migration.rolls]
+    assert not is_additive(replace(migration, statements=(*migration.statements, mistake)))
