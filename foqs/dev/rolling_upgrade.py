@@ -58,7 +58,11 @@ async def _upgrade_host(url: str, host: UpgradedHost, report: Report) -> None:
     try:
         report(f"{host.name}: its program is replaced")
         await asyncio.to_thread(host.replace)
-        await _wait_until(url, lambda found: any(_is_back(other, host.name) for other in found.hosts), "it is back")
+        await _wait_until(
+            url,
+            lambda found: any(_is_back(other, host.name) for other in found.hosts),
+            f"{host.name} is a member again",
+        )
     finally:
         if drained:
             await _call(url, lambda client: client.undrain_host(host.name))
@@ -91,17 +95,17 @@ async def _routing(url: str) -> Routing:
 async def _wait_until(url: str, condition: Callable[[Routing], bool], what: str) -> None:
     """Wait until the cluster is as it should be. Raises ServerNotAvailable after `STEP_TIMEOUT_S`."""
     until_s = time.monotonic() + STEP_TIMEOUT_S
-    problem = "it is not"
+    problem = ""
     while True:
         try:
             if condition(await _routing(url)):
                 return
         except FoqsError as error:
-            problem = str(error)
+            problem = f" ({error})"
         if time.monotonic() > until_s:
             raise ServerNotAvailable(
-                f"within {STEP_TIMEOUT_S:.0f} s it was not so that {what} ({problem}): look at foqs cluster status, "
-                "repair it, then run this command again"
+                f"waited {STEP_TIMEOUT_S:.0f} s until {what}{problem}: look at foqs cluster status, repair it, "
+                "then run this command again"
             )
         await asyncio.sleep(_POLL_S)
 

@@ -191,8 +191,10 @@ def test_hosts_of_two_versions_alternate_under_load_and_the_older_one_ends(
         return sum(map(int, found))
 
     if rows:
+        rolling.on.audit.remove()
         for shard, server in rolling.on.databases.items():
             fill_tables(server, f"{DATABASE}.foqs_{shard}_item", BACKGROUND_TOPIC, rows // SHARDS)
+        rolling.on.audit.install()
     figures = FaultScenario(rolling.on, rate, bounds=replace(BOUNDS, older_hosts=True)).play(story, STORY_TIMEOUT_S)
     with capsys.disabled():
         print("\n" + "\n".join(f"  {name:<18} {value}" for name, value in figures.items()))

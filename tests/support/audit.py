@@ -57,6 +57,13 @@ class Audit:
                     f"FOR EACH ROW {head} SELECT '{_ITEM}', epoch, flush, CONNECTION_ID(), epoch, flush FROM {owner}"
                 )
 
+    def remove(self) -> None:
+        """Removes tables and triggers: nothing is recorded until `install`."""
+        for shard, (server, database) in self._places.items():
+            for event in ("owner", *_WRITES):
+                server.query(f"DROP TRIGGER {database}.audit_{shard}_{event}")
+            server.query(f"DROP TABLE {database}.audit_{shard}")
+
     def clear(self) -> None:
         """Forget all earlier records."""
         for shard, (server, database) in self._places.items():
