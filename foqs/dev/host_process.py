@@ -57,9 +57,11 @@ class HostProcess(ServerProcess):
         return int(self.options["server.http_port"])
 
     @property
-    def console_url(self) -> str:
-        """The address of its console, which the options must turn on."""
-        return f"http://127.0.0.1:{self.options['server.console_port']}/"
+    def console_url(self) -> str | None:
+        """The address of its console; None if it has none."""
+        return (
+            f"http://127.0.0.1:{self.options['server.console_port']}/" if self.options.get("server.console") else None
+        )
 
     @property
     def address(self) -> str:

@@ -88,8 +88,9 @@ class LocalCluster:
     Args:
         folder: the folder of the data; None: a temporary one, which is removed at the end.
         hosts, databases, shards: the numbers of each.
-        port: returns a port; it is called twice for each host, for calls and for HTTP, then once for each console.
+        port: returns a port; it is called twice for each host, for calls and for HTTP; with consoles once more for each.
         options: options of every host's configuration, by dotted name.
+        with_consoles: every host serves the console.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class LocalCluster:
         port: Callable[[], int] = free_port,
         options: Mapping[str, Any] = MappingProxyType({}),
         programs: Programs = INSTALLED,
+        with_consoles: bool = False,
     ) -> None:
         self.is_temporary = folder is None
         self.folder = temporary_folder("cluster") if folder is None else folder.resolve()
@@ -121,12 +123,11 @@ class LocalCluster:
                     "server.name": f"host{number}",
                     "server.port": call_port,
                     "server.http_port": http_port,
-                    "server.console": True,
-                    "server.console_port": port(),
                     "cluster.zookeeper": self.zookeeper.address,
                     "cluster.zookeeper_tick_ms": self.zookeeper.tick_ms,
                     **places,
                     **options,
+                    **({"server.console": True, "server.console_port": port()} if with_consoles else {}),
                 },
                 programs.foqs,
                 ready_path="/livez",

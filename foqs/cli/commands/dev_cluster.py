@@ -58,7 +58,14 @@ def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | No
             folder = None if data is None else Path(data)
             programs = INSTALLED if program is None else replace(INSTALLED, foqs=[str(program.absolute())])
             cluster = LocalCluster(
-                folder, hosts, DATABASES, shards or SHARDS_DEFAULT, ports.__next__, programs=programs
+                folder,
+                hosts,
+                DATABASES,
+                shards or SHARDS_DEFAULT,
+                ports.__next__,
+                programs=programs,
+                # Another version may not know the options.
+                with_consoles=program is None,
             )
             cluster.set_up()
             click.echo("\n".join(cluster_banner(cluster)))
@@ -89,7 +96,7 @@ def cluster_banner(cluster: LocalCluster) -> list[str]:
     foqs = program_name()
     first, last = cluster.hosts[0], cluster.hosts[-1]
     lines = [
-        f"{host.options['server.name']:<11}{host.address}   console {host.console_url}   pid {host.pid}"
+        f"{host.options['server.name']:<11}{host.address}   {'' if host.console_url is None else f'console {host.console_url}   '}pid {host.pid}"
         for host in cluster.hosts
     ]
     lines += [

@@ -208,9 +208,11 @@ class Started:
         shards: int,
         port: Callable[[], int],
         programs: Programs,
+        with_consoles: bool,
     ) -> None:
         self.given = (folder, hosts, databases, shards)
         self.programs = programs
+        self.with_consoles = with_consoles
         self.ports = [port() for _ in range(2 * hosts)]
         self.is_temporary = folder is None
         self.folder = folder or Path("/tmp/x")
@@ -224,7 +226,7 @@ class Started:
         port = self.ports[2 * number - 2] if name else number
         place = {
             "port": port,
-            "console_url": f"http://127.0.0.1:{port + 1}/",
+            "console_url": f"http://127.0.0.1:{port + 1}/" if self.with_consoles else None,
             "pid": 1_000 + number,
             "exit_code": None,
             "folder": self.folder,
