@@ -51,7 +51,7 @@ from foqs.store.port import StoreUnusable
 from foqs.telemetry.cluster_samples import cluster_samples, gossip_samples
 from foqs.telemetry.http_server import HttpServer
 from foqs.telemetry.metrics import Metrics, Samples
-from foqs.telemetry.samples import host_samples
+from foqs.telemetry.samples import HostSampler
 from shardmgr.local_coordinator import EpochBook, FileEpochBook, LocalCoordinator
 from shardmgr.registry.port import RegistryError
 
@@ -129,6 +129,7 @@ class Host:
         self._console_port = 0
         self._rng = rng
         self._rpc_server: RpcServer
+        self._sampler: HostSampler
         self._listener: asyncio.Server
         self._engine_task: asyncio.Future[None]
         self._membership_task: asyncio.Future[None] | None = None
@@ -232,6 +233,7 @@ class Host:
         self._rpc_server = RpcServer(
             loop, service, self._config.rpc, self._metrics.call, self._authenticator, self._clock.stopwatch_s
         )
+        self._sampler = HostSampler(self._engine, self._rpc_server, self._clock.stopwatch_s)
         self._engine.queue.write_replies = self._rpc_server.write_replies
         if keyring.tls_context is not None:
             self._tls_acceptor = TlsAcceptor(self._rpc_server, keyring.tls_context, self._metrics.handshake_failed)
@@ -298,7 +300,7 @@ class Host:
         self._engine.on_view_changed(*self._membership.closed_shards())
 
     def _samples(self) -> Samples:
-        own = host_samples(self._engine, self._rpc_server)
+        own = self._sampler.sample()
         membership = self._membership
         if membership is None or self._tier_member is None:
             return own

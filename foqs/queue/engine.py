@@ -25,6 +25,7 @@ from foqs.catalog.port import Catalog, CatalogError
 from foqs.core.memory.demand import Demand, DemandSettings
 from foqs.core.memory.reservations import Budget, PrefetchBudget, WrittenRowsBudget
 from foqs.core.memory.row_cache import RowCache
+from foqs.core.memory.topic_rates import TopicRates
 from foqs.options.options import NamespaceOptions
 from foqs.options.rpc_options import CallOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
@@ -158,7 +159,8 @@ class Engine:
 
         backoff = Backoff(settings.shard.retry_ms_min / 1_000, settings.shard.retry_ms_max / 1_000, rng)
 
-        services = HostServices(settings.shard, self.namespaces, clock, backoff, observer, self.queue)
+        self.topic_rates = TopicRates()
+        services = HostServices(settings.shard, self.namespaces, clock, backoff, observer, self.queue, self.topic_rates)
 
         def make_shard(number: int, database: str) -> Shard:
             cache = RowCache(written_budget, prefetch_budget, self.namespaces.longest_payloads)

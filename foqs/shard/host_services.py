@@ -13,6 +13,7 @@ from typing import Protocol
 from foqs.core.flush.operation import Leases
 from foqs.core.items.item import OrderKey, TopicName
 from foqs.core.items.life import RetryPolicy
+from foqs.core.memory.topic_rates import TopicRates
 from foqs.options.shard_options import ShardOptions
 from foqs.runtime.clock import Clock
 from foqs.shard.observer import ShardObserver
@@ -66,3 +67,4 @@ class HostServices:
     backoff: Backoff
     observer: ShardObserver
     delivery_port: DeliveryPort
+    topic_rates: TopicRates

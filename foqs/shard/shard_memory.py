@@ -90,6 +90,8 @@ class ShardMemory:
         self._shard = shard
         self._delivery_port = host.delivery_port
         self._observer = host.observer
+        self._topic_rates = host.topic_rates
+        self._stopwatch_s = host.clock.stopwatch_s
         self._linger_ms = options.empty_topic_linger_ms
         self._waiter_payload_bytes_max = options.flush_bytes_max
         """Payloads of due items that one flush may read for those who wait."""
@@ -327,7 +329,9 @@ class ShardMemory:
         """Add new rows. Returns the topics that have READY ones."""
         if not rows:
             return {}
-        self.counts.add_all(_count_by_topic_and_state(rows), 1)
+        counts = _count_by_topic_and_state(rows)
+        self.counts.add_all(counts, 1)
+        self._topic_rates.on_items_ready(counts, self._stopwatch_s())
         self.usage.on_rows_inserted(rows)
         keys: dict[TopicName, list[OrderKey]] = {}
         for row in rows:
@@ -354,11 +358,14 @@ class ShardMemory:
         self.cache.store_written(rows)
 
     def _apply_deletes(self, plan: FlushPlan) -> None:
-        for rows in filter(None, plan.deleted.values()):
-            self._remove_rows(rows)
+        for kind, rows in plan.deleted.items():
+            if rows:
+                counts = self._remove_rows(rows)
+                if kind is EventKind.ACK:
+                    self._topic_rates.on_items_acked(counts, self._stopwatch_s())
 
-    def _remove_rows(self, rows: Sequence[Row]) -> None:
-        """Remove rows, at least one."""
+    def _remove_rows(self, rows: Sequence[Row]) -> Mapping[tuple[str, str, State], int]:
+        """Remove rows, at least one. Returns their number by topic and state."""
         counts = _count_by_topic_and_state(rows)
         self.counts.add_all(counts, -1)
         self.usage.on_rows_deleted(rows)
@@ -367,6 +374,7 @@ class ShardMemory:
                 self.index.discard((row.namespace, row.topic), row.order_key)
         self._note_emptied_topics(counts)
         self.cache.remove([row.id for row in rows])
+        return counts
 
     def _apply_leases(self, batch: Batch, plan: FlushPlan) -> None:
         """Apply leased rows, and reservations whose row could not be leased."""
@@ -399,6 +407,9 @@ class ShardMemory:
                 ready[topic] = None
         if plan.changed:
             self._remember([new for _, _, new in plan.changed])
+            given = [new for _, old, new in plan.changed if _becomes_deliverable(old, new)]
+            if given:
+                self._topic_rates.on_items_ready(_count_by_topic_and_state(given), self._stopwatch_s())
 
     def _apply_purges(self, batch: Batch, plan: FlushPlan, finished: MutableSequence[Operation]) -> None:
         """Apply deleted rows, cleared markers and new markers; new markers cover all else in their flush."""
@@ -532,6 +543,13 @@ def _is_undeliverable_until(row: Row, moment_ms: int) -> bool:
     if row.state is State.DEFERRED:
         return row.due_ms is not None and row.due_ms > moment_ms
     return row.state is State.DEAD
+
+
+def _becomes_deliverable(old: Row, new: Row) -> bool:
+    """Return whether a change made an item READY, or leased it when it would have become READY."""
+    if new.state is State.READY:
+        return old.state is not State.READY
+    return new.state is State.LEASED and (old.state is State.DEFERRED or old.token != new.token)
 
 
 def _count_by_topic_and_state(rows: Sequence[Row]) -> Mapping[tuple[str, str, State], int]:

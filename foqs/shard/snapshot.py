@@ -24,6 +24,7 @@ class ShardSnapshot:
     `queue_items`, `queue_bytes`: operations that wait for a flush, by lane.
     `flush_items_limit`: entries that the next flush may have.
     `overdue_ms`: for how long the next scan for due items has been due.
+    `lease_ranges`: memory of the remembered lease ends, in ranges; at most `lease_ranges_max`.
     `due_counts`: items that became due, by what ended.
     """
 
@@ -44,6 +45,10 @@ class ShardSnapshot:
     watermark_age_ms: int | None
     overdue_ms: int
     sweep_age_ms: int | None
+    lease_ranges: int
+    lease_ranges_max: int
+    is_walking_leases: bool
+    lease_walks: int
     due_counts: Mapping[str, int]
     keys_repeated: int
     keys_in_conflict: int
@@ -81,6 +86,10 @@ def take_snapshot(
         watermark_age_ms=None if timers.watermark_ms is None else now_ms - timers.watermark_ms,
         overdue_ms=max(0, now_ms - timers.next_scan_ms()),
         sweep_age_ms=None if timers.last_sweep_ms is None else now_ms - timers.last_sweep_ms,
+        lease_ranges=timers.leases.cost,
+        lease_ranges_max=timers.leases.ranges_max,
+        is_walking_leases=timers.leases.is_walking,
+        lease_walks=timers.leases.walk_count,
         due_counts=memory.due_counts,
         keys_repeated=memory.keys_repeated,
         keys_in_conflict=memory.keys_in_conflict,

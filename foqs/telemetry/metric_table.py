@@ -106,8 +106,21 @@ SAMPLED_METRICS: Final = (
         "state",
     ),
     _gauge(
-        "topic_ready_items",
-        "READY items of the topics with the most READY items; all others together are `other`",
+        "topic_items",
+        "Items of the topics with the most items or the most acks at this host; all others together are `other`",
+        "namespace",
+        "topic",
+        "state",
+    ),
+    _gauge(
+        "topic_oldest_ready_age_seconds",
+        "How long the oldest item of these topics has been READY; absent if there is none. `other` has it only if it is older than theirs",
+        "namespace",
+        "topic",
+    ),
+    _counter(
+        "topic_acked_items",
+        "Acked items of these topics, each since it has a series of its own; acks of all others are `other`",
         "namespace",
         "topic",
     ),
@@ -141,6 +154,18 @@ SAMPLED_METRICS: Final = (
     _gauge("timer_watermark_age_seconds", "Time since the moment up to which all due items are processed", "shard"),
     _gauge("timer_overdue_seconds", "How long the next scan for due items is overdue", "shard"),
     _gauge("timer_sweep_age_seconds", "Time since the last full scan for due items; absent before the first", "shard"),
+    _gauge(
+        "lease_ranges",
+        "Memory of the remembered lease ends, in ranges of 16 bytes; a slot of time counts as 24 ranges",
+        "shard",
+    ),
+    _gauge("lease_ranges_limit", "Memory that the remembered lease ends may take, in ranges", "shard"),
+    _gauge(
+        "lease_walk_running",
+        "1 while the shard walks over all LEASED rows, because it took over or had no room to remember their ends",
+        "shard",
+    ),
+    _counter("lease_walks", "Ended walks over all LEASED rows; the first one follows the takeover", "shard"),
     _counter(
         "due_items", "Items that became due, by what ended: deliver_after, lease, ttl, retention", "shard", "kind"
     ),

@@ -8,17 +8,19 @@ the format.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import nlargest
 from operator import itemgetter
 from typing import Final
 
-from foqs.core.items.item import State
+from foqs.core.items.item import State, TopicName
 from foqs.queue.engine import Engine
+from foqs.queue.listings import counts_by_state
 from foqs.rpc.server import RpcServer
 from foqs.shard.shard import Shard
 from foqs.shard.snapshot import ShardSnapshot
 from foqs.telemetry.metrics import Samples
+from foqs.telemetry.named_topics import OTHER, OTHER_TOPICS, NamedTopics
 
 SHARD_STATES: Final = ("free", "acquiring", "recovering", "owned", "draining", "lost")
 """The states of a shard, as in ShardInfo of thrift/foqs.thrift."""
@@ -32,13 +34,11 @@ LIMITS: Final = ("rate", "items", "bytes", "topics")
 """The limits of a namespace's enqueues."""
 
 NAMESPACES_MAX: Final = 50
-TOPICS_MAX: Final = 50
-"""The namespaces and topics with their own series, of all shards together."""
+"""The namespaces with their own series, of all shards together."""
 
 TOPICS_SCANNED_MAX: Final = 10_000
 """The topics that a scrape reads, of all shards together: some milliseconds of the event loop."""
 
-OTHER: Final = "other"
 ORDER_KEY_BYTES: Final = 48
 """An integer of 128 bits and its place in a list."""
 
@@ -64,6 +64,10 @@ _SNAPSHOT_METRICS: Final[dict[str, Callable[[ShardSnapshot], float | None]]] = {
     "foqs_timer_watermark_age_seconds": lambda shard: _seconds(shard.watermark_age_ms),
     "foqs_timer_overdue_seconds": lambda shard: _seconds(shard.overdue_ms),
     "foqs_timer_sweep_age_seconds": lambda shard: _seconds(shard.sweep_age_ms),
+    "foqs_lease_ranges": lambda shard: shard.lease_ranges,
+    "foqs_lease_ranges_limit": lambda shard: shard.lease_ranges_max,
+    "foqs_lease_walk_running": lambda shard: float(shard.is_walking_leases),
+    "foqs_lease_walks": lambda shard: shard.lease_walks,
     "foqs_repeated_enqueues": lambda shard: shard.keys_repeated,
     "foqs_key_conflicts": lambda shard: shard.keys_in_conflict,
     "foqs_key_flush_retries": lambda shard: shard.key_reruns,
@@ -73,9 +77,35 @@ _SNAPSHOT_METRICS: Final[dict[str, Callable[[ShardSnapshot], float | None]]] = {
 }
 
 
-def host_samples(engine: Engine, server: RpcServer) -> Samples:
-    """Return the samples of `SAMPLED_METRICS`."""
-    samples: _SampleLists = defaultdict(list)
+class HostSampler:
+    """Samples one host. It remembers which topics have series of their own."""
+
+    def __init__(self, engine: Engine, server: RpcServer, stopwatch_s: Callable[[], float]) -> None:
+        self._engine = engine
+        self._server = server
+        self._stopwatch_s = stopwatch_s
+        self._named_topics = NamedTopics(engine.topic_rates)
+
+    def sample(self) -> Samples:
+        """Return the samples of `SAMPLED_METRICS`."""
+        engine = self._engine
+        samples: _SampleLists = defaultdict(list)
+        _add_shards_samples(samples, engine)
+        shards = list(engine.shards.values())
+        items = _add_namespace_samples(samples, shards)
+        _add_topic_samples(samples, shards, self._named_topics, items, self._stopwatch_s())
+        for pool, budget in engine.budgets.items():
+            samples["foqs_row_cache_items"].append(((pool,), budget.items))
+            samples["foqs_row_cache_bytes"].append(((pool,), budget.bytes))
+            samples["foqs_row_cache_limit_bytes"].append(((pool,), budget.bytes_max))
+        for limit in LIMITS:
+            samples["foqs_limited_items"].append(((limit,), engine.queue.quota.limited_items[limit]))
+        _add_server_samples(samples, self._server)
+        samples["foqs_waiting_dequeues"].append(((), len(engine.queue.waiters)))
+        return samples
+
+
+def _add_shards_samples(samples: _SampleLists, engine: Engine) -> None:
     for status in engine.queue.shard_statuses():
         name = str(status.shard)
         for state in SHARD_STATES:
@@ -87,13 +117,9 @@ def host_samples(engine: Engine, server: RpcServer) -> Samples:
             for state in BREAKER_STATES:
                 samples["foqs_shard_breaker_state"].append(((name, state), float(state == shard.breaker_state)))
             _add_shard_samples(samples, name, shard)
-    _add_item_samples(samples, list(engine.shards.values()))
-    for pool, budget in engine.budgets.items():
-        samples["foqs_row_cache_items"].append(((pool,), budget.items))
-        samples["foqs_row_cache_bytes"].append(((pool,), budget.bytes))
-        samples["foqs_row_cache_limit_bytes"].append(((pool,), budget.bytes_max))
-    for limit in LIMITS:
-        samples["foqs_limited_items"].append(((limit,), engine.queue.quota.limited_items[limit]))
+
+
+def _add_server_samples(samples: _SampleLists, server: RpcServer) -> None:
     for name, value in {
         "foqs_connections": len(server.connections),
         "foqs_connections_limit": server.limits.connections_max,
@@ -102,10 +128,8 @@ def host_samples(engine: Engine, server: RpcServer) -> Samples:
         "foqs_calls_in_flight_limit": server.limits.calls_in_flight_max,
         "foqs_calls_in_flight_bytes": server.byte_budget.reserved_bytes,
         "foqs_calls_in_flight_limit_bytes": server.byte_budget.bytes_max,
-        "foqs_waiting_dequeues": len(engine.queue.waiters),
     }.items():
         samples[name].append(((), value))
-    return samples
 
 
 def _add_shard_samples(samples: _SampleLists, name: str, shard: Shard) -> None:
@@ -128,20 +152,18 @@ def _add_shard_samples(samples: _SampleLists, name: str, shard: Shard) -> None:
             samples[metric].append(((name,), value))
 
 
-def _add_item_samples(samples: _SampleLists, shards: list[Shard]) -> None:
-    """Add the items by namespace and by topic, for those with the most items; the rest is summed up."""
+def _add_namespace_samples(samples: _SampleLists, shards: list[Shard]) -> Counter[TopicName]:
+    """Add the items of the namespaces with the most items; the rest is summed up. Returns the items by topic."""
     namespaces: defaultdict[str, Counter[State]] = defaultdict(Counter)
-    topics: Counter[tuple[str, str]] = Counter()
+    topics: Counter[TopicName] = Counter()
     for shard in shards:
         for namespace, topic, counts in shard.counts.first_topics(TOPICS_SCANNED_MAX // len(shards)):
-            topics[namespace, topic] += counts[State.READY]
+            topics[namespace, topic] += sum(counts)
             counted = namespaces[namespace]
             for state in _STATES:
                 counted[state] += counts[state]
-    totals = {state: sum(shard.counts.totals[state] for shard in shards) for state in _STATES}
-    # A namespace or topic that is named `other` counts among the others: no two series may have the same labels.
-    namespaces.pop(OTHER, None)
-    topics.pop((OTHER, OTHER), None)
+    totals = _totals(shards)
+    namespaces.pop(OTHER, None)  # no two series may have the same labels
     named = _largest((name, counted.total()) for name, counted in namespaces.items())
     for namespace in sorted(named):
         for state in _STATES:
@@ -149,12 +171,45 @@ def _add_item_samples(samples: _SampleLists, shards: list[Shard]) -> None:
     for state in _STATES:
         rest = totals[state] - sum(namespaces[namespace][state] for namespace in named)
         samples["foqs_namespace_items"].append(((OTHER, _STATE_NAMES[state]), rest))
-    ready = nlargest(TOPICS_MAX, topics.items(), key=itemgetter(1))
-    for (namespace, topic), items in sorted(ready):
-        if items:
-            samples["foqs_topic_ready_items"].append(((namespace, topic), items))
-    rest = totals[State.READY] - sum(items for _, items in ready)
-    samples["foqs_topic_ready_items"].append(((OTHER, OTHER), rest))
+    return topics
+
+
+def _add_topic_samples(
+    samples: _SampleLists, shards: list[Shard], named_topics: NamedTopics, items: Mapping[TopicName, int], now_s: float
+) -> None:
+    """Add the items, ages and acks of the named topics; the rest is summed up.
+
+    Args:
+        items: the items of each topic in all states.
+    """
+    rest = _totals(shards)
+    oldest_ms = -1
+    for topic in named_topics.update(items, now_s):
+        counts = counts_by_state(topic, shards)
+        for state in _STATES:
+            rest[state] -= counts[state]
+            samples["foqs_topic_items"].append(((*topic, _STATE_NAMES[state]), counts[state]))
+        age_ms = _oldest_ready_age_ms(shards, topic)
+        if age_ms >= 0:
+            samples["foqs_topic_oldest_ready_age_seconds"].append((topic, age_ms / 1_000))
+            oldest_ms = max(oldest_ms, age_ms)
+    for state in _STATES:
+        samples["foqs_topic_items"].append(((*OTHER_TOPICS, _STATE_NAMES[state]), rest[state]))
+    age_ms = _oldest_ready_age_ms(shards)
+    if age_ms > oldest_ms:
+        samples["foqs_topic_oldest_ready_age_seconds"].append((OTHER_TOPICS, age_ms / 1_000))
+    acked, acked_rest = named_topics.acked_items()
+    samples["foqs_topic_acked_items"] += [*acked.items(), (OTHER_TOPICS, acked_rest)]
+
+
+def _oldest_ready_age_ms(shards: list[Shard], topic: TopicName | None = None) -> int:
+    """Return the age of the oldest READY item, of a topic or of all; -1 if there is none."""
+    ages_ms = [shard.oldest_ready_age_ms(topic) for shard in shards]
+    return max((age_ms for age_ms in ages_ms if age_ms is not None), default=-1)
+
+
+def _totals(shards: list[Shard]) -> dict[State, int]:
+    return {state: sum(shard.counts.totals[state] for shard in shards) for state in _STATES}
 
 
 def _largest(sizes: Iterable[tuple[str, int]]) -> list[str]:

@@ -72,7 +72,7 @@ class LeaseEnds:
     """
 
     def __init__(self, ranges_max: int) -> None:
-        self._ranges_max = ranges_max
+        self.ranges_max = ranges_max
         self._deleted = DeletedNumbers()
         self._slots: dict[int, Slot] = {}
         self._cost = 0
@@ -81,6 +81,8 @@ class LeaseEnds:
         self._is_walking = False
         self._forgotten_from_ms = 0
         """The earliest end that the walk under way may miss, because it was forgotten since it began; else `unread_from_ms`."""
+        self.walk_count = 0
+        """Ended walks."""
         self.unread_from_ms = 0
         """A lease that ends at this moment or later may be unknown here, until a walk has read it."""
 
@@ -98,6 +100,11 @@ class LeaseEnds:
     def cost(self) -> int:
         """The memory in use, in ranges."""
         return self._cost
+
+    @property
+    def is_walking(self) -> bool:
+        """Whether a walk is under way."""
+        return self._is_walking
 
     def unapplied_from_ms(self) -> int:
         """Return a moment before which no lease ends that is still to be applied."""
@@ -143,7 +150,7 @@ class LeaseEnds:
                 kept.append(first)
                 kept.append(last)
         self._cost += (len(kept) - before) // 2
-        if self._cost > self._ranges_max:
+        if self._cost > self.ranges_max:
             self._forget_last()
 
     def _forget_last(self) -> None:
@@ -152,7 +159,7 @@ class LeaseEnds:
         An eighth of the room becomes free, so that many slots share the cost of the sort.
         """
         slots = self._slots
-        cost_max = self._ranges_max * 7 // 8
+        cost_max = self.ranges_max * 7 // 8
         by_due = sorted(slots, key=lambda key: slots[key].due_ms)
         while by_due and self._cost > cost_max:
             slot = slots.pop(by_due.pop())
@@ -210,6 +217,7 @@ class LeaseEnds:
     def end_walk(self, *, complete: bool) -> None:
         """The walk has ended; `complete` if it read all LEASED rows."""
         self._is_walking = False
+        self.walk_count += 1
         if not complete:
             self._forgotten_from_ms = min(self._forgotten_from_ms, self.unread_from_ms)
         self.unread_from_ms = self._forgotten_from_ms

@@ -17,8 +17,9 @@ from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import StoreLost
-from foqs.telemetry import metric_table, samples
+from foqs.telemetry import metric_table, named_topics, samples
 from foqs.telemetry.metrics import Metrics
+from foqs.telemetry.samples import HostSampler
 from tests.support.builders import NAMESPACE, engine_settings, keyed_item, rpc_options
 from tests.support.engines import Caller, World, run_in_world
 
@@ -32,10 +33,14 @@ def rpc_server_of(engine: Engine) -> RpcServer:
     return RpcServer(asyncio.get_running_loop(), QueueHandlers(engine.queue, identity, Random(1)), limits)
 
 
-def shown(engine: Engine) -> dict[tuple[Any, ...], float]:
+def sampler_of(engine: Engine) -> HostSampler:
+    return HostSampler(engine, rpc_server_of(engine), asyncio.get_running_loop().time)
+
+
+def shown(engine: Engine, sampler: HostSampler | None = None) -> dict[tuple[Any, ...], float]:
     """Return all samples by (metric, label values in the order of the labels' names)."""
-    server, metrics = rpc_server_of(engine), Metrics()
-    metrics.add_sampler(lambda: samples.host_samples(engine, server))
+    metrics = Metrics()
+    metrics.add_sampler((sampler or sampler_of(engine)).sample)
     page = b"".join(metrics.render()).decode()
     return {
         (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
@@ -51,8 +56,8 @@ def test_metrics_page_is_generated_from_the_table() -> None:
 def test_host_shows_all_metrics_of_the_table_and_no_others() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
-        server, metrics = rpc_server_of(engine), Metrics()
-        metrics.add_sampler(lambda: samples.host_samples(engine, server))
+        metrics = Metrics()
+        metrics.add_sampler(sampler_of(engine).sample)
         await Caller(world, engine).put(count=2)
         families = list(text_string_to_metric_families(b"".join(metrics.render()).decode()))
         # The parser takes the `_total` off a counter's name.
@@ -71,7 +76,7 @@ def test_host_shows_all_metrics_of_the_table_and_no_others() -> None:
             "process_open_fds",
             "process_max_fds",
         }
-        assert set(samples.host_samples(engine, server)) <= {each.name for each in metric_table.SAMPLED_METRICS}
+        assert set(sampler_of(engine).sample()) <= {each.name for each in metric_table.SAMPLED_METRICS}
 
     run_in_world(story)
 
@@ -81,7 +86,7 @@ def test_every_sampled_metric_of_a_serving_host_has_a_value() -> None:
         engine = await world.engine(ONE)
         await Caller(world, engine).put()
         await world.pass_s(2)
-        found = {name for name, samples in samples.host_samples(engine, rpc_server_of(engine)).items() if samples}
+        found = {name for name, samples in sampler_of(engine).sample().items() if samples}
         assert found == {each.name for each in metric_table.SAMPLED_METRICS}
 
     run_in_world(story)
@@ -113,8 +118,14 @@ def test_samples_match_the_state_of_the_host() -> None:
             ("foqs_namespace_items", "default", "ready"): 3,
             ("foqs_namespace_items", "default", "leased"): 1,
             ("foqs_namespace_items", "other", "ready"): 0,
-            ("foqs_topic_ready_items", "default", "t"): 3,
-            ("foqs_topic_ready_items", "other", "other"): 0,
+            ("foqs_topic_items", "default", "ready", "t"): 3,
+            ("foqs_topic_items", "default", "deferred", "t"): 2,
+            ("foqs_topic_items", "default", "leased", "t"): 1,
+            ("foqs_topic_items", "other", "ready", "other"): 0,
+            ("foqs_topic_acked_items_total", "other", "other"): 1,
+            ("foqs_lease_ranges_limit", "1"): 262_144,
+            ("foqs_lease_walk_running", "1"): 0,
+            ("foqs_lease_walks_total", "1"): 1,
             ("foqs_writer_queue_items", "ack", "1"): 0,
             ("foqs_row_cache_items", "written"): 6,
             ("foqs_connections_limit",): 3,
@@ -124,6 +135,9 @@ def test_samples_match_the_state_of_the_host() -> None:
         }.items():
             assert found[sample] == value, sample
         assert found["foqs_oldest_ready_age_seconds", "1"] >= 3
+        assert found["foqs_topic_oldest_ready_age_seconds", "default", "t"] >= 3
+        assert ("foqs_topic_oldest_ready_age_seconds", "other", "other") not in found
+        assert found["foqs_lease_ranges", "1"] >= 1
         assert found["foqs_timer_sweep_age_seconds", "1"] >= 2
         assert found["foqs_timer_watermark_age_seconds", "1"] >= 2
         assert found["foqs_timer_overdue_seconds", "1"] == 0
@@ -219,9 +233,9 @@ def test_labels_are_capped_and_the_rest_is_other(monkeypatch: pytest.MonkeyPatch
         for number in range(6):
             await caller.put(f"t{number}", number + 1)
         await caller.put("other", 40)
-        monkeypatch.setattr(samples, "TOPICS_MAX", 3)
+        monkeypatch.setattr(named_topics, "LEADERS", 3)
         found = shown(engine)
-        topics = {key[1:]: value for key, value in found.items() if key[0] == "foqs_topic_ready_items"}
+        topics = {(key[1], key[3]): value for key, value in found.items() if key[:3:2] == ("foqs_topic_items", "ready")}
         assert topics == {
             ("default", "other"): 40,
             ("default", "t5"): 6,
@@ -231,9 +245,9 @@ def test_labels_are_capped_and_the_rest_is_other(monkeypatch: pytest.MonkeyPatch
         counts_of_shard = engine.shards[1].memory.counts
         counts_of_shard.add(("other", "other"), State.READY, 7)
         found = shown(engine)
-        assert found["foqs_topic_ready_items", "other", "other"] == 10 + 7
+        assert found["foqs_topic_items", "other", "ready", "other"] == 10 + 7
         assert found["foqs_namespace_items", "other", "ready"] == 7
-        page = [name for name, _ in samples.host_samples(engine, rpc_server_of(engine))["foqs_namespace_items"]]
+        page = [name for name, _ in sampler_of(engine).sample()["foqs_namespace_items"]]
         assert len(page) == len(set(page))
         counts_of_shard.add(("other", "other"), State.READY, -7)
         monkeypatch.setattr(samples, "NAMESPACES_MAX", 0)
@@ -242,7 +256,62 @@ def test_labels_are_capped_and_the_rest_is_other(monkeypatch: pytest.MonkeyPatch
         assert found["foqs_namespace_items", "other", "ready"] == 61
         monkeypatch.setattr(samples, "TOPICS_SCANNED_MAX", 2)
         found = shown(engine)
-        assert sum(value for key, value in found.items() if key[0] == "foqs_topic_ready_items") == 61
-        assert len([key for key in found if key[0] == "foqs_topic_ready_items"]) == 3
+        assert sum(value for key, value in found.items() if key[0] == "foqs_topic_items") == 61
+        assert len([key for key in found if key[::2] == ("foqs_topic_items", "ready")]) == 3
+
+    run_in_world(story)
+
+
+def test_other_has_an_age_only_if_it_is_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_topics, "LEADERS", 1)
+    metric = "foqs_topic_oldest_ready_age_seconds"
+
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        await caller.put("large", 5)
+        assert shown(engine)[metric, "default", "large"] == pytest.approx(0, abs=0.5)
+        await world.pass_s(10)
+        await caller.put("young", 1)
+        found = shown(engine)
+        assert found[metric, "default", "large"] == pytest.approx(10, abs=0.5)
+        assert (metric, "other", "other") not in found
+        [*items] = (await caller.get("large", 5)).items
+        await world.pass_s(10)
+        await caller.do(EventKind.ACK, items[:2])
+        await caller.do(EventKind.RELEASE, items[2:])
+        await caller.put("large", 1)
+        found = shown(engine)
+        assert found[metric, "default", "large"] == pytest.approx(20, abs=0.5)
+        await caller.do(EventKind.ACK, (await caller.get("large", 3)).items)
+        await caller.put("large", 1)
+        found = shown(engine)
+        assert found[metric, "default", "large"] == pytest.approx(0, abs=0.5)
+        assert found[metric, "other", "other"] == pytest.approx(10, abs=0.5)
+
+    run_in_world(story)
+
+
+def test_acks_count_for_topics_with_series_and_no_counter_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(named_topics, "LEADERS", 1)
+    metric = "foqs_topic_acked_items_total"
+
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller, sampler = Caller(world, engine), sampler_of(engine)
+
+        async def work(topic: str, count: int) -> dict[str, float]:
+            await caller.put(topic, count)
+            await caller.do(EventKind.ACK, (await caller.get(topic, count)).items)
+            return {key[2]: value for key, value in shown(engine, sampler).items() if key[0] == metric}
+
+        assert await work("a", 3) == {"a": 0, "other": 3}
+        assert await work("a", 2) == {"a": 2, "other": 3}
+        # Among the two busiest, `a` keeps its series although `b` is busier.
+        assert await work("b", 20) == {"a": 2, "b": 0, "other": 23}
+        assert await work("b", 1) == {"a": 2, "b": 1, "other": 23}
+        await work("c", 50)
+        assert await work("c", 5) == {"b": 1, "c": 5, "other": 73}
+        assert await work("a", 1) == {"b": 1, "c": 5, "other": 74}
 
     run_in_world(story)

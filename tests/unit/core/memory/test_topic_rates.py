@@ -1,0 +1,38 @@
+"""Tests of the rates of topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.core.items.item import State
+from foqs.core.memory.topic_rates import NO_RATES, TAU_S, TopicRates
+
+
+def test_steady_work_has_its_rates_and_they_fall_when_it_ends() -> None:
+    rates = TopicRates()
+    for second in range(600):
+        rates.on_items_ready({("n", "t", State.READY): 30, ("n", "t", State.LEASED): 10}, second)
+        rates.on_items_acked({("n", "t", State.LEASED): 20}, second)
+    now = rates.rates(("n", "t"), 599.5)
+    assert now.ready == pytest.approx(40, rel=0.02)
+    assert now.acked == pytest.approx(20, rel=0.02)
+    later = rates.rates(("n", "t"), 599.5 + TAU_S)
+    assert later.ready == pytest.approx(now.ready / 2.718, rel=0.01)
+    [(topic, acked)] = rates.acked_rates(599.5 + TAU_S)
+    assert (topic, acked) == (("n", "t"), pytest.approx(later.acked))
+
+
+def test_deferred_items_are_not_ready() -> None:
+    rates = TopicRates()
+    rates.on_items_ready({("n", "t", State.DEFERRED): 30}, 0)
+    assert rates.rates(("n", "t"), 0) == NO_RATES
+    assert len(rates) == 0
+
+
+def test_topic_without_a_change_for_the_longest_time_is_dropped() -> None:
+    rates = TopicRates(topics_max=2)
+    for second, topic in enumerate(["a", "b", "a", "c"]):
+        rates.on_items_acked({("n", topic, State.LEASED): 1}, second)
+    assert [rates.acked_items(("n", topic)) for topic in "abc"] == [2, 0, 1]
+    assert rates.acked_count == 4
+    assert len(rates) == 2
