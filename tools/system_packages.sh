@@ -43,6 +43,7 @@ node nodejs
 npm npm
 strace strace
 sqlite3 sqlite3
+promtool prometheus
 mariadb-dump mariadb-client
 systemd-analyze systemd
 java default-jre-headless

@@ -11,6 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+BREAKER_STATES: Final = ("closed", "half-open", "open")
+"""The states of a shard's circuit breaker."""
+
 
 @dataclass(slots=True, frozen=True)
 class MetricDescription:

@@ -26,7 +26,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from foqs.telemetry import metric_table
-from foqs.telemetry.metric_table import CLUSTER_METRICS, METRICS, SAMPLED_METRICS, TIER_METRICS
+from foqs.telemetry.metric_table import BREAKER_STATES, CLUSTER_METRICS, METRICS, SAMPLED_METRICS, TIER_METRICS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -136,6 +136,11 @@ class Metrics:
     def shard_acquired(self, shard: int, seconds: float) -> None:
         """Record that the shard is served, `seconds` after its assignment or loss."""
         self._acquire_seconds.observe(seconds)
+        # A counter that appears with its first event has no increase: an alert would miss that event.
+        for counter in (self._flush_retries, self._unknown_outcomes, self._fenced):
+            counter.labels(str(shard))
+        for state in BREAKER_STATES:
+            self._breaker_changes.labels(str(shard), state)
 
     def shard_handed_over(self, shard: int, seconds: float) -> None:
         """Record that the shard was handed over, `seconds` after the request."""

@@ -19,14 +19,12 @@ from foqs.queue.listings import counts_by_state
 from foqs.rpc.server import RpcServer
 from foqs.shard.shard import Shard
 from foqs.shard.snapshot import ShardSnapshot
+from foqs.telemetry.metric_table import BREAKER_STATES
 from foqs.telemetry.metrics import Samples
 from foqs.telemetry.named_topics import OTHER, OTHER_TOPICS, NamedTopics
 
 SHARD_STATES: Final = ("free", "acquiring", "recovering", "owned", "draining", "lost")
 """The states of a shard, as in ShardInfo of thrift/foqs.thrift."""
-
-BREAKER_STATES: Final = ("closed", "half-open", "open")
-"""The states of a shard's circuit breaker."""
 
 DUE_KINDS: Final = ("deliver_after", "lease", "ttl", "retention")
 

@@ -24,7 +24,14 @@ def test_every_program_that_is_missing_is_named(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     named = done.stderr.splitlines()[0].split(": ")[1].split()
-    assert {"thrift-compiler", "nodejs", "npm", "strace", "sqlite3", "mariadb-client", "default-jre-headless"} <= set(
-        named
-    )
+    assert {
+        "thrift-compiler",
+        "nodejs",
+        "npm",
+        "strace",
+        "sqlite3",
+        "mariadb-client",
+        "default-jre-headless",
+        "prometheus",
+    } <= set(named)
     assert len(named) == len(set(named))
