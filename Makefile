@@ -83,6 +83,7 @@ check: $(DEV) ## lint, format, types, imports between packages, generated files,
 	@$(BIN)/python tools/contract.py --check
 	@$(BIN)/python tools/diagram.py --check
 	@$(BIN)/python tools/speed_chart.py --check
+	@$(BIN)/python tools/dashboards.py --check
 	@$(MAKE) --no-print-directory docs
 
 .PHONY: dist
