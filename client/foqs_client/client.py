@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random, SystemRandom
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from foqs_client import conversion, errors
 from foqs_client.addresses import is_tls_url, parse_addresses
@@ -43,6 +43,7 @@ from foqs_client.routed_calls import GET_ROUTING, REPLY_GRACE_S
 from foqs_client.router import Router
 from foqs_client.routing_table import Address
 from foqs_client.shared_dequeues import SharedDequeues
+from foqs_client.tracing import make_tracing
 from foqs_client.types import (
     BulkPage,
     Change,
@@ -61,6 +62,9 @@ from foqs_client.types import (
 )
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 TIMEOUT_MS_DEFAULT: Final = 10_000
 COMMIT_TIMEOUT_MS: Final = 30_000
@@ -97,8 +101,13 @@ class Client(MovingCalls, AdminCalls, ClusterCalls):
         coalesce: send small calls of one kind that are made in one turn of the event loop as
             one call. Each caller gets its own results, and no call waits for others. False:
             each call is sent alone.
+        tracing: make spans with the global tracer provider of OpenTelemetry, if the program has
+            set one; or a tracer provider. Items carry the context of the span that enqueued them.
         connect: opens connections instead of the event loop's `create_connection`.
         rng: makes keys, chooses hosts and spreads pauses. None: the system's randomness.
+
+    Attributes:
+        tracing: makes the spans; None without.
 
     Raises:
         InvalidArgument: the URL is malformed, a file cannot be used, or `connections` is out of range.
@@ -113,6 +122,7 @@ class Client(MovingCalls, AdminCalls, ClusterCalls):
         connections: int = 1,
         automatic_keys: bool = True,
         coalesce: bool = True,
+        tracing: bool | TracerProvider = True,
         token: str | None = None,
         token_file: str | Path | None = None,
         region: str | None = None,
@@ -148,6 +158,7 @@ class Client(MovingCalls, AdminCalls, ClusterCalls):
         )
         self._best_priorities = BestPriorities()
         self._automatic_keys = AutomaticKeys(rng, self._router.next_slot) if automatic_keys else None
+        self.tracing = make_tracing(tracing, namespace, addresses[0] if len(addresses) == 1 else None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -179,10 +190,18 @@ class Client(MovingCalls, AdminCalls, ClusterCalls):
         """
         if not items:
             return []
-        self._router.refresh_if_due()
         checked = conversion.items(items)
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
+        if self.tracing is None:
+            return await self._enqueue(checked, timeout_ms)
+        with self.tracing.send(checked) as call:
+            results = await self._enqueue(call.items, timeout_ms)
+            call.on_results(results)
+            return results
+
+    async def _enqueue(self, checked: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+        self._router.refresh_if_due()
         begun_s = asyncio.get_running_loop().time()
         sent, first = await self._send_items_coalesced(checked, timeout_ms)
         if not isinstance(first, errors.FoqsError) and [result.error for result in first].count(None) == len(checked):
@@ -214,9 +233,18 @@ class Client(MovingCalls, AdminCalls, ClusterCalls):
             items_max: the most items of all topics together. The first topics are served first.
             timeout_ms: the time of the call; None: the client's timeout, plus `wait_ms`.
         """
-        self._router.refresh_if_due()
         if timeout_ms is None:
             timeout_ms = self.timeout_ms + max(0, wait_ms)
+        if self.tracing is None:
+            return await self._dequeue(wants, wait_ms, lease_ms, items_max, timeout_ms)
+        with self.tracing.receive() as call:
+            call.deliveries = deliveries = await self._dequeue(wants, wait_ms, lease_ms, items_max, timeout_ms)
+            return deliveries
+
+    async def _dequeue(
+        self, wants: Mapping[str, int], wait_ms: int, lease_ms: int | None, items_max: int | None, timeout_ms: int
+    ) -> list[Delivery]:
+        self._router.refresh_if_due()
         if self._router.is_first_refresh_running:
             # Without a routing table the call would miss the items of all other hosts.
             waited_ms = await self._router.wait_refreshed_within(timeout_ms)
@@ -361,7 +389,9 @@ class Client(MovingCalls, AdminCalls, ClusterCalls):
         The client retries the call until its time ends. After a retry, `already_gone` may
         mean that the first attempt deleted the item. A lease that was replaced is `StaleLease`.
         """
-        return await self._call_by_id(_ACK, ttypes.AckRequest, conversion.leases(leases), RetriedDeletion, timeout_ms)
+        return await self._settle(
+            leases, _ACK, ttypes.AckRequest, conversion.leases(leases), RetriedDeletion, timeout_ms
+        )
 
     async def nack(self, nacks: Sequence[Nack | Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         """Return items whose work failed: they are delivered again later, or are dead.
@@ -371,7 +401,9 @@ class Client(MovingCalls, AdminCalls, ClusterCalls):
         delay counts from the attempt that was written. If a retry finds that the lease has
         ended, the result is `UnknownOutcome`.
         """
-        return await self._call_by_id(_NACK, ttypes.NackRequest, conversion.nacks(nacks), RetriedCallById, timeout_ms)
+        return await self._settle(
+            nacks, _NACK, ttypes.NackRequest, conversion.nacks(nacks), RetriedCallById, timeout_ms
+        )
 
     async def extend(
         self, leases: Sequence[Lease], *, lease_ms: int | None = None, timeout_ms: int | None = None
@@ -390,8 +422,8 @@ class Client(MovingCalls, AdminCalls, ClusterCalls):
         The client retries the call until its time ends. If a retry finds that the lease has
         ended, the result is `UnknownOutcome`.
         """
-        return await self._call_by_id(
-            _RELEASE, ttypes.ReleaseRequest, conversion.leases(leases), RetriedCallById, timeout_ms
+        return await self._settle(
+            leases, _RELEASE, ttypes.ReleaseRequest, conversion.leases(leases), RetriedCallById, timeout_ms
         )
 
     async def cancel(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:

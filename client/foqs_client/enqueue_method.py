@@ -28,6 +28,7 @@ _PRIORITY: Final = field_head(ttypes.NewItem, "priority")
 _PAYLOAD: Final = field_head(ttypes.NewItem, "payload")
 _METADATA: Final = field_head(ttypes.NewItem, "metadata")
 _KEY: Final = field_head(ttypes.NewItem, "idempotency_key")
+_TRACE_CONTEXT: Final = field_head(ttypes.NewItem, "trace_context")
 _NO_METADATA: Final = _METADATA + _LENGTH.pack(0)
 _END: Final = _NO_METADATA + STOP
 _PRIORITY_AND_SIZE: Final = struct.Struct(f">{len(_PRIORITY)}si{len(_PAYLOAD)}si")
@@ -61,12 +62,11 @@ def _joined_parts(request: Any) -> list[bytes] | None:
         if not (
             type(item) is Item
             and item.delay_ms is item.deliver_after_ms is item.lease_ms is item.ttl_ms is item.attempts_max is None
-            and item.trace_context is None
             and item.at_most_once is False
         ):
             return None
-        payload, metadata, key = item.payload, item.metadata, item.idempotency_key
-        if not (type(payload) is bytes is type(metadata)):
+        payload, metadata, key, trace = item.payload, item.metadata, item.idempotency_key, item.trace_context
+        if not (type(payload) is bytes is type(metadata)) or (trace is not None and type(trace) is not bytes):
             return None
         if item.topic is not topic or item.priority is not priority or len(payload) != size:
             topic, priority, size = item.topic, item.priority, len(payload)
@@ -76,7 +76,7 @@ def _joined_parts(request: Any) -> list[bytes] | None:
             )
         append(start)
         append(payload)
-        if key is None and not metadata:
+        if key is None is trace and not metadata:
             append(_END)
             continue
         append(b"".join((_METADATA, _LENGTH.pack(len(metadata)), metadata)) if metadata else _NO_METADATA)
@@ -85,6 +85,10 @@ def _joined_parts(request: Any) -> list[bytes] | None:
             append(_KEY)
             append(_LENGTH.pack(len(name)))
             append(name)
+        if trace is not None:
+            append(_TRACE_CONTEXT)
+            append(_LENGTH.pack(len(trace)))
+            append(trace)
         append(STOP)
     parts += (_TIMEOUT, _I64.pack(request.timeout_ms), STOP)
     return parts

@@ -28,6 +28,7 @@ from foqs_client.retried_calls import RetriedCallById
 from foqs_client.router import CONNECT_S_MAX, Router
 from foqs_client.routing_change import apply_routing_change
 from foqs_client.routing_table import Address, call_by_host
+from foqs_client.tracing import Tracing
 from foqs_client.types import DONE, Enqueued, Item, Nack, Outcome, Routing
 from foqs_contract.contract_version import CONTRACT_VERSION, HostTooOld
 from foqs_contract.idl import ttypes
@@ -49,10 +50,12 @@ class RoutedCalls:
     Attributes:
         namespace: the namespace of every call.
         timeout_ms: the time of a call that sets none, in milliseconds.
+        tracing: makes the spans; None without.
     """
 
     namespace: str
     timeout_ms: int
+    tracing: Tracing | None
     _pool: ConnectionPool
     """Connects to the hosts that the client was given."""
     _router: Router
@@ -222,6 +225,27 @@ class RoutedCalls:
         if any(isinstance(result.error, _NO_ROOM) for result in results if result.error is not None):
             loads.on_refused(host, asyncio.get_running_loop().time())
         return results
+
+    async def _settle(
+        self,
+        entries: Sequence[Any],
+        method: ThriftMethod,
+        make_request: Any,
+        raw_entries: list[Any],
+        retry_class: type[RetriedCallById],
+        timeout_ms: int | None,
+    ) -> list[Outcome]:
+        """Make an ack, a nack or a release, in a span if there are spans.
+
+        Args:
+            entries: as the caller gave them; those of the request are `raw_entries`.
+        """
+        if self.tracing is None or not entries:
+            return await self._call_by_id(method, make_request, raw_entries, retry_class, timeout_ms)
+        with self.tracing.settle(method.name, entries) as call:
+            outcomes = await self._call_by_id(method, make_request, raw_entries, retry_class, timeout_ms)
+            call.on_results(outcomes)
+            return outcomes
 
     async def _call_by_id(
         self,

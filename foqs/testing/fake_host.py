@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from types import MappingProxyType, TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from foqs.host import Host
 from foqs.options.config import load
@@ -29,6 +29,9 @@ from foqs.testing.virtual_loop import VirtualClock
 from foqs_client import Client, ItemView, SyncClient
 from foqs_client.background_loop import BackgroundLoop
 from foqs_client.client import TIMEOUT_MS_DEFAULT
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -94,7 +97,12 @@ class FakeHost:
         await self._loop.finish()
 
     def client(
-        self, *, namespace: str = "default", timeout_ms: int = TIMEOUT_MS_DEFAULT, automatic_keys: bool = True
+        self,
+        *,
+        namespace: str = "default",
+        timeout_ms: int = TIMEOUT_MS_DEFAULT,
+        automatic_keys: bool = True,
+        tracing: bool | TracerProvider = True,
     ) -> Client:
         """Return a client of this host, which is closed with it. The client's own timeouts are real time."""
         client = Client(
@@ -102,6 +110,7 @@ class FakeHost:
             namespace=namespace,
             timeout_ms=timeout_ms,
             automatic_keys=automatic_keys,
+            tracing=tracing,
             connect=self._network.connect,
         )
         self._clients.append(client)

@@ -226,7 +226,7 @@ def test_importing_the_client_imports_no_package_of_an_extra(installed: Installa
         "pymysql",
         "rich",
     }
-    assert not {*of_extras, "uvloop", "pyspark", "pyarrow", "pandas"} & set(modules)
+    assert not {*of_extras, "uvloop", "pyspark", "pyarrow", "pandas", "opentelemetry"} & set(modules)
 
 
 @pytest.mark.process

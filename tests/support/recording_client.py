@@ -43,6 +43,7 @@ class RecordingClient:
         principal: str | None = None,
     ) -> None:
         self.client = client
+        self.tracing = client.tracing
         self._caller = {} if principal is None else {"principal": principal}
         self._history = history
         self._process = process

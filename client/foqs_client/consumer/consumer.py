@@ -30,6 +30,7 @@ from foqs_client.consumer.topic_discovery import TopicDiscovery
 from foqs_client.consumer.topic_scheduler import TopicScheduler
 from foqs_client.consumer.topic_selection import TopicSelection
 from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded
+from foqs_client.tracing import Tracing
 from foqs_client.types import Delivery, Topic
 
 CONCURRENCY_DEFAULT: Final = 10
@@ -108,7 +109,9 @@ class Consumer:
         rng = rng or Random()
         self._selection = selection = TopicSelection(topics, weights, others)
         self._client = client
-        self._runner = _runner_for(handler, concurrency, processes)
+        self._runner = _runner_for(handler, concurrency, processes, client.tracing)
+        # A worker process makes no spans: the span of its handler is made here.
+        self._traced_end = client.tracing.traced_end if processes and client.tracing is not None else None
         self._scheduler = TopicScheduler(selection)
         self._in_flight = InFlightSet(in_flight, concurrency, lease_ms)
         self._lease_ms = lease_ms
@@ -303,7 +306,8 @@ class Consumer:
         while (item := in_flight.start_next()) is not None:
             job = item.job = Job(item.delivery, self._schedule_extension)
             self._jobs[job] = item
-            submit(job, self._on_handler_ended)
+            on_done = self._on_handler_ended
+            submit(job, on_done if self._traced_end is None else self._traced_end(job, on_done))
 
     def _on_handler_ended(self, job: Job, error: BaseException | None) -> None:
         item = self._jobs.pop(job)
@@ -420,7 +424,7 @@ class Consumer:
                     await self._wake.wait()
 
 
-def _runner_for(handler: Handler, concurrency: int, processes: int) -> HandlerRunner:
+def _runner_for(handler: Handler, concurrency: int, processes: int, tracing: Tracing | None) -> HandlerRunner:
     if not callable(handler):
         raise InvalidArgument(f"{handler!r} is not a function; give one that takes a Job", field="handler")
     if is_async(handler):
@@ -428,8 +432,10 @@ def _runner_for(handler: Handler, concurrency: int, processes: int) -> HandlerRu
             raise InvalidArgument(
                 "an async handler runs in the event loop, not in processes; make it a plain function", field="processes"
             )
-        return TaskRunner(handler)
-    return ProcessRunner(handler, processes, log.warning) if processes else ThreadRunner(handler, concurrency)
+        return TaskRunner(handler if tracing is None else tracing.traced_async(handler))
+    if processes:
+        return ProcessRunner(handler, processes, log.warning)
+    return ThreadRunner(handler if tracing is None else tracing.traced(handler), concurrency)
 
 
 def _check_range(name: str, value: int, value_min: int, value_max: int) -> None:

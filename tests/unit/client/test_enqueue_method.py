@@ -24,6 +24,7 @@ USUAL_ITEMS = st.builds(
     priority=st.integers(-(1 << 31), (1 << 31) - 1),
     metadata=st.binary(max_size=300),
     idempotency_key=st.none() | TEXTS,
+    trace_context=st.none() | st.binary(max_size=60),
 )
 OTHER_ITEMS = st.builds(
     Item,

@@ -31,6 +31,7 @@ class Hosts:
     """
 
     timeout_ms = 10_000
+    tracing = None
 
     def __init__(self, backlog: Mapping[str, int]) -> None:
         self.backlog = dict(sorted(backlog.items()))
