@@ -1,0 +1,97 @@
+"""What clients hold: message ids, receipt handles, queue URLs, ARNs."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from foqs.core.items.item import NUMBER_MAX, SEQUENCE_BITS, SEQUENCE_MAX, SHARD_MAX
+from foqs.sqs.errors import SqsError
+from foqs.sqs.identifiers import (
+    QueueName,
+    Receipt,
+    check_queue_name,
+    item_id_of_message,
+    message_id,
+    page_token,
+    parse_arn,
+    parse_page_token,
+    parse_queue_url,
+    parse_receipt_handle,
+    receipt_handle,
+)
+
+SHARDS = st.integers(0, SHARD_MAX)
+NUMBERS = st.integers((1 << SEQUENCE_BITS) + 1, NUMBER_MAX).filter(lambda number: bool(number & SEQUENCE_MAX))
+TOKENS = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@given(SHARDS, NUMBERS)
+@example(SHARD_MAX, NUMBER_MAX)
+def test_a_message_id_is_a_uuid_that_names_one_item(shard: int, number: int) -> None:
+    text = message_id(f"{shard}-{number}")
+    assert UUID(text).version == 8
+    assert UUID(text).variant == "specified in RFC 4122"
+    assert item_id_of_message(text) == f"{shard}-{number}"
+
+
+@given(SHARDS, NUMBERS, TOKENS)
+def test_a_receipt_handle_names_one_delivery(shard: int, number: int, token: int) -> None:
+    assert parse_receipt_handle(receipt_handle(f"{shard}-{number}", token)) == Receipt(shard, number, token)
+
+
+@given(st.text(max_size=60) | st.binary(max_size=40).map(lambda data: data.hex()))
+def test_other_texts_are_no_receipt_handles(text: str) -> None:
+    found = parse_receipt_handle(text)
+    assert found is None or receipt_handle(found.item_id, found.token) == text
+
+
+def test_a_handle_with_one_changed_character_is_none_or_another() -> None:
+    text = receipt_handle("3-8796093022209", 77)
+    for place in range(len(text)):
+        changed = text[:place] + ("A" if text[place] != "A" else "B") + text[place + 1 :]
+        assert parse_receipt_handle(changed) != parse_receipt_handle(text)
+    assert parse_receipt_handle("x" * 2_000) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "queue"),
+    [
+        ("http://127.0.0.1:9324/000000000000/mail", QueueName("000000000000", "mail")),
+        ("https://sqs.eu-west-1.amazonaws.com/123456789012/mail", QueueName("123456789012", "mail")),
+        ("http://q.example/prefix/123456789012/mail/", QueueName("123456789012", "mail")),
+        ("/123456789012/mail", QueueName("123456789012", "mail")),
+        ("mail", QueueName("000000000000", "mail")),
+        ("http://q.example", None),
+        ("http://q.example/mail", None),
+        ("http://q.example/1/mail", None),
+        ("", None),
+        ("http://[", None),
+    ],
+)
+def test_a_queue_url_names_account_and_queue(url: str, queue: QueueName | None) -> None:
+    assert parse_queue_url(url, "000000000000") == queue
+
+
+def test_an_arn_names_account_and_queue_of_any_region() -> None:
+    queue = QueueName("123456789012", "mail")
+    assert queue.arn("eu-west-1") == "arn:aws:sqs:eu-west-1:123456789012:mail"
+    assert parse_arn("arn:aws:sqs:us-east-1:123456789012:mail") == queue
+    for wrong in ("", "mail", "arn:aws:sns:eu-west-1:123456789012:mail", "arn:aws:sqs:eu-west-1:1:mail"):
+        assert parse_arn(wrong) is None
+
+
+@pytest.mark.parametrize("name", ["", "a" * 81, "/my/test", "a b", "ä", "a.b", ".fifo"])
+def test_names_that_sqs_does_not_allow_are_refused(name: str) -> None:
+    with pytest.raises(SqsError, match="Can only include alphanumeric"):
+        check_queue_name(name)
+
+
+def test_a_page_token_is_the_last_name_of_a_page() -> None:
+    assert parse_page_token(page_token("mail")) == "mail"
+    for wrong in ("é", "abc", "____"):
+        with pytest.raises(SqsError, match="next token"):
+            parse_page_token(wrong)

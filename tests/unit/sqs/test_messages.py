@@ -1,0 +1,131 @@
+"""Messages: attributes and their MD5, and the envelope in the payload of an item."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.sqs import envelope
+from foqs.sqs.envelope import MAGIC, Message
+from foqs.sqs.errors import SqsError
+from foqs.sqs.message_attributes import (
+    MessageAttribute,
+    md5_of,
+    md5_of_attributes,
+    parse_attributes,
+    parse_system_attributes,
+    select_attributes,
+)
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=30)
+ATTRIBUTES = st.builds(
+    lambda name, kind, text, data: (
+        MessageAttribute(name, kind, data, True)
+        if kind.startswith("Binary")
+        else MessageAttribute(name, kind, text.encode(), False)
+    ),
+    TEXTS,
+    st.sampled_from(("String", "Number.int", "Binary", "Binary.gif")),
+    TEXTS,
+    st.binary(max_size=30),
+)
+MESSAGES = st.builds(Message, TEXTS, st.lists(ATTRIBUTES, max_size=10), TEXTS, TEXTS, st.binary(max_size=30))
+
+
+@given(MESSAGES)
+def test_an_envelope_gives_back_its_message(message: Message) -> None:
+    assert envelope.decode(envelope.encode(message)) == message
+
+
+def test_an_envelope_is_little_longer_than_what_it_holds() -> None:
+    attributes = [MessageAttribute("n" * 256, "String", b"v", is_binary=False)] * 10
+    message = Message("b", attributes, "s" * 255, "g" * 128, b"t" * 1_024)
+    held = 1 + sum(attribute.size_bytes for attribute in attributes)
+    assert len(envelope.encode(message)) - held <= envelope.OVERHEAD_BYTES_MAX
+
+
+@given(st.binary(max_size=60))
+def test_any_other_payload_is_a_message_too(payload: bytes) -> None:
+    for data in (payload, MAGIC + payload):
+        message = envelope.decode(data)
+        assert isinstance(message.body, str)
+        if message.attributes and message.attributes[0].name == envelope.ENCODING_ATTRIBUTE:
+            assert base64.b64decode(message.body) == data
+
+
+def test_text_of_another_producer_is_the_body_and_bytes_are_base64() -> None:
+    assert envelope.decode("grüße".encode()) == Message("grüße")
+    message = envelope.decode(b"\xff\x00")
+    assert message.body == base64.b64encode(b"\xff\x00").decode()
+    assert [attribute.value for attribute in message.attributes] == [b"base64"]
+
+
+def attribute(data_type: str, **values: str) -> dict[str, Any]:
+    return {"DataType": data_type, **values}
+
+
+def test_attributes_have_the_md5_that_sdks_compute() -> None:
+    number = parse_attributes({"timestamp": attribute("Number", StringValue="1493147359900")})
+    assert md5_of_attributes(number) == "235c5c510d26fb653d073faed50ae77c"
+    custom = parse_attributes({"somevalue": attribute("String.custom", StringValue="somevalue")})
+    assert md5_of_attributes(custom) == "9e05cca738e70ff6c6041e82d5e77ef1"
+    assert md5_of_attributes([]) is None
+    assert md5_of(b"derp") == "58fd9edd83341c29f1aebba81c31e257"
+
+
+def test_the_md5_does_not_depend_on_the_order() -> None:
+    one = MessageAttribute("a", "Binary", b"\x00", is_binary=True)
+    two = MessageAttribute("b", "String", b"x", is_binary=False)
+    assert md5_of_attributes([one, two]) == md5_of_attributes([two, one])
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        ({"öther": attribute("String", StringValue="x")}, "Attribute name can contain A-Z"),
+        ({"AWS.x": attribute("String", StringValue="x")}, "must not start with AWS"),
+        ({".x": attribute("String", StringValue="x")}, "must not start or end with a period"),
+        ({"x..y": attribute("String", StringValue="x")}, "periods in succession"),
+        ({"n" * 257: attribute("String", StringValue="x")}, "at most 256"),
+        ({"x": attribute("InvalidNumber", StringValue="x")}, "prefixes is Binary, Number, and String"),
+        ({"x": {"StringValue": "x"}}, "non-empty message attribute type"),
+        ({"x": attribute("String", StringValue="")}, "non-empty message attribute value"),
+        ({"x": attribute("Binary", StringValue="eA==")}, "non-empty message attribute value"),
+        ({"x": attribute("String", StringValue="x", BinaryValue="eA==")}, "non-empty message attribute value"),
+        ({"x": attribute("Number", StringValue="12a")}, "Can't cast"),
+        ({"x": attribute("Binary", BinaryValue="*")}, "not Base64"),
+        ({"x": attribute("String", StringValue="\0")}, "Invalid characters"),
+        ({"x": attribute("String", StringValue="\ud800")}, "Invalid characters"),
+        ({"x": "text"}, "must be an object of texts"),
+        ("text", "must be an object"),
+        ({f"x{n}": attribute("String", StringValue="x") for n in range(11)}, r"\[11\] exceeds"),
+    ],
+)
+def test_attributes_that_sqs_does_not_allow_are_refused(raw: Any, says: str) -> None:
+    with pytest.raises(SqsError, match=says):
+        parse_attributes(raw)
+
+
+def test_only_the_trace_header_is_a_system_attribute() -> None:
+    (header,) = parse_system_attributes({"AWSTraceHeader": attribute("String", StringValue="Root=1")})
+    assert header.value == b"Root=1"
+    with pytest.raises(SqsError, match="'Other' is invalid"):
+        parse_system_attributes({"Other": attribute("String", StringValue="x")})
+    with pytest.raises(SqsError, match="at most 1024 bytes"):
+        parse_system_attributes({"AWSTraceHeader": attribute("String", StringValue="x" * 1_025)})
+
+
+def test_attributes_are_selected_by_name_prefix_or_all() -> None:
+    found = parse_attributes({name: attribute("String", StringValue="x") for name in ("a.b", "a.c", "d")})
+
+    def names(*wanted: str) -> list[str]:
+        return [attribute.name for attribute in select_attributes(found, wanted)]
+
+    assert names("All") == names(".*") == ["a.b", "a.c", "d"]
+    assert names("a.*") == ["a.b", "a.c"]
+    assert names("d", "x") == ["d"]
+    assert names() == []
