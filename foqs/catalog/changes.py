@@ -42,7 +42,7 @@ def create(
     created = Namespace(tier, _checked_settings(settings), incarnation=incarnation)
     existing = document.namespaces.get(name)
     if existing is None:
-        return _with_namespace(document, name, created)
+        return with_namespace(document, name, created)
     if existing.deleting is not None:
         raise Unavailable(f"the namespace {name!r} is being deleted; try again", retry_after_ms=1_000)
     _check_tier(name, existing, tier)
@@ -63,7 +63,7 @@ def update(document: Document, name: str, tier: str | None, settings: Mapping[st
         tier=existing.tier if tier is None else tier,
         settings={**existing.settings, **_checked_settings(settings)},
     )
-    return document if changed == existing else _with_namespace(document, name, changed)
+    return document if changed == existing else with_namespace(document, name, changed)
 
 
 def delete(document: Document, name: str) -> Document:
@@ -79,7 +79,7 @@ def start_deletion(document: Document, name: str) -> Document:
     return (
         document
         if namespace.deleting is not None
-        else _with_namespace(document, name, replace(namespace, deleting=frozenset()))
+        else with_namespace(document, name, replace(namespace, deleting=frozenset()))
     )
 
 
@@ -88,7 +88,7 @@ def cancel_deletion(document: Document, name: str) -> Document:
     namespace = document.namespaces.get(name)
     if namespace is None or namespace.deleting is None:
         return document
-    return _with_namespace(document, name, replace(namespace, deleting=None))
+    return with_namespace(document, name, replace(namespace, deleting=None))
 
 
 def record_empty_shards(
@@ -107,7 +107,7 @@ def record_empty_shards(
         return delete(document, name)
     if empty == namespace.deleting:
         return document
-    return _with_namespace(document, name, replace(namespace, deleting=empty))
+    return with_namespace(document, name, replace(namespace, deleting=empty))
 
 
 def grant(document: Document, name: str, principal: str, permissions: frozenset[Permission]) -> Document:
@@ -118,7 +118,7 @@ def grant(document: Document, name: str, principal: str, permissions: frozenset[
         grants[principal] = permissions
     if grants == namespace.grants:
         return document
-    return _with_namespace(document, name, replace(namespace, grants=grants))
+    return with_namespace(document, name, replace(namespace, grants=grants))
 
 
 def pause(document: Document, name: str, topic: str, *, paused: bool) -> Document:
@@ -127,7 +127,7 @@ def pause(document: Document, name: str, topic: str, *, paused: bool) -> Documen
     topics = namespace.paused | {topic} if paused else namespace.paused - {topic}
     if topics == namespace.paused:
         return document
-    return _with_namespace(document, name, replace(namespace, paused=topics))
+    return with_namespace(document, name, replace(namespace, paused=topics))
 
 
 def restore(document: Document, imported: Document, *, incarnation: int = 0) -> Document:
@@ -226,7 +226,8 @@ def _checked_settings(settings: Mapping[str, int]) -> Mapping[str, int]:
     }
 
 
-def _with_namespace(document: Document, name: str, namespace: Namespace) -> Document:
+def with_namespace(document: Document, name: str, namespace: Namespace) -> Document:
+    """Return the next version of a document, with this namespace in place of the one of its name."""
     return _next_version(document, namespaces={**document.namespaces, name: namespace})
 
 

@@ -2,9 +2,10 @@
 
 Holds the frozen document and its JSON form. Always true: names are valid,
 settings lie within their ranges, a namespace has no empty grant, no key slot of
-a tier has two shards. Fields that only a newer version knows are kept. Each change increases `version` by one; version 0 is the
-empty document, which is never stored. Deleting a namespace deletes its grants
-and pauses. Pure; knows nothing of where documents are stored.
+a tier has two shards. Fields that only a newer version knows are kept. Each change
+increases `version` by one; version 0 is the empty document, which is never stored.
+Deleting a namespace deletes its grants, pauses and queues. Pure; knows nothing of where
+documents are stored.
 """
 
 from __future__ import annotations
@@ -32,6 +33,21 @@ FORMAT_VERSION: Final = 1
 VERSION_MAX: Final = (1 << 63) - 1
 IDENTITY_MAX: Final = (1 << 63) - 1
 _SETTINGS: Final = "settings"
+TIME_S_MAX: Final = 253_402_300_799
+"""The last second of the year 9999."""
+
+
+@dataclass(slots=True, frozen=True)
+class QueueEntry:
+    """A queue as SQS' clients see it: a topic with attributes and tags, which only `foqs.sqs` interprets.
+
+    Times are seconds since 1970-01-01 UTC.
+    """
+
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    created_at_s: int = 0
+    changed_at_s: int = 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -52,6 +68,8 @@ class Namespace:
 
     0 if it was created by an older version or together with the catalog.
     """
+    queues: Mapping[str, QueueEntry] = field(default_factory=dict)
+    """The queues that were created over SQS, by the name of their topic."""
     unknown: Unknown = field(default_factory=dict)
     """What a newer version has written beside, kept; its own settings are in `settings` there."""
 
@@ -110,7 +128,18 @@ def _namespace_to_json(namespace: Namespace) -> dict[str, Any]:
         fields["deleting"] = sorted(namespace.deleting)
     if namespace.incarnation:
         fields["incarnation"] = namespace.incarnation
+    if namespace.queues:
+        fields["queues"] = {name: _queue_to_json(queue) for name, queue in sorted(namespace.queues.items())}
     fields.update({name: value for name, value in namespace.unknown.items() if name != _SETTINGS})
+    return fields
+
+
+def _queue_to_json(queue: QueueEntry) -> dict[str, Any]:
+    fields: dict[str, Any] = {"created_at_s": queue.created_at_s, "changed_at_s": queue.changed_at_s}
+    if queue.attributes:
+        fields["attributes"] = dict(sorted(queue.attributes.items()))
+    if queue.tags:
+        fields["tags"] = dict(sorted(queue.tags.items()))
     return fields
 
 
@@ -166,6 +195,16 @@ _Slots = Annotated[
 ]
 
 
+_Seconds = Annotated[int, Field(ge=0, le=TIME_S_MAX)]
+
+
+class _QueueForm(Form):
+    attributes: dict[str, str] = Field(default_factory=dict)
+    tags: dict[str, str] = Field(default_factory=dict)
+    created_at_s: _Seconds = 0
+    changed_at_s: _Seconds = 0
+
+
 class _NamespaceForm(Form):
     tier: _Name | None = None
     settings: _Settings = Field(default_factory=dict)
@@ -173,6 +212,7 @@ class _NamespaceForm(Form):
     paused: Annotated[frozenset[_Name], Field(strict=False)] = frozenset()
     deleting: Annotated[frozenset[_Shard], Field(strict=False)] | None = None
     incarnation: Annotated[int, Field(ge=0, le=INCARNATION_MAX)] = 0
+    queues: dict[_Name, Annotated[_QueueForm, build(QueueEntry)]] = Field(default_factory=dict)
 
 
 def _build_namespace(settings: Mapping[str, Any], unknown: Unknown, **fields: Any) -> Namespace:

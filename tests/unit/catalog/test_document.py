@@ -14,10 +14,12 @@ from foqs.catalog import changes
 from foqs.catalog.document import (
     EMPTY_DOCUMENT,
     IDENTITY_MAX,
+    TIME_S_MAX,
     Document,
     MalformedDocument,
     Namespace,
     Permission,
+    QueueEntry,
     parse,
     render,
 )
@@ -32,6 +34,9 @@ NAMES = st.text(min_size=1, max_size=20).filter(
     lambda text: "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 )
 SETTINGS = st.fixed_dictionaries({}, optional={name: st.integers(*span) for name, span in SETTING_RANGES.items()})
+SECONDS = st.integers(0, TIME_S_MAX)
+TEXT_MAPS = st.dictionaries(NAMES, NAMES, max_size=2)
+QUEUES = st.dictionaries(NAMES, st.builds(QueueEntry, TEXT_MAPS, TEXT_MAPS, SECONDS, SECONDS), max_size=2)
 NAMESPACES = st.builds(
     Namespace,
     st.none() | NAMES,
@@ -40,6 +45,7 @@ NAMESPACES = st.builds(
     st.frozensets(NAMES, max_size=3),
     st.none() | st.frozensets(st.integers(0, SHARD_MAX), max_size=3),
     st.integers(0, INCARNATION_MAX),
+    QUEUES,
 )
 HOLDINGS = st.dictionaries(st.integers(0, KEY_SLOT_COUNT - 1), st.integers(0, SHARD_MAX)).map(
     lambda holders: {

@@ -1,0 +1,58 @@
+"""Changes of queues in the catalog's document."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from foqs.catalog import changes
+from foqs.catalog.document import Document, QueueEntry, parse, render
+from foqs.catalog.queue_changes import change_queue
+from foqs_contract.errors import LimitExceeded, NamespaceNotFound, Unavailable
+
+ENTRY = QueueEntry({"DelaySeconds": "5"}, {"team": "mail"}, 1, 2)
+
+
+def document() -> Document:
+    return changes.new_catalog("default", 7)
+
+
+def with_queue(name: str = "mail") -> Document:
+    return change_queue(document(), "default", name, lambda _: ENTRY, 2)
+
+
+def test_a_queue_is_created_changed_and_deleted() -> None:
+    created = with_queue()
+    assert created.version == 2
+    assert created.namespaces["default"].queues == {"mail": ENTRY}
+    changed = change_queue(created, "default", "mail", lambda entry: replace(entry or ENTRY, changed_at_s=9), 2)
+    assert changed.namespaces["default"].queues["mail"].changed_at_s == 9
+    deleted = change_queue(changed, "default", "mail", lambda _: None, 2)
+    assert (deleted.version, deleted.namespaces["default"].queues) == (4, {})
+
+
+def test_a_change_without_effect_keeps_the_document() -> None:
+    created = with_queue()
+    assert change_queue(created, "default", "mail", lambda entry: entry, 2) is created
+    assert change_queue(created, "default", "other", lambda entry: entry, 2) is created
+
+
+def test_a_namespace_has_a_bounded_number_of_queues() -> None:
+    full = change_queue(with_queue(), "default", "two", lambda _: ENTRY, 2)
+    with pytest.raises(LimitExceeded, match="has 2 queues already"):
+        change_queue(full, "default", "three", lambda _: ENTRY, 2)
+    assert change_queue(full, "default", "two", lambda _: QueueEntry(), 2).namespaces["default"].queues["two"] != ENTRY
+
+
+def test_queues_belong_to_a_namespace_that_exists() -> None:
+    with pytest.raises(NamespaceNotFound):
+        change_queue(document(), "other", "mail", lambda _: ENTRY, 2)
+    with pytest.raises(Unavailable):
+        change_queue(changes.start_deletion(document(), "default"), "default", "mail", lambda _: ENTRY, 2)
+
+
+def test_a_document_without_queues_is_read_as_before() -> None:
+    text = render(document())
+    assert "queues" not in text
+    assert parse(text) == document()
