@@ -7,7 +7,7 @@ nothing of connections.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,7 +73,7 @@ class Authenticator:
     def authenticate_token(self, token: bytes) -> AuthenticatedPrincipal | None:
         """Return the principal that owns the token; None if there is none."""
         found = self.keyring.find_token(token)
-        return None if found is None else AuthenticatedPrincipal(self._principal(found[0]), found[1])
+        return None if found is None else AuthenticatedPrincipal(self.principal(found[0]), found[1])
 
     def authenticated_by_token(self, name: str) -> list[AuthenticatedPrincipal]:
         """Return the principal of this name once for each of its tokens."""
@@ -88,7 +88,12 @@ class Authenticator:
         name, ca_digest = common_name(certificate), self.keyring.client_ca_digest
         if ca_digest is None or not name or not name.isprintable() or len(name.encode()) > PRINCIPAL_NAME_BYTES_MAX:
             return None
-        return AuthenticatedPrincipal(self._principal(name), ca_digest)
+        return AuthenticatedPrincipal(self.principal(name), ca_digest)
 
-    def _principal(self, name: str) -> Principal:
+    def signing_secrets_of(self, name: str) -> Sequence[str]:
+        """Return the secrets of which each may sign a request of this principal; none if there is no such principal."""
+        return self.keyring.signing_secrets.get(name, ())
+
+    def principal(self, name: str) -> Principal:
+        """Return the principal of a name that was authenticated."""
         return Principal(name, name in self._administrators)

@@ -1,23 +1,25 @@
 """The tokens of a host's principals and the TLS files of its listener.
 
 A keyring is frozen; to read the files again, a host makes another one. Always
-true: only the SHA-256 of a token is kept; a token is compared with all known
-ones, so that the time reveals nothing; a token belongs to one principal. Knows
-nothing of connections or grants.
+true: of a token only its SHA-256 is kept, and its signing secret if requests are
+signed; a token is compared with all known ones, so that the time reveals nothing;
+a token belongs to one principal. Knows nothing of connections or grants.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from foqs.access.secret_files import UnusableFile, read_secret, read_tokens
 
+_SIGNING_PURPOSE: Final = b"foqs sigv4"
 PEM_BYTES_MAX: Final = 1 << 20
 """Limit of a certificate or key file."""
 
@@ -48,11 +50,13 @@ class Keyring:
         principal_by_digest: the principal of each token, by the SHA-256 of the token.
         tls_context: for the listener; None if it does not use TLS.
         client_ca_digest: the SHA-256 of the clients' CA file; None if client certificates are not used.
+        signing_secrets: the secrets of each principal, one for each of its tokens; empty if nothing is signed.
     """
 
     principal_by_digest: Mapping[bytes, str] = field(default_factory=dict, repr=False)
     tls_context: ssl.SSLContext | None = None
     client_ca_digest: bytes | None = None
+    signing_secrets: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
 
     def find_token(self, token: bytes) -> tuple[str, bytes] | None:
         """Return the principal of a token and the token's digest; None if no principal has it."""
@@ -68,31 +72,42 @@ class Keyring:
         return credential_digest in self.principal_by_digest or credential_digest == self.client_ca_digest
 
 
-def read_keyring(token_files: Mapping[str, str], tls: TlsFiles | None) -> Keyring:
+def signing_secret(token: bytes) -> str:
+    """Return the secret with which the owner of a token signs requests, as SQS' clients do. It does not reveal the token."""
+    return base64.urlsafe_b64encode(hmac.digest(token, _SIGNING_PURPOSE, "sha256")).decode().rstrip("=")
+
+
+def read_keyring(
+    token_files: Mapping[str, str], tls: TlsFiles | None, *, with_signing_secrets: bool = False
+) -> Keyring:
     """Read all files.
 
     Args:
         token_files: the token file of each principal.
+        with_signing_secrets: whether to derive them.
 
     Raises:
         UnusableOptionFile: a file cannot be used.
     """
     principal_by_digest: dict[bytes, str] = {}
+    signing_secrets: dict[str, Sequence[str]] = {}
     for name, file in token_files.items():
         option = f"auth.principals.{name}.token_file"
         try:
             tokens = read_tokens(file)
         except UnusableFile as error:
             raise UnusableOptionFile(option, error) from None
+        if with_signing_secrets:
+            signing_secrets[name] = [signing_secret(token) for token in tokens]
         for token in tokens:
             other = principal_by_digest.setdefault(hashlib.sha256(token).digest(), name)
             if other != name:
                 problem = f"it also holds a secret of {other!r}"
                 raise UnusableOptionFile(option, UnusableFile(file, problem, "give every principal its own secrets"))
     if tls is None:
-        return Keyring(principal_by_digest)
+        return Keyring(principal_by_digest, signing_secrets=signing_secrets)
     context, client_ca_digest = _load_tls(tls)
-    return Keyring(principal_by_digest, context, client_ca_digest)
+    return Keyring(principal_by_digest, context, client_ca_digest, signing_secrets)
 
 
 def _load_tls(files: TlsFiles) -> tuple[ssl.SSLContext, bytes | None]:

@@ -15,29 +15,49 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from foqs.rpc.peer_log import peer_name
-from foqs.rpc.server import RpcServer
+from foqs.options.rpc_options import RpcOptions
+from foqs.rpc.peer_log import PeerLog, peer_name
 
 _NOT_TLS: Final = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"))
 _ALERT: Final = bytes((21, 3, 1, 0, 2, 2, 70))
 """A fatal alert, protocol version: our client that began without TLS then reports that the port speaks TLS."""
 
 
+class AcceptingServer(Protocol):
+    """A server that serves the connections whose handshake is done."""
+
+    loop: asyncio.AbstractEventLoop
+    limits: RpcOptions
+    peer_log: PeerLog
+    is_stopping: bool
+
+    def connection(self) -> asyncio.BaseProtocol:
+        """Return a protocol for one new connection."""
+        ...
+
+
 class TlsAcceptor:
     """The TLS handshakes of one listener. `connection` is its protocol factory.
 
     Args:
-        server: serves the connections whose handshake is done.
         on_handshake_failed: called once per failed handshake.
+        scheme: how the listener's URL begins, for the log.
 
     Attributes:
         context: used by future handshakes.
     """
 
-    def __init__(self, server: RpcServer, context: ssl.SSLContext, on_handshake_failed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        server: AcceptingServer,
+        context: ssl.SSLContext,
+        on_handshake_failed: Callable[[], None],
+        scheme: str = "foqss://",
+    ) -> None:
         self.context = context
+        self._scheme = scheme
         self._server = server
         self._handshake_timeout_s = server.limits.handshake_timeout_ms / 1000
         self._on_handshake_failed = on_handshake_failed
@@ -78,7 +98,9 @@ class TlsAcceptor:
                 )
             except OSError as error:
                 self._on_handshake_failed()
-                self._server.peer_log.warn(peer, f"closed: {_failure_text(error, self._handshake_timeout_s)}")
+                self._server.peer_log.warn(
+                    peer, f"closed: {_failure_text(error, self._handshake_timeout_s, self._scheme)}"
+                )
                 if getattr(error, "reason", None) in _NOT_TLS:
                     _try_send(alert_socket, _ALERT)
 
@@ -101,13 +123,13 @@ def _try_send(sock: socket.socket, data: bytes) -> None:
         return  # the peer is gone, or does not read
 
 
-def _failure_text(error: OSError, timeout_s: float) -> str:
+def _failure_text(error: OSError, timeout_s: float, scheme: str) -> str:
     """Return why a handshake failed, for the log."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted ({error.verify_message})"
     reason = getattr(error, "reason", None) or ""
     if reason in _NOT_TLS:
-        return "it does not speak TLS, but this port does; its URL must begin with foqss://"
+        return f"it does not speak TLS, but this port does; its URL must begin with {scheme}"
     words = reason.replace("_", " ").lower()
     if isinstance(error, ssl.SSLError) and "ALERT" not in reason:
         return f"the TLS handshake failed ({words or error})"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from foqs.access import secret_files
-from foqs.access.keyring import Keyring, TlsFiles, UnusableOptionFile, common_name, read_keyring
+from foqs.access.keyring import Keyring, TlsFiles, UnusableOptionFile, common_name, read_keyring, signing_secret
 from foqs.access.secret_files import UnusableFile, read_tokens
 from tests.support.certificates import Authority, secret_file
 
@@ -27,6 +27,16 @@ def test_keyring_stores_no_token_in_clear(tmp_path: Path) -> None:
     file = secret_file(tmp_path / "tokens", OLD)
     keyring = read_keyring({"orders": str(file)}, None)
     assert OLD not in b"".join(keyring.principal_by_digest)
+    assert "secret" not in repr(keyring)
+
+
+def test_each_token_has_a_signing_secret_that_does_not_reveal_it(tmp_path: Path) -> None:
+    file = secret_file(tmp_path / "tokens", NEW + b"\n" + OLD)
+    assert read_keyring({"orders": str(file)}, None).signing_secrets == {}
+    keyring = read_keyring({"orders": str(file)}, None, with_signing_secrets=True)
+    assert keyring.signing_secrets == {"orders": [signing_secret(NEW), signing_secret(OLD)]}
+    assert len(set(keyring.signing_secrets["orders"])) == 2
+    assert all(len(secret) == 43 and "the-" not in secret for secret in keyring.signing_secrets["orders"])
     assert "secret" not in repr(keyring)
 
 
