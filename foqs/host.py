@@ -47,6 +47,7 @@ from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.clock import Clock, SystemClock
 from foqs.runtime.garbage_collection import GarbageCollection
 from foqs.shard.supervisor import ShardTakenOver
+from foqs.sqs.sqs_port import SqsPort
 from foqs.store.port import StoreUnusable
 from foqs.telemetry.cluster_samples import cluster_samples, gossip_samples
 from foqs.telemetry.http_server import HttpServer
@@ -138,6 +139,7 @@ class Host:
         self._gossip_task: asyncio.Future[None] | None = None
         self._authenticator: Authenticator | None = None
         self._tls_acceptor: TlsAcceptor | None = None
+        self._sqs_port = SqsPort(config) if config.server.sqs_port >= 0 else None
 
     def _own_load(self) -> float:
         """Return how many items wait to be written."""
@@ -161,7 +163,7 @@ class Host:
         try:
             listening = await self.start()
         except (CatalogError, RegistryError, _StopRequested) as error:
-            self._listener.close()
+            self._close_listeners()
             if self._membership is not None:
                 await self._membership.close()
             if isinstance(error, _StopRequested):
@@ -190,7 +192,7 @@ class Host:
     async def start(self) -> Config:
         """Start the host; return the configuration with its actual ports.
 
-        Binds the port first: a port that is in use is then found before a shard is touched.
+        Binds the ports first: a port that is in use is then found before a shard is touched.
         A host of a cluster starts to listen when it has read the plan, or after a limited time: until then other hosts
         know more. Calls that arrive before shards are served fail as UNAVAILABLE.
         """
@@ -198,6 +200,7 @@ class Host:
         server = self._config.server
         self._listener = await loop.create_server(self._new_connection, server.host, server.port, start_serving=False)
         port = int(self._listener.sockets[0].getsockname()[1])
+        sqs_port = -1 if self._sqs_port is None else await self._sqs_port.bind()
         identity = HostIdentity(
             host=server.host,
             port=port,
@@ -235,8 +238,12 @@ class Host:
         )
         self._sampler = HostSampler(self._engine, self._rpc_server, self._clock.stopwatch_s)
         self._engine.queue.write_replies = self._rpc_server.write_replies
+        if self._sqs_port is not None:
+            self._sqs_port.attach(service, self._engine.admin, self._authenticator, self._clock, self._metrics)
         if keyring.tls_context is not None:
             self._tls_acceptor = TlsAcceptor(self._rpc_server, keyring.tls_context, self._metrics.handshake_failed)
+            if self._sqs_port is not None:
+                self._sqs_port.use_tls(keyring.tls_context, self._metrics.handshake_failed)
         if self._authenticator is not None or self._tls_acceptor is not None:
             loop.add_signal_handler(signal.SIGHUP, self._reload_keyring)
         if self._membership is not None:
@@ -254,8 +261,10 @@ class Host:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._plan_read.wait(), _PLAN_WAIT_S)
         await self._listener.start_serving()
-        ports = server.model_copy(update={"port": port, "http_port": http_port, "console_port": console_port})
-        return self._config.model_copy(update={"server": ports})
+        if self._sqs_port is not None:
+            await self._sqs_port.serve()
+        found = {"port": port, "http_port": http_port, "console_port": console_port, "sqs_port": sqs_port}
+        return self._config.model_copy(update={"server": server.model_copy(update=found)})
 
     async def _start_console(self, port: int, tls: ssl.SSLContext | None) -> int:
         """Start the console if it is wanted. Returns its port. `port` is that of the calls."""
@@ -314,6 +323,14 @@ class Host:
         """Return a protocol for one accepted connection."""
         return self._rpc_server.connection() if self._tls_acceptor is None else self._tls_acceptor.connection()
 
+    def _close_listeners(self) -> None:
+        """Accept no more connections, and end the TLS handshakes."""
+        self._listener.close()
+        if self._tls_acceptor is not None:
+            self._tls_acceptor.close()
+        if self._sqs_port is not None:
+            self._sqs_port.close()
+
     def _reload_keyring(self) -> None:
         """Read the files of tokens and certificates again; if one is unusable, keep the old ones.
 
@@ -327,6 +344,8 @@ class Host:
             return
         if self._tls_acceptor is not None and keyring.tls_context is not None:
             self._tls_acceptor.context = keyring.tls_context
+            if self._sqs_port is not None:
+                self._sqs_port.use_tls(keyring.tls_context, self._metrics.handshake_failed)
         if self._authenticator is not None:
             self._authenticator.keyring = keyring
             self._rpc_server.close_revoked()
@@ -345,9 +364,11 @@ class Host:
         deadline = loop.time() + self._config.server.stop_timeout_ms / 1000
 
         async def listener() -> None:
-            self._listener.close()
-            if self._tls_acceptor is not None:
-                self._tls_acceptor.close()
+            self._close_listeners()
+
+        async def calls_in_flight() -> None:
+            sqs = () if self._sqs_port is None else (self._sqs_port.stop(deadline),)
+            await asyncio.gather(self._rpc_server.stop(deadline), *sqs)
 
         async def console() -> None:
             if self._console is not None:
@@ -380,7 +401,7 @@ class Host:
             "console": console,
             "long polls": long_polls,
             "plan": plan,
-            "calls in flight": lambda: self._rpc_server.stop(deadline),
+            "calls in flight": calls_in_flight,
             "shards": shards,
             "session": session,
             "HTTP port": self._http.stop,

@@ -78,7 +78,7 @@ class Authenticator:
     def authenticated_by_token(self, name: str) -> list[AuthenticatedPrincipal]:
         """Return the principal of this name once for each of its tokens."""
         return [
-            AuthenticatedPrincipal(self._principal(name), digest)
+            AuthenticatedPrincipal(self.principal(name), digest)
             for digest, owner in self.keyring.principal_by_digest.items()
             if owner == name
         ]

@@ -48,6 +48,8 @@ class QueueEntry:
     tags: Mapping[str, str] = field(default_factory=dict)
     created_at_s: int = 0
     changed_at_s: int = 0
+    unknown: Unknown = field(default_factory=dict)
+    """What a newer version has written beside, kept."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -140,6 +142,7 @@ def _queue_to_json(queue: QueueEntry) -> dict[str, Any]:
         fields["attributes"] = dict(sorted(queue.attributes.items()))
     if queue.tags:
         fields["tags"] = dict(sorted(queue.tags.items()))
+    fields.update(queue.unknown)
     return fields
 
 
@@ -212,7 +215,7 @@ class _NamespaceForm(Form):
     paused: Annotated[frozenset[_Name], Field(strict=False)] = frozenset()
     deleting: Annotated[frozenset[_Shard], Field(strict=False)] | None = None
     incarnation: Annotated[int, Field(ge=0, le=INCARNATION_MAX)] = 0
-    queues: dict[_Name, Annotated[_QueueForm, build(QueueEntry)]] = Field(default_factory=dict)
+    queues: dict[_Name, Annotated[_QueueForm, build_with_unknown(QueueEntry)]] = Field(default_factory=dict)
 
 
 def _build_namespace(settings: Mapping[str, Any], unknown: Unknown, **fields: Any) -> Namespace:

@@ -26,6 +26,7 @@ from foqs.cli.commands.namespace_commands import namespace
 from foqs.cli.commands.schema_commands import schema
 from foqs.cli.commands.shard_commands import shard
 from foqs.cli.commands.spark_command import spark
+from foqs.cli.commands.sqs_commands import sqs
 from foqs.cli.commands.topic_commands import topic
 from foqs.cli.commands.upgrade_command import upgrade
 from foqs.cli.commands.version_command import version_
@@ -90,6 +91,7 @@ for command in (
     shard,
     doctor,
     config,
+    sqs,
     schema,
     spark,
     upgrade,

@@ -23,7 +23,14 @@ def listen_addresses(config: Config) -> list[str]:
     if server.console:
         scheme = "https" if server.tls_cert_file else "http"
         lines.append(f"Console  {scheme}://{bracketed(server.console_host)}:{server.console_port}/")
-    return lines
+    return lines if server.sqs_port < 0 else [*lines, f"SQS      {sqs_url(config)}  (endpoint URL)"]
+
+
+def sqs_url(config: Config) -> str:
+    """Return the endpoint URL of the SQS port."""
+    server = config.server
+    scheme = "https" if server.tls_cert_file else "http"
+    return f"{scheme}://{bracketed(server.host)}:{server.sqs_port}"
 
 
 def url_scheme(config: Config) -> str:

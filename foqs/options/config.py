@@ -39,10 +39,12 @@ from foqs.options.options import (
     Options,
     ServerOptions,
     StoreOptions,
+    check_ports_differ,
 )
 from foqs.options.renames import find_deprecated, present_name
 from foqs.options.rpc_options import CallOptions, RpcOptions
 from foqs.options.shard_options import RowCacheOptions, ShardOptions
+from foqs.options.sqs_options import SqsOptions
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class Config(Options):
     auth: AuthOptions = AuthOptions()
     rpc: RpcOptions = RpcOptions()
     calls: CallOptions = CallOptions()
+    sqs: SqsOptions = SqsOptions()
     store: StoreOptions = StoreOptions()
     cluster: ClusterOptions = ClusterOptions()
     databases: dict[str, DatabaseOptions] = DATABASES_OPTION
@@ -93,14 +96,7 @@ class Config(Options):
         check_authentication(server, self.auth)
         check_cluster_options(self.cluster, self.databases, server)
         check_hosts_can_authenticate(self.cluster, server, self.auth)
-        if server.port and server.port == server.http_port:
-            raise InvalidOption(f"{server.port} is server.port too", "choose another port", "server.http_port")
-        if server.console and server.console_port and server.console_port in (server.port, server.http_port):
-            raise InvalidOption(
-                f"{server.console_port} is the port of calls or server.http_port too",
-                "choose another port",
-                "server.console_port",
-            )
+        check_ports_differ(server)
         namespace = self.namespace
         least = namespace.payload_bytes_max + namespace.metadata_bytes_max + ITEM_OVERHEAD_BYTES
         if self.rpc.frame_bytes_max < least:
@@ -178,7 +174,7 @@ class Config(Options):
         files = {name: options.token_file for name, options in principals.items() if options.token_file}
         tls = TlsFiles(server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file)
         try:
-            return read_keyring(files, tls if tls.cert else None)
+            return read_keyring(files, tls if tls.cert else None, with_signing_secrets=server.sqs_port >= 0)
         except UnusableOptionFile as error:
             raise ConfigError(error.cause.file, error.option, error.cause.problem, error.cause.remedy) from None
 

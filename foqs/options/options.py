@@ -19,6 +19,8 @@ MS: Final = "milliseconds"
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 MIB: Final = 1 << 20
+PAYLOAD_BYTES_CEILING: Final = MIB + 64 * 1024
+"""The largest payload that a namespace can allow: 1 MiB, and an envelope."""
 HOST_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:\]-]{0,126}", re.ASCII)
 _ADDRESS_PATTERN: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})", re.ASCII)
 
@@ -44,6 +46,14 @@ class ServerOptions(Options):
         "(tls_cert_file, auth.enabled), or insecure_listen.",
     )
     port: int = option(7411, "port", "The port for Thrift calls. 0 takes any free port.", 0, 65_535)
+    sqs_port: int = option(
+        -1,
+        "port",
+        "The port for programs written for Amazon SQS, on server.host; see [sqs]. It uses TLS if the port of calls "
+        "does. 0 takes any free port. -1: no such port.",
+        -1,
+        65_535,
+    )
     http_port: int = option(
         7412,
         "port",
@@ -138,6 +148,18 @@ class ServerOptions(Options):
         return text
 
 
+def check_ports_differ(server: ServerOptions) -> None:
+    """Refuse one port for two purposes; 0 is any free port. Raises InvalidOption."""
+    ports = {"port": server.port, "http_port": server.http_port, "sqs_port": server.sqs_port}
+    if server.console:
+        ports["console_port"] = server.console_port
+    option_by_port: dict[int, str] = {}
+    for name, port in ports.items():
+        other = option_by_port.setdefault(port, name) if port > 0 else name
+        if other != name:
+            raise InvalidOption(f"{port} is server.{other} too", "choose another port", f"server.{name}")
+
+
 class StoreOptions(Options):
     """The database that holds the shards."""
 
@@ -196,9 +218,10 @@ class NamespaceOptions(Options):
     payload_bytes_max: int = option(
         10_240,
         "bytes",
-        "A larger payload is refused. Store large data elsewhere and put its address into the item.",
+        "A larger payload is refused. Store large data elsewhere and put its address into the item. Messages of "
+        "SQS have up to 1 MiB and an envelope of at most 4 KiB.",
         0,
-        MIB,
+        PAYLOAD_BYTES_CEILING,
     )
     metadata_bytes_max: int = option(1_024, "bytes", "Larger metadata is refused. A nack may rewrite it.", 0, 1_024)
     lease_ms_default: int = option(

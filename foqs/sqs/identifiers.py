@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 from uuid import UUID
+from zlib import crc32
 
 from foqs.core.items.item import NUMBER_MAX, SEQUENCE_BITS, SEQUENCE_MAX, SHARD_MAX
 from foqs.sqs.errors import SqsError
@@ -23,7 +24,7 @@ QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 FIFO_SUFFIX: Final = ".fifo"
 RECEIPT_HANDLE_CHARS_MAX: Final = 1_024
 
-_HANDLE: Final = struct.Struct(">BHqq")
+_HANDLE: Final = struct.Struct(">BIHqq")
 _HANDLE_VERSION: Final = 1
 _UUID_VERSION_8: Final = 8 << 76
 _UUID_VARIANT: Final = 2 << 62
@@ -77,23 +78,24 @@ def item_id_of_message(text: str) -> str:
     return item_id
 
 
-def receipt_handle(item_id: str, token: int) -> str:
-    """Return the ReceiptHandle of a delivery."""
+def receipt_handle(queue_name: str, item_id: str, token: int) -> str:
+    """Return the ReceiptHandle of a delivery from a queue."""
     shard, _, number = item_id.partition("-")
-    return base64.urlsafe_b64encode(_HANDLE.pack(_HANDLE_VERSION, int(shard), int(number), token)).decode()
+    packed = _HANDLE.pack(_HANDLE_VERSION, crc32(queue_name.encode()), int(shard), int(number), token)
+    return base64.urlsafe_b64encode(packed).decode()
 
 
-def parse_receipt_handle(text: str) -> Receipt | None:
-    """Return the delivery that a handle names; None if it is not a handle of this queue service."""
+def parse_receipt_handle(text: str, queue_name: str) -> Receipt | None:
+    """Return the delivery that a handle names; None if it is not a handle of this queue."""
     if len(text) > RECEIPT_HANDLE_CHARS_MAX:
         return None
     try:
-        version, shard, number, token = _HANDLE.unpack(base64.urlsafe_b64decode(text.encode("ascii")))
+        _, _, shard, number, token = _HANDLE.unpack(base64.urlsafe_b64decode(text.encode("ascii")))
     except (ValueError, binascii.Error, struct.error):
         return None
-    if version != _HANDLE_VERSION or not _is_item(shard, number) or receipt_handle(f"{shard}-{number}", token) != text:
-        return None
-    return Receipt(shard, number, token)
+    receipt = Receipt(shard, number, token)
+    is_own = _is_item(shard, number) and receipt_handle(queue_name, receipt.item_id, token) == text
+    return receipt if is_own else None
 
 
 def _is_item(shard: int, number: int) -> bool:

@@ -40,6 +40,7 @@ CATALOG: Final = catalog.Document(
             frozenset({"slow"}),
             frozenset({2}),
             11,
+            queues={"mail": catalog.QueueEntry({"DelaySeconds": "5"}, {"team": "a"}, 1_700_000_000, 1_800_000_000)},
         ),
         "plain": catalog.Namespace(),
     },

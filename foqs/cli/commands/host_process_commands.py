@@ -1,6 +1,6 @@
 """The commands that run a host in the foreground: dev and host.
 
-Always true: a host starts only if both of its ports are free; otherwise one
+Always true: a host starts only if its ports are free; otherwise one
 sentence names the port and the option that changes it. Knows nothing of what a
 host does.
 """
@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -23,9 +23,12 @@ from foqs.telemetry import logs
 if TYPE_CHECKING:
     from foqs.options.config import Config
 
+SQS_PORT: Final = 7413
+"""The port of foqs dev --sqs."""
+
 
 @click.command(
-    epilog="\b\nExamples:\n  foqs dev\n  foqs dev --data /var/tmp/queue --port 7500 --http-port 7501\n  foqs dev --store memory:\n"
+    epilog="\b\nExamples:\n  foqs dev\n  foqs dev --sqs\n  foqs dev --data /var/tmp/queue --port 7500 --http-port 7501\n  foqs dev --store memory:\n"
     "  foqs dev --cluster 3"
 )
 @click.option("--data", default=None, help="The folder that keeps the items.  [default: ./foqs-data]")
@@ -49,6 +52,16 @@ if TYPE_CHECKING:
 )
 @click.option("--insecure-listen", is_flag=True, default=None, help="Allow an address that other machines can reach.")
 @click.option(
+    "--sqs",
+    "sqs_port",
+    type=int,
+    is_flag=False,
+    flag_value=SQS_PORT,
+    default=None,
+    metavar="[PORT]",
+    help=f"Also serve programs written for Amazon SQS.  [default port: {SQS_PORT}]",
+)
+@click.option(
     "--cluster",
     "hosts",
     type=click.IntRange(1, 9),
@@ -71,6 +84,7 @@ def dev(
     console_port: int | None,
     address: str | None,
     insecure_listen: bool | None,
+    sqs_port: int | None,
     hosts: int | None,
     program: Path | None,
 ) -> None:
@@ -83,7 +97,7 @@ def dev(
     follows. The items are deleted at the end unless --data names a folder.
     """
     if hosts is not None:
-        if any(option is not None for option in (store, http_port, console_port, address, insecure_listen)):
+        if any(option is not None for option in (store, http_port, console_port, address, insecure_listen, sqs_port)):
             raise click.UsageError("With --cluster only --data, --shards, --port and --program can be given.")
         from foqs.cli.commands.dev_cluster import run_cluster
 
@@ -93,6 +107,8 @@ def dev(
         raise click.UsageError("--program needs --cluster.")
     if data is not None and store is not None:
         raise click.UsageError("--data and --store exclude each other.")
+    from foqs.options.options import PAYLOAD_BYTES_CEILING
+
     config = configuration(
         None,
         without_none(
@@ -106,6 +122,8 @@ def dev(
                 "server.console": True,
                 "server.console_port": 0 if console_port is None and http_port is not None else console_port,
                 "server.insecure_listen": insecure_listen,
+                "server.sqs_port": sqs_port,
+                "namespace.payload_bytes_max": None if sqs_port is None else PAYLOAD_BYTES_CEILING,
             }
         ),
     )
@@ -200,6 +218,8 @@ def _check_ports(config: Config, file: Path | None) -> None:
     ports = [(server.host, server.port, "port"), (server.http_host, server.http_port, "http_port")]
     if server.console:
         ports.append((server.console_host, server.console_port, "console_port"))
+    if server.sqs_port >= 0:
+        ports.append((server.host, server.sqs_port, "sqs_port"))
     for host, port, option in ports:
         problem = port_problem(host, port, option)
         if problem:

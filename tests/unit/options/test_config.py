@@ -318,6 +318,30 @@ def test_wrong_token_file_is_one_line_with_file_and_key(tmp_path: Path) -> None:
     )
 
 
+# ------------------------------------------------------------------------ SQS
+
+
+def test_signing_secrets_are_derived_only_for_the_sqs_port(tmp_path: Path) -> None:
+    tokens = secret_file(tmp_path / "tokens", b"a-secret-of-orders")
+    text = f'[auth]\nenabled = true\nprincipals = {{orders = {{token_file = "{tokens}"}}}}\n'
+    assert load(write(tmp_path, text)).keyring().signing_secrets == {}
+    assert set(load(write(tmp_path, text + "[server]\nsqs_port = 0\n")).keyring().signing_secrets) == {"orders"}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[server]\nsqs_port = 7411", "7411 is server.port too"),
+        ("[server]\nsqs_port = 7412", "7412 is server.http_port too"),
+        ("[sqs]\naccounts = {}", "there is no account"),
+        ('[sqs]\naccounts = {"12" = "default"}', "'12' is not an account"),
+        ('[sqs]\naccounts = {"000000000000" = ""}', "not the name of a namespace"),
+    ],
+)
+def test_wrong_options_of_the_sqs_port_are_refused(tmp_path: Path, text: str, says: str) -> None:
+    assert says in str(refused(write(tmp_path, text)))
+
+
 # ------------------------------------------------------------- renamed options
 
 

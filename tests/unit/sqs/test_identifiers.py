@@ -40,21 +40,24 @@ def test_a_message_id_is_a_uuid_that_names_one_item(shard: int, number: int) -> 
 
 @given(SHARDS, NUMBERS, TOKENS)
 def test_a_receipt_handle_names_one_delivery(shard: int, number: int, token: int) -> None:
-    assert parse_receipt_handle(receipt_handle(f"{shard}-{number}", token)) == Receipt(shard, number, token)
+    assert parse_receipt_handle(receipt_handle("mail", f"{shard}-{number}", token), "mail") == Receipt(
+        shard, number, token
+    )
 
 
 @given(st.text(max_size=60) | st.binary(max_size=40).map(lambda data: data.hex()))
 def test_other_texts_are_no_receipt_handles(text: str) -> None:
-    found = parse_receipt_handle(text)
-    assert found is None or receipt_handle(found.item_id, found.token) == text
+    found = parse_receipt_handle(text, "mail")
+    assert found is None or receipt_handle("mail", found.item_id, found.token) == text
 
 
 def test_a_handle_with_one_changed_character_is_none_or_another() -> None:
-    text = receipt_handle("3-8796093022209", 77)
+    text = receipt_handle("mail", "3-8796093022209", 77)
     for place in range(len(text)):
         changed = text[:place] + ("A" if text[place] != "A" else "B") + text[place + 1 :]
-        assert parse_receipt_handle(changed) != parse_receipt_handle(text)
-    assert parse_receipt_handle("x" * 2_000) is None
+        assert parse_receipt_handle(changed, "mail") != parse_receipt_handle(text, "mail")
+    assert parse_receipt_handle("x" * 2_000, "mail") is None
+    assert parse_receipt_handle(text, "other") is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,47 @@
+"""One request of an action, after its signature was checked.
+
+Knows nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foqs.access.call_permissions import Principal
+from foqs.sqs.identifiers import QueueName
+from foqs.sqs.in_host_calls import InHostSession
+from foqs.sqs.parameters import Parameters
+
+
+@dataclass(slots=True, frozen=True)
+class ActionRequest:
+    """What an action needs to know.
+
+    Attributes:
+        account: of calls that name no queue.
+        path_queue: the queue in the path of the URL, if there is one.
+        base_url: scheme, host and port by which the client reached this host, for queue URLs.
+        principal: None if the host does not authenticate.
+        invocation_id: the same for all attempts of one call of an SDK; None if the client sends none.
+    """
+
+    parameters: Parameters
+    account: str
+    path_queue: QueueName | None
+    region: str
+    base_url: str
+    principal: Principal | None = None
+    invocation_id: str | None = None
+
+    @property
+    def session(self) -> InHostSession | None:
+        """The session for calls inside the host."""
+        return None if self.principal is None else InHostSession(is_administrator=self.principal.is_admin)
+
+    @property
+    def sender(self) -> str:
+        """The SenderId of messages."""
+        return "anonymous" if self.principal is None else self.principal.name
+
+    def queue_url(self, queue: QueueName) -> str:
+        return f"{self.base_url}/{queue.account}/{queue.name}"

@@ -1,0 +1,176 @@
+"""The HTTP port of SQS: connections, bodies within their limits, and replies.
+
+Always true: the limits of `[rpc]` on connections, calls and bytes hold on this port too,
+counted by themselves; a request whose client disconnects is cancelled; bodies are
+counted before they are kept, and never decompressed. Knows nothing of SQS' actions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from foqs.options.rpc_options import RpcOptions
+from foqs.rpc.frames import ByteBudget
+from foqs.rpc.peer_log import PeerLog, peer_name
+from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError
+from foqs.sqs.http_connection import HttpConnection
+from foqs.sqs.service import HttpCall, HttpReply, SqsService, error_reply
+
+log = logging.getLogger(__name__)
+
+HEADER_BYTES_MAX: Final = 8_190
+HEADERS_MAX: Final = 64
+_LINGERING_S: Final = 1.0
+"""How long the rest of a body that was refused is read, so that the peer sees the reply."""
+
+
+class SqsListener:
+    """The connections of the port. It is the server of a `TlsAcceptor`, if the port uses TLS.
+
+    Args:
+        on_replied: called for each request with (sqs.ACTION, OK or the error's shape, seconds).
+        stopwatch_s: measures the requests.
+    """
+
+    def __init__(
+        self,
+        service: SqsService,
+        limits: RpcOptions,
+        request_bytes_max: int,
+        on_replied: Callable[[str, str, float], None],
+        stopwatch_s: Callable[[], float],
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.limits = limits
+        self.peer_log = PeerLog(self.loop.time)
+        self.is_stopping = False
+        self.calls_in_flight = 0
+        self.connections: dict[web.RequestHandler, HttpConnection] = {}
+        self._service = service
+        self._request_bytes_max = request_bytes_max
+        self._on_replied = on_replied
+        self._stopwatch_s = stopwatch_s
+        self._stall_timeout_s = limits.stall_timeout_ms / 1_000
+        self._budget = ByteBudget(limits.in_flight_bytes_max)
+        self._server = web.Server(
+            self._handle,
+            handler_cancellation=True,
+            access_log=None,
+            logger=logging.getLogger("foqs.sqs.aiohttp"),
+            keepalive_timeout=limits.idle_timeout_ms / 1_000,
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+            lingering_time=_LINGERING_S,
+            auto_decompress=False,
+        )
+
+    def connection(self) -> HttpConnection:
+        """Return a protocol for one new connection."""
+        is_surplus = len(self.connections) >= self.limits.connections_max
+        connection = HttpConnection(self._server(), self._stall_timeout_s, is_surplus, self._on_connection_lost)
+        if not is_surplus:
+            self.connections[connection.handler] = connection
+        return connection
+
+    async def stop(self, deadline: float) -> None:
+        """End all connections; requests in flight have until `deadline`, on the loop's clock. The caller stopped listening."""
+        self.is_stopping = True
+        await self._server.shutdown(max(0.0, deadline - self.loop.time()))
+        for connection in list(self.connections.values()):
+            connection.abort()
+
+    def _on_connection_lost(self, connection: HttpConnection) -> None:
+        self.connections.pop(connection.handler, None)
+
+    # ------------------------------------------------------------------- requests
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        started_at_s = self._stopwatch_s()
+        connection = self.connections.get(request.protocol)
+        if connection is not None:
+            connection.on_request()
+        reserved = _Reservation(self._budget)
+        self.calls_in_flight += 1
+        try:
+            reply = await self._reply(request, reserved)
+        finally:
+            self.calls_in_flight -= 1
+            reserved.release()
+        self._on_replied(f"sqs.{reply.action}", reply.error or "OK", self._stopwatch_s() - started_at_s)
+        response = web.Response(status=reply.status, body=reply.body, headers=dict(reply.headers))
+        if reply.error is not None and (reply.status == 413 or reply.error in AUTHENTICATION_ERRORS):
+            self.peer_log.warn(peer_name(_peer(request)), f"an SQS request was refused: {reply.error}")
+            response.force_close()
+        return response
+
+    async def _reply(self, request: web.BaseRequest, reserved: _Reservation) -> HttpReply:
+        try:
+            if self.is_stopping or self.calls_in_flight > self.limits.calls_in_flight_max:
+                raise _overloaded()
+            body = await self._read_body(request, reserved)
+        except SqsError as error:
+            return error_reply(error, "unknown", is_query_mode=True)
+        path, _, query = request.raw_path.partition("?")
+        headers = [(_text(name), _text(value)) for name, value in request.raw_headers]
+        return await self._service.serve(HttpCall(request.method, request.scheme, path, query, headers, body))
+
+    async def _read_body(self, request: web.BaseRequest, reserved: _Reservation) -> bytes:
+        """Return the body. Raises `SqsError` if it is too long, comes too slowly, or there is no room for it."""
+        parts: list[bytes] = []
+        if (request.content_length or 0) > self._request_bytes_max:
+            raise self._too_long()
+        while True:
+            try:
+                async with asyncio.timeout(self._stall_timeout_s):
+                    part = await request.content.readany()
+            except TimeoutError:
+                raise SqsError("SerializationException", "The request body was not complete in time.") from None
+            if not part:
+                return b"".join(parts)
+            if reserved.byte_count + len(part) > self._request_bytes_max:
+                raise self._too_long()
+            if not reserved.grow(len(part)):
+                raise _overloaded()
+            parts.append(part)
+
+    def _too_long(self) -> SqsError:
+        return SqsError(
+            "RequestEntityTooLargeException", f"The request is longer than {self._request_bytes_max} bytes."
+        )
+
+
+class _Reservation:
+    """The bytes that one request holds of a budget."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self.byte_count = 0
+
+    def grow(self, byte_count: int) -> bool:
+        if not self._budget.reserve(byte_count):
+            return False
+        self.byte_count += byte_count
+        return True
+
+    def release(self) -> None:
+        self._budget.release_reservation(self.byte_count)
+        self.byte_count = 0
+
+
+def _overloaded() -> SqsError:
+    return SqsError("ServiceUnavailableException", "The host is stopping, or has too many requests in flight; retry.")
+
+
+def _peer(request: web.BaseRequest) -> Any:
+    transport = request.transport
+    return None if transport is None else transport.get_extra_info("peername")
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")

@@ -1,0 +1,402 @@
+"""The actions about messages: send, receive, delete, change visibility; one by one and in batches.
+
+Always true: a reply follows the commit; an entry of a batch fails alone; a receipt that
+another delivery has superseded changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from foqs.catalog.document import QueueEntry
+from foqs.sqs import envelope, queue_attributes
+from foqs.sqs.action_request import ActionRequest
+from foqs.sqs.errors import SHAPES, SqsError, from_foqs_error, invalid_parameter
+from foqs.sqs.identifiers import QueueName, Receipt, message_id, parse_receipt_handle, receipt_handle
+from foqs.sqs.in_host_calls import InHostCalls, delivery_structs
+from foqs.sqs.message_attributes import TRACE_HEADER, md5_of, md5_of_attributes, select_attributes
+from foqs.sqs.outgoing_messages import OutgoingMessage, message_size, parse_message, too_long_for_namespace
+from foqs.sqs.parameters import RECEIVE_MAX, WAIT_S_MAX, Parameters, check_attribute_names
+from foqs.sqs.queue_actions import requested_queue
+from foqs.sqs.queue_directory import QueueDirectory
+from foqs_contract.errors import FoqsError, LimitExceeded, NotFound, StaleLease, UnknownOutcome, error_from_struct
+from foqs_contract.idl import ttypes
+
+_SYSTEM_NAMES: Final = frozenset(
+    (
+        "ApproximateFirstReceiveTimestamp",
+        "ApproximateReceiveCount",
+        "DeadLetterQueueSourceArn",
+        "MessageDeduplicationId",
+        "MessageGroupId",
+        "SenderId",
+        "SentTimestamp",
+        "SequenceNumber",
+        TRACE_HEADER,
+    )
+)
+_INVISIBLE_MS: Final = 1_000
+"""The lease of a message that is received with VisibilityTimeout 0, until it is nacked."""
+_NO_ID: Final = UnknownOutcome("the reply has no id for the message")
+
+
+@dataclass(slots=True, frozen=True)
+class _Settlement:
+    """What shall be done with one receipt: the call, and its entry. `result` is called with the error, or None."""
+
+    method: str
+    receipt: Receipt
+    entry: Any
+
+
+class MessageActions:
+    """Serves the actions about messages.
+
+    Args:
+        timeout_s: of each call inside the host; a receive that waits has the time of its wait more.
+        now_s: seconds since 1970-01-01 UTC.
+    """
+
+    def __init__(
+        self, directory: QueueDirectory, calls: InHostCalls, timeout_s: float, now_s: Callable[[], float]
+    ) -> None:
+        self._directory = directory
+        self._calls = calls
+        self._timeout_s = timeout_s
+        self._now_s = now_s
+
+    # ------------------------------------------------------------------------ send
+
+    async def send_message(self, request: ActionRequest) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        entry = await self._directory.find(queue)
+        message = parse_message(request.parameters, queue, entry, request.sender, request.invocation_id, 0)
+        (result,) = await self._enqueue(request, queue, [message])
+        if isinstance(result, SqsError):
+            raise result
+        return {"MessageId": result, **message.md5}
+
+    async def send_message_batch(self, request: ActionRequest) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        entry = await self._directory.find(queue)
+        entries = request.parameters.entries("SendMessageBatchRequestEntry")
+        outcomes: dict[str, OutgoingMessage | SqsError] = {}
+        for place, (entry_id, parameters) in enumerate(entries):
+            outcomes[entry_id] = self._parse_entry(request, queue, entry, parameters, place)
+        _check_batch_size([parameters for _, parameters in entries])
+        messages = {entry_id: found for entry_id, found in outcomes.items() if isinstance(found, OutgoingMessage)}
+        results = await self._enqueue(request, queue, list(messages.values())) if messages else []
+        sent = dict(zip(messages, results, strict=True))
+        replies: list[tuple[str, Mapping[str, Any] | SqsError]] = []
+        for entry_id, found in outcomes.items():
+            result = sent.get(entry_id, found)
+            if isinstance(result, str) and isinstance(found, OutgoingMessage):
+                replies.append((entry_id, {"MessageId": result, **found.md5}))
+            elif isinstance(result, SqsError):
+                replies.append((entry_id, result))
+        return _batch_reply(replies)
+
+    def _parse_entry(
+        self, request: ActionRequest, queue: QueueName, entry: QueueEntry, parameters: Parameters, place: int
+    ) -> OutgoingMessage | SqsError:
+        try:
+            return parse_message(parameters, queue, entry, request.sender, request.invocation_id, place)
+        except SqsError as error:
+            return error
+
+    async def _enqueue(
+        self, request: ActionRequest, queue: QueueName, messages: Sequence[OutgoingMessage]
+    ) -> list[str | SqsError]:
+        """Return the id or the error of each message."""
+        enqueue = ttypes.EnqueueRequest(
+            namespace_name=self._directory.namespace_of(queue.account).encode(),
+            items=[message.item for message in messages],
+        )
+        reply = await self._calls.call("enqueue", enqueue, self._timeout_s, request.session)
+        results = [_sent(result) for result in reply.results or ()]
+        missing: list[str | SqsError] = [from_foqs_error(_NO_ID)] * (len(messages) - len(results))
+        return results + missing
+
+    # --------------------------------------------------------------------- receive
+
+    async def receive_message(self, request: ActionRequest) -> Mapping[str, Any]:
+        parameters = request.parameters
+        queue = requested_queue(request)
+        entry = await self._directory.find(queue)
+        count = parameters.integer_in(
+            "MaxNumberOfMessages", 1, RECEIVE_MAX, f"Must be between 1 and {RECEIVE_MAX}, if provided."
+        )
+        wait_s = parameters.integer_in(
+            "WaitTimeSeconds", 0, WAIT_S_MAX, f"Must be >= 0 and <= {WAIT_S_MAX}, if provided."
+        )
+        visibility_s = parameters.visibility_timeout()
+        system_names = [
+            *(parameters.texts("AttributeNames") or ()),
+            *(parameters.texts("MessageSystemAttributeNames") or ()),
+        ]
+        check_attribute_names(system_names, _SYSTEM_NAMES)
+        attribute_names = parameters.texts("MessageAttributeNames") or ()
+        if wait_s is None:
+            wait_s = queue_attributes.number(entry.attributes, "ReceiveMessageWaitTimeSeconds")
+        if visibility_s is None:
+            visibility_s = queue_attributes.number(entry.attributes, "VisibilityTimeout")
+        deliveries = await self._dequeue(request, queue, count or 1, wait_s, visibility_s)
+        if visibility_s == 0 and deliveries:
+            await self._make_visible(request, queue, deliveries)
+        messages = [self._received(queue, delivery, system_names, attribute_names) for delivery in deliveries]
+        return {"Messages": messages} if messages else {}
+
+    async def _dequeue(
+        self, request: ActionRequest, queue: QueueName, count: int, wait_s: int, visibility_s: int
+    ) -> list[Any]:
+        timeout_s = self._timeout_s + wait_s
+        dequeue = ttypes.DequeueRequest(
+            namespace_name=self._directory.namespace_of(queue.account).encode(),
+            topics=[ttypes.TopicCount(topic=queue.name.encode(), count=count)],
+            wait_ms=wait_s * 1_000,
+            timeout_ms=int(timeout_s * 1_000),
+            lease_ms=visibility_s * 1_000 or _INVISIBLE_MS,
+        )
+        return delivery_structs(await self._calls.call("dequeue", dequeue, timeout_s, request.session))
+
+    async def _make_visible(self, request: ActionRequest, queue: QueueName, deliveries: Sequence[Any]) -> None:
+        """Make messages visible again at once. Those for which this fails become visible when their lease ends."""
+        nacks = [ttypes.Nack(id=_raw(found.id), token=found.token, delay_ms=0) for found in deliveries]
+        namespace = self._directory.namespace_of(queue.account).encode()
+        nack = ttypes.NackRequest(namespace_name=namespace, nacks=nacks)
+        await self._calls.call("nack", nack, self._timeout_s, request.session)
+
+    def _received(
+        self, queue: QueueName, delivery: Any, system_names: Sequence[str], attribute_names: Sequence[str]
+    ) -> Mapping[str, Any]:
+        item_id = _raw(delivery.id).decode()
+        message = envelope.decode(delivery.payload or b"")
+        reply: dict[str, Any] = {
+            "MessageId": message_id(item_id),
+            "ReceiptHandle": receipt_handle(queue.name, item_id, delivery.token),
+            "MD5OfBody": md5_of(message.body.encode()),
+            "Body": message.body,
+        }
+        system = self._system_attributes(message, delivery)
+        chosen = system if "All" in system_names else {name: system[name] for name in system_names if name in system}
+        if chosen:
+            reply["Attributes"] = chosen
+        attributes = select_attributes(message.attributes, attribute_names)
+        if attributes:
+            reply["MD5OfMessageAttributes"] = md5_of_attributes(attributes)
+            reply["MessageAttributes"] = {attribute.name: attribute.to_json() for attribute in attributes}
+        return reply
+
+    def _system_attributes(self, message: envelope.Message, delivery: Any) -> dict[str, str]:
+        now_ms = int(self._now_s() * 1_000)
+        first_age_ms = delivery.first_delivery_age_ms or 0
+        found = {
+            "SenderId": message.sender,
+            "SentTimestamp": str(now_ms - (delivery.age_ms or 0)),
+            "ApproximateReceiveCount": str(delivery.attempt),
+            "ApproximateFirstReceiveTimestamp": str(now_ms - first_age_ms),
+            "MessageGroupId": message.group,
+            TRACE_HEADER: message.trace.decode(errors="replace"),
+        }
+        return {name: value for name, value in found.items() if value}
+
+    # ---------------------------------------------------- delete, change visibility
+
+    async def delete_message(self, request: ActionRequest) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        await self._directory.find(queue)
+        (error,) = await self._settle(request, queue, [_deletion(request.parameters, queue)])
+        _raise_unless_deleted(error)
+        return {}
+
+    async def delete_message_batch(self, request: ActionRequest) -> Mapping[str, Any]:
+        return await self._settle_batch(request, "Delete", _deletion, _deletion_error)
+
+    async def change_message_visibility(self, request: ActionRequest) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        await self._directory.find(queue)
+        settlement = _visibility_change(request.parameters, queue)
+        (error,) = await self._settle(request, queue, [settlement])
+        failure = None if error is None else _visibility_error(request.parameters, error)
+        if failure is not None:
+            raise failure
+        return {}
+
+    async def change_message_visibility_batch(self, request: ActionRequest) -> Mapping[str, Any]:
+        return await self._settle_batch(request, "ChangeMessageVisibility", _visibility_change, _visibility_error)
+
+    async def _settle_batch(
+        self,
+        request: ActionRequest,
+        kind: str,
+        parse: Callable[[Parameters, QueueName], _Settlement],
+        to_failure: Callable[[Parameters, FoqsError], SqsError | None],
+    ) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        await self._directory.find(queue)
+        entries = request.parameters.entries(f"{kind}{'Message' if kind == 'Delete' else ''}BatchRequestEntry")
+        failures: dict[str, SqsError] = {}
+        settlements: dict[str, _Settlement] = {}
+        for entry_id, parameters in entries:
+            try:
+                settlements[entry_id] = parse(parameters, queue)
+            except SqsError as refusal:
+                failures[entry_id] = _entry_error(parameters, refusal)
+        errors = await self._settle(request, queue, list(settlements.values()))
+        members = dict(entries)
+        for entry_id, error in zip(settlements, errors, strict=True):
+            failure = None if error is None else to_failure(members[entry_id], error)
+            if failure is not None:
+                failures[entry_id] = failure
+        return _batch_reply([(entry_id, failures.get(entry_id) or {}) for entry_id, _ in entries])
+
+    async def _settle(
+        self, request: ActionRequest, queue: QueueName, settlements: Sequence[_Settlement]
+    ) -> list[FoqsError | None]:
+        """Return the error of each settlement. An item may be in several of them; a call names it once."""
+        errors: list[FoqsError | None] = [None] * len(settlements)
+        places = list(range(len(settlements)))
+        while places:
+            method = settlements[places[0]].method
+            now: dict[str, int] = {}
+            for place in places:
+                if settlements[place].method == method:
+                    now.setdefault(settlements[place].receipt.item_id, place)
+            places = [place for place in places if place not in now.values()]
+            outcomes = await self._settle_distinct(request, queue, [settlements[place] for place in now.values()])
+            for place, outcome in zip(now.values(), outcomes, strict=True):
+                errors[place] = outcome
+        return errors
+
+    async def _settle_distinct(
+        self, request: ActionRequest, queue: QueueName, settlements: Sequence[_Settlement]
+    ) -> list[FoqsError | None]:
+        method = settlements[0].method
+        make_request, field = _REQUESTS[method]
+        fields = {"namespace_name": self._directory.namespace_of(queue.account).encode()}
+        call_request = make_request(**fields, **{field: [settlement.entry for settlement in settlements]})
+        try:
+            reply = await self._calls.call(method, call_request, self._timeout_s, request.session)
+        except FoqsError as error:
+            return [error] * len(settlements)
+        found = [
+            None if outcome.error is None else error_from_struct(outcome.error, "refused")
+            for outcome in reply.outcomes or ()
+        ]
+        missing: list[FoqsError | None] = [UnknownOutcome("the reply has no outcome for the message")]
+        return found + missing * (len(settlements) - len(found))
+
+
+_REQUESTS: Final[Mapping[str, tuple[Callable[..., Any], str]]] = {
+    "ack": (ttypes.AckRequest, "leases"),
+    "nack": (ttypes.NackRequest, "nacks"),
+    "extendLease": (ttypes.ExtendLeaseRequest, "extensions"),
+}
+"""The request of each call that settles deliveries, and the name of its list."""
+
+
+def _raw(item_id: str | bytes) -> bytes:
+    return item_id if isinstance(item_id, bytes) else item_id.encode()
+
+
+def _sent(result: Any) -> str | SqsError:
+    if isinstance(result, str):
+        return message_id(result)
+    if result.error is None:
+        return message_id(_raw(result.id).decode())
+    error = error_from_struct(result.error, "refused")
+    if isinstance(error, LimitExceeded) and (error.field or "").endswith("payload"):
+        return too_long_for_namespace(error.message)
+    return from_foqs_error(error)
+
+
+def _check_batch_size(entries: Sequence[Parameters]) -> None:
+    """Refuse a batch whose messages together are too long. Raises `SqsError`."""
+    size_bytes = 0
+    for parameters in entries:
+        try:
+            size_bytes += message_size(parameters)
+        except SqsError:
+            continue  # this entry fails alone
+    if size_bytes > queue_attributes.MESSAGE_BYTES_MAX:
+        raise SqsError(
+            "BatchRequestTooLong",
+            f"Batch requests cannot be longer than {queue_attributes.MESSAGE_BYTES_MAX} bytes. "
+            f"You have sent {size_bytes} bytes.",
+        )
+
+
+# -------------------------------------------------------------------- settlements
+
+
+def _parse_receipt(parameters: Parameters, queue: QueueName) -> Receipt:
+    receipt = parse_receipt_handle(parameters.required_text("ReceiptHandle"), queue.name)
+    if receipt is None:
+        raise SqsError("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
+    return receipt
+
+
+def _deletion(parameters: Parameters, queue: QueueName) -> _Settlement:
+    receipt = _parse_receipt(parameters, queue)
+    return _Settlement("ack", receipt, ttypes.Lease(id=receipt.item_id.encode(), token=receipt.token))
+
+
+def _visibility_change(parameters: Parameters, queue: QueueName) -> _Settlement:
+    seconds = parameters.visibility_timeout(is_required=True)
+    receipt = _parse_receipt(parameters, queue)
+    item_id = receipt.item_id.encode()
+    if not seconds:
+        return _Settlement("nack", receipt, ttypes.Nack(id=item_id, token=receipt.token, delay_ms=0))
+    extension = ttypes.Extension(id=item_id, token=receipt.token, lease_ms=seconds * 1_000)
+    return _Settlement("extendLease", receipt, extension)
+
+
+def _deletion_error(parameters: Parameters, error: FoqsError) -> SqsError | None:
+    """Return why a message was not deleted; None if another delivery superseded the receipt, as SQS does."""
+    if isinstance(error, StaleLease):
+        return None
+    if isinstance(error, NotFound):
+        return _entry_error(parameters, SqsError("ReceiptHandleIsInvalid", "The input receipt handle is invalid."))
+    return from_foqs_error(error)
+
+
+def _raise_unless_deleted(error: FoqsError | None) -> None:
+    if isinstance(error, NotFound):
+        raise SqsError("ReceiptHandleIsInvalid", "The input receipt handle is invalid.")
+    if error is not None and not isinstance(error, StaleLease):
+        raise from_foqs_error(error)
+
+
+def _visibility_error(parameters: Parameters, error: FoqsError) -> SqsError:
+    if isinstance(error, StaleLease | NotFound):
+        return invalid_parameter(
+            parameters.text("ReceiptHandle"),
+            "ReceiptHandle",
+            "Message does not exist or is not available for visibility timeout change.",
+        )
+    return from_foqs_error(error)
+
+
+def _entry_error(parameters: Parameters, error: SqsError) -> SqsError:
+    """Return the error of an entry of a batch, whose text names the handle."""
+    if error.shape != "ReceiptHandleIsInvalid":
+        return error
+    handle = parameters.text("ReceiptHandle")
+    return SqsError(error.shape, f'The input receipt handle "{handle}" is not a valid receipt handle.')
+
+
+def _batch_reply(results: Sequence[tuple[str, Mapping[str, Any] | SqsError]]) -> Mapping[str, Any]:
+    successful = [{"Id": entry_id, **found} for entry_id, found in results if not isinstance(found, SqsError)]
+    failed = [
+        {
+            "Id": entry_id,
+            "SenderFault": SHAPES[found.shape].is_sender_fault,
+            "Code": found.query_code,
+            "Message": found.message,
+        }
+        for entry_id, found in results
+        if isinstance(found, SqsError)
+    ]
+    return {"Successful": successful, "Failed": failed} if failed else {"Successful": successful}

@@ -1,0 +1,336 @@
+"""The actions about queues: create, find, list, change, purge and delete them.
+
+Always true: a change is stored in the catalog before the reply; what is read is the
+catalog as it applies at this host. Counts of messages are those of the topic.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from foqs.catalog.document import QueueEntry
+from foqs.core.items.item import State
+from foqs.sqs import queue_attributes
+from foqs.sqs.action_request import ActionRequest
+from foqs.sqs.errors import (
+    SqsError,
+    invalid_parameter,
+    invalid_value,
+    missing_parameter,
+    queue_does_not_exist,
+    unsupported,
+)
+from foqs.sqs.identifiers import QueueName, check_queue_name, page_token, parse_arn, parse_page_token, parse_queue_url
+from foqs.sqs.in_host_calls import InHostCalls
+from foqs.sqs.parameters import check_attribute_names, page_size
+from foqs.sqs.queue_directory import QueueDirectory
+from foqs_contract.errors import FoqsError
+from foqs_contract.idl import ttypes
+
+log = logging.getLogger(__name__)
+
+PURGE_INTERVAL_S: Final = 60.0
+_PAGE_MAX: Final = 1_000
+_ALL_STATES: Final = [int(state) for state in State]
+
+
+def account_of_call(request: ActionRequest) -> str:
+    """Return the account of a call that names no queue."""
+    return request.account
+
+
+def account_of_queue(request: ActionRequest) -> str:
+    """Return the account of the requested queue. Raises `SqsError`."""
+    return requested_queue(request).account
+
+
+def account_of_owner(request: ActionRequest) -> str:
+    """Return the account of GetQueueUrl. Raises `SqsError`."""
+    return request.parameters.text("QueueOwnerAWSAccountId") or request.account
+
+
+def requested_queue(request: ActionRequest) -> QueueName:
+    """Return the queue of QueueUrl, or else of the path. Raises `SqsError`."""
+    url = request.parameters.text("QueueUrl")
+    if url is None:
+        if request.path_queue is None:
+            raise missing_parameter("QueueUrl")
+        return request.path_queue
+    queue = parse_queue_url(url, request.account)
+    if queue is None:
+        raise queue_does_not_exist()
+    queue_attributes.refuse_fifo_name(queue.name)
+    return queue
+
+
+class QueueActions:
+    """Serves the actions about queues.
+
+    Args:
+        timeout_s: of each call inside the host.
+        now_s: seconds since 1970-01-01 UTC.
+        loop_time: the clock of deadlines, in seconds.
+    """
+
+    def __init__(
+        self,
+        directory: QueueDirectory,
+        calls: InHostCalls,
+        timeout_s: float,
+        now_s: Callable[[], float],
+        loop_time: Callable[[], float],
+    ) -> None:
+        self._directory = directory
+        self._calls = calls
+        self._timeout_s = timeout_s
+        self._now_s = now_s
+        self._loop_time = loop_time
+        self._purged_at_s: dict[QueueName, float] = {}
+        """When queues were purged in the last minute."""
+
+    # ------------------------------------------------------------ create and delete
+
+    async def create_queue(self, request: ActionRequest) -> Mapping[str, Any]:
+        parameters = request.parameters
+        queue = QueueName(request.account, check_queue_name(parameters.text("QueueName") or ""))
+        raw = parameters.text_map("Attributes") or {}
+        queue_attributes.refuse_fifo_name(queue.name)
+        attributes = {name: value for name, value in queue_attributes.check_attributes(raw).items() if value}
+        raw_tags = parameters.text_map("tags") or parameters.text_map("Tags")
+        tags = queue_attributes.check_tags(raw_tags, queue.name, {}) if raw_tags else {}
+        now_s = int(self._now_s())
+
+        def create(before: QueueEntry | None) -> QueueEntry:
+            if before is None:
+                return QueueEntry(attributes, tags, now_s, now_s)
+            known = queue_attributes.with_defaults(before.attributes)
+            for name, value in attributes.items():
+                if known.get(name, "") != value:
+                    raise SqsError(
+                        "QueueNameExists",
+                        f"A queue already exists with the same name and a different value for attribute {name}",
+                    )
+            return before
+
+        await self._check_dead_letter_queue(queue, attributes)
+        await self._change(queue, create)
+        return {"QueueUrl": request.queue_url(queue)}
+
+    async def delete_queue(self, request: ActionRequest) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        await self._directory.find(queue)
+        await self._purge(request, queue)
+        await self._change(queue, lambda _: None)
+        try:
+            await self._purge(request, queue)  # messages that were sent meanwhile
+        except FoqsError as error:
+            log.warning("messages of the deleted queue %s may be left until their TTL ends: %s", queue.name, error)
+        return {}
+
+    async def purge_queue(self, request: ActionRequest) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        await self._directory.find(queue)
+        now_s = self._loop_time()
+        self._purged_at_s = {
+            other: at_s for other, at_s in self._purged_at_s.items() if now_s - at_s < PURGE_INTERVAL_S
+        }
+        if queue in self._purged_at_s:
+            raise SqsError(
+                "PurgeQueueInProgress",
+                f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds.",
+            )
+        await self._purge(request, queue)
+        self._purged_at_s[queue] = now_s
+        return {}
+
+    async def _purge(self, request: ActionRequest, queue: QueueName) -> None:
+        purge = ttypes.TopicRequest(
+            namespace_name=self._directory.namespace_of(queue.account).encode(), topic=queue.name.encode()
+        )
+        await self._calls.call("purgeTopic", purge, self._timeout_s, request.session)
+
+    # ----------------------------------------------------------------------- find
+
+    async def get_queue_url(self, request: ActionRequest) -> Mapping[str, Any]:
+        name = request.parameters.required_text("QueueName")
+        queue = QueueName(account_of_owner(request), name)
+        queue_attributes.refuse_fifo_name(name)
+        await self._directory.find(queue)
+        return {"QueueUrl": request.queue_url(queue)}
+
+    async def list_queues(self, request: ActionRequest) -> Mapping[str, Any]:
+        prefix = request.parameters.text("QueueNamePrefix") or ""
+        names = self._directory.queues(self._directory.namespace_of(request.account))
+        return self._page(request, "QueueUrls", [name for name in sorted(names) if name.startswith(prefix)])
+
+    async def list_dead_letter_source_queues(self, request: ActionRequest) -> Mapping[str, Any]:
+        target = requested_queue(request)
+        await self._directory.find(target)
+        queues = self._directory.queues(self._directory.namespace_of(target.account))
+        sources = [name for name, entry in sorted(queues.items()) if dead_letter_queue(entry) == target]
+        page = self._page(request, "queueUrls", sources)
+        return {"queueUrls": [], **page}
+
+    def _page(self, request: ActionRequest, member: str, names: list[str]) -> Mapping[str, Any]:
+        """Return a page of queue URLs; it names the next one only if the caller has limited the page, as SQS does."""
+        limit = page_size(request.parameters)
+        token = request.parameters.text("NextToken")
+        if token is not None:
+            last = parse_page_token(token)
+            names = [name for name in names if name > last]
+        shown = names[: limit or _PAGE_MAX]
+        reply: dict[str, Any] = {}
+        if shown:
+            reply[member] = [request.queue_url(QueueName(request.account, name)) for name in shown]
+        if limit is not None and len(shown) < len(names):
+            reply["NextToken"] = page_token(shown[-1])
+        return reply
+
+    # ------------------------------------------------------------------ attributes
+
+    async def get_queue_attributes(self, request: ActionRequest) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        entry = await self._directory.find(queue)
+        names = request.parameters.texts("AttributeNames") or []
+        check_attribute_names(names, queue_attributes.KNOWN_NAMES)
+        values = {
+            **queue_attributes.with_defaults(entry.attributes),
+            "QueueArn": queue.arn(request.region),
+            "CreatedTimestamp": str(entry.created_at_s),
+            "LastModifiedTimestamp": str(entry.changed_at_s),
+        }
+        if "All" in names or any(name in queue_attributes.COUNT_NAMES for name in names):
+            values |= await self._counts(request, queue)
+        chosen = values if "All" in names else {name: values[name] for name in names if name in values}
+        return {"Attributes": chosen} if chosen else {}
+
+    async def set_queue_attributes(self, request: ActionRequest) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        await self._directory.find(queue)
+        raw = request.parameters.text_map("Attributes")
+        if raw is None:
+            raise missing_parameter("Attributes")
+        attributes = queue_attributes.check_attributes(raw)
+        await self._check_dead_letter_queue(queue, attributes)
+        await self._update(queue, lambda entry: replace(entry, attributes=_merged(entry.attributes, attributes)))
+        return {}
+
+    async def _counts(self, request: ActionRequest, queue: QueueName) -> Mapping[str, str]:
+        name = queue.name.encode()
+        listing = ttypes.GetActiveTopicsRequest(
+            namespace_name=self._directory.namespace_of(queue.account).encode(),
+            filter=ttypes.TopicFilter(prefix=name, states=_ALL_STATES),
+            page=ttypes.Page(limit=1),
+        )
+        reply = await self._calls.call("getActiveTopics", listing, self._timeout_s, request.session)
+        # A topic sorts before every other one that begins with its name.
+        ready = deferred = leased = 0
+        for found in reply.topics or ():
+            if found.topic in (queue.name, name):
+                ready, deferred, leased = found.ready or 0, found.deferred or 0, found.leased or 0
+        counts = (ready, deferred, leased)
+        return {name: str(count) for name, count in zip(queue_attributes.COUNT_NAMES, counts, strict=True)}
+
+    async def _check_dead_letter_queue(self, queue: QueueName, attributes: Mapping[str, str]) -> None:
+        """Check that the target of a redrive policy exists in the same account. Raises `SqsError`."""
+        policy = attributes.get("RedrivePolicy")
+        target = parse_arn(json.loads(policy)["deadLetterTargetArn"]) if policy else None
+        if target is None:
+            return
+        try:
+            if target.account != queue.account:
+                raise queue_does_not_exist()
+            await self._directory.find(target)
+        except SqsError:
+            raise invalid_parameter(
+                policy, "RedrivePolicy", f"Dead letter target does not exist: {target.name}."
+            ) from None
+
+    # ----------------------------------------------------------- tags, permissions
+
+    async def tag_queue(self, request: ActionRequest) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        await self._directory.find(queue)
+        tags = request.parameters.text_map("Tags")
+        await self._update(
+            queue, lambda entry: replace(entry, tags=queue_attributes.check_tags(tags, queue.name, entry.tags))
+        )
+        return {}
+
+    async def untag_queue(self, request: ActionRequest) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        await self._directory.find(queue)
+        keys = request.parameters.texts("TagKeys")
+        if not keys:
+            raise invalid_value("Tag keys must be between 1 and 128 characters in length.")
+        await self._update(
+            queue,
+            lambda entry: replace(entry, tags={key: value for key, value in entry.tags.items() if key not in keys}),
+        )
+        return {}
+
+    async def list_queue_tags(self, request: ActionRequest) -> Mapping[str, Any]:
+        tags = (await self._directory.find(requested_queue(request))).tags
+        return {"Tags": dict(tags)} if tags else {}
+
+    async def add_permission(self, request: ActionRequest) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        await self._directory.find(queue)
+        label = request.parameters.required_text("Label")
+        accounts = request.parameters.texts("AWSAccountIds") or []
+        actions = request.parameters.texts("Actions") or []
+        arn = queue.arn(request.region)
+        await self._update_policy(
+            queue, lambda policy: queue_attributes.with_permission(policy, arn, label, accounts, actions)
+        )
+        return {}
+
+    async def remove_permission(self, request: ActionRequest) -> Mapping[str, Any]:
+        queue = requested_queue(request)
+        await self._directory.find(queue)
+        label = request.parameters.required_text("Label")
+        await self._update_policy(queue, lambda policy: queue_attributes.without_permission(policy, label))
+        return {}
+
+    async def refuse_move_task(self, request: ActionRequest) -> Mapping[str, Any]:
+        raise unsupported("Message move tasks are not supported by this version.")
+
+    # ------------------------------------------------------------------- changing
+
+    async def _change(self, queue: QueueName, change: Callable[[QueueEntry | None], QueueEntry | None]) -> None:
+        await self._directory.change(queue, change, self._loop_time() + self._timeout_s)
+
+    async def _update(self, queue: QueueName, update: Callable[[QueueEntry], QueueEntry]) -> None:
+        """Change a queue that exists. Raises `SqsError` if it was deleted meanwhile."""
+        now_s = int(self._now_s())
+
+        def change(before: QueueEntry | None) -> QueueEntry:
+            if before is None:
+                raise queue_does_not_exist()
+            after = update(before)
+            return before if after == before else replace(after, changed_at_s=now_s)
+
+        await self._change(queue, change)
+
+    async def _update_policy(self, queue: QueueName, update: Callable[[str], str]) -> None:
+        await self._update(
+            queue,
+            lambda entry: replace(
+                entry, attributes=_merged(entry.attributes, {"Policy": update(entry.attributes.get("Policy", ""))})
+            ),
+        )
+
+
+def dead_letter_queue(entry: QueueEntry) -> QueueName | None:
+    """Return the target of a queue's redrive policy."""
+    policy = entry.attributes.get("RedrivePolicy")
+    return parse_arn(json.loads(policy)["deadLetterTargetArn"]) if policy else None
+
+
+def _merged(before: Mapping[str, str], changed: Mapping[str, str]) -> dict[str, str]:
+    """Return attributes after a change; an empty value removes an attribute."""
+    return {name: value for name, value in {**before, **changed}.items() if value}

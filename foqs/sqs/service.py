@@ -1,0 +1,266 @@
+"""From an HTTP request to an action, and from its result to an HTTP reply.
+
+Holds the table of actions, each with the permission that it needs. Always true: an
+action runs only after the signature and the grant were checked; every failure becomes
+an error that SDKs know. Knows nothing of sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+from uuid import uuid4
+
+from foqs.access.authenticator import Authenticator
+from foqs.access.call_permissions import REQUIREMENTS, Principal, Requirement
+from foqs.sqs import queue_actions
+from foqs.sqs.action_request import ActionRequest
+from foqs.sqs.errors import AUTHENTICATION_ERRORS, SHAPES, SqsError, from_foqs_error
+from foqs.sqs.identifiers import ACCOUNT, parse_queue_url
+from foqs.sqs.message_actions import MessageActions
+from foqs.sqs.parameters import parse_body
+from foqs.sqs.queue_actions import QueueActions
+from foqs.sqs.queue_directory import QueueDirectory
+from foqs.sqs.signature import HttpRequest, parse_signature, verify
+from foqs_contract.errors import FoqsError
+
+log = logging.getLogger(__name__)
+
+CONTENT_TYPE: Final = "application/x-amz-json-1.0"
+TARGET_PREFIX: Final = "AmazonSQS."
+_REGION_DEFAULT: Final = "us-east-1"
+_REGION: Final = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
+_AUTHORITY: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}", re.ASCII)
+
+Handler: TypeAlias = Callable[[ActionRequest], Awaitable[Mapping[str, Any]]]
+
+
+class Action(NamedTuple):
+    """One action. `account_of` returns the account whose namespace the grant must be on."""
+
+    handle: Handler
+    requirement: Requirement
+    account_of: Callable[[ActionRequest], str]
+
+
+@dataclass(slots=True, frozen=True)
+class HttpCall:
+    """One HTTP request. `headers` has every line, in order; `path` and `query` are as they were sent."""
+
+    method: str
+    scheme: str
+    path: str
+    query: str
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        """Return the first value of a header, by its name in lower case."""
+        return next((value for found, value in self.headers if found.lower() == name), None)
+
+
+@dataclass(slots=True, frozen=True)
+class HttpReply:
+    """The reply. `error` is the shape of a failure, or None; `action` the name of a known action, or `unknown`."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    action: str
+    error: str | None = None
+
+
+def actions(queues: QueueActions, messages: MessageActions) -> Mapping[str, Action]:
+    """Return the actions by name. Each needs what the call of the contract needs that does the same."""
+    of_call, of_queue = queue_actions.account_of_call, queue_actions.account_of_queue
+    table: list[tuple[str, Handler, str, Callable[[ActionRequest], str]]] = [
+        ("SendMessage", messages.send_message, "enqueue", of_queue),
+        ("SendMessageBatch", messages.send_message_batch, "enqueue", of_queue),
+        ("ReceiveMessage", messages.receive_message, "dequeue", of_queue),
+        ("DeleteMessage", messages.delete_message, "ack", of_queue),
+        ("DeleteMessageBatch", messages.delete_message_batch, "ack", of_queue),
+        ("ChangeMessageVisibility", messages.change_message_visibility, "extendLease", of_queue),
+        ("ChangeMessageVisibilityBatch", messages.change_message_visibility_batch, "extendLease", of_queue),
+        ("CreateQueue", queues.create_queue, "purgeTopic", of_call),
+        ("DeleteQueue", queues.delete_queue, "purgeTopic", of_queue),
+        ("PurgeQueue", queues.purge_queue, "purgeTopic", of_queue),
+        ("SetQueueAttributes", queues.set_queue_attributes, "purgeTopic", of_queue),
+        ("TagQueue", queues.tag_queue, "purgeTopic", of_queue),
+        ("UntagQueue", queues.untag_queue, "purgeTopic", of_queue),
+        ("AddPermission", queues.add_permission, "purgeTopic", of_queue),
+        ("RemovePermission", queues.remove_permission, "purgeTopic", of_queue),
+        ("GetQueueAttributes", queues.get_queue_attributes, "getActiveTopics", of_queue),
+        ("GetQueueUrl", queues.get_queue_url, "getNamespace", queue_actions.account_of_owner),
+        ("ListQueues", queues.list_queues, "getNamespace", of_call),
+        ("ListQueueTags", queues.list_queue_tags, "getNamespace", of_queue),
+        ("ListDeadLetterSourceQueues", queues.list_dead_letter_source_queues, "getNamespace", of_queue),
+        ("StartMessageMoveTask", queues.refuse_move_task, "purgeTopic", of_call),
+        ("CancelMessageMoveTask", queues.refuse_move_task, "purgeTopic", of_call),
+        ("ListMessageMoveTasks", queues.refuse_move_task, "purgeTopic", of_call),
+    ]
+    return {name: Action(handle, REQUIREMENTS[call], account_of) for name, handle, call, account_of in table}
+
+
+class SqsService:
+    """Serves HTTP requests.
+
+    Args:
+        authenticator: None: anybody may call, and signatures are not checked.
+        now_s: seconds since 1970-01-01 UTC.
+    """
+
+    def __init__(
+        self,
+        table: Mapping[str, Action],
+        directory: QueueDirectory,
+        authenticator: Authenticator | None,
+        now_s: Callable[[], float],
+    ) -> None:
+        self._actions = table
+        self._directory = directory
+        self._authenticator = authenticator
+        self._now_s = now_s
+
+    async def serve(self, call: HttpCall) -> HttpReply:
+        """Return the reply to a request. Never raises, unless the caller is cancelled."""
+        action_name = "unknown"
+        try:
+            name = _requested_action(call)
+            action_name = name if name in self._actions else "unknown"
+            principal, region = await self._authenticate(call)
+            action = self._action(name)
+            request = self._request(call, principal, region)
+            self._authorize(action, request)
+            result = await action.handle(request)
+        except SqsError as error:
+            return error_reply(error, action_name, is_query_mode=_is_query_mode(call))
+        except FoqsError as error:
+            return error_reply(from_foqs_error(error), action_name, is_query_mode=_is_query_mode(call))
+        except Exception:
+            log.exception("%s failed with an unexpected error", action_name)
+            failure = SqsError("InternalFailure", "The host failed during the call; see the host's log.")
+            return error_reply(failure, action_name, is_query_mode=_is_query_mode(call))
+        return HttpReply(200, _headers(), json.dumps(result).encode(), action_name)
+
+    def _action(self, name: str) -> Action:
+        action = self._actions.get(name)
+        if action is None:
+            raise SqsError("UnknownOperationException", f"The action {name} is not valid for this web service.")
+        return action
+
+    async def _authenticate(self, call: HttpCall) -> tuple[Principal | None, str]:
+        """Return the principal and the region of a signed request. A refusal takes time. Raises `SqsError`."""
+        request = HttpRequest(call.method, call.path, call.query, call.headers, hashlib.sha256(call.body).hexdigest())
+        authenticator = self._authenticator
+        if authenticator is None:
+            return None, _region_of(request)
+        try:
+            signature = verify(request, authenticator.signing_secrets_of, self._now_s())
+        except SqsError as error:
+            if error.shape in AUTHENTICATION_ERRORS:
+                authenticator.observer.authentication_failed()
+                await asyncio.sleep(authenticator.limits.failure_delay_s)
+            raise
+        return authenticator.principal(signature.access_key), signature.region
+
+    def _authorize(self, action: Action, request: ActionRequest) -> None:
+        """Check the grant of a principal. Raises `SqsError`."""
+        namespace = self._directory.namespace_of(action.account_of(request))
+        principal = request.principal
+        if principal is None or self._authenticator is None:
+            return
+        refusal = action.requirement.refusal(principal, self._authenticator.permissions_of(principal.name, namespace))
+        if refusal is not None:
+            raise from_foqs_error(refusal)
+
+    def _request(self, call: HttpCall, principal: Principal | None, region: str) -> ActionRequest:
+        account = self._directory.account_default
+        segments = [segment for segment in call.path.split("/") if segment]
+        if segments and ACCOUNT.fullmatch(segments[-1]):
+            account = segments[-1]
+        return ActionRequest(
+            parameters=parse_body(call.body),
+            account=account,
+            path_queue=parse_queue_url(call.path, account) if len(segments) > 1 else None,
+            region=region,
+            base_url=_base_url(call),
+            principal=principal,
+            invocation_id=call.header("amz-sdk-invocation-id"),
+        )
+
+
+def _requested_action(call: HttpCall) -> str:
+    """Return the name of the action. Raises `SqsError`."""
+    if call.method != "POST":
+        raise SqsError("UnknownOperationException", "Requests must be POST.")
+    content_type = (call.header("content-type") or "").partition(";")[0].strip().lower()
+    if content_type == "application/x-www-form-urlencoded":
+        raise SqsError(
+            "UnsupportedOperation",
+            "The Query protocol is not supported by this version; use an SDK that speaks AWS JSON 1.0 (since 2024).",
+        )
+    target = call.header("x-amz-target") or ""
+    if content_type != CONTENT_TYPE or not target.startswith(TARGET_PREFIX):
+        raise SqsError(
+            "UnknownOperationException",
+            f"Requests need the Content-Type {CONTENT_TYPE} and an X-Amz-Target that begins with {TARGET_PREFIX}",
+        )
+    return target.removeprefix(TARGET_PREFIX)
+
+
+def _region_of(request: HttpRequest) -> str:
+    """Return the region of a request whose signature is not checked."""
+    grouped: dict[str, list[str]] = {}
+    for name, value in request.headers:
+        grouped.setdefault(name.lower(), []).append(value)
+    try:
+        region = parse_signature(request.query, grouped).region
+    except SqsError:
+        return _REGION_DEFAULT
+    return region if _REGION.fullmatch(region) else _REGION_DEFAULT
+
+
+def _base_url(call: HttpCall) -> str:
+    """Return how the client reached this host, also through a proxy that says so."""
+    forwarded = (call.header("x-forwarded-proto") or "").partition(",")[0].strip()
+    scheme = forwarded if forwarded in ("http", "https") else call.scheme
+    for name in ("x-forwarded-host", "host"):
+        authority = (call.header(name) or "").partition(",")[0].strip()
+        if _AUTHORITY.fullmatch(authority):
+            return f"{scheme}://{authority}"
+    return f"{scheme}://localhost"
+
+
+def _is_query_mode(call: HttpCall) -> bool:
+    return (call.header("x-amzn-query-mode") or "").lower() == "true"
+
+
+def error_reply(error: SqsError, action: str, *, is_query_mode: bool) -> HttpReply:
+    """Return the reply of a failure. A client in query mode gets the status of the query protocol."""
+    shape = SHAPES[error.shape]
+    fault = "Sender" if shape.is_sender_fault else "Receiver"
+    headers = {**_headers(), "x-amzn-query-error": f"{shape.query_code};{fault}"}
+    keeps_status = is_query_mode or shape.status >= 500 or shape.status == 413
+    body = {"__type": f"{shape.namespace}#{error.shape}", "message": error.message}
+    return HttpReply(shape.status if keeps_status else 400, headers, json.dumps(body).encode(), action, error.shape)
+
+
+def _headers() -> dict[str, str]:
+    return {"Content-Type": CONTENT_TYPE, "x-amzn-RequestId": str(uuid4())}
+
+
+def build_service(
+    directory: QueueDirectory,
+    queues: QueueActions,
+    messages: MessageActions,
+    authenticator: Authenticator | None,
+    now_s: Callable[[], float],
+) -> SqsService:
+    """Return the service of these parts."""
+    return SqsService(actions(queues, messages), directory, authenticator, now_s)

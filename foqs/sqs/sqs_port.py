@@ -1,0 +1,95 @@
+"""The SQS port of a host, put together from its parts, and its listener.
+
+Knows nothing of what the parts do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from foqs.access.authenticator import Authenticator
+from foqs.catalog.administration import Administration
+from foqs.options.config import Config
+from foqs.rpc.methods import RpcService
+from foqs.rpc.tls_acceptor import TlsAcceptor
+from foqs.runtime.clock import Clock
+from foqs.sqs.http_listener import SqsListener
+from foqs.sqs.in_host_calls import InHostCalls
+from foqs.sqs.message_actions import MessageActions
+from foqs.sqs.queue_actions import QueueActions
+from foqs.sqs.queue_directory import QueueDirectory
+from foqs.sqs.service import build_service
+from foqs.telemetry.metrics import Metrics
+
+
+class SqsPort:
+    """Listens from `bind` to `close`, and serves from `serve` to `stop`.
+
+    A port that is bound and does not serve yet accepts no connection.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._listening: asyncio.Server
+        self._make_connection: Callable[[], asyncio.BaseProtocol]
+        self._listener: SqsListener | None = None
+        self._tls_acceptor: TlsAcceptor | None = None
+
+    async def bind(self) -> int:
+        """Bind the port and return it. Raises OSError if it is in use."""
+        server = self._config.server
+        self._listening = await asyncio.get_running_loop().create_server(
+            lambda: self._make_connection(), server.host, server.sqs_port, start_serving=False
+        )
+        return int(self._listening.sockets[0].getsockname()[1])
+
+    def attach(
+        self,
+        service: RpcService,
+        admin: Administration,
+        authenticator: Authenticator | None,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        """Connect the port with the service that the Thrift listener calls."""
+        config, loop = self._config, asyncio.get_running_loop()
+
+        def now_s() -> float:
+            return clock.wall_ms() / 1_000
+
+        timeout_s = config.calls.timeout_ms_default / 1_000
+        directory = QueueDirectory(admin, config.sqs, loop.time)
+        calls = InHostCalls(service, config.rpc.reply_grace_ms / 1_000)
+        queues = QueueActions(directory, calls, timeout_s, now_s, loop.time)
+        messages = MessageActions(directory, calls, timeout_s, now_s)
+        sqs_service = build_service(directory, queues, messages, authenticator, now_s)
+        self._listener = SqsListener(
+            sqs_service, config.rpc, config.sqs.request_bytes_max, metrics.call, clock.stopwatch_s
+        )
+        self._make_connection = self._listener.connection
+
+    def use_tls(self, context: ssl.SSLContext, on_handshake_failed: Callable[[], None]) -> None:
+        """Accept only TLS from now on."""
+        assert self._listener is not None, "attach comes first"
+        if self._tls_acceptor is not None:
+            self._tls_acceptor.context = context
+            return
+        self._tls_acceptor = TlsAcceptor(self._listener, context, on_handshake_failed, "https://")
+        self._make_connection = self._tls_acceptor.connection
+
+    async def serve(self) -> None:
+        """Start to accept connections."""
+        await self._listening.start_serving()
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        self._listening.close()
+        if self._tls_acceptor is not None:
+            self._tls_acceptor.close()
+
+    async def stop(self, deadline: float) -> None:
+        """End the connections; requests in flight have until `deadline`."""
+        if self._listener is not None:
+            await self._listener.stop(deadline)
