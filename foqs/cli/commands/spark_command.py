@@ -9,9 +9,6 @@ import click
     "spark",
     context_settings={"ignore_unknown_options": True, "help_option_names": []},
     add_help_option=False,
-    epilog="\b\nExamples:\n  foqs spark load /data/orders --topic orders --map payload='to_json(struct(*))'\n"
-    "  foqs spark report /data/report\n  foqs spark redrive --where \"dead_reason LIKE 'attempts%'\" --dry-run\n"
-    "  foqs spark rewrite --where 'priority > 5' --move slow\n  foqs spark export /data/export --topics orders",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="PIPELINE [ARGUMENT]...")
 @click.pass_context

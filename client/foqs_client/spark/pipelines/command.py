@@ -40,7 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=PROGRAM, description="Pipelines of Spark over a queue.")
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Pipelines of Spark over a queue.",
+        epilog=f"Example: {PROGRAM} load /data/orders --topic orders --map payload='to_json(struct(*))'",
+    )
     pipelines = parser.add_subparsers(dest="pipeline", required=True, metavar="PIPELINE")
     load = _pipeline(pipelines, "load", "enqueue the rows of files")
     load.add_argument("paths", nargs="+", metavar="PATH", help="files or folders")

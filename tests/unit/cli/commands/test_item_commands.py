@@ -35,6 +35,8 @@ from foqs_client import (
 class FakeClient:
     """Records calls and answers from `answers`, by method; an exception there is raised."""
 
+    tracing = None
+
     def __init__(self) -> None:
         self.opened: list[tuple[str, str, int]] = []
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
