@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import secrets
 import signal
 import ssl
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from importlib.metadata import version
@@ -72,6 +74,8 @@ STOP_STEPS: Final = (
     ("HTTP port", "/livez and /metrics are useful until the end"),
 )
 """The parts of a host in the order in which they stop, each with the reason for its place."""
+_CLOSE_TIMEOUT_S: Final = 2.0
+"""A host that has stopped ends after this time even if its event loop does not close."""
 
 
 def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:
@@ -82,7 +86,14 @@ def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -
             and its actual ports (a port 0 is replaced).
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve(config, on_ready))
+        code = runner.run(serve(config, on_ready))
+        # Everything has stopped and is written. A look-up of a name cannot be cancelled, though, and closing the loop
+        # waits until the resolver gives up, which may take longer than a supervisor waits before it kills.
+        watchdog = threading.Timer(_CLOSE_TIMEOUT_S, os._exit, [code])
+        watchdog.daemon = True
+        watchdog.start()
+    watchdog.cancel()
+    return code
 
 
 async def serve(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:

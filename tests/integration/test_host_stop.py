@@ -8,6 +8,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -154,3 +156,17 @@ def test_a_host_that_waits_for_zookeeper_stops_on_a_signal(mariadb: MariaDb, tmp
                 assert host.stop() == 0
             assert "stopped before any shard was served" in host.log
             assert "Traceback" not in host.log
+
+
+def test_a_stopped_host_ends_although_a_name_is_still_being_looked_up() -> None:
+    """A thread of the event loop that does not end stands for the resolver: neither can be cancelled."""
+    code = """
+import asyncio, sys, threading
+import foqs.host
+async def serve(config, on_ready):
+    asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+    return 7
+foqs.host.serve = serve
+sys.exit(foqs.host.run_host(None))
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 7
