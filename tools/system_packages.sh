@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the missing system packages of the tests, found by their programs or files;
 # `system_packages.sh bench` those of the benchmarks, `system_packages.sh race` those of all systems that are compared,
-# `system_packages.sh compile` those of make compile.
+# `system_packages.sh compile` those of make compile, `system_packages.sh containers` those that networks of podman need.
 # For the tests and for the race it also fetches a MySQL 9, which is not installed: see mysql9.sh. If that fails, its
 # tests are skipped with a message; in CI they fail. The race shows the reason in place of figures.
 # As root or in CI it does not ask; otherwise it asks on a terminal, or says what to install and fails.
@@ -11,6 +11,7 @@ purpose=tests
 [[ ${1:-} != bench ]] || purpose=benchmarks
 [[ ${1:-} != compile ]] || purpose=compilation
 [[ ${1:-} != race ]] || purpose=race
+[[ ${1:-} != containers ]] || purpose=containers
 
 programs() {
     if [[ $purpose == compilation ]]; then
@@ -18,6 +19,12 @@ programs() {
         # gcc only recommends the headers of the C library.
         printf '%s\n' 'gcc gcc' '/usr/include/stdio.h libc6-dev'
         echo "$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h python3-dev"
+        return
+    fi
+    if [[ $purpose == containers ]]; then
+        if command -v podman >/dev/null; then
+            printf '%s\n' 'iptables iptables' '/usr/lib/podman/aardvark-dns aardvark-dns'
+        fi
         return
     fi
     if [[ $purpose != tests ]]; then
@@ -67,7 +74,7 @@ if ! tools/python.sh >/dev/null 2>&1; then
 fi
 
 fetch_mysql9() {
-    [[ $purpose == benchmarks || $purpose == compilation ]] || tools/mysql9.sh >/dev/null || true
+    [[ $purpose == benchmarks || $purpose == compilation || $purpose == containers ]] || tools/mysql9.sh >/dev/null || true
 }
 
 if [[ ${#missing[@]} -eq 0 ]]; then

@@ -82,24 +82,30 @@ class MariaDb(ServerProcess):
                 *self.command(),
                 f"--datadir={self.folder / 'data'}",
                 f"--socket={self.socket}",
-                f"--port={self.port}",
                 f"--pid-file={self.folder / 'pid'}",
                 # A starting server deletes temporary tables in its folder, in a shared folder also those of others.
                 f"--tmpdir={self.folder}",
-                "--bind-address=127.0.0.1",
-                "--skip-log-bin",
-                "--skip-name-resolve",
-                "--innodb-flush-log-at-trx-commit=1",
-                "--innodb-buffer-pool-size=128M",
-                # The server starts with a cold cache and does not load it during a measurement.
-                "--innodb-buffer-pool-load-at-startup=OFF",
-                "--max-connections=1000",
-                *self._options,
+                *self.settings_options(),
                 *options,
                 *([f"--user={user}"] if user else []),
             ],
             self.is_ready,
         )
+
+    def settings_options(self) -> list[str]:
+        """Return the options that do not name a file: where it listens, durability, memory, and those that were given."""
+        return [
+            f"--port={self.port}",
+            "--bind-address=127.0.0.1",
+            "--skip-log-bin",
+            "--skip-name-resolve",
+            "--innodb-flush-log-at-trx-commit=1",
+            "--innodb-buffer-pool-size=128M",
+            # The server starts with a cold cache and does not load it during a measurement.
+            "--innodb-buffer-pool-load-at-startup=OFF",
+            "--max-connections=1000",
+            *self._options,
+        ]
 
     def command(self) -> list[str]:
         """Return the server's program and the options of this kind of server."""

@@ -71,19 +71,7 @@ class ZooKeeper(ServerProcess):
             raise ServerNotAvailable(
                 f"ZooKeeper is not installed ({JARS / missing[0]} is not there): apt-get install zookeeper"
             )
-        options = {
-            "tickTime": self.tick_ms,
-            "dataDir": self.folder / "data",
-            "clientPort": self.port,
-            "clientPortAddress": "127.0.0.1",
-            "admin.enableServer": "false",
-            "maxClientCnxns": 0,
-            "minSessionTimeout": self._session_ms[0],
-            "maxSessionTimeout": self._session_ms[1],
-            "4lw.commands.whitelist": "srvr",
-            "autopurge.snapRetainCount": 3,
-            "autopurge.purgeInterval": 1,
-        }
+        options = {"dataDir": self.folder / "data", **self.settings()}
         if self._quorum:
             options |= {"initLimit": 100, "syncLimit": 20}
             options |= {
@@ -105,6 +93,21 @@ class ZooKeeper(ServerProcess):
             _MAIN_CLASS,
         ]
         self.launch([*command, str(self.folder / "zoo.cfg")], lambda: True)
+
+    def settings(self) -> dict[str, object]:
+        """Return the lines of a single server's configuration that name no file."""
+        return {
+            "tickTime": self.tick_ms,
+            "clientPort": self.port,
+            "clientPortAddress": "127.0.0.1",
+            "admin.enableServer": "false",
+            "maxClientCnxns": 0,
+            "minSessionTimeout": self._session_ms[0],
+            "maxSessionTimeout": self._session_ms[1],
+            "4lw.commands.whitelist": "srvr",
+            "autopurge.snapRetainCount": 3,
+            "autopurge.purgeInterval": 1,
+        }
 
     def is_ready(self) -> bool:
         """Return whether it serves sessions: it refuses `srvr` while it starts."""

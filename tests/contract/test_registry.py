@@ -18,6 +18,7 @@ from shardmgr.registry.port import (
     RegistryOutcomeUnknown,
     VersionedDocument,
 )
+from tests.support import containers
 from tests.support.poll import eventually
 from tests.support.registries import (
     LONG_MS,
@@ -35,7 +36,7 @@ _fresh = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def zookeeper() -> Iterator[ZooKeeper]:
-    with ZooKeeper() as server:
+    with containers.ZooKeeper() if containers.are_wanted() else ZooKeeper() as server:
         yield server
 
 

@@ -1,8 +1,7 @@
 """The cluster of a test, as `foqs dev --cluster` starts it, with short retries and fixed ports.
 
-Its ZooKeeper and databases come from installed packages, or from containers if a
-Docker engine answers and testcontainers is installed (see `containers`, which was
-tested only with a stub).
+Its ZooKeeper and databases come from installed packages, or from containers in
+`make test-containers` (see `containers`).
 """
 
 from __future__ import annotations
@@ -35,5 +34,6 @@ def cluster(
 ) -> LocalCluster:
     """A cluster that is not started yet: use it in a `with` block. Its session timeout is the ordinary one."""
     given = {**_OPTIONS, **options}
-    programs = Programs(containers.ZooKeeper, containers.MariaDb) if containers.has_docker() else INSTALLED
+    in_containers = Programs(lambda folder: containers.ZooKeeper(), lambda folder: containers.MariaDb())
+    programs = in_containers if containers.are_wanted() else INSTALLED
     return LocalCluster(folder, hosts, databases, shards, free_port, given, programs)

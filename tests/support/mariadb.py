@@ -58,6 +58,6 @@ class MariaDb(mariadb_server.MariaDb):
         return name
 
     def settings(self, database: str, **changes: Any) -> MysqlSettings:
-        """How to reach a database, as root over the socket."""
-        given: dict[str, Any] = {"unix_socket": str(self.socket), "user": "root", "database": database}
+        """How to reach a database as root."""
+        given: dict[str, Any] = {**self.connect_arguments, "user": "root", "database": database}
         return MysqlSettings(**(given | changes))

@@ -18,6 +18,7 @@ import pytest
 
 from foqs.dev import mariadb_server
 from foqs.dev.mysql9_server import REDO_LOG, first_data
+from tests.support import containers
 from tests.support.mariadb import MariaDb
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -58,14 +59,15 @@ class MySql9InFolder(mariadb_server.MariaDb):
 
 
 KINDS: Final[Mapping[str, type[MariaDb]]] = {"mariadb": MariaDb, "mysql9": MySql9}
+IN_CONTAINERS: Final[Mapping[str, type[MariaDb]]] = {"mariadb": containers.MariaDb, "mysql9": containers.MySql9}
 BOTH: Final = tuple(pytest.param(kind, marks=pytest.mark.mysql) for kind in KINDS)
 """The parameters of a test that runs on either kind of server."""
 
 
 @contextmanager
 def running(kind: str, *options: str) -> Iterator[MariaDb]:
-    """A started server of that kind, removed at the end."""
-    server = KINDS[kind](*options)
+    """A started server of that kind, removed at the end. In make test-containers it runs in a container."""
+    server = (IN_CONTAINERS if containers.are_wanted() else KINDS)[kind](*options)
     try:
         server.start()
         yield server
