@@ -19,6 +19,10 @@ ARGS ?=
 SEEDS ?= 1000
 SEED_BASE ?= 0
 JOBS ?= 2
+# The image of Debian that container images are built on.
+BASE ?= debian:bookworm-slim
+IN_CONTAINERS := tests/contract/test_store.py tests/contract/test_registry.py \
+  tests/integration/test_cluster_whole.py tests/integration/test_dev_cluster.py
 # tools/compile.py --copy makes it.
 COPY := $(CURDIR)/build/compiled
 FOLDER = $(if $(DIR),--dir '$(DIR)')
@@ -96,22 +100,33 @@ dist: $(DEV) ## build the source archive, the plain and the compiled wheel into 
 sbom: $(DEV) ## write dist/foqs.cdx.json: what an installed foqs[server,spark] consists of (CycloneDX)
 	@$(BIN)/python tools/sbom.py dist/foqs.cdx.json
 
+.PHONY: image-packages
+image-packages: $(DEV) ## put the wheel and all that it needs into dist/, for configs/docker/Dockerfile
+	@rm -rf dist
+	@$(BIN)/python tools/dist.py dist
+	@$(PIP) download -d dist "$$(echo dist/foqs-*-none-any.whl)[server]" -c constraints.txt
+
+.PHONY: image
+image: image-packages ## build the container image foqs (BASE=another image of Debian)
+	@engine=$$(command -v docker || command -v podman) || { echo "neither docker nor podman is installed" >&2; exit 1; }; \
+	  BUILDAH_FORMAT=docker "$$engine" build -f configs/docker/Dockerfile --build-arg BASE=$(BASE) --build-arg PIP_NO_INDEX=1 -t foqs .
+
 .PHONY: docs
 docs: $(DEV) ## build the documentation into site/; dead links fail
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 .PHONY: test
-test: system-packages ## everything but the long tests; without ARGS also test-compiled
+test: system-packages ## everything but the long tests; without ARGS also test-compiled and test-containers
 	@$(MAKE) --no-print-directory check
-	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not long' $(ARGS)
-	@$(if $(ARGS),,$(MAKE) --no-print-directory test-compiled)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not long and not containers' $(ARGS)
+	@$(if $(ARGS),,$(MAKE) --no-print-directory test-compiled test-containers)
 
 .PHONY: test-unit
 test-unit: $(DEV) ## the tests that start no server
 	@$(BIN)/python -m pytest tests/unit tests/support $(ARGS)
 
 # Tests take the plain Python, which a compiled module from before the last edit would hide.
-test test-unit test-long sim: export FOQS_PURE := 1
+test test-unit test-containers test-long sim: export FOQS_PURE := 1
 
 .PHONY: compile
 compile: $(DEV) ## compile the hot modules beside their sources (make compile-clean removes them)
@@ -129,6 +144,18 @@ test-compiled: system-packages $(DEV) ## the unit and contract tests with the co
 	@cd $(COPY) && export FOQS_PURE=0 PYTHONPATH=$(COPY):$(COPY)/client && \
 	  $(CURDIR)/$(BIN)/python -m foqs --version && \
 	  $(CURDIR)/$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not long and not takes_source' tests/unit tests/contract $(ARGS)
+
+# The files of the second call run with servers in containers in place of those of packages.
+.PHONY: test-containers
+test-containers: $(DEV) ## the tests in containers, by the engine that DOCKER_HOST names (BASE=another image of Debian)
+	@code=0; $(BIN)/python -m tests.support.engine_check || code=$$?; \
+	if [[ $$code == 3 ]]; then \
+	  echo "test-containers: not run, because no Docker-compatible engine answers: set DOCKER_HOST to its socket"; exit 0; fi; \
+	[[ $$code == 0 ]]; \
+	tools/system_packages.sh containers; \
+	export BASE_IMAGE='$(BASE)'; \
+	$(BIN)/python -m pytest -m containers tests/containers $(ARGS); \
+	TEST_IN_CONTAINERS=1 $(BIN)/python -m pytest -m 'mysql or zookeeper' $(IN_CONTAINERS) $(ARGS)
 
 .PHONY: test-long
 test-long: system-packages $(DEV) $(BENCH) ## the long tests, with the systems of the benchmarks

@@ -35,7 +35,7 @@ from tests.support.clock_bounds import ClockBounds
 from tests.support.dropping_process import DroppingProcess
 from tests.support.freezing import freeze, thaw
 from tests.support.history import CallEnd, History, machine_clock_ms, read
-from tests.support.item_account import account
+from tests.support.item_account import ItemAccount, account
 from tests.support.item_histories import ItemHistories, sort_by_item
 from tests.support.open_load import OpenLoad
 from tests.support.poll import PAUSE_S, until
@@ -213,16 +213,7 @@ class FaultScenario:
 
     def _proof(self) -> dict[str, Any]:
         """Counts of a history in which nothing is wrong. Raises AssertionError."""
-        book = sort_by_item(read(self.history.events))
-        violations = check_histories(book, self._bounds)
-        assert not violations, "\n\n".join(str(violation) for violation in violations[:5])
-        assert book.record.present == {}, "something stayed behind"
-        found = account(self.history.events)
-        assert not found.wrong, "\n\n".join(found.wrong[:5])
-        twice = acked_twice(book)
-        assert not twice, "\n\n".join(twice[:5])
-        repeated = repeats(book, self._bounds)
-        assert not repeated[NO_CAUSE], "a repeat without a cause"
+        book, found, repeated = check_history(self.history, self._bounds)
         audited: Audited = self.on.audit.check()
         for host in self.on.cluster.hosts:
             assert "Traceback" not in host.log_tail(), host.log_tail()
@@ -280,6 +271,21 @@ class FaultScenario:
 
     async def thawed(self, host: HostProcess) -> None:
         await asyncio.to_thread(thaw, host.pid)
+
+
+def check_history(history: History, bounds: ClockBounds = BOUNDS) -> tuple[ItemHistories, ItemAccount, Counter[str]]:
+    """Return the items of a history, their account, and the causes of repeats. Raises AssertionError if anything is wrong."""
+    book = sort_by_item(read(history.events))
+    violations = check_histories(book, bounds)
+    assert not violations, "\n\n".join(str(violation) for violation in violations[:5])
+    assert book.record.present == {}, "something stayed behind"
+    found = account(history.events)
+    assert not found.wrong, "\n\n".join(found.wrong[:5])
+    twice = acked_twice(book)
+    assert not twice, "\n\n".join(twice[:5])
+    repeated = repeats(book, bounds)
+    assert not repeated[NO_CAUSE], "a repeat without a cause"
+    return book, found, repeated
 
 
 def latencies(
