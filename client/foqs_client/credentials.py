@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 from foqs_client import conversion, errors
 from foqs_client.host_connection import HostConnection, NoReply, NotSent
-from foqs_contract.contract_version import CONTRACT_VERSION, FIRST_VERSION, too_old
+from foqs_contract.contract_version import FIRST_VERSION, too_old
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import Refused, ThriftMethod, Unreadable
 
@@ -156,9 +156,7 @@ async def check_served(
         OSError: there was no reply, or the host is not ready.
         FoqsError: the host refused.
     """
-    if connection.contract_version == CONTRACT_VERSION:
-        return
-    part = method.newer_parts.newest(request)
+    part = method.newest_part(request)
     if part is None:
         return
     if connection.contract_version is None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from thrift.Thrift import TType
 
 from foqs_client.types import Item
+from foqs_contract.contract_version import NewerPart
 from foqs_contract.idl import ttypes
 from foqs_contract.struct_bytes import STOP, field_head
 from foqs_contract.thrift_method import ThriftMethod
@@ -46,6 +47,12 @@ class EnqueueMethod(ThriftMethod):
         except (AttributeError, TypeError, UnicodeError, struct.error):
             parts = None  # Thrift's encoder says what is wrong
         return super().encode(request) if parts is None else b"".join(parts)
+
+    def newest_part(self, request: Any) -> NewerPart | None:
+        """See `ThriftMethod`. Most calls have no such item, so one pass finds out whether there is any."""
+        if not [1 for item in request.items if type(item) is not Item or item.trace_context is not None]:
+            return None
+        return super().newest_part(request)
 
 
 def _joined_parts(request: Any) -> list[bytes] | None:

@@ -197,7 +197,7 @@ class RoutedCalls:
             return await self._send_known_items_to(host, items, timeout_ms)
         except HostTooOld as error:
             request = ttypes.EnqueueRequest(self.namespace, items)
-            refused = _ENQUEUE.newer_parts.unserved_entries(request, error.served_version)
+            refused = _ENQUEUE.unserved_entries(request, error.served_version)
             if len(refused) in (0, len(items)):
                 raise
         known = [item for place, item in enumerate(items) if place not in refused]
@@ -358,7 +358,7 @@ class RoutedCalls:
                     )
                     request.timeout_ms = max(1, int((deadline - loop.time()) * 1_000))
                     body = method.encode(request)
-                if connection.contract_version != CONTRACT_VERSION:
+                if method.newer_parts is not None and (connection.contract_version or 0) < CONTRACT_VERSION:
                     await check_served(connection, method, request, deadline)
                     if not connection.is_ready:
                         continue

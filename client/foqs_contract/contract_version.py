@@ -48,13 +48,19 @@ class NewerPart(NamedTuple):
     field: str | None
 
 
-class NewerParts:
-    """Finds the newest part of a method's requests.
+def newer_parts(method: str, request_spec: Sequence[Any]) -> NewerParts | None:
+    """Return what finds the newest part of a method's requests; None if every version knows all of them.
 
     Args:
         method: the name of the method.
         request_spec: [class, fields] of its request.
     """
+    parts = NewerParts(method, request_spec)
+    return None if parts.is_empty else parts
+
+
+class NewerParts:
+    """Finds the newest part of a method's requests. Arguments are those of `newer_parts`."""
 
     __slots__ = ("_fields", "_lists", "_method", "_structs")
 
@@ -73,11 +79,18 @@ class NewerParts:
             if field[1] == TType.LIST and field[3][0] == TType.STRUCT and field[3][1][0] in ADDED_FIELDS
         ]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether every version knows the method and all fields of its requests."""
+        return self._method.version == FIRST_VERSION and not (self._fields or self._structs or self._lists)
+
     def newest(self, request: Any) -> NewerPart | None:
         """Return the newest part of a request, or the method; None if every version knows all of it."""
         newest = _newest_field(request, self._fields, "", self._method)
         for name, fields in self._structs:
-            newest = _newest_field(getattr(request, name), fields, f"{name}.", newest)
+            struct = getattr(request, name)
+            if struct is not None:
+                newest = _newest_field(struct, fields, f"{name}.", newest)
         for name, fields in self._lists:
             for place, entry in enumerate(getattr(request, name) or ()):
                 newest = _newest_field(entry, fields, f"{name}[{place}].", newest)
@@ -96,7 +109,7 @@ class NewerParts:
 
 def _newest_field(struct: Any, fields: Mapping[str, int], path: str, newest: NewerPart) -> NewerPart:
     for field, version in fields.items():
-        if version > newest.version and getattr(struct, field, None) is not None:
+        if version > newest.version and getattr(struct, field) is not None:
             newest = NewerPart(version, path + field)
     return newest
 

@@ -17,7 +17,7 @@ from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
 from thrift.Thrift import TApplicationException
 from thrift.transport.TTransport import TMemoryBuffer
 
-from foqs_contract.contract_version import NewerParts
+from foqs_contract.contract_version import HostTooOld, NewerPart, newer_parts
 from foqs_contract.message_heads import CALL, LENGTH_BYTES, head_prefix
 from foqs_contract.method_table import METHODS
 from foqs_contract.struct_bytes import DecodeSource, decode_binary, encode_binary
@@ -74,7 +74,7 @@ class ThriftMethod:
             success = _spec_reading_into(success, element_class)
         self.name = name
         self.is_write = described.is_write if is_write is None else is_write
-        self.newer_parts = NewerParts(name, described.request_spec)
+        self.newer_parts = newer_parts(name, described.request_spec)
         self._prefix = head_prefix(CALL, name.encode())
         self._start = struct.Struct(f">I{len(self._prefix)}sI{len(_ARGUMENTS_HEADER)}s")
         """Length of the message, prefix of its head, sequence id, header of the arguments."""
@@ -90,6 +90,14 @@ class ThriftMethod:
         except Exception as error:  # the errors of the encoder have no common base class
             raise Unencodable(str(error)) from None
         return body
+
+    def newest_part(self, request: Any) -> NewerPart | None:
+        """Return the newest part of a request, or the method; None if every version of the contract knows all of it."""
+        return None if self.newer_parts is None else self.newer_parts.newest(request)
+
+    def unserved_entries(self, request: Any, served: int, host: str = "the host") -> dict[int, HostTooOld]:
+        """Return the errors of the entries that a host of contract version `served` does not know, by their places."""
+        return {} if self.newer_parts is None else self.newer_parts.unserved_entries(request, served, host)
 
     def frame(self, seqid: int, body: bytes) -> bytes:
         """Return the bytes of a call."""

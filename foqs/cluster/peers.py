@@ -172,7 +172,7 @@ class Peers:
                 if left_s <= 0:
                     raise PeerUnreachable("no time is left to ask another host", retry_after_ms=100)
                 request.timeout_ms = max(1, int(left_s * 1_000))
-                if link.contract_version != CONTRACT_VERSION:
+                if method.newer_parts is not None and (link.contract_version or 0) < CONTRACT_VERSION:
                     await check_served(link, method, request, deadline, peer.view.name)
                     if not link.is_ready:
                         continue

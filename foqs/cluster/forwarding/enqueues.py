@@ -223,7 +223,7 @@ def _refuse_unknown(
     method: ThriftMethod, owner: Peer, part: Any, refusal: HostTooOld, results: list[Any], places: list[int]
 ) -> list[int]:
     """Store the errors of the items that an owner of an older version does not know. Return the places of the others."""
-    refused = method.newer_parts.unserved_entries(part, refusal.served_version, owner.view.name)
+    refused = method.unserved_entries(part, refusal.served_version, owner.view.name)
     if not refused:  # it does not know the call
         refused = dict.fromkeys(range(len(places)), refusal)
     for peer_index, error in refused.items():

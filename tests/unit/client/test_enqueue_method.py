@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from foqs_client import Enqueued, Item
 from foqs_client.enqueue_method import EnqueueMethod, _joined_parts
+from foqs_contract.contract_version import ADDED_FIELDS, NewerPart
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import Unencodable
 from tests.support.thrift_structs import ENQUEUE as PLAIN
@@ -101,3 +102,15 @@ def test_bad_item_ends_as_with_thrifts_encoder(item: Any) -> None:
 ], ids=repr)  # fmt: skip
 def test_bad_request_ends_as_with_thrifts_encoder(wanted: Any) -> None:
     assert encoded(JOINED, wanted) == encoded(PLAIN, wanted)
+
+
+def test_every_field_of_a_newer_version_is_found_among_usual_items() -> None:
+    usual = Item("t", b"x", idempotency_key="k")
+    assert JOINED.newest_part(ttypes.EnqueueRequest("n", [usual] * 3)) is None
+    for field, version in ADDED_FIELDS[ttypes.NewItem].items():
+        newer = ttypes.NewItem("t", **{field: b"x"})
+        request = ttypes.EnqueueRequest("n", [usual, newer, usual])
+        assert JOINED.newest_part(request) == NewerPart(version, f"items[1].{field}")
+        if field in Item.__dataclass_fields__:
+            request = ttypes.EnqueueRequest("n", [usual, Item("t", **{field: b"x"})])  # type: ignore[arg-type]
+            assert JOINED.newest_part(request) == NewerPart(version, f"items[1].{field}")

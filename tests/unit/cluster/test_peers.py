@@ -221,6 +221,7 @@ def test_call_that_a_peer_does_not_know_had_no_effect() -> None:
 def test_newer_call_is_not_sent_to_a_peer_of_an_older_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
     monkeypatch.setitem(ADDED_METHODS, "peek", CONTRACT_VERSION)
+    peek = ThriftMethod("peek")
 
     async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
@@ -228,7 +229,7 @@ def test_newer_call_is_not_sent_to_a_peer_of_an_older_version(monkeypatch: pytes
         with pytest.raises(
             HostTooOld, match="beta serves version 1 of the contract, and the call peek is of version 2"
         ):
-            await alpha.peers.call(peer, ThriftMethod("peek"), ttypes.PeekRequest("default", "t"), deadline())
+            await alpha.peers.call(peer, peek, ttypes.PeekRequest("default", "t"), deadline())
         assert beta.asked == {}
 
     in_tier(story)
