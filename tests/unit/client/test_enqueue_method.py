@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -111,6 +112,6 @@ def test_every_field_of_a_newer_version_is_found_among_usual_items() -> None:
         newer = ttypes.NewItem("t", **{field: b"x"})
         request = ttypes.EnqueueRequest("n", [usual, newer, usual])
         assert JOINED.newest_part(request) == NewerPart(version, f"items[1].{field}")
-        if field in Item.__dataclass_fields__:
+        if field in {each.name for each in fields(Item)}:
             request = ttypes.EnqueueRequest("n", [usual, Item("t", **{field: b"x"})])  # type: ignore[arg-type]
             assert JOINED.newest_part(request) == NewerPart(version, f"items[1].{field}")
