@@ -52,10 +52,10 @@ ARROWS: Final[Mapping[tuple[str, str], tuple[str, int, int, str]]] = {
     ("LEASED", "LEASED"): ("M851,310 C910,280 910,360 852,332", 905, 312, "start"),
     ("LEASED", "DEAD"): ("M740,341 L548,568", 628, 410, "end"),
     ("DEAD", "READY"): ("M472,569 L262,342", 350, 470, "end"),
-    ("DEFERRED", _GONE): ("M571,70 H770", 578, 28, "start"),
+    ("DEFERRED", _GONE): ("M571,70 H770", 578, 14, "start"),
     ("READY", _GONE): ("M210,341 V440", 200, 366, "end"),
     ("LEASED", _GONE): ("M800,341 V500", 812, 366, "start"),
-    ("DEAD", _GONE): ("M571,590 H740", 578, 548, "start"),
+    ("DEAD", _GONE): ("M571,590 H740", 600, 532, "start"),
 }
 """Every arrow: its path, and where its label stands: x, y of the first line, and which end of a line x is."""
 

@@ -26,7 +26,7 @@ from foqs.shard.observer import NullObserver
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import ShardLost, Writer
 from foqs.store.port import IdempotencyKeyExists
-from foqs_contract.errors import KeyConflict
+from foqs_contract.errors import FoqsError, KeyConflict
 
 NAMES: Final = (
     "refills",
@@ -53,6 +53,9 @@ NAMES: Final = (
     "purge markers raised",
     "rows purged",
     "purged before the insert",
+    "items moved",
+    "moves repeated",
+    "moves refused",
     "unknown and fenced",
 )
 COUNTS: Final[Counter[str]] = Counter()
@@ -169,6 +172,17 @@ def _firsts(original: Callable[..., Any]) -> Callable[..., Any]:
     return firsts
 
 
+def _moves(original: Callable[..., Any]) -> Callable[..., Any]:
+    def moves(parts: Any, find_row: Any, context: Any, timers: Any, keys: Any, plan: FlushPlan) -> None:
+        original(parts, find_row, context, timers, keys, plan)
+        COUNTS["items moved"] += len(plan.moved)
+        results = [result for _, results in plan.results[-len(parts) :] for result in results]
+        COUNTS["moves repeated"] += sum(type(result) is int for result in results)
+        COUNTS["moves refused"] += sum(isinstance(result, FoqsError) for result in results)
+
+    return moves
+
+
 def _breaker_changed(original: Callable[..., Any]) -> Callable[..., Any]:
     names = {"open": "breakers opened", "half-open": "breakers half-open", "closed": "breakers closed"}
 
@@ -240,6 +254,7 @@ def install() -> None:
     _wrap(Intake, "_submit_in_parts", _submit_in_parts)
     _wrap(IdempotencyKeyExists, "__init__", _key_taken)
     _wrap(flush_plan, "_add_keys", _firsts)
+    _wrap(flush_plan, "_decide_moves", _moves)
     _wrap(NullObserver, "breaker_changed", _breaker_changed)
     _wrap(ShardMemory, "assign_to_waiters", _assign_to_waiters)
     _wrap(ShardMemory, "_apply_purge_marker", _apply_purge_marker_counted)

@@ -26,6 +26,7 @@ from tests.simulation import (
     planted_gossip,
     planted_holes,
     planted_incarnations,
+    planted_moves,
     planted_ownership,
     planted_session,
     planted_surplus,
@@ -137,6 +138,7 @@ def _bugs(fleet: bool) -> Mapping[str, Bug]:
         **planted_bytes.BUGS,
         **planted_holes.BUGS,
         **planted_incarnations.BUGS,
+        **planted_moves.BUGS,
         **planted_timers.BUGS,
     }
     return {**(fleet_bugs if fleet else standalone_bugs), **planted_durability.BUGS, **FAULTS}

@@ -23,6 +23,7 @@ from tests.simulation import (
     planted_gossip,
     planted_holes,
     planted_incarnations,
+    planted_moves,
     planted_ownership,
     planted_session,
     planted_surplus,
@@ -169,6 +170,12 @@ def test_a_planted_bug_of_payload_limits_is_caught(name: str) -> None:
 @pytest.mark.parametrize("name", planted_incarnations.BUGS)
 def test_a_planted_bug_of_a_namespace_created_again_is_caught(name: str) -> None:
     assert_bug_is_caught(name, planted_incarnations.BUGS[name])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_moves.BUGS)
+def test_a_planted_bug_of_moves_is_caught(name: str) -> None:
+    assert_bug_is_caught(name, planted_moves.BUGS[name])
 
 
 def assert_bug_is_caught(name: str, bug: Bug, *options: str) -> None:

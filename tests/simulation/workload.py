@@ -19,6 +19,7 @@ from tests.simulation.administrator import SWEPT, Administrator
 from tests.simulation.cluster import NAMESPACES, URL, Incarnation, SimulatedCluster
 from tests.simulation.crowd import CALLERS, Crowd
 from tests.simulation.guest import Guest
+from tests.simulation.mover import MOVED_TOPICS, Mover
 from tests.simulation.namespace_operator import BRIEF, TOPIC, NamespaceOperator
 from tests.simulation.principals import CONSUMER, GUEST, OPERATOR, PRODUCER, token
 from tests.support.access_rules import NOBODY
@@ -90,7 +91,9 @@ class Run:
         rng = Random(f"{self._rng.random()}/operator")
         operator = NamespaceOperator(self._administering("operator", BRIEF, token(OPERATOR)), rng, self._count_call)
         workers.append(asyncio.ensure_future(operator.work(lambda: not self._working)))
-        workers += [asyncio.ensure_future(each) for each in (*self._guests(), self._crowd(), *self._more())]
+        workers += [
+            asyncio.ensure_future(each) for each in (*self._guests(), self._crowd(), self._move(), *self._more())
+        ]
         await self._until(lambda: self._is_enough())
         self._working = False
         self.cluster.heal()
@@ -271,6 +274,12 @@ class Run:
         rng = Random(f"{self._rng.random()}/crowd")
         await Crowd(callers, rng, TOPICS, _item, self._call).work("crowd", lambda: not self._working)
 
+    async def _move(self) -> None:
+        """Run a client that moves items."""
+        client = self._recording("mover", "default", OPERATOR)
+        rng = Random(f"{self._rng.random()}/mover")
+        await Mover(client, rng, self._call).work("mover", lambda: not self._working)
+
     def _count_call(self) -> None:
         self.calls += 1
 
@@ -418,7 +427,7 @@ class Run:
         client = self._recording(name, namespace, OPERATOR)
         quiet_since = self.cluster.loop.time()
         while self.cluster.loop.time() - quiet_since < _QUIET_S and self._are_left(namespace):
-            deliveries = await client.dequeue(dict.fromkeys((*TOPICS, TOPIC), 20), wait_ms=500)
+            deliveries = await client.dequeue(dict.fromkeys((*TOPICS, TOPIC, *MOVED_TOPICS), 20), wait_ms=500)
             if deliveries:
                 quiet_since = self.cluster.loop.time()
                 await client.ack(deliveries)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from foqs_client import Change, Client, Delivery, Enqueued, Explanation, FoqsError, Item, Nack, Outcome
@@ -108,6 +109,22 @@ class RecordingClient:
     async def redrive(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
         call = self._invoke("redrive", [{"id": each} for each in ids])
         return await self._finish(call, self.client.redrive(ids, timeout_ms=timeout_ms), _outcome)
+
+    async def move(
+        self, ids: Sequence[str], items: Sequence[Item], topic: str, *, timeout_ms: int | None = None
+    ) -> list[Enqueued]:
+        """Record a move as a cancel of each id and a keyed enqueue of its item, which both have the outcome of the move.
+
+        Args:
+            items: what was enqueued with these ids.
+        """
+        new = [replace(item, topic=topic, idempotency_key=f"move of {id}") for id, item in zip(ids, items, strict=True)]
+        cancel = self._invoke("cancel", [{"id": each} for each in ids])
+        enqueue = self._invoke("enqueue", [self._new(item) for item in new])
+        reply = asyncio.ensure_future(self.client.move(ids, topic, timeout_ms=timeout_ms))
+        both = (self._finish(cancel, _shared(reply), _moved_away), self._finish(enqueue, _shared(reply), _enqueued))
+        _, results = await asyncio.gather(*both)
+        return results
 
     async def purge_topic(self, topic: str, *, timeout_ms: int | None = None) -> int:
         reply = self.client.purge_topic(topic, timeout_ms=timeout_ms)
@@ -228,6 +245,17 @@ def _lease(lease: Lease) -> Event:
     if isinstance(lease, Delivery):
         return {"id": lease.id, "token": lease.token}
     return {"id": lease[0], "token": lease[1]}
+
+
+async def _shared(reply: asyncio.Future[T]) -> T:
+    """Return the result of a call that others wait for too."""
+    return await asyncio.shield(reply)
+
+
+def _moved_away(result: Enqueued) -> Event:
+    if result.error is not None:
+        return _error(result.error)
+    return {"already_gone": True} if result.repeated else {}
 
 
 def _enqueued(result: Enqueued) -> Event:

@@ -14,6 +14,8 @@ COLOURS: Final = ("#2c6fbb", "#e08e2b", "#5b9a3f", "#b03a48", "#7b5aa6", "#4aa3a
 _WIDTH: Final = 860
 _LABEL: Final = 250
 _ROW: Final = 24
+_LETTER: Final = 7
+"""The width of a letter."""
 _COLUMN_AREA: Final = 200
 
 
@@ -28,7 +30,7 @@ def stacked_bars(rows: Mapping[str, Mapping[str, int]], series: Sequence[str]) -
     parts = _legend(series)
     top = 30
     for label, values in rows.items():
-        parts.append(_text(_LABEL - 10, top + 15, _shortened(label), "end"))
+        parts.append(_text(_LABEL - 10, top + 15, _shortened(label, _LABEL // _LETTER), "end"))
         at = float(_LABEL)
         total = sum(values.values())
         for place, name in enumerate(series):
@@ -65,10 +67,12 @@ def columns(values: Sequence[tuple[str, int]], label_every: int = 1) -> str:
 
 
 def _legend(series: Sequence[str]) -> list[str]:
-    parts, left = [], _LABEL
+    parts: list[str] = []
+    width = (_WIDTH - 20) / max(1, len(series))
     for place, name in enumerate(series):
-        parts += [_box(left, 6, 12, 12, COLOURS[place % len(COLOURS)], name), _text(left + 17, 16, name)]
-        left += 30 + 7 * len(name)
+        left = 10 + place * width
+        shown = _shortened(name, int(width / _LETTER) - 3)
+        parts += [_box(left, 6, 12, 12, COLOURS[place % len(COLOURS)], name), _text(left + 17, 16, shown)]
     return parts
 
 
@@ -91,8 +95,8 @@ def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {style}>{escape(text)}</text>'
 
 
-def _shortened(label: str) -> str:
-    return label if len(label) <= 36 else f"{label[:35]}…"
+def _shortened(label: str, most: int) -> str:
+    return label if len(label) <= most else f"{label[: max(1, most - 1)]}…"
 
 
 def _number(value: float) -> str:

@@ -1,0 +1,40 @@
+"""Planted bugs of moves. See `planted`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from foqs.core.flush import flush_plan
+from foqs.core.flush.flush_plan import FlushPlan
+from foqs.core.flush.writes import Writes
+from tests.simulation.planted import Bug
+from tests.simulation.planting import plant
+
+
+def moves_without_record() -> None:
+    """A repeated move does not find that the first one was committed."""
+
+    def decide(parts: Any, find_row: Any, context: Any, timers: Any, keys: Any, plan: FlushPlan) -> None:
+        original(parts, find_row, context, timers, {}, plan)
+
+    original = plant(flush_plan, "_decide_moves", decide)
+
+
+def moved_items_kept() -> None:
+    """A move inserts the new item and leaves the old one in its table."""
+
+    def writes(self: FlushPlan) -> Writes:
+        written = original(self)
+        copies = [replace(new, payload=b"" if old.payload is None else old.payload) for old, new in self.moved]
+        return replace(written, moves=[], inserts=[*written.inserts, *copies])
+
+    original = FlushPlan.writes
+    FlushPlan.writes = writes  # type: ignore[method-assign]
+
+
+BUGS: Final[Mapping[str, Bug]] = {
+    "moves-without-record": Bug(moves_without_record, (16,)),
+    "moved-items-kept": Bug(moved_items_kept, (1, 2, 4, 10, 13)),
+}
