@@ -126,7 +126,11 @@ test-unit: $(DEV) ## the tests that start no server
 	@$(BIN)/python -m pytest tests/unit tests/support $(ARGS)
 
 # Tests take the plain Python, which a compiled module from before the last edit would hide.
-test test-unit test-containers test-long sim: export FOQS_PURE := 1
+test test-unit test-containers test-long test-sqs sim: export FOQS_PURE := 1
+
+.PHONY: test-sqs
+test-sqs: $(DEV) ## the tests of the SQS port: ours, moto's, kombu's, AWS' signature vectors (also part of make test)
+	@$(BIN)/python -m pytest -rP tests/unit/sqs tests/sqs $(ARGS)
 
 .PHONY: compile
 compile: $(DEV) ## compile the hot modules beside their sources (make compile-clean removes them)

@@ -98,6 +98,7 @@ class QueueActions:
         parameters = request.parameters
         queue = QueueName(request.account, check_queue_name(parameters.text("QueueName") or ""))
         raw = parameters.text_map("Attributes") or {}
+        queue_attributes.check_fifo_name(queue.name, raw)
         queue_attributes.refuse_fifo_name(queue.name)
         attributes = {name: value for name, value in queue_attributes.check_attributes(raw).items() if value}
         raw_tags = parameters.text_map("tags") or parameters.text_map("Tags")

@@ -94,6 +94,15 @@ def refuse_fifo_name(name: str) -> None:
         raise unsupported("FIFO queues are not supported by this version; use a standard queue.")
 
 
+def check_fifo_name(name: str, attributes: Mapping[str, str]) -> None:
+    """Refuse the attribute of a FIFO queue for a queue whose name is not that of one. Raises `SqsError`."""
+    if attributes.get("FifoQueue", "").lower() == "true" and not name.endswith(FIFO_SUFFIX):
+        raise invalid_value(
+            "The name of a FIFO queue can only include alphanumeric characters, hyphens, or "
+            "underscores, must end with .fifo suffix and be 1 to 80 in length."
+        )
+
+
 def _refuse_fifo_attribute(name: str, value: str) -> None:
     if (name, value.lower()) not in (("FifoQueue", "false"), ("ContentBasedDeduplication", "false")):
         raise unsupported(f"{name} needs FIFO queues, which this version does not support; use a standard queue.")

@@ -1,0 +1,47 @@
+"""A real host with an SQS port, and boto3's client for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import boto3
+from botocore.config import Config
+
+from foqs.options.options import PAYLOAD_BYTES_CEILING
+from tests.support.ports import free_port
+from tests.support.processes import RestartableHost
+
+ACCOUNT: Final = "123456789012"
+REGION: Final = "eu-west-1"
+OPTIONS: Final[Mapping[str, Any]] = {
+    f"sqs.accounts.{ACCOUNT}": "default",
+    "namespace.payload_bytes_max": PAYLOAD_BYTES_CEILING,
+}
+
+
+class SqsHost(RestartableHost):
+    """One host on SQLite with an SQS port."""
+
+    def __init__(self, folder: Path, options: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.sqs_port = free_port()
+        all_options = {"server.sqs_port": self.sqs_port, **OPTIONS, **options}
+        super().__init__(folder, f"sqlite:{folder / 'data'}", all_options)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.sqs_port}"
+
+
+def sqs_client(endpoint: str, access_key: str = "key", secret: str = "secret", **config: Any) -> Any:
+    """Return boto3's client for an endpoint; `config` is botocore's."""
+    return boto3.client(
+        "sqs",
+        endpoint_url=endpoint,
+        region_name=REGION,
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret,
+        config=Config(**config),
+    )
