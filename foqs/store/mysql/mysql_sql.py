@@ -510,9 +510,13 @@ class Statements:
         return " UNION ALL ".join(f"({select} AND {bounds} {order})" for bounds in ranges) + f" {order}"
 
     def rows_by_id(self, namespace: str, only: ItemFilter, ids: IdRange) -> tuple[bytes, bytes]:
-        """Read how many rows a page by id reads and the last of them; then those that match, without payload."""
+        """Read how many rows a page by id reads and the last of them; then those that match, without payload.
+
+        `attempt` is read for the reason that `_delete` has.
+        """
         page = (
-            f"(SELECT id FROM {self._item} FORCE INDEX (PRIMARY) WHERE id > {ids.after} AND id <= {ids.last} "
+            f"(SELECT id FROM {self._item} FORCE INDEX (PRIMARY) "
+            f"WHERE attempt >= 0 AND id > {ids.after} AND id <= {ids.last} "
             f"ORDER BY id LIMIT {ids.rows_max}) AS page"
         )
         columns = ", ".join("NULL" if name == "payload" else f"item.{name}" for name in COLUMNS)
