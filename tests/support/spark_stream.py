@@ -97,15 +97,16 @@ class StreamProcess:
     """The program, as a process.
 
     Args:
-        job: as `main` reads it.
+        job: as its `main` reads it.
         log: its output.
+        module: the program.
     """
 
-    def __init__(self, job: Mapping[str, Any], log: Path) -> None:
+    def __init__(self, job: Mapping[str, Any], log: Path, module: str) -> None:
         self._log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.spark_stream", json.dumps(job)],
+                [sys.executable, "-m", module, json.dumps(job)],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -128,9 +129,11 @@ class StreamProcess:
 
 
 @contextmanager
-def stream_process(job: Mapping[str, Any], log: Path) -> Iterator[StreamProcess]:
+def stream_process(
+    job: Mapping[str, Any], log: Path, module: str = "tests.support.spark_stream"
+) -> Iterator[StreamProcess]:
     """Yield a running program, which is killed in the end."""
-    process = StreamProcess(job, log)
+    process = StreamProcess(job, log, module)
     try:
         yield process
     finally:

@@ -1,14 +1,14 @@
-"""Converts Spark's Arrow record batches to plain columns.
+"""Converts Spark's Arrow record batches to plain columns, and columns to record batches.
 
-Holds `batch_columns`. Always true: text in a payload or metadata becomes its UTF-8
+Holds `batch_columns` and `record_batch`. Always true: text in a payload or metadata becomes its UTF-8
 bytes, and so does a text elsewhere that is not UTF-8. A timestamp becomes milliseconds
 since 1970-01-01 UTC, rounded down. Knows nothing of items.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,6 +18,28 @@ from foqs_client.spark.item_columns import COLUMNS, UncheckedText
 def batch_columns(batch: pa.RecordBatch) -> dict[str, Sequence[Any]]:
     """Return the columns by name, with a value for each row; None for null."""
     return {name: _column(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+
+
+_TYPES: Final = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+"""The Arrow types of types in Spark's DDL. A timestamp is given in microseconds."""
+
+
+def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """Return the Arrow schema of columns, given by name and type."""
+    return pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
+
+
+def record_batch(values: Sequence[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return a record batch of the values of each column."""
+    arrays = [pa.array(column, kind) for column, kind in zip(values, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _column(name: str, column: pa.Array) -> Sequence[Any]:

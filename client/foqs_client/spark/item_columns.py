@@ -7,35 +7,19 @@ Spark's `typeName()` returns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from foqs_client.spark.job_error import JobError, comma_separated
 
 _TEXT: Final = ("string",)
 _BYTES: Final = ("string", "binary")
 _WHOLE: Final = ("byte", "short", "integer", "long")
 
 
-class SinkError(Exception):
-    """The write failed. The text is one sentence for the user of the job: what is wrong, where, and what to do.
-
-    It never contains a secret.
-    """
-
-
-@contextmanager
-def without_traceback() -> Iterator[None]:
-    """Remove the traceback of a SinkError: Spark shows it to the user, who needs only the sentence."""
-    try:
-        yield
-    except SinkError as error:
-        raise error.with_traceback(None) from None
-
-
-def comma_separated(names: Iterable[str]) -> str:
-    """Return `a, b, c`."""
-    return ", ".join(names)
+class SinkError(JobError):
+    """A write failed."""
 
 
 class UncheckedText(list[Any]):

@@ -14,20 +14,10 @@ from enum import StrEnum
 from typing import Final
 from uuid import uuid4
 
-from foqs_client.addresses import parse_addresses
-from foqs_client.errors import InvalidArgument
-from foqs_client.spark.item_columns import COLUMNS, SinkError, comma_separated
+from foqs_client.spark.item_columns import COLUMNS, SinkError
+from foqs_client.spark.option_values import CLIENT_OPTIONS, NumberOption, OptionValues, is_whole
 
 OptionValue = str | bytes | int | None
-
-
-@dataclass(slots=True, frozen=True)
-class NumberOption:
-    """The default and the range of a numeric option."""
-
-    default: int
-    value_min: int
-    value_max: int
 
 
 class OnError(StrEnum):
@@ -41,17 +31,7 @@ class OnError(StrEnum):
     """It is enqueued into the topic of the option `dead_letter_topic`."""
 
 
-_TEXT_OPTIONS: Final = (
-    "url",
-    "token",
-    "token_file",
-    "ca_file",
-    "cert_file",
-    "key_file",
-    "run",
-    "on_error",
-    "dead_letter_topic",
-)
+_TEXT_OPTIONS: Final = (*CLIENT_OPTIONS, "run", "on_error", "dead_letter_topic")
 NUMBER_OPTIONS: Final[dict[str, NumberOption]] = {
     "batch_items": NumberOption(500, 1, 100_000),
     "batch_bytes": NumberOption(1 << 20, 1, 64 << 20),
@@ -124,34 +104,20 @@ class SinkOptions:
             raise SinkError(f"a queue has no path: end the write with .{'start' if is_stream else 'save'}() alone")
         if is_stream:
             given = {name: value for name, value in given.items() if name not in _SPARKS_STREAM_OPTIONS}
-        _check_names(given, is_stream)
-        if not given.get("url"):
-            raise SinkError('name the hosts: .option("url", "foqs://127.0.0.1:7411")')
-        try:
-            parse_addresses(given["url"])
-        except InvalidArgument as error:
-            raise SinkError(f"the option url is not an address: {error.message}") from None
-        if "token" in given and "token_file" in given:
-            raise SinkError("give the option token or token_file, not both")
+        values = OptionValues(given, OPTION_NAMES, SinkError)
+        values.check_names()
+        _check_kind(given, is_stream)
+        values.check_client()
         if given.get("run") == "":
             raise SinkError("the option run is empty; leave it out, or name the write")
         on_error = _parse_on_error(given)
-        texts = {name: given[name] for name in _TEXT_OPTIONS if name in given and name != "on_error"}
-        numbers = {
-            name: _parse_number(name, given[name], allowed.value_min, allowed.value_max)
-            for name, allowed in NUMBER_OPTIONS.items()
-            if name in given
-        }
-        defaults = {name: _parse_value(name, given[name]) for name in COLUMNS if name in given}
+        texts = values.texts([name for name in _TEXT_OPTIONS if name != "on_error"])
+        numbers = values.numbers(NUMBER_OPTIONS)
+        defaults = {name: _parse_value(values, name, given[name]) for name in COLUMNS if name in given}
         return cls(**texts, **numbers, on_error=on_error, defaults=defaults)  # type: ignore[arg-type]
 
 
-def _check_names(given: Mapping[str, str], is_stream: bool) -> None:
-    unknown = sorted(name for name in given if name not in OPTION_NAMES)
-    if unknown:
-        joined = {name.replace("_", ""): name for name in OPTION_NAMES}
-        shown = [f"{name} (write {joined[name]})" if name in joined else name for name in unknown]
-        raise SinkError(f"unknown options: {comma_separated(shown)}; known are {comma_separated(OPTION_NAMES)}")
+def _check_kind(given: Mapping[str, str], is_stream: bool) -> None:
     if is_stream and "run" in given:
         raise SinkError("the option run is not for streams, where query and batch name the run; leave it out")
     stream_only = [name for name in _STREAM_OPTIONS if name in given]
@@ -170,26 +136,15 @@ def _parse_on_error(given: Mapping[str, str]) -> OnError:
     return OnError(text)
 
 
-def _parse_value(name: str, text: str) -> OptionValue:
+def _parse_value(values: OptionValues, name: str, text: str) -> OptionValue:
     column = COLUMNS[name]
     if column.is_bytes:
         return text.encode()
     if not column.is_number:
         return text
-    if "timestamp" in column.types and not _is_whole(text):
+    if "timestamp" in column.types and not is_whole(text):
         return _parse_timestamp_ms(name, text)
-    return _parse_number(name, text, column.value_min, column.value_max)
-
-
-def _parse_number(name: str, text: str, value_min: int, value_max: int) -> int:
-    if not _is_whole(text) or not value_min <= int(text) <= value_max:
-        raise SinkError(f"the option {name} is {text!r}; it must be a whole number from {value_min} to {value_max}")
-    return int(text)
-
-
-def _is_whole(text: str) -> bool:
-    digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and len(digits) < 20
+    return values.number(name, text, column.value_min, column.value_max)
 
 
 def _parse_timestamp_ms(name: str, text: str) -> int:

@@ -3,24 +3,22 @@
 Holds `Sender`, and the client of a task. Always true: the number of calls in flight is
 bounded, and so is memory. Items are retried only with the same keys. The first failure
 ends the task; calls in flight are dropped, and the keys find their items again when
-the task is repeated. A row that a host refuses is left to `RowErrors`. Without a token option, the token comes from the environment of
-the process that connects: the file that FOQS_TOKEN_FILE names, else FOQS_TOKEN. Knows
-nothing of rows.
+the task is repeated. A row that a host refuses is left to `RowErrors`. Knows nothing of
+rows.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from foqs_client.client import Client
-from foqs_client.credentials import Tls
 from foqs_client.errors import FoqsError, KeyConflict
 from foqs_client.spark.item_columns import SinkError
+from foqs_client.spark.job_client import make_client
 from foqs_client.spark.options import SinkOptions
 from foqs_client.spark.row_errors import DeadLetter, RowErrors, refused_column
 from foqs_client.types import Enqueued, Item
@@ -201,23 +199,7 @@ class Sender:
 
 def open_client(options: SinkOptions, namespace: str) -> Client:
     """Return a client of the namespace. Raises SinkError if a file or an option cannot be used."""
-    token, token_file = options.token, options.token_file
-    if token is None and token_file is None:
-        token_file = os.environ.get("FOQS_TOKEN_FILE") or None
-        if token_file is None:
-            token = os.environ.get("FOQS_TOKEN") or None
-    files = options.ca_file, options.cert_file, options.key_file
-    try:
-        return Client(
-            options.url,
-            namespace=namespace,
-            timeout_ms=options.timeout_ms,
-            token=token,
-            token_file=token_file,
-            tls=Tls(*files) if any(files) else None,
-        )
-    except FoqsError as error:
-        raise SinkError(f"the hosts cannot be called: {error}") from None
+    return make_client(Client, options, namespace, SinkError)
 
 
 def _refusal_text(namespace: str, item: Item, error: FoqsError) -> str:

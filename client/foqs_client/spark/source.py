@@ -2,14 +2,15 @@
 
 Holds `FoqsDataSource`. Always true: the driver checks all that it can before any task
 starts. It also names the run, so that every attempt of a task makes the same keys.
-This module and `stream_writer` alone know PySpark. Spark makes a writer in a separate
-Python process and sends copies of it to the tasks.
+This module and the readers and writers beside it alone know PySpark. Spark makes a
+reader or a writer in a separate Python process and sends copies of it to the tasks.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -20,22 +21,63 @@ from pyspark.sql.types import StructType
 from foqs_client.spark import item_columns, start_check
 from foqs_client.spark.commits import TaskCommit, log_row_errors
 from foqs_client.spark.environment import missing_packages, remedy
-from foqs_client.spark.item_columns import SinkError, without_traceback
+from foqs_client.spark.item_columns import SinkError
+from foqs_client.spark.item_view_columns import STREAM_COLUMNS, ddl
+from foqs_client.spark.job_error import JobError, SourceError, without_traceback
 from foqs_client.spark.options import SinkOptions
 from foqs_client.spark.partition_writer import write_partition
+from foqs_client.spark.source_options import SourceOptions, StreamSourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from foqs_client.spark.batch_reader import FoqsReader
+    from foqs_client.spark.stream_reader import FoqsStreamReader
     from foqs_client.spark.stream_writer import FoqsStreamWriter
 
 
 class FoqsDataSource(DataSource):
-    """`df.write.format("foqs")` and `df.writeStream.format("foqs")`; see docs/spark.md."""
+    """`format("foqs")` of `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`; see docs/spark.md."""
 
     @classmethod
     def name(cls) -> str:
         return "foqs"
+
+    def schema(self) -> str:
+        """Return the columns of a read, as DDL. Only a stream has a staging location. Raises SourceError."""
+        with without_traceback():
+            if "staging_location" in self.options:
+                StreamSourceOptions.parse(self.options)
+                return ddl(STREAM_COLUMNS)
+            return ddl(SourceOptions.parse(self.options).columns)
+
+    def reader(self, schema: StructType) -> FoqsReader:
+        """Return the reader of a batch. Raises SourceError if an option is wrong."""
+        from foqs_client.spark.batch_reader import FoqsReader
+
+        with without_traceback():
+            return FoqsReader(self._checked_source(schema))
+
+    def streamReader(self, schema: StructType) -> FoqsStreamReader:  # noqa: N802
+        """Return the reader of a stream. Raises SourceError if an option is wrong."""
+        with without_traceback():
+            check_packages(SourceError)
+            if find_spec("pyspark.sql.streaming.datasource") is None:
+                raise SourceError(
+                    "spark.readStream needs PySpark 4.2 or later; with an older one use a worker or spark.read"
+                )
+            options = StreamSourceOptions.parse(self.options)
+            _check_columns(schema, STREAM_COLUMNS)
+            from foqs_client.spark.stream_reader import FoqsStreamReader
+
+            return FoqsStreamReader(options)
+
+    def _checked_source(self, schema: StructType) -> SourceOptions:
+        """Return the options of a read. Raises SourceError."""
+        check_packages(SourceError)
+        options = SourceOptions.parse(self.options)
+        _check_columns(schema, options.columns)
+        return options
 
     def writer(self, schema: StructType, overwrite: bool) -> FoqsWriter:
         """Return the writer. Raises SinkError if the frame or an option is wrong, or the hosts refuse the write."""
@@ -58,13 +100,24 @@ class FoqsDataSource(DataSource):
 
     def _checked_options(self, schema: StructType, *, is_stream: bool) -> tuple[SinkOptions, list[tuple[str, str]]]:
         """Return the options, and the name and the type of each column. Raises SinkError."""
-        missing = missing_packages()
-        if missing:
-            raise SinkError(remedy(sys.executable, missing))
+        check_packages(SinkError)
         options = SinkOptions.parse(self.options, is_stream=is_stream)
         columns = [(field.name, field.dataType.typeName()) for field in schema.fields]
         item_columns.check_schema(columns, "topic" in options.defaults)
         return options, columns
+
+
+def check_packages(error: type[JobError]) -> None:
+    """Raise the error if this Python lacks a package."""
+    missing = missing_packages()
+    if missing:
+        raise error(remedy(sys.executable, missing))
+
+
+def _check_columns(schema: StructType, columns: Mapping[str, str]) -> None:
+    """Raise SourceError if a read was given other columns than it has."""
+    if {field.name: field.dataType.simpleString() for field in schema.fields} != columns:
+        raise SourceError(f"the columns of this read are {ddl(columns)}; leave .schema(...) out")
 
 
 class FoqsWriter(DataSourceArrowWriter):

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from foqs_client.spark import start_check
 from foqs_client.spark.batch_markers import BatchRun, StreamChecks, stream_markers
 from foqs_client.spark.commits import TaskCommit, log_row_errors
-from foqs_client.spark.item_columns import without_traceback
+from foqs_client.spark.job_error import without_traceback
 from foqs_client.spark.options import SinkOptions
 from foqs_client.spark.partition_writer import write_partition
 
