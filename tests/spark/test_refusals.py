@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructType, _parse_datatype_string
 
 from foqs_client import SyncClient
 from foqs_client.spark.item_columns import SinkError
+from foqs_client.spark.job_error import SourceError
 from foqs_client.spark.source import FoqsDataSource
 from tests.support.certificates import secret_file
 from tests.support.ports import free_port
@@ -95,6 +96,51 @@ def test_principal_that_may_only_enqueue_may_start_a_stream(host: RestartableHos
         try:
             options = {"url": host.address, "token": CLERK, "replay_window_ms": "600000"}
             assert FoqsDataSource(options).streamWriter(SCHEMA, False) is not None
+        finally:
+            client.set_grant("clerk", [])
+
+
+def read_refusal(options: Mapping[str, str]) -> str:
+    """Return the error of the driver before any task of a read starts."""
+    source = FoqsDataSource(dict(options))
+    with pytest.raises(SourceError) as raised:
+        source.reader(_columns(source)).partitions()
+    return str(raised.value)
+
+
+def taking_refusal(options: Mapping[str, str], tmp_path: Path) -> str:
+    """Return the error of the driver before any task of a stream out of the queue starts."""
+    given = {"topics": "t", "staging_location": str(tmp_path / "staged"), "timeout_ms": "2000", **options}
+    source = FoqsDataSource(given)
+    reader = source.streamReader(_columns(source))
+    try:
+        with pytest.raises(SourceError) as raised:
+            reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    finally:
+        reader.stop()
+    return str(raised.value)
+
+
+def _columns(source: FoqsDataSource) -> StructType:
+    return _parse_datatype_string(source.schema())  # type: ignore[return-value]
+
+
+def test_read_and_stream_out_of_a_queue_need_a_token_and_a_grant(
+    spark: SparkSession, host: RestartableHost, token_file: str, tmp_path: Path
+) -> None:
+    url, boss, clerk = {"url": host.address}, {"token_file": token_file}, {"token": CLERK}
+    for refused in (read_refusal, lambda options: taking_refusal(options, tmp_path)):
+        assert refused(url).startswith("the hosts refuse this read: UNAUTHENTICATED")
+        assert "PERMISSION_DENIED" in refused({**url, **clerk})
+        assert "NAMESPACE_NOT_FOUND" in refused({**url, **boss, "namespace": "nope"})
+    with SyncClient(host.address, token_file=token_file) as client:
+        client.set_grant("clerk", ["enqueue"])
+        try:
+            assert "'clerk' needs the grant CONSUME or ADMIN" in read_refusal({**url, **clerk})
+            assert "'clerk' needs the grant CONSUME" in taking_refusal({**url, **clerk}, tmp_path)
+            client.set_grant("clerk", ["consume"])
+            source = FoqsDataSource({**url, **clerk})
+            assert source.reader(_columns(source)).partitions()
         finally:
             client.set_grant("clerk", [])
 
