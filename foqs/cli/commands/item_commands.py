@@ -185,6 +185,40 @@ def item_show(session: HostSession, item_id: str, payload: bool) -> None:
     show_fields(row, session.output_format)
 
 
+@item.command("list", epilog="\b\nExamples:\n  foqs item list 0\n  foqs item list 3 --topic mail --state dead -o jsonl")
+@click.argument("shard", type=click.IntRange(0, 65_535))
+@click.option("--topic", "topics", multiple=True, help="Items of this topic; may be repeated.")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(STATES), help="Items in this state; may be repeated."
+)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Show at most this many items.")
+@click.option("--payload", is_flag=True, help="Show the payloads too.")
+@host_call_options
+def item_list(
+    session: HostSession, shard: int, topics: Sequence[str], states: Sequence[str], limit: int, payload: bool
+) -> None:
+    """List the items of SHARD by id, in every state. foqs cluster status shows the shards."""
+
+    async def work(client: Client) -> list[Row]:
+        from foqs_client import ItemFilter
+
+        only = ItemFilter(topics=list(topics) or None, states=list(states) or None)
+        rows: list[Row] = []
+        cursor: str | None = None
+        while True:
+            count = min(limit - len(rows), PAGE_ITEMS)
+            page = await client.list_items(shard, only, count, cursor, with_payload=payload, with_key=True)
+            rows += [view_row(view) for view in page.items]
+            cursor = page.next_cursor
+            if cursor is None or len(rows) >= limit:
+                return rows
+
+    rows = session.run(work)
+    show(rows, _VIEW_COLUMNS if payload else _VIEW_COLUMNS[:-1], session.output_format)
+    if not rows:
+        print_message("No item of this shard matches.")
+
+
 def delivery_row(delivery: Delivery) -> dict[str, Any]:
     """Return the fields of a delivery as JSON shows them."""
     return {

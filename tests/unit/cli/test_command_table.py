@@ -57,6 +57,7 @@ TABLE: Final[dict[str, tuple[str, str, Any]]] = {
     "topic resume": ("mail", "resume_topic", None),
     "topic purge": ("mail --yes", "purge_topic", 3),
     "item show": ("0-7", "item", VIEW),
+    "item list": ("0 --topic mail", "list_items", ItemPage([VIEW], None, 1)),
     "item cancel": ("0-7", "cancel", DONE),
     "item update": ("0-7 --priority 1", "update", DONE),
     "item move": ("0-7 --to mail", "move", [Enqueued("0-9")]),

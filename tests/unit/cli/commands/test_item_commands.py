@@ -21,6 +21,7 @@ from foqs_client import (
     FoqsError,
     InvalidArgument,
     Item,
+    ItemFilter,
     ItemPage,
     ItemView,
     NotFound,
@@ -355,6 +356,17 @@ def test_item_show_is_one_object_in_json(run: Callable[..., Result], client: Fak
     assert row["state"] == "ready"
     client.answers["item"] = NotFound("no such item")
     assert run("item", "show", "0-8").exit_code == 4
+
+
+def test_item_list_continues_over_short_pages_until_its_limit(run: Callable[..., Result], client: FakeClient) -> None:
+    pages = iter([ItemPage([], "a", 1), ItemPage([VIEW] * 2, "b", 2), ItemPage([VIEW] * 3, "c", 3)])
+    client.answers["list_items"] = lambda *args, **options: next(pages)
+    result = run("item", "list", "3", "--topic", "t", "--topic", "u", "--state", "dead", "--limit", "5", "-o", "json")
+    assert len(json.loads(result.stdout)) == 5
+    only = ItemFilter(topics=["t", "u"], states=["dead"])
+    assert [call[1] for call in client.calls] == [(3, only, 5, None), (3, only, 5, "a"), (3, only, 3, "b")]
+    client.answers["list_items"] = ItemPage([], None, 1)
+    assert "No item of this shard matches." in run("item", "list", "3").stderr
 
 
 # ------------------------------------------------- addresses, errors, usage
