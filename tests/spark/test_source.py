@@ -14,8 +14,9 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, Not
 
 import foqs_client.spark
 from foqs_client import Item, Nack, SyncClient
-from foqs_client.spark.batch_reader import FoqsReader, PushdownDataSource, PushdownReader
+from foqs_client.spark.batch_reader import FoqsReader, PushdownReader
 from foqs_client.spark.job_error import SourceError
+from foqs_client.spark.pushdown_source import PushdownDataSource
 from foqs_client.spark.source import FoqsDataSource
 from tests.support.spark_queue import SparkQueue, spark_queue
 

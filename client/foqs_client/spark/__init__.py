@@ -40,8 +40,8 @@ def register(spark: SparkSession, *, pushdown: bool = False) -> None:
         return
     if not hasattr(datasource, "EqualTo"):
         raise SourceError("pushed filters need PySpark 4.1 or later; use the options topics, states and priority_min")
-    from foqs_client.spark.batch_reader import PushdownDataSource
     from foqs_client.spark.pushdown_probe import mixes_filters
+    from foqs_client.spark.pushdown_source import PushdownDataSource
 
     spark.conf.set(_PUSHDOWN_SETTING, "true")
     if mixes_filters(spark):

@@ -1,6 +1,6 @@
-"""The Spark reader of batches, and the data source with pushed filters.
+"""The Spark readers of batches.
 
-Holds `FoqsReader`, `PushdownReader` and `PushdownDataSource`. Always true: a shard is
+Holds `FoqsReader`, and `PushdownReader`, which accepts filters. Always true: a shard is
 read by one task; with a rate, one task reads all shards, because tasks cannot share a
 rate. A pushed filter only leaves items out earlier: Spark applies it again. Needs
 PySpark 4.0, and 4.1 for pushed filters.
@@ -13,13 +13,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from foqs_client.spark.item_reader import check_source, read_pages
 from foqs_client.spark.item_view_columns import view_values
 from foqs_client.spark.job_error import without_traceback
 from foqs_client.spark.pushed_filters import Comparison, narrowed
-from foqs_client.spark.source import FoqsDataSource
 from foqs_client.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -69,15 +67,6 @@ class PushdownReader(FoqsReader):
         comparisons = [found for each in filters if (found := _comparison(each)) is not None]
         self._options = replace(self._options, only=narrowed(self._options.only, comparisons))
         return filters
-
-
-class PushdownDataSource(FoqsDataSource):
-    """The data source `foqs`, with pushed filters. `foqs_client.spark.register` registers it."""
-
-    def reader(self, schema: StructType) -> FoqsReader:
-        """Return the reader of a batch. Raises SourceError if an option is wrong."""
-        with without_traceback():
-            return PushdownReader(self._checked_source(schema))
 
 
 def _comparison(given: Any) -> Comparison | None:
