@@ -6,6 +6,7 @@ A program that is followed by a text block fails with that sentence, where `...`
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +17,9 @@ from pyspark.sql import SparkSession
 
 from foqs_client import Client, ItemFilter, ItemView, Namespace, SyncClient
 from foqs_client.spark.item_columns import COLUMNS
+from foqs_client.spark.item_view_columns import BATCH_COLUMNS, STREAM_COLUMNS
 from foqs_client.spark.options import NUMBER_OPTIONS, OPTION_NAMES
+from foqs_client.spark.source_options import SOURCE_NUMBERS, SOURCE_OPTION_NAMES, STREAM_SOURCE_NUMBERS
 from tests.support.aio import run
 from tests.support.processes import RestartableHost
 from tests.support.spark_queue import DAY_MS
@@ -78,17 +81,33 @@ def test_programs_of_the_page_do_what_it_says(spark: SparkSession, host: Restart
             (tmp_path / "checkpoints" / "orders" / "commits" / ".0.crc").unlink()
         with pytest.raises((PythonException, AnalysisException, StreamingQueryException)) as raised:
             exec(text, variables)
-        expected = ".*".join(re.escape(part) for part in sentence.split("..."))
-        assert re.search(f"SinkError: {expected}", str(raised.value)), program
+        shown = sentence.replace("/data", str(tmp_path))
+        expected = ".*".join(re.escape(part) for part in shown.split("..."))
+        assert re.search(f"(Sink|Source)Error: {expected}", str(raised.value)), program
     found = {item.payload: item.priority for item in run(deferred(host.address, "invoices"))}
     assert found == {b'{"id":17,"customer":"Ada"}': 3, b'{"id":18,"customer":"Grace"}': 1}
-    for topic, count in {"orders.new": 2, "orders.each": 2, "mail.bad": 1, "orders.late": 0, "customers": 0}.items():
+    for topic, count in {"orders.new": 0, "orders.each": 0, "mail.bad": 1, "orders.late": 0, "customers": 0}.items():
         assert run(held(host.address, topic)) == count, topic
+    archived = spark.read.parquet(str(tmp_path / "archive")).collect()
+    assert Counter(row.topic for row in archived) == {"orders.new": 2, "orders.each": 2}
 
 
 def write_orders(folder: Path) -> None:
     folder.mkdir()
     (folder / "one.json").write_text('{"id":17,"customer":"Ada"}\n{"id":18,"customer":"Grace"}\n')
+
+
+def test_page_names_every_column_and_every_option_of_reads() -> None:
+    _, _, reads = PAGE.partition("\n## Read the queue\n")
+    reads, _, streams = reads.partition("\n## Take items out\n")
+    for name in (*BATCH_COLUMNS, *SOURCE_OPTION_NAMES):
+        assert f"`{name}`" in reads, name
+    for name in (*STREAM_COLUMNS, "namespace", *STREAM_SOURCE_NUMBERS, "topics", "staging_location"):
+        assert f"`{name}`" in streams, name
+    for section, numbers in ((reads, SOURCE_NUMBERS), (streams, STREAM_SOURCE_NUMBERS)):
+        for name, allowed in numbers.items():
+            if section is reads or name not in SOURCE_NUMBERS:
+                assert f"\n| `{name}` | {allowed.default:,} |" in section
 
 
 def test_page_names_every_column_and_every_option_with_its_default() -> None:
