@@ -254,7 +254,10 @@ class Store(Protocol):
         ...
 
     async def next_due_ms(self, above_ms: int, below_ms: int) -> int | None:
-        """Return the least due_ms of a timer entry above `above_ms` and below `below_ms`; None if there is none."""
+        """Return the least due_ms of a timer entry above `above_ms` and below `below_ms`; None if there is none.
+
+        While tables are between two versions, it may be the end of a lease.
+        """
         ...
 
     async def close(self) -> None:

@@ -18,6 +18,7 @@ from foqs.store.mysql import mysql_sql, mysql_store
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings, OnResults
 from foqs.store.mysql.mysql_protocol import Result
 from foqs.store.mysql.mysql_reads import MysqlReads
+from foqs.store.mysql.mysql_rows import decode_processes
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import (
     ANY_LENGTH,
@@ -539,6 +540,26 @@ def test_rows_without_a_due_moment_are_never_due_including_those_of_earlier_vers
         assert await store.next_due_ms(9, TIME_MS_MAX + 1) is None
 
     bench.run(story())
+
+
+def test_connections_are_listed_while_one_of_them_runs_a_statement_with_binary_values(place: MysqlSettings) -> None:
+    async def story() -> None:
+        busy, other = await MysqlLink.connect(place), await MysqlLink.connect(place)
+        try:
+            _, found = await busy.run(mysql_sql.NAMES_AS_BYTES, b"SELECT CONNECTION_ID()")
+            await other.run(mysql_sql.NAMES_AS_BYTES)
+            running = asyncio.ensure_future(busy.run(b"SELECT SLEEP(1), '\xb9Y\x11\xa1'"))
+            process = None
+            while process is None or process.command == "Sleep":
+                (listed,) = await other.run(mysql_sql.PROCESSES)
+                process = decode_processes(listed).get(found.rows[0][0])
+            assert (process.user, process.database) == (place.user, place.database)
+            await running
+        finally:
+            await busy.close()
+            await other.close()
+
+    run(story())
 
 
 def test_statements_use_their_indexes(place: MysqlSettings, bench: Bench) -> None:

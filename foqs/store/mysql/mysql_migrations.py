@@ -194,12 +194,8 @@ WAIT_FOR_LOCK_S: Final = b"SET SESSION lock_wait_timeout = 1"
 """Ends the wait for a table's lock by itself, if the program that watches it died. It is the shortest on MySQL."""
 
 
-def waits_for_table(connection_id: int) -> bytes:
-    """Read 1 if that connection waits for the lock of a table, else 0."""
-    return (
-        b"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %d AND STATE LIKE 'Waiting for table%%'"
-        % connection_id
-    )
+WAITING_STATE: Final = "Waiting for table"
+"""The beginning of the state of a statement that waits for a table's lock."""
 
 
 def table_rows(shard: int) -> bytes:

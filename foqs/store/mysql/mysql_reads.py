@@ -18,7 +18,7 @@ from foqs.core.items.item_filter import ItemFilter
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
 from foqs.store.mysql.mysql_migrations import filling_position
-from foqs.store.mysql.mysql_rows import decode_counts, decode_owner, decode_purge_markers, decode_rows
+from foqs.store.mysql.mysql_rows import decode_counts, decode_owner, decode_processes, decode_purge_markers, decode_rows
 from foqs.store.port import ANY_LENGTH, DueRow, IdPage, IdRange, LeaseEnd, StoreLost, TopicCount, check_not_behind
 from foqs.store.sql_rows import id_page, lease_ends_of, order_keys_of
 
@@ -164,12 +164,13 @@ class MysqlReads:
         try:
             link = await MysqlLink.connect(self._settings)
             try:
-                (found,) = await link.run(sql.is_running(self._connection_id))
+                _, found = await link.run(sql.NAMES_AS_BYTES, sql.PROCESSES)
             finally:
                 await link.close()
         except (ServerError, MysqlLinkLost) as error:
             raise StoreLost(f"{self._settings.location}: {error}") from error
-        return bool(found.rows[0][0])
+        process = decode_processes(found).get(self._connection_id)
+        return process is not None and process.command != "Sleep"
 
     async def _run(self, statements: Sequence[bytes], committed: Fence | None = None) -> list[Result]:
         """Run statements in one packet. With `committed`, the second one reads the owner row, which must show that flush."""

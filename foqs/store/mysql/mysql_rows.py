@@ -1,4 +1,4 @@
-"""Decodes MySQL's results: owner, rows, idempotency keys, topics, purge markers and counts.
+"""Decodes MySQL's results: owner, rows, idempotency keys, topics, purge markers, counts and connections.
 
 Always true: names are stored as bytes and become text here. Knows nothing of
 connections or statements.
@@ -7,6 +7,7 @@ connections or statements.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 
 from foqs.core.flush.fence import Owner
@@ -95,6 +96,24 @@ def decode_topics(result: Result) -> list[TopicName]:
 def decode_purge_markers(result: Result) -> list[PurgeMarker]:
     """Decode the table of purge markers."""
     return [PurgeMarker(_decode_name(namespace), _decode_name(topic), last) for namespace, topic, last in result.rows]
+
+
+@dataclass(slots=True, frozen=True)
+class Process:
+    """A connection to the server. `command` is Sleep while it runs nothing; `state` says what its statement does."""
+
+    user: str
+    database: str
+    command: str
+    state: str
+
+
+def decode_processes(result: Result) -> dict[int, Process]:
+    """Decode the list of connections, by id. The servers' lists begin with the same columns."""
+    return {
+        values[0]: Process(*[_decode_name(value or "") for value in (values[1], values[3], values[4], values[6])])
+        for values in result.rows
+    }
 
 
 def decode_counts(counts: Result, purged_results: Iterable[Result]) -> list[TopicCount]:

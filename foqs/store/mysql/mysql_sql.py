@@ -79,6 +79,10 @@ def set_autocommit(enabled: bool) -> bytes:
     return b"SET SESSION autocommit = %d" % enabled
 
 
+NAMES_AS_BYTES: Final = b"SET NAMES binary"
+"""Literals and results are bytes, whatever they hold."""
+
+
 def session_settings(lock_wait_s: int, *, read_only: bool = False) -> tuple[bytes, ...]:
     """Set up a new connection. The last statement reads its id, the server's packet limit and the server's clock.
 
@@ -90,7 +94,7 @@ def session_settings(lock_wait_s: int, *, read_only: bool = False) -> tuple[byte
     level = "REPEATABLE READ" if read_only else "READ COMMITTED"
     return (
         set_autocommit(read_only),
-        b"SET NAMES binary",
+        NAMES_AS_BYTES,
         b"SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
         b"SESSION innodb_lock_wait_timeout = %d" % lock_wait_s,
         b"SET SESSION TRANSACTION ISOLATION LEVEL " + level.encode(),
@@ -128,17 +132,12 @@ def set_lock_wait(seconds: int) -> bytes:
     return b"SET SESSION innodb_lock_wait_timeout = %d" % seconds
 
 
-def is_ours(connection_id: int) -> bytes:
-    """Read 1 if that connection is open and has the user and database of this one, else 0."""
-    return (
-        b"SELECT COUNT(*) FROM information_schema.PROCESSLIST "
-        b"WHERE ID = %d AND USER = SUBSTRING_INDEX(USER(), '@', 1) AND DB = DATABASE()" % connection_id
-    )
+PROCESSES: Final = b"SHOW PROCESSLIST"
+"""Reads the connections that this user may see, at least its own.
 
-
-def is_running(connection_id: int) -> bytes:
-    """Read 1 if that connection of this user is open and the server runs a statement of it, else 0."""
-    return b"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %d AND COMMAND <> 'Sleep'" % connection_id
+Needs a connection with `NAMES_AS_BYTES`, because the statements that run may hold any bytes. MySQL cannot convert
+them for information_schema.PROCESSLIST.
+"""
 
 
 def kill(connection_id: int) -> bytes:

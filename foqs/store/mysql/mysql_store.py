@@ -34,6 +34,7 @@ from foqs.store.mysql.mysql_reads import MysqlReads
 from foqs.store.mysql.mysql_rows import (
     decode_idempotency_keys,
     decode_owner,
+    decode_processes,
     decode_purge_markers,
     decode_rows,
     decode_topics,
@@ -374,11 +375,14 @@ class MysqlStore:
         if connection_id in (0, self._connection_id):
             return
         try:
-            ours, uptime, now = await link.run(sql.is_ours(connection_id), sql.UPTIME_S, sql.NOW_MS)
+            processes, uptime, now = await link.run(sql.PROCESSES, sql.UPTIME_S, sql.NOW_MS)
+            found = decode_processes(processes).get(connection_id)
+            own = (self._settings.user, self._settings.database)
             # The earliest possible start. In doubt the connection is ended: a lock that stays is worse
             # than one more connect.
             started_ms = now.rows[0][0] - (int(uptime.rows[0][1]) + 1) * 1000
-            if ours.rows[0][0] and (since_ms is None or started_ms <= since_ms):
+            is_ours = found is not None and (found.user, found.database) == own
+            if is_ours and (since_ms is None or started_ms <= since_ms):
                 await link.run(sql.kill(connection_id))
         except ServerError:
             return

@@ -15,7 +15,8 @@ from typing import Final
 
 from foqs.store.mysql import mysql_migrations as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
-from foqs.store.mysql.mysql_sql import kill
+from foqs.store.mysql.mysql_rows import decode_processes
+from foqs.store.mysql.mysql_sql import NAMES_AS_BYTES, PROCESSES, kill
 from foqs.store.port import StoreUnusable
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ async def run_online(settings: MysqlSettings, statement: bytes, retries_for_s: f
     until_s, pause_s, retries = loop.time() + retries_for_s, _PAUSE_S_FIRST, 0
     watcher = await MysqlLink.connect(settings)
     try:
+        await watcher.run(NAMES_AS_BYTES)
         while not await _run_once(settings, watcher, statement):
             if loop.time() > until_s:
                 raise StoreUnusable(
@@ -92,8 +94,9 @@ async def _end_if_it_waits(running: asyncio.Future[list[Result]], watcher: Mysql
     loop = asyncio.get_running_loop()
     waits_since_s: float | None = None
     while not (await asyncio.wait((running,), timeout=_CHECK_S))[0]:
-        (found,) = await watcher.run(sql.waits_for_table(connection_id))
-        if not found.rows[0][0]:
+        (found,) = await watcher.run(PROCESSES)
+        process = decode_processes(found).get(connection_id)
+        if process is None or not process.state.startswith(sql.WAITING_STATE):
             waits_since_s = None
         elif waits_since_s is None:
             waits_since_s = loop.time() - _CHECK_S
