@@ -55,6 +55,7 @@ from foqs.telemetry.cluster_samples import cluster_samples, gossip_samples
 from foqs.telemetry.http_server import HttpServer
 from foqs.telemetry.metrics import Metrics, Samples
 from foqs.telemetry.samples import HostSampler
+from foqs.telemetry.scale_page import ScalePage
 from shardmgr.local_coordinator import EpochBook, FileEpochBook, LocalCoordinator
 from shardmgr.registry.port import RegistryError
 
@@ -260,6 +261,7 @@ class Host:
         if self._membership is not None:
             await self._run_unless_stopped(self._membership.open())
         await self._run_unless_stopped(self._engine.open())
+        self._http.add_page("/scale", self._scale_page().answer)
         http_port = await self._http.start(server.http_host, server.http_port)
         console_port = await self._start_console(port, keyring.tls_context)
         self._metrics.add_sampler(self._samples)
@@ -329,6 +331,17 @@ class Host:
             **cluster_samples(membership, self._config.server.tier),
             **gossip_samples(self._tier_member.gossip),
         }
+
+    def _scale_page(self) -> ScalePage:
+        engine, member, stopwatch_s = self._engine, self._tier_member, self._clock.stopwatch_s
+        if member is None:
+            list_topics, rates_of = (
+                engine.queue.list_topics,
+                lambda topic: engine.topic_rates.rates(topic, stopwatch_s()),
+            )
+        else:
+            list_topics, rates_of = member.gossip.tier_topics.list_topics, member.rates.rates
+        return ScalePage(list_topics, rates_of, engine.namespaces.settings_of, self._authenticator)
 
     def _new_connection(self) -> asyncio.BaseProtocol:
         """Return a protocol for one accepted connection."""

@@ -999,6 +999,15 @@ struct NamespaceReport {
   5: optional i64 enqueued_items,
 }
 
+/** How fast a topic gets and loses work at one host: items per second, lately. */
+struct TopicRate {
+  1: optional string namespace_name,
+  2: optional string topic,
+  /** Items that could be delivered: enqueued without a delay, due, or given back. */
+  3: optional double ready_per_s,
+  4: optional double acked_per_s,
+}
+
 struct GossipRequest {
   /** The version of the last reply that the calling host has completely; missing: it has none. */
   1: optional i64 version,
@@ -1025,6 +1034,8 @@ struct GossipReply {
   7: optional bool accepts_items,
   /** In all pages of a whole reply: the version at the first page. */
   8: optional i64 full_since,
+  /** The busiest topics of the host. Missing on further pages. */
+  9: optional list<TopicRate> topic_rates,
 }
 
 // ---------------------------------------------------------------- the service

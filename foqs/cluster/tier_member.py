@@ -15,6 +15,7 @@ from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.peers import Peers
 from foqs.cluster.shared_limits import TierLimits
+from foqs.cluster.shared_rates import TierRates
 from foqs.options.cluster_options import ClusterOptions
 from foqs.queue.engine import Engine
 from foqs.rpc.queue_handlers import QueueHandlers
@@ -51,6 +52,13 @@ class TierMember:
             options.gossip_interval_ms / 1_000,
         )
         self.limits.attach(self.gossip.exchange)
+        self.rates = TierRates(
+            engine.topic_rates,
+            lambda: peers.by_nonce.values(),
+            stopwatch_s,
+            options.gossip_interval_ms / 1_000,
+        )
+        self.rates.attach(self.gossip.exchange)
         self.enqueue_forwarder = EnqueueForwarder(methods[b"enqueue"].handle, peers)
         self.dequeue_forwarder = DequeueForwarder(
             methods[b"dequeue"].handle, peers, engine.queue.availability, self.gossip.view

@@ -57,14 +57,14 @@ class ServerOptions(Options):
     http_port: int = option(
         7412,
         "port",
-        "The port for /livez, /readyz and /metrics, apart from the calls. 0 takes any free port.",
+        "The port for /livez, /readyz, /metrics and /scale, apart from the calls. 0 takes any free port.",
         0,
         65_535,
     )
     http_host: str = option(
         "127.0.0.1",
         "address",
-        "The address of http_port. It speaks plain HTTP without authentication, so beyond loopback it needs "
+        "The address of http_port. It speaks plain HTTP, and only /scale asks for a token, so beyond loopback it needs "
         "insecure_listen.",
     )
     console: bool = option(

@@ -1,4 +1,4 @@
-"""The host's HTTP port: liveness, readiness, metrics, and where the console is.
+"""The host's HTTP port: liveness, readiness, metrics, pages for programs, and where the console is.
 
 Always true: /livez answers as long as the event loop runs; /readyz is 200 only
 while every shard is served; no request changes anything. Knows nothing of shards;
@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 
 from foqs.telemetry.metrics import CONTENT_TYPE, Metrics
 
-HEADER_BYTES_MAX = 4_096
+HEADER_BYTES_MAX: Final = 4_096
+
+AnswerPage: TypeAlias = Callable[[Mapping[str, str], str | None], Awaitable[tuple[int, Mapping[str, Any]]]]
+"""Returns (status, JSON object) for the parameters of a request and its Authorization header."""
 
 
 class HttpServer:
-    """Serves /livez, /readyz and /metrics, and names them at /.
+    """Serves /livez, /readyz, /metrics and pages of JSON, and names them at /.
 
     Args:
         metrics: the metrics for /metrics.
@@ -36,7 +40,12 @@ class HttpServer:
         self._console = console
         self._metrics = metrics
         self._unready_reasons = unready_reasons
+        self._pages: dict[str, AnswerPage] = {}
         self._runner: web.AppRunner | None = None
+
+    def add_page(self, path: str, answer: AnswerPage) -> None:
+        """Serve a page of JSON under this path from the next start on."""
+        self._pages[path] = answer
 
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port (of interest if `port` is 0).
@@ -49,6 +58,8 @@ class HttpServer:
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics_page)
+        for path, answer in self._pages.items():
+            app.router.add_get(path, _json_handler(answer))
         runner = web.AppRunner(
             app, access_log=None, max_line_size=HEADER_BYTES_MAX, max_field_size=HEADER_BYTES_MAX, shutdown_timeout=1.0
         )
@@ -68,7 +79,8 @@ class HttpServer:
             await runner.cleanup()
 
     async def _index(self, request: web.Request) -> web.Response:
-        return web.Response(text=f"This port serves /livez, /readyz and /metrics. {self._console()}\n")
+        served = ", ".join(["/livez", "/readyz", *self._pages])
+        return web.Response(text=f"This port serves {served} and /metrics. {self._console()}\n")
 
     async def _livez(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -84,3 +96,16 @@ class HttpServer:
             parts.append(part)
             await asyncio.sleep(0)  # lets waiting calls run
         return web.Response(body=b"".join(parts), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _json_handler(answer: AnswerPage) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def handle(request: web.Request) -> web.Response:
+        status, found = await answer(request.query, request.headers.get("Authorization"))
+        headers = {"Cache-Control": "no-store"}
+        if status == web.HTTPUnauthorized.status_code:
+            headers["WWW-Authenticate"] = "Bearer"
+        return web.Response(
+            text=json.dumps(found) + "\n", status=status, content_type="application/json", headers=headers
+        )
+
+    return handle

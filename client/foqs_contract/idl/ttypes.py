@@ -9076,6 +9076,112 @@ class NamespaceReport(object):
         return not (self == other)
 
 
+class TopicRate(object):
+    """
+    How fast a topic gets and loses work at one host: items per second, lately.
+
+    Attributes:
+     - namespace_name
+     - topic
+     - ready_per_s: Items that could be delivered: enqueued without a delay, due, or given back.
+     - acked_per_s
+
+    """
+
+    __slots__ = (
+        'namespace_name',
+        'topic',
+        'ready_per_s',
+        'acked_per_s',
+    )
+
+
+    def __init__(self, namespace_name=None, topic=None, ready_per_s=None, acked_per_s=None,):
+        self.namespace_name = namespace_name
+        self.topic = topic
+        self.ready_per_s = ready_per_s
+        self.acked_per_s = acked_per_s
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRING:
+                    self.topic = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.DOUBLE:
+                    self.ready_per_s = iprot.readDouble()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.DOUBLE:
+                    self.acked_per_s = iprot.readDouble()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('TopicRate')
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.topic is not None:
+            oprot.writeFieldBegin('topic', TType.STRING, 2)
+            oprot.writeString(self.topic.encode('utf-8') if sys.version_info[0] == 2 else self.topic)
+            oprot.writeFieldEnd()
+        if self.ready_per_s is not None:
+            oprot.writeFieldBegin('ready_per_s', TType.DOUBLE, 3)
+            oprot.writeDouble(self.ready_per_s)
+            oprot.writeFieldEnd()
+        if self.acked_per_s is not None:
+            oprot.writeFieldBegin('acked_per_s', TType.DOUBLE, 4)
+            oprot.writeDouble(self.acked_per_s)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class GossipRequest(object):
     """
     Attributes:
@@ -9191,6 +9297,7 @@ class GossipReply(object):
      - load: The items that wait for a flush.
      - accepts_items: Some shard accepts new items.
      - full_since: In all pages of a whole reply: the version at the first page.
+     - topic_rates: The busiest topics of the host. Missing on further pages.
 
     """
 
@@ -9203,10 +9310,11 @@ class GossipReply(object):
         'load',
         'accepts_items',
         'full_since',
+        'topic_rates',
     )
 
 
-    def __init__(self, version=None, topics=None, full=None, more=None, namespace_reports=None, load=None, accepts_items=None, full_since=None,):
+    def __init__(self, version=None, topics=None, full=None, more=None, namespace_reports=None, load=None, accepts_items=None, full_since=None, topic_rates=None,):
         self.version = version
         self.topics = topics
         self.full = full
@@ -9215,6 +9323,7 @@ class GossipReply(object):
         self.load = load
         self.accepts_items = accepts_items
         self.full_since = full_since
+        self.topic_rates = topic_rates
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -9277,6 +9386,17 @@ class GossipReply(object):
                     self.full_since = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 9:
+                if ftype == TType.LIST:
+                    self.topic_rates = []
+                    (_etype316, _size313) = iprot.readListBegin()
+                    for _i317 in range(_size313):
+                        _elem318 = TopicRate()
+                        _elem318.read(iprot)
+                        self.topic_rates.append(_elem318)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -9294,8 +9414,8 @@ class GossipReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter313 in self.topics:
-                iter313.write(oprot)
+            for iter319 in self.topics:
+                iter319.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.full is not None:
@@ -9309,8 +9429,8 @@ class GossipReply(object):
         if self.namespace_reports is not None:
             oprot.writeFieldBegin('namespace_reports', TType.LIST, 5)
             oprot.writeListBegin(TType.STRUCT, len(self.namespace_reports))
-            for iter314 in self.namespace_reports:
-                iter314.write(oprot)
+            for iter320 in self.namespace_reports:
+                iter320.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.load is not None:
@@ -9324,6 +9444,13 @@ class GossipReply(object):
         if self.full_since is not None:
             oprot.writeFieldBegin('full_since', TType.I64, 8)
             oprot.writeI64(self.full_since)
+            oprot.writeFieldEnd()
+        if self.topic_rates is not None:
+            oprot.writeFieldBegin('topic_rates', TType.LIST, 9)
+            oprot.writeListBegin(TType.STRUCT, len(self.topic_rates))
+            for iter321 in self.topic_rates:
+                iter321.write(oprot)
+            oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -10009,6 +10136,14 @@ NamespaceReport.thrift_spec = (
     (4, TType.I64, 'payload_bytes', None, None, ),  # 4
     (5, TType.I64, 'enqueued_items', None, None, ),  # 5
 )
+all_structs.append(TopicRate)
+TopicRate.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
+    (2, TType.STRING, 'topic', 'UTF8', None, ),  # 2
+    (3, TType.DOUBLE, 'ready_per_s', None, None, ),  # 3
+    (4, TType.DOUBLE, 'acked_per_s', None, None, ),  # 4
+)
 all_structs.append(GossipRequest)
 GossipRequest.thrift_spec = (
     None,  # 0
@@ -10028,6 +10163,7 @@ GossipReply.thrift_spec = (
     (6, TType.DOUBLE, 'load', None, None, ),  # 6
     (7, TType.BOOL, 'accepts_items', None, None, ),  # 7
     (8, TType.I64, 'full_since', None, None, ),  # 8
+    (9, TType.LIST, 'topic_rates', (TType.STRUCT, [TopicRate, None], False), None, ),  # 9
 )
 fix_spec(all_structs)
 del all_structs

@@ -56,6 +56,10 @@ class Exchange:
         """Returns the NamespaceReports that this host reports."""
         self.on_namespace_reports: Callable[[Peer, Sequence[Any]], None] = _ignore
         """Called with the NamespaceReports that a peer reports."""
+        self.topic_rates: Callable[[], Sequence[Any]] = tuple
+        """Returns the TopicRates that this host reports."""
+        self.on_topic_rates: Callable[[Peer, Sequence[Any]], None] = _ignore
+        """Called with the TopicRates that a peer reports."""
         self.on_gone: Callable[[Collection[Peer]], None] = _ignore
         """Called with peers that left."""
         self.reply_count = 0
@@ -104,6 +108,7 @@ class Exchange:
             namespace_reports=list(self.namespace_reports()),
             load=self._load(),
             accepts_items=self._can_accept_items(),
+            topic_rates=None if request.continuation else list(self.topic_rates()),
         )
         caller.reply(unchanged, reply)
 
@@ -175,6 +180,8 @@ class Exchange:
         peer.can_accept_items = reply.accepts_items is not False
         view.apply_reply(peer, reply, asked_at_s, is_continuation=is_continuation)
         self.on_namespace_reports(peer, reply.namespace_reports or ())
+        if reply.topic_rates is not None:
+            self.on_topic_rates(peer, reply.topic_rates)
         return bool(reply.more)
 
     def _period_s(self) -> float:

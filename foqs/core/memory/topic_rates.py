@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from heapq import nlargest
+from itertools import islice
 from math import exp
 from typing import Final, NamedTuple
 
@@ -18,6 +20,10 @@ from foqs.core.items.item import State, TopicName
 TAU_S: Final = 60.0
 """The time in which an item's weight in a rate falls to 1/e."""
 TOPICS_MAX: Final = 10_000
+RECENT_TOPICS_MAX: Final = 2_000
+"""The topics among which the busiest are searched: about a millisecond."""
+RATE_MIN: Final = 0.001
+"""A topic with fewer items per second is not busy."""
 
 
 class Rates(NamedTuple):
@@ -101,6 +107,12 @@ class TopicRates:
             return NO_RATES
         rate.decay(now_s)
         return Rates(rate.ready / TAU_S, rate.acked / TAU_S)
+
+    def busiest(self, topics_max: int, now_s: float) -> list[tuple[TopicName, Rates]]:
+        """Return the topics with the highest rates, among those that changed last."""
+        recent = islice(reversed(self._topics.items()), RECENT_TOPICS_MAX)
+        rates = [(topic, self.rates(topic, now_s)) for topic, _ in recent]
+        return nlargest(topics_max, (each for each in rates if sum(each[1]) >= RATE_MIN), key=lambda each: sum(each[1]))
 
     def acked_items(self, topic: TopicName) -> int:
         """Return how many items of a topic were acked since it is remembered."""

@@ -1,0 +1,94 @@
+"""The rates of topics over all hosts of the tier.
+
+Holds `TierRates`, which connects the gossip exchange and this host's rates. Always true:
+each host reports its busiest topics; a topic that is not among them at a host counts as
+idle there; the last report of a host decays until the next one, so a host that does
+not answer fades out. Knows nothing of counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from math import exp
+from typing import Any, Final, Protocol
+
+from foqs.cluster.peers import Peer
+from foqs.core.items.item import TopicName
+from foqs.core.memory.topic_rates import NO_RATES, TAU_S, Rates, TopicRates
+from foqs_contract.idl import ttypes
+
+REPORTED_TOPICS_MAX: Final = 100
+"""The busiest topics that a host reports: some kilobytes for each peer and second."""
+
+
+class RatesExchange(Protocol):
+    """The `Exchange`, as the rates need it."""
+
+    topic_rates: Callable[[], Sequence[Any]]
+    on_topic_rates: Callable[[Peer, Sequence[Any]], None]
+
+
+class TierRates:
+    """The rates of the tier's topics, as this host knows them.
+
+    Args:
+        own: this host's rates.
+        peers: returns the other hosts of the tier.
+        stopwatch_s: returns monotonic seconds.
+        period_s: the interval of the exchange.
+    """
+
+    def __init__(
+        self,
+        own: TopicRates,
+        peers: Callable[[], Collection[Peer]],
+        stopwatch_s: Callable[[], float],
+        period_s: float,
+    ) -> None:
+        self._own = own
+        self._peers = peers
+        self._stopwatch_s = stopwatch_s
+        self._period_s = period_s
+        self._reports: dict[Peer, tuple[float, dict[TopicName, Rates]]] = {}
+        """By peer: when it reported, and its rates then."""
+        self._own_report: tuple[float, Sequence[Any]] | None = None
+
+    def attach(self, exchange: RatesExchange) -> None:
+        """Use an exchange to send the rates of this host and to receive those of peers."""
+        exchange.topic_rates = self.report
+        exchange.on_topic_rates = self.on_report
+
+    def report(self) -> Sequence[Any]:
+        """Return this host's report: a `TopicRate` for each of its busiest topics. All peers of one period get the same."""
+        now_s = self._stopwatch_s()
+        if self._own_report is None or now_s - self._own_report[0] >= self._period_s / 2:
+            busiest = self._own.busiest(REPORTED_TOPICS_MAX, now_s)
+            self._own_report = now_s, [ttypes.TopicRate(*topic, rates.ready, rates.acked) for topic, rates in busiest]
+        return self._own_report[1]
+
+    def on_report(self, peer: Peer, received: Sequence[Any]) -> None:
+        """Replace what a peer reported before, and forget peers that left."""
+        peers = self._peers()
+        self._reports = {known: report for known, report in self._reports.items() if known in peers}
+        self._reports[peer] = (
+            self._stopwatch_s(),
+            {
+                (rate.namespace_name, rate.topic): Rates(
+                    max(0.0, rate.ready_per_s or 0), max(0.0, rate.acked_per_s or 0)
+                )
+                for rate in received[:REPORTED_TOPICS_MAX]
+            },
+        )
+
+    def rates(self, topic: TopicName) -> Rates:
+        """Return the rates of a topic over all hosts."""
+        now_s = self._stopwatch_s()
+        ready, acked = self._own.rates(topic, now_s)
+        peers = self._peers()
+        for peer, (reported_s, reports) in self._reports.items():
+            if peer in peers:
+                factor = exp((reported_s - now_s) / TAU_S)
+                rates = reports.get(topic, NO_RATES)
+                ready += rates.ready * factor
+                acked += rates.acked * factor
+        return Rates(ready, acked)
