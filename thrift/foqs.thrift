@@ -588,8 +588,6 @@ enum BulkAction {
   CANCEL = 1,
   UPDATE = 2,
   REDRIVE = 3,
-  /** The filter names the source topic. */
-  MOVE = 4,
 }
 
 struct BulkRequest {
@@ -597,7 +595,7 @@ struct BulkRequest {
   1: optional string namespace_name,
   /** Required. */
   2: optional ItemFilter filter,
-  /** Required. With REDRIVE, the filter's states are DEAD or missing. */
+  /** Required without `move_to`. With REDRIVE, the filter's states are DEAD or missing. */
   3: optional BulkAction action,
   /** Required with UPDATE. */
   4: optional Change change,
@@ -607,8 +605,8 @@ struct BulkRequest {
   7: optional bool forwarded,
   /** With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves. */
   8: optional list<i32> shards,
-  /** Required with MOVE: the topic of the new items. */
-  9: optional string topic,
+  /** In place of an action: moves the items to this topic, as moveItems does. The filter names the topic of the items. */
+  9: optional string move_to,
 }
 
 struct BulkReply {

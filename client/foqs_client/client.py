@@ -497,7 +497,7 @@ class Client(MovingCalls, AdminCalls, ClusterCalls):
         timeout_ms: int | None = None,
     ) -> BulkPage:
         """Move a page of the items of one topic that match to another topic, as `move` does. It is safe to repeat a page."""
-        return await self._bulk(ttypes.BulkAction.MOVE, only, None, limit, cursor, timeout_ms, topic)
+        return await self._bulk(None, only, None, limit, cursor, timeout_ms, topic)
 
     async def _bulk(
         self,
@@ -507,10 +507,10 @@ class Client(MovingCalls, AdminCalls, ClusterCalls):
         limit: int,
         cursor: str | None,
         timeout_ms: int | None,
-        topic: str | None = None,
+        move_to: str | None = None,
     ) -> BulkPage:
         request = ttypes.BulkRequest(
-            self.namespace, conversion.item_filter(only), action, change, ttypes.Page(limit, cursor), topic=topic
+            self.namespace, conversion.item_filter(only), action, change, ttypes.Page(limit, cursor), move_to=move_to
         )
         return conversion.bulk_page(await self._call(_BULK, request, timeout_ms))
 

@@ -20,9 +20,13 @@ CONTRACT_VERSION: Final = 2
 FIRST_VERSION: Final = 1
 """The version of a host whose reply names none."""
 
-ADDED_FIELDS: Final[Mapping[type, Mapping[str, int]]] = {ttypes.NewItem: {"group": 2, "trace_context": 2}}
+ADDED_FIELDS: Final[Mapping[type, Mapping[str, int]]] = {
+    ttypes.NewItem: {"group": 2, "trace_context": 2},
+    ttypes.BulkRequest: {"move_to": 2},
+    ttypes.ItemFilter: {"topics": 2},
+}
 """By struct and field: the first version with the field."""
-ADDED_METHODS: Final[Mapping[str, int]] = {}
+ADDED_METHODS: Final[Mapping[str, int]] = {"listItems": 2, "moveItems": 2, "restoreItems": 2}
 """By method: the first version with the method."""
 
 

@@ -28,7 +28,6 @@ _KINDS: Final = {
     ttypes.BulkAction.CANCEL: EventKind.CANCEL,
     ttypes.BulkAction.UPDATE: EventKind.UPDATE,
     ttypes.BulkAction.REDRIVE: EventKind.REDRIVE,
-    ttypes.BulkAction.MOVE: EventKind.MOVE,
 }
 
 
@@ -92,17 +91,15 @@ def _parse_topics(raw: Any) -> tuple[str, ...] | None:
 def parse_bulk(request: Any, namespace: str, settings: NamespaceOptions) -> tuple[Event, ItemFilter]:
     """Parse a `BulkRequest` into its event and its filter. Raises FoqsError."""
     item_filter = parse_filter(request.filter)
+    if request.move_to is not None:
+        return _parse_bulk_move(request, namespace, item_filter), item_filter
     kind = _KINDS.get(request.action)
     if kind is None:
-        raise InvalidArgument("give CANCEL, UPDATE, REDRIVE or MOVE", field="action")
-    if kind is not EventKind.MOVE and request.topic is not None:
-        raise InvalidArgument("only MOVE needs a topic; leave this out", field="topic")
+        raise InvalidArgument("give CANCEL, UPDATE or REDRIVE, or move_to in its place", field="action")
     if kind is EventKind.UPDATE:
         return replace(parse_change(request.change, settings), namespace=namespace), item_filter
     if request.change is not None:
         raise InvalidArgument("only UPDATE changes items; leave this out", field="change")
-    if kind is EventKind.MOVE:
-        return _parse_bulk_move(request.topic, namespace, item_filter), item_filter
     if kind is EventKind.REDRIVE:
         if request.filter.states is not None and item_filter.states != (State.DEAD,):
             raise InvalidArgument("only dead items can be redriven; leave the states out", field="filter.states")
@@ -110,13 +107,16 @@ def parse_bulk(request: Any, namespace: str, settings: NamespaceOptions) -> tupl
     return Event(kind, 0, namespace), item_filter
 
 
-def _parse_bulk_move(topic: bytes | None, namespace: str, item_filter: ItemFilter) -> Event:
+def _parse_bulk_move(request: Any, namespace: str, item_filter: ItemFilter) -> Event:
     """Parse the target of a bulk move. The filter names the source, so that no page finds what an earlier one moved."""
-    target = codec.parse_name(topic, "topic")
+    target = codec.parse_name(request.move_to, "move_to")
+    for field in ("action", "change"):
+        if getattr(request, field) is not None:
+            raise InvalidArgument("a move is all that the call can do; leave this out", field=field)
     if item_filter.topic is None:
         raise InvalidArgument("a move needs one source; name its topic", field="filter.topic")
     if item_filter.topic == target:
-        raise InvalidArgument("the items are in this topic already; name another", field="topic")
+        raise InvalidArgument("the items are in this topic already; name another", field="move_to")
     return Event(EventKind.MOVE, 0, namespace, topic=target)
 
 

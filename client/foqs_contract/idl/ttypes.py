@@ -58,7 +58,6 @@ class BulkAction(IntEnum):
     CANCEL = 1
     UPDATE = 2
     REDRIVE = 3
-    MOVE = 4
 
 
 
@@ -4938,13 +4937,13 @@ class BulkRequest(object):
     Attributes:
      - namespace_name: Required.
      - filter: Required.
-     - action: Required. With REDRIVE, the filter's states are DEAD or missing.
+     - action: Required without `move_to`. With REDRIVE, the filter's states are DEAD or missing.
      - change: Required with UPDATE.
      - page
      - timeout_ms
      - forwarded: Set by a host that forwards the call: the called host answers for its own shards only. For hosts only.
      - shards: With `forwarded`: only these shards; NOT_OWNER or UNAVAILABLE if the host does not serve one of them. Missing: all that it serves.
-     - topic: Required with MOVE: the topic of the new items.
+     - move_to: In place of an action: moves the items to this topic, as moveItems does. The filter names the topic of the items.
 
     """
 
@@ -4957,11 +4956,11 @@ class BulkRequest(object):
         'timeout_ms',
         'forwarded',
         'shards',
-        'topic',
+        'move_to',
     )
 
 
-    def __init__(self, namespace_name=None, filter=None, action=None, change=None, page=None, timeout_ms=None, forwarded=None, shards=None, topic=None,):
+    def __init__(self, namespace_name=None, filter=None, action=None, change=None, page=None, timeout_ms=None, forwarded=None, shards=None, move_to=None,):
         self.namespace_name = namespace_name
         self.filter = filter
         self.action = action
@@ -4970,7 +4969,7 @@ class BulkRequest(object):
         self.timeout_ms = timeout_ms
         self.forwarded = forwarded
         self.shards = shards
-        self.topic = topic
+        self.move_to = move_to
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5031,7 +5030,7 @@ class BulkRequest(object):
                     iprot.skip(ftype)
             elif fid == 9:
                 if ftype == TType.STRING:
-                    self.topic = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                    self.move_to = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                 else:
                     iprot.skip(ftype)
             else:
@@ -5079,9 +5078,9 @@ class BulkRequest(object):
                 oprot.writeI32(iter167)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
-        if self.topic is not None:
-            oprot.writeFieldBegin('topic', TType.STRING, 9)
-            oprot.writeString(self.topic.encode('utf-8') if sys.version_info[0] == 2 else self.topic)
+        if self.move_to is not None:
+            oprot.writeFieldBegin('move_to', TType.STRING, 9)
+            oprot.writeString(self.move_to.encode('utf-8') if sys.version_info[0] == 2 else self.move_to)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -9842,7 +9841,7 @@ BulkRequest.thrift_spec = (
     (6, TType.I64, 'timeout_ms', None, None, ),  # 6
     (7, TType.BOOL, 'forwarded', None, None, ),  # 7
     (8, TType.LIST, 'shards', (TType.I32, None, False), None, ),  # 8
-    (9, TType.STRING, 'topic', 'UTF8', None, ),  # 9
+    (9, TType.STRING, 'move_to', 'UTF8', None, ),  # 9
 )
 all_structs.append(BulkReply)
 BulkReply.thrift_spec = (
