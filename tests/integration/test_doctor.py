@@ -204,7 +204,7 @@ def test_doctor_distinguishes_older_and_newer_tables(place: Place) -> None:
     code, rows = examine(place.environment)
     assert (code, rows["Schema"]["state"]) == (0, "warning")
     assert "make a backup" in rows["Schema"]["remedy"]
-    place.server.query(f"INSERT INTO {versions}_steps VALUES (1, {NEWEST}, {NEWEST - 1})")
+    place.server.query(f"INSERT INTO {versions}_steps (shard, expanded, contracted) VALUES (1, {NEWEST}, {NEWEST - 1})")
     code, rows = examine(place.environment)
     assert (code, rows["Schema"]["state"]) == (0, "warning")
     assert "foqs schema apply --contract" in rows["Schema"]["remedy"]

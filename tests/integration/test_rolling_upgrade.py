@@ -78,7 +78,8 @@ class Rolling:
         await upgrade_hosts(self.on.cluster.url, [Replaced(host, program) for host in others], self.said.append)
         await story.wait_until_settled()
 
-    async def kill(self, story: FaultScenario, host: HostProcess) -> None:
+    async def kill(self, story: FaultScenario, host: HostProcess, program: Sequence[str] | None = None) -> None:
+        """Kill a host under load, and start it when the others serve its shards, perhaps with another program."""
         await story.load.more(40)
         await story.killed(host)
         others = [other for other in self.on.cluster.hosts if other is not host]
@@ -90,6 +91,7 @@ class Rolling:
             "the others serve its shards",
         )
         await story.load.more(40)
+        host.command = list(program or host.command)
         await asyncio.to_thread(host.start)
         await story.wait_until_settled()
 
@@ -150,14 +152,14 @@ def test_hosts_of_two_versions_alternate_under_load_and_the_older_one_ends(
         await rolling.run_schema("apply")
         assert await rolling.phases() == {(OLDER_VERSION, "expanded")}
         await rolling.roll(scenario, NEWER, hosts)
-        await rolling.roll(scenario, rolling.older, [hosts[1]])
+        await rolling.kill(scenario, hosts[1], rolling.older)
         refused = await asyncio.to_thread(rolling.schema, "apply", "--contract", "--yes")
         assert refused.returncode == 1
         assert f"hosts of an older version are members of the cluster: {name_of(hosts[1])}." in refused.stderr
         if rows:
             await rolling.roll(scenario, rolling.older, [hosts[2], hosts[0]])
-        back = [host for host in hosts if host.command != NEWER]
-        await rolling.roll(scenario, NEWER, back)
+            await rolling.roll(scenario, NEWER, [hosts[0], hosts[2]])
+        await rolling.kill(scenario, hosts[1], NEWER)
         await contract(scenario)
         assert await rolling.phases() == {(NEWEST, "stable")}
         refused = await asyncio.to_thread(rolling.schema, "apply", program=rolling.older)

@@ -31,7 +31,7 @@ STATUS_COLUMNS: Final[Sequence[Column]] = (
     ("DATABASE", lambda row: row["database"] or "-"),
     ("VERSION", lambda row: str(row["version"])),
     ("PHASE", lambda row: row["phase"]),
-    ("FILLED", lambda row: "-" if row["filled_rows"] is None else f"{row['filled_rows']:,} of {row['rows']:,}"),
+    ("FILLED", lambda row: "-" if row["filled_rows"] is None else f"{row['filled_rows']:,} of about {row['rows']:,}"),
     ("HOSTS OF VERSION", lambda row: row["hosts"]),
 )
 PLAN_COLUMNS: Final[Sequence[Column]] = (
@@ -152,7 +152,8 @@ def _host_versions(places: SchemaPlaces) -> str:
 
 async def _shard_status(place: ShardPlace) -> dict[str, Any]:
     from foqs.store.migrations import Phase
-    from foqs.store.mysql.schema_upgrade import read_filling, read_state, schema_link
+    from foqs.store.mysql.schema_upgrade import read_state, schema_link
+    from foqs.store.mysql.timer_filling import read_filling
 
     row: dict[str, Any] = {"shard": place.shard, "database": place.database, "filled_rows": None, "rows": None}
     if place.settings is None:
@@ -160,8 +161,8 @@ async def _shard_status(place: ShardPlace) -> dict[str, Any]:
         return {**row, "version": version, "phase": str(Phase.STABLE if version else Phase.EMPTY)}
     async with _reported(place), schema_link(place.settings) as link:
         state = await read_state(link, place.shard)
-        if state.phase is Phase.CONTRACTING and (filling := await read_filling(link, place.shard)) is not None:
-            row |= {"filled_rows": filling.done, "rows": filling.total}
+        if state.phase is Phase.CONTRACTING:
+            row["filled_rows"], row["rows"] = await read_filling(link, place.shard)
     return {**row, "version": state.version, "phase": str(state.phase)}
 
 

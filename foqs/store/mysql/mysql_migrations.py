@@ -152,7 +152,7 @@ CREATE_VERSIONS: Final = (
 
 CREATE_STEPS: Final = (
     b"CREATE TABLE IF NOT EXISTS foqs_schema_steps (shard INT NOT NULL PRIMARY KEY, expanded INT NOT NULL, "
-    b"contracted INT NOT NULL) ENGINE = InnoDB"
+    b"contracted INT NOT NULL, filled_rows BIGINT NOT NULL DEFAULT 0) ENGINE = InnoDB"
 )
 """Creates the table of the phases. A shard without a row there has no migration between its phases."""
 
@@ -183,7 +183,8 @@ def lock_version(shard: int) -> bytes:
 def set_state(shard: int, state: SchemaState) -> tuple[bytes, ...]:
     """Store the state after some steps. The version row must be locked by this transaction."""
     return (
-        b"REPLACE INTO foqs_schema_steps VALUES (%d, %d, %d)" % (shard, state.expanded, state.contracted),
+        b"REPLACE INTO foqs_schema_steps (shard, expanded, contracted) VALUES (%d, %d, %d)"
+        % (shard, state.expanded, state.contracted),
         b"UPDATE foqs_schema SET version = %d WHERE shard = %d" % (state.version, shard),
     )
 
@@ -219,6 +220,16 @@ def set_filling_position(shard: int, filled_to: int) -> bytes:
     return b"UPDATE foqs_%d_owner SET timers_filled_to = %d WHERE one = 1" % (shard, filled_to)
 
 
+def add_filled_rows(shard: int, rows: int) -> bytes:
+    """Count the rows of a filled page, in its transaction. A new shard has no count."""
+    return b"UPDATE foqs_schema_steps SET filled_rows = filled_rows + %d WHERE shard = %d" % (rows, shard)
+
+
+def filled_rows(shard: int) -> bytes:
+    """Read the number of rows that were filled since the shard excluded older owners."""
+    return b"SELECT filled_rows FROM foqs_schema_steps WHERE shard = %d" % shard
+
+
 def remove_timers(shard: int, limit: int) -> bytes:
     """Delete the first timer entries."""
     return b"DELETE FROM foqs_%d_timer WHERE zero = 0 ORDER BY due_ms, id LIMIT %d" % (shard, limit)
@@ -238,12 +249,4 @@ def fill_timers(shard: int, above: int, last: int) -> bytes:
         b"INSERT IGNORE INTO foqs_%d_timer (due_ms, id) SELECT due_ms, id FROM foqs_%d_item FORCE INDEX (PRIMARY) "
         b"WHERE id > %d AND id <= %d AND state <> %d AND due_ms < %d"
         % (shard, shard, above, last, State.LEASED, NEVER_MS)
-    )
-
-
-def rows_above(shard: int, above: int) -> bytes:
-    """Explain a count of the rows that are not filled yet: the plan says about how many there are."""
-    return b"EXPLAIN FORMAT=TRADITIONAL SELECT COUNT(*) FROM foqs_%d_item FORCE INDEX (PRIMARY) WHERE id > %d" % (
-        shard,
-        above,
     )

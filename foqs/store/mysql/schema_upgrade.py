@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from foqs.store.migrations import (
@@ -25,7 +24,7 @@ from foqs.store.migrations import (
 )
 from foqs.store.mysql import mysql_migrations as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings, ServerError
-from foqs.store.mysql.mysql_sql import BEGIN, COMMIT, FILLED, Statements, session_settings
+from foqs.store.mysql.mysql_sql import BEGIN, COMMIT, Statements, session_settings
 from foqs.store.mysql.online_statement import run_online
 from foqs.store.mysql.timer_filling import OnProgress, fill_timers, no_progress
 from foqs.store.port import StoreUnusable
@@ -41,19 +40,7 @@ SCHEMA_RIGHTS: Final = f"{RUN_RIGHTS}, CREATE, ALTER, INDEX"
 """The rights that a user needs to create or migrate the tables."""
 
 
-_PLAN_COLUMNS: Final = 10
-_PLAN_ROWS: Final = 8
-"""The columns of MariaDB's plan, and which one has the number of rows. MySQL's plan has one more for partitions."""
-
 ChooseSteps = Callable[[SchemaState], list[Step]]
-
-
-@dataclass(slots=True, frozen=True)
-class FillingProgress:
-    """How far the timers of a shard are filled: about how many of about how many rows."""
-
-    done: int
-    total: int
 
 
 def location_of(settings: MysqlSettings, shard: int) -> str:
@@ -129,21 +116,6 @@ async def contract_tables(
             await runner.fill()
         else:
             await runner.run(group, choose)
-
-
-async def read_filling(link: MysqlLink, shard: int) -> FillingProgress | None:
-    """Return how far the timers of a shard that is not contracted are filled; None if this cannot be read."""
-    try:
-        (position,) = await link.run(sql.filling_position(shard))
-        (rows,) = await link.run(sql.table_rows(shard))
-        (plan,) = await link.run(sql.rows_above(shard, position.rows[0][0]))
-    except ServerError:
-        return None
-    if position.rows[0][0] == FILLED:
-        return FillingProgress(rows.rows[0][0], rows.rows[0][0])
-    left = int(plan.rows[0][_PLAN_ROWS if len(plan.rows[0]) == _PLAN_COLUMNS else _PLAN_ROWS + 1] or 0)
-    total = max(int(rows.rows[0][0]), left)
-    return FillingProgress(total - left, total)
 
 
 @asynccontextmanager

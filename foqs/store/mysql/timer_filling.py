@@ -33,8 +33,8 @@ def no_progress(done: int, total: int) -> None:
 
 async def fill_timers(link: MysqlLink, shard: int, on_progress: OnProgress = no_progress) -> None:
     """Fill the table, from the position at which an earlier call was interrupted. Raises ServerError, MysqlLinkLost."""
-    (found,) = await link.run(sql.table_rows(shard))
-    total, done, rows = int(found.rows[0][0]), 0, PAGE_ROWS_FIRST
+    done, total = await read_filling(link, shard)
+    rows = PAGE_ROWS_FIRST
     loop = asyncio.get_running_loop()
     while True:
         begun_s = loop.time()
@@ -46,13 +46,19 @@ async def fill_timers(link: MysqlLink, shard: int, on_progress: OnProgress = no_
                 raise
             page = 0
         if page is None:
-            on_progress(done, done)
             return
         done += page
         on_progress(done, max(total, done))
         took_s = loop.time() - begun_s
         rows = next_page_rows(rows, took_s * 1_000)
         await asyncio.sleep(took_s)
+
+
+async def read_filling(link: MysqlLink, shard: int) -> tuple[int, int]:
+    """Return how many rows are filled, and about how many there are."""
+    filled, rows = await link.run(sql.filled_rows(shard), sql.table_rows(shard))
+    done = int(filled.rows[0][0]) if filled.rows else 0
+    return done, max(done, int(rows.rows[0][0]))
 
 
 async def are_timers_filled(link: MysqlLink, shard: int) -> bool:
@@ -81,7 +87,12 @@ async def _fill_page(link: MysqlLink, shard: int, limit: int) -> int | None:
         return 0
     (end,) = await link.run(sql.end_of_page(shard, position, limit))
     last, rows = int(end.rows[0][0]), int(end.rows[0][1])
-    await link.run(sql.fill_timers(shard, position, last), sql.set_filling_position(shard, last), COMMIT)
+    await link.run(
+        sql.fill_timers(shard, position, last),
+        sql.set_filling_position(shard, last),
+        sql.add_filled_rows(shard, rows),
+        COMMIT,
+    )
     return rows
 
 

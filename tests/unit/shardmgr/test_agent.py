@@ -17,12 +17,14 @@ from shardmgr.model import Assignment, HeldShard, Layout, Member, Plan, ShardSpe
 from shardmgr.port import CoordinatorFailed
 from shardmgr.registry.port import RegistryOutcomeUnknown
 from shardmgr.session_state import TRANSITIONS, SessionEvent, SessionState, next_session_state
+from shardmgr.versions import VERSIONS, HostVersions, read_versions
 from tests.support.local_ensemble import LocalEnsemble, LocalRegistry
 from tests.support.virtual_time import run_virtual
 
 TIMEOUT_MS = 6_000
 PACE = AgentPace(session_margin_ms=500)
 ME = Member("one", "nonce-one", "10.0.0.1:7411")
+SPOKEN = HostVersions("0.1.0", 8, 1, 2)
 LAYOUT_OF_THREE = Layout({number: ShardSpec(number, f"db{number}") for number in (1, 2, 3)})
 
 
@@ -76,7 +78,7 @@ class Site:
     async def begin(self, registry: LocalRegistry | None = None, boot_ms: Callable[[], int] | None = None) -> None:
         await self.user.open()
         self.registry = registry or self.ensemble.registry(TIMEOUT_MS)
-        self.agent = Agent(self.registry, PACE, boot_ms or self.clock.monotonic_ms, Random(1), lambda: 2.5)
+        self.agent = Agent(self.registry, PACE, boot_ms or self.clock.monotonic_ms, Random(1), lambda: 2.5, SPOKEN)
         await self.registry.open()
         await self.layout(LAYOUT_OF_THREE)
         self.running = asyncio.ensure_future(self.agent.run(ME, self.holder, self.holder.view_changed))
@@ -546,6 +548,32 @@ def test_entry_that_may_have_been_written_is_replaced(monkeypatch: pytest.Monkey
         assert await site.holdings() == {1: HeldShard(1, "acquiring")}
 
     run_story(story)
+
+
+def test_versions_are_announced_once_in_each_session_and_before_the_member() -> None:
+    announced: list[str] = []
+
+    async def story(site: Site) -> None:
+        announce = LocalRegistry.announce
+
+        async def noted(self: LocalRegistry, folder: str, name: str, data: bytes) -> None:
+            announced.append(folder)
+            await announce(self, folder, name, data)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(LocalRegistry, "announce", noted)
+            await site.begin()
+            await site.plan({1: mine(1)})
+            assert announced[:2] == [VERSIONS, MEMBERS]
+            assert (announced.count(VERSIONS), announced.count(MEMBERS) > 1) == (1, True)
+            assert await read_versions(site.user) == {ME.nonce: SPOKEN}
+            announced.clear()
+            site.ensemble.expire(site.registry)
+            await site.pass_s(0.5)
+            assert announced[:2] == [VERSIONS, MEMBERS]
+            assert await read_versions(site.user) == {ME.nonce: SPOKEN}
+
+    run_story(story, begin=False)
 
 
 def test_deleted_entry_is_written_again() -> None:
