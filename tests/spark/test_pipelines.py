@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections import Counter
@@ -319,6 +320,37 @@ def test_export_without_a_manifest_is_not_imported(client: SyncClient, foqs_spar
     code, _, told = foqs_spark("import", tmp_path, "--yes")
     assert code == 1
     assert f"Error: {tmp_path} holds no complete export; export the topics again into a new folder" in told
+
+
+# ----------------------------------------------------------------------- the page
+
+
+def test_commands_of_the_page_do_what_it_says(
+    queue: SparkQueue, client: SyncClient, namespace: str, foqs_spark: Command, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark-pipelines.md").read_text()
+    commands = [
+        shlex.split(line.replace("/data", str(tmp_path)).replace("--namespace copy", f"--namespace {namespace}-copy"))
+        for block in re.findall(r"^```bash\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+        for line in block.splitlines()
+    ]
+    (tmp_path / "orders").mkdir()
+    orders = [{"id": id, "customer": ("Ada", "Grace")[id % 2], "urgency": id % 4} for id in range(40)]
+    (tmp_path / "orders" / "one.json").write_text("".join(json.dumps(order) + "\n" for order in orders))
+    make_dead(client, "mail", 20, attempts_max=1)
+    with SyncClient(queue.url) as admin:
+        admin.create_namespace(Namespace(f"{namespace}-copy"))
+    results = []
+    for program, group, *arguments in commands:
+        assert (program, group) == ("foqs", "spark")
+        code, found, told = foqs_spark(*arguments)
+        assert code == 0, told
+        results.append(found)
+    assert results == [
+        {"rows": 40}, {"items": 60}, {}, {"done": 16}, {"done": 18}, {"done": 30}, {"done": 10}, {"orders": 30}, {"done": 30},
+    ]  # fmt: skip
+    with SyncClient(queue.url, namespace=f"{namespace}-copy") as copy:
+        assert copy.count(ItemFilter("orders", priority_min=1, priority_max=1)).items == 30
 
 
 # -------------------------------------------------------------------- as programs

@@ -15,7 +15,8 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 
 from foqs_client.spark.pipelines.connection import Connection, PipelineError
-from foqs_client.spark.pipelines.item_calls import Action, ItemCalls, count_outcomes
+from foqs_client.spark.pipelines.item_actions import Action
+from foqs_client.spark.pipelines.item_calls import ItemCalls, count_outcomes
 from foqs_client.spark.pipelines.item_frame import read_items
 from foqs_client.spark.pipelines.terminal import confirm, progress, say
 

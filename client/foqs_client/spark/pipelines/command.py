@@ -199,7 +199,7 @@ def _run_report(spark: SparkSession, options: argparse.Namespace) -> int:
 
 def _run_change(spark: SparkSession, options: argparse.Namespace) -> int:
     from foqs_client.spark.pipelines.changes import Selection, change_items
-    from foqs_client.spark.pipelines.item_calls import Action
+    from foqs_client.spark.pipelines.item_actions import Action
 
     if options.pipeline == "redrive" or options.redrive:
         action, states = Action("redrive"), ("dead",)
