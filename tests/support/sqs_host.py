@@ -15,9 +15,12 @@ from tests.support.ports import free_port
 from tests.support.processes import RestartableHost
 
 ACCOUNT: Final = "123456789012"
+OTHER_ACCOUNT: Final = "000000000000"
+"""Of the same namespace; the first account is that of calls which name no queue."""
 REGION: Final = "eu-west-1"
 OPTIONS: Final[Mapping[str, Any]] = {
     f"sqs.accounts.{ACCOUNT}": "default",
+    f"sqs.accounts.{OTHER_ACCOUNT}": "default",
     "namespace.payload_bytes_max": PAYLOAD_BYTES_CEILING,
 }
 
@@ -35,13 +38,16 @@ class SqsHost(RestartableHost):
         return f"http://127.0.0.1:{self.sqs_port}"
 
 
-def sqs_client(endpoint: str, access_key: str = "key", secret: str = "secret", **config: Any) -> Any:
-    """Return boto3's client for an endpoint; `config` is botocore's."""
+def sqs_client(
+    endpoint: str, access_key: str = "key", secret: str = "secret", verify: Path | None = None, **config: Any
+) -> Any:
+    """Return boto3's client for an endpoint; `verify` is the file of a CA, `config` is botocore's."""
     return boto3.client(
         "sqs",
         endpoint_url=endpoint,
         region_name=REGION,
         aws_access_key_id=access_key,
         aws_secret_access_key=secret,
+        verify=None if verify is None else str(verify),
         config=Config(**config),
     )
