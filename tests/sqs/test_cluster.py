@@ -1,0 +1,92 @@
+"""Three hosts: any of them answers any action, and forwards it as it forwards a call over Thrift."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from foqs.dev.host_process import HostProcess
+from tests.support.cluster import cluster
+from tests.support.poll import until
+from tests.support.single_endpoint_client import SingleEndpointClient
+from tests.support.sqs_host import OPTIONS, sqs_client
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
+
+SHARDS = 6
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[list[Any]]:
+    """Yield a client of each host. Each host has its part of the shards."""
+    with cluster(shards=SHARDS, options={"server.sqs_port": 0, **OPTIONS}) as found:
+        until(lambda: all(host.is_ok("/readyz") for host in found.hosts), "every host takes calls", 60)
+        with SingleEndpointClient(found.hosts[0].address) as client:
+            part = SHARDS // len(found.hosts)
+            until(lambda: sorted(Counter(client.owners().values()).values()) == [part] * 3, "each has its part", 60)
+        yield [sqs_client(endpoint(host)) for host in found.hosts]
+
+
+def endpoint(host: HostProcess) -> str:
+    """Return the endpoint URL that a host has logged."""
+    lines = map(json.loads, (host.folder / "log").read_text().splitlines())
+    return str(next(line["sqs"] for line in lines if line["message"] == "listening"))
+
+
+def test_a_queue_and_its_messages_are_those_of_all_hosts(clients: list[Any]) -> None:
+    first, second, third = clients
+    name = "mail"
+    first.create_queue(QueueName=name, Attributes={"VisibilityTimeout": "600"})
+    urls = [client.get_queue_url(QueueName=name)["QueueUrl"] for client in clients]
+    sent = {}
+    for place in range(60):
+        body = f"message {place}"
+        sent[body] = clients[place % 3].send_message(QueueUrl=urls[place % 3], MessageBody=body)["MessageId"]
+    shards = {text[9:13] for text in sent.values()}
+    assert len(shards) > SHARDS // 3, "messages of other hosts' shards"
+
+    got: dict[str, Any] = {}
+    while len(got) < len(sent):
+        found = second.receive_message(QueueUrl=urls[1], MaxNumberOfMessages=10, WaitTimeSeconds=20)["Messages"]
+        got |= {message["Body"]: message for message in found}
+    assert {body: message["MessageId"] for body, message in got.items()} == sent
+    handles = [message["ReceiptHandle"] for message in got.values()]
+    for start in range(0, 60, 10):
+        entries = [{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(handles[start : start + 10])]
+        visible = [{**entry, "VisibilityTimeout": 900} for entry in entries]
+        assert "Failed" not in first.change_message_visibility_batch(QueueUrl=urls[0], Entries=visible)
+        assert "Failed" not in third.delete_message_batch(QueueUrl=urls[2], Entries=entries)
+
+    def counts(client: Any, url: str) -> list[str]:
+        wanted = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        found = client.get_queue_attributes(QueueUrl=url, AttributeNames=wanted)["Attributes"]
+        return [found[name] for name in wanted]
+
+    for client, url in zip(clients, urls, strict=True):
+        until(lambda client=client, url=url: counts(client, url) == ["0", "0"], "nothing is left")  # type: ignore[misc]
+
+
+def test_a_poll_at_one_host_gets_a_message_that_is_sent_at_another(clients: list[Any]) -> None:
+    first, second, third = clients
+    queue = first.create_queue(QueueName="polled")["QueueUrl"]
+    for sender in (second, third):
+        sender.send_message(QueueUrl="polled", MessageBody="x")
+        (message,) = first.receive_message(QueueUrl=queue, WaitTimeSeconds=20)["Messages"]
+        first.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+
+
+def test_a_purge_and_a_deletion_are_those_of_all_hosts(clients: list[Any]) -> None:
+    first, second, third = clients
+    queue = first.create_queue(QueueName="purged")["QueueUrl"]
+    for client in clients * 5:
+        client.send_message(QueueUrl="purged", MessageBody="x")
+    second.purge_queue(QueueUrl="purged")
+    assert "Messages" not in third.receive_message(QueueUrl="purged", WaitTimeSeconds=2)
+    third.delete_queue(QueueUrl="purged")
+    until(lambda: "purged" not in str(first.list_queues().get("QueueUrls")), "the deletion is known everywhere")
+    with pytest.raises(first.exceptions.QueueDoesNotExist):
+        first.send_message(QueueUrl=queue, MessageBody="x")
