@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.store.migrations import Phase, SchemaState
 from foqs.store.mysql.mysql_driver import MysqlSettings
-from foqs.store.mysql.schema_upgrade import contract_tables, read_state, schema_link
+from foqs.store.mysql.mysql_store import MysqlStore
+from foqs.store.mysql.schema_upgrade import RUN_RIGHTS, SCHEMA_RIGHTS, contract_tables, read_state, schema_link
 from foqs.store.mysql.timer_filling import read_filling
 from foqs.store.port import DueRow, StoreUnusable
 from tests.contract.conftest import Bench, mysql_bench
@@ -87,7 +89,9 @@ def test_nothing_is_contracted_while_an_older_host_owns_the_shard(bench: Bench, 
     async def story() -> None:
         await bench.store().open()
         older.take_over(5)
-        with pytest.raises(StoreUnusable, match=r"shard 3 .* is owned by a host of an older version"):
+        with pytest.raises(
+            StoreUnusable, match=r"shard 3 .* was last owned by a host of an older version: let a host of this version"
+        ):
             await contract(older)
         assert await state_of(older) == EXPANDED
         older.take_over(6)
@@ -225,6 +229,37 @@ def test_a_new_shard_beside_one_that_is_not_contracted_is_usable_for_both_versio
         assert (await state_of(OlderShard(older.server, older.place, 9))).phase is Phase.EXPANDED
         await opened(bench.store(shard=8), epoch=2)
         await contract(added)
+
+    bench.run(story())
+
+
+def test_the_rights_of_the_runbook_suffice(bench: Bench, older: OlderShard) -> None:
+    """One user changes the tables, another one runs the hosts before, between and after the phases."""
+    database = older.place.database
+    for user, rights in (("changer", SCHEMA_RIGHTS), ("runner", RUN_RIGHTS)):
+        older.server.query(f"CREATE USER IF NOT EXISTS {user}@localhost")
+        older.server.query(f"GRANT {rights} ON {database}.* TO {user}@localhost")
+    changer = replace(older, place=older.server.settings(database, user="changer"))
+    runner = older.server.settings(database, user="runner")
+
+    async def use(epoch: int) -> None:
+        store = MysqlStore(runner, older.shard)
+        owned = await opened(store, epoch)
+        await owned.write(inserts=[make_row(epoch, due_ms=epoch)], timers_added=[(epoch, epoch)])
+        assert (await store.due_rows(None, TIME_MS_MAX, None, 100))[-1] == DueRow(epoch, epoch)
+        await store.close()
+
+    async def story() -> None:
+        with pytest.raises(
+            StoreUnusable, match="needs 8, but user runner may not create tables: run foqs schema apply"
+        ):
+            await use(2)
+        store = MysqlStore(changer.place, older.shard)
+        await store.open()
+        await store.close()
+        await use(3)
+        await contract(changer)
+        await use(4)
 
     bench.run(story())
 

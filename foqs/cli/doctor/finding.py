@@ -96,15 +96,13 @@ def rolling_schema_finding(
         except StoreUnusable as error:
             if state.version < newest:
                 return Finding("Schema", "bad", str(error), "docs/runbook.md, Upgrade")
-    phases = (Phase.EXPANDED, Phase.CONTRACTING)
-    between = sorted(
-        shard for shard, state in served.items() if newest in (state.expanded, state.version) and state.phase in phases
-    )
+    between = [state for state in served.values() if state.phase in (Phase.EXPANDED, Phase.CONTRACTING)]
     if between:
         return Finding(
             "Schema",
             "warning",
-            f"{len(between)} of {len(location.shards)} shards are between versions {newest - 1} and {newest}",
+            f"{len(between)} of {len(location.shards)} shards are between schema versions {between[0].contracted} and "
+            f"{between[0].expanded}",
             "when all hosts run the newer version and none shall go back: foqs schema apply --contract",
         )
     versions = {shard: state.version for shard, state in states.items()}

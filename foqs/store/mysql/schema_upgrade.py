@@ -199,8 +199,8 @@ class _StepRunner:
         except ServerError as error:
             if error.code in sql.EXCLUDE_REFUSED_CODES:
                 raise StoreUnusable(
-                    f"{location_of(self._settings, self._shard)} is owned by a host of an older version: upgrade or stop "
-                    "that host, then run the command again"
+                    f"{location_of(self._settings, self._shard)} was last owned by a host of an older version: let a "
+                    "host of this version take it over, then run the command again"
                 ) from None
             if error.code not in (*sql.EXISTS_CODES, *sql.GONE_CODES):
                 raise
