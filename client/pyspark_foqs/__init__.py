@@ -1,4 +1,4 @@
-"""Lets Spark find the sink: Spark looks in every top-level package `pyspark_*` for a `DefaultSource`."""
+"""Lets Spark find the source and the sink: Spark looks in every top-level package `pyspark_*` for a `DefaultSource`."""
 
 from importlib.util import find_spec
 

@@ -82,18 +82,18 @@ def lease_and_kill_some(url: str) -> None:
             client.nack([Nack(each.id, each.token, dead=True) for each in leased[::2]])
 
 
-def tables(cluster: LocalCluster, columns: str) -> dict[int, list[tuple[Any, ...]]]:
-    """Return columns of the items of each shard, by id."""
-    found = {}
+def tables(cluster: LocalCluster, columns: str) -> Iterator[tuple[int, list[tuple[Any, ...]]]]:
+    """Yield each shard with columns of its items, by id."""
+    found = 0
     for server in cluster.databases:
         for (table,) in server.query(
             f"SELECT table_name FROM information_schema.tables WHERE table_schema = '{DATABASE}' "
             r"AND table_name LIKE 'foqs\_%\_item'"
         ):
             shard = int(table.split("_")[1])
-            found[shard] = [tuple(row) for row in server.query(f"SELECT {columns} FROM {DATABASE}.{table} ORDER BY id")]
-    assert len(found) == SHARDS
-    return found
+            yield shard, [tuple(row) for row in server.query(f"SELECT {columns} FROM {DATABASE}.{table} ORDER BY id")]
+            found += 1
+    assert found == SHARDS
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_rows_are_the_items_of_all_shards_each_once(
     assert frame.rdd.getNumPartitions() == SHARDS
     frame.select("id", "state", "topic", "priority", "shard").write.partitionBy("shard").parquet(str(tmp_path / "rows"))
     seen = Counter[str]()
-    for shard, items in tables(cluster, "id, state, topic, priority").items():
+    for shard, items in tables(cluster, "id, state, topic, priority"):
         rows = pq.read_table(tmp_path / "rows" / f"shard={shard}")
         found = zip(*(rows[name].to_pylist() for name in ("id", "state", "topic", "priority")), strict=True)
         listed = sorted((int(id.partition("-")[2]), state, topic, priority) for id, state, topic, priority in found)
@@ -138,7 +138,7 @@ def test_each_item_is_in_parquet_once_after_its_driver_died_five_times_and_a_hos
     run(fill(cluster.url, STREAM_ITEMS))
     with SyncClient(cluster.url) as client:
         until(lambda: client.count(ItemFilter(states=["ready"])).items == STREAM_ITEMS, "all items are ready", 60)
-    expected = {f"{shard}-{id}" for shard, items in tables(cluster, "id").items() for (id,) in items}
+    expected = {f"{shard}-{id}" for shard, items in tables(cluster, "id") for (id,) in items}
     log, checkpoint = tmp_path / "log", tmp_path / "checkpoint"
     job: dict[str, Any] = {
         "folder": str(tmp_path),
