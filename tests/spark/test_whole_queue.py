@@ -33,6 +33,7 @@ TOPICS: Final = ("a", "b", "c")
 HOUR_MS: Final = 3_600_000
 CALL_ITEMS: Final = 500
 CALLS_IN_FLIGHT: Final = 16
+FILL_S: Final = 1_800.0
 STATES: Final = {1: "deferred", 2: "ready", 3: "leased", 4: "dead"}
 
 STREAM_ITEMS: Final = 200_000
@@ -106,7 +107,7 @@ def tables(cluster: LocalCluster, columns: str) -> Iterator[tuple[int, list[tupl
 def test_rows_are_the_items_of_all_shards_each_once(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path, count: int
 ) -> None:
-    run(fill(cluster.url, count, deferred_each=50))
+    run(fill(cluster.url, count, deferred_each=50), FILL_S)
     lease_and_kill_some(cluster.url)
     with SyncClient(cluster.url) as client:
         until(lambda: client.count(ItemFilter()).items == count, "the queue is at rest", 300)
@@ -135,7 +136,7 @@ def _text(value: object) -> str:
 def test_each_item_is_in_parquet_once_after_its_driver_died_five_times_and_a_host_once(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    run(fill(cluster.url, STREAM_ITEMS))
+    run(fill(cluster.url, STREAM_ITEMS), FILL_S)
     with SyncClient(cluster.url) as client:
         until(lambda: client.count(ItemFilter(states=["ready"])).items == STREAM_ITEMS, "all items are ready", 60)
     expected = {f"{shard}-{id}" for shard, items in tables(cluster, "id") for (id,) in items}
