@@ -15,7 +15,7 @@ import click
 def spark(context: click.Context, arguments: tuple[str, ...]) -> None:
     """Run a pipeline of Spark: load, report, redrive, rewrite, export or import.
 
-    `foqs spark PIPELINE --help` shows its arguments. Needs Java and foqs[spark].
+    `foqs spark --help` has examples, `foqs spark PIPELINE --help` the arguments. Needs Java and foqs[spark].
     """
     from foqs_client.spark.pipelines.command import main
 

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PROGRAM: Final = "foqs spark"
+_EXAMPLES: Final = """Examples:
+  foqs spark load /data/orders --topic orders --map "payload=to_json(struct(*))"
+  foqs spark report /data/report
+  foqs spark redrive --where "dead_reason LIKE 'attempts%'" --dry-run
+  foqs spark rewrite --where "priority > 5" --move slow
+  foqs spark export /data/export --topics orders
+"""
 _DEFAULT_ADDRESS: Final = "foqs://127.0.0.1:7411"
 _STATES: Final = ("deferred", "ready", "leased", "dead")
 
@@ -43,7 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="Pipelines of Spark over a queue.",
-        epilog=f"Example: {PROGRAM} load /data/orders --topic orders --map payload='to_json(struct(*))'",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     pipelines = parser.add_subparsers(dest="pipeline", required=True, metavar="PIPELINE")
     load = _pipeline(pipelines, "load", "enqueue the rows of files")
