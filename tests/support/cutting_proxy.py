@@ -1,17 +1,21 @@
 """An HTTP proxy that cuts replies: the request was served, and the client never learns it.
 
 Always true: every n-th request is forwarded, its reply is read completely, and then the
-client's connection is closed without a byte of it.
+client's connection is closed without a byte of it. The attempts of one call are cut
+twice at most, so that an SDK that tries five times cannot fail by chance; the cut then
+falls on the next request.
 """
 
 from __future__ import annotations
 
 import http.client
 import threading
+from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import count
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+
+_CUTS_PER_CALL_MAX: Final = 2
 
 
 class CuttingProxy:
@@ -22,7 +26,6 @@ class CuttingProxy:
     """
 
     def __init__(self, to: int, every: int) -> None:
-        numbers = count(1)
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -40,8 +43,7 @@ class CuttingProxy:
                     return
                 finally:
                     far.close()
-                if next(numbers) % every == 0:
-                    proxy.cut_count += 1
+                if proxy._is_to_be_cut(self.headers.get("amz-sdk-invocation-id", "")):
                     self.close_connection = True
                     return
                 self.send_response_only(reply.status)
@@ -54,6 +56,10 @@ class CuttingProxy:
                 """Write nothing."""
 
         self.cut_count = 0
+        self._every = every
+        self._request_count = 0
+        self._cuts_by_call: Counter[str] = Counter()
+        self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -62,6 +68,16 @@ class CuttingProxy:
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def _is_to_be_cut(self, invocation_id: str) -> bool:
+        with self._lock:
+            self._request_count += 1
+            is_due = self._request_count // self._every > self.cut_count
+            if not is_due or self._cuts_by_call[invocation_id] >= _CUTS_PER_CALL_MAX:
+                return False
+            self.cut_count += 1
+            self._cuts_by_call[invocation_id] += 1
+            return True
 
     def __enter__(self) -> Self:
         return self
