@@ -147,7 +147,7 @@ def _shape_of(error: FoqsError) -> str:
         case NamespaceNotFound():
             return "QueueDoesNotExist"
         case LimitExceeded():
-            return "OverLimit"
+            return "InvalidParameterValueException" if (error.field or "").endswith("lease_ms") else "OverLimit"
         case NotImplementedYet():
             return "UnsupportedOperation"
         case InvalidArgument():

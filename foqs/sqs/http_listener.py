@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from aiohttp import http_exceptions, web
@@ -110,15 +111,19 @@ class SqsListener:
         return response
 
     async def _reply(self, request: web.BaseRequest, reserved: _Reservation) -> HttpReply:
+        path, _, query = request.raw_path.partition("?")
+        headers = [(_text(name), _text(value)) for name, value in request.raw_headers]
+        head = HttpCall(request.method, request.scheme, path, query, headers, b"")
         try:
             if self.is_stopping or self.calls_in_flight > self.limits.calls_in_flight_max:
                 raise _overloaded()
+            refusal = await self._service.refuse(head)
+            if refusal is not None:
+                return refusal
             body = await self._read_body(request, reserved)
         except SqsError as error:
             return error_reply(error, "unknown", is_query_mode=True)
-        path, _, query = request.raw_path.partition("?")
-        headers = [(_text(name), _text(value)) for name, value in request.raw_headers]
-        return await self._service.serve(HttpCall(request.method, request.scheme, path, query, headers, body))
+        return await self._service.serve(replace(head, body=body))
 
     async def _read_body(self, request: web.BaseRequest, reserved: _Reservation) -> bytes:
         """Return the body. Raises `SqsError` if it is too long, comes too slowly, or there is no room for it."""

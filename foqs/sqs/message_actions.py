@@ -7,6 +7,7 @@ another delivery has superseded changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ _NO_ID: Final = UnknownOutcome("the reply has no id for the message")
 
 @dataclass(slots=True, frozen=True)
 class _Settlement:
-    """What shall be done with one receipt: the call, and its entry. `result` is called with the error, or None."""
+    """What shall be done with one receipt: the call, and its entry in the request."""
 
     method: str
     receipt: Receipt
@@ -166,7 +167,8 @@ class MessageActions:
         nacks = [ttypes.Nack(id=_raw(found.id), token=found.token, delay_ms=0) for found in deliveries]
         namespace = self._directory.namespace_of(queue.account).encode()
         nack = ttypes.NackRequest(namespace_name=namespace, nacks=nacks)
-        await self._calls.call("nack", nack, self._timeout_s, request.session)
+        with suppress(FoqsError):
+            await self._calls.call("nack", nack, self._timeout_s, request.session)
 
     def _received(
         self, queue: QueueName, delivery: Any, system_names: Sequence[str], attribute_names: Sequence[str]

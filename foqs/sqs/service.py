@@ -27,7 +27,7 @@ from foqs.sqs.message_actions import MessageActions
 from foqs.sqs.parameters import parse_body
 from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
-from foqs.sqs.signature import HttpRequest, parse_signature, verify
+from foqs.sqs.signature import HttpRequest, check_claims, parse_signature, verify
 from foqs_contract.errors import FoqsError
 
 log = logging.getLogger(__name__)
@@ -127,6 +127,17 @@ class SqsService:
         self._authenticator = authenticator
         self._now_s = now_s
 
+    async def refuse(self, head: HttpCall) -> HttpReply | None:
+        """Return the reply to a request that is refused whatever its body is, or None."""
+        if self._authenticator is None:
+            return None
+        try:
+            check_claims(head.query, head.headers, self._authenticator.signing_secrets_of, self._now_s())
+        except SqsError as error:
+            await self._on_refused(self._authenticator, error)
+            return error_reply(error, "unknown", is_query_mode=_is_query_mode(head))
+        return None
+
     async def serve(self, call: HttpCall) -> HttpReply:
         """Return the reply to a request. Never raises, unless the caller is cancelled."""
         action_name = "unknown"
@@ -155,7 +166,7 @@ class SqsService:
         return action
 
     async def _authenticate(self, call: HttpCall) -> tuple[Principal | None, str]:
-        """Return the principal and the region of a signed request. A refusal takes time. Raises `SqsError`."""
+        """Return the principal and the region of a signed request. Raises `SqsError`."""
         request = HttpRequest(call.method, call.path, call.query, call.headers, hashlib.sha256(call.body).hexdigest())
         authenticator = self._authenticator
         if authenticator is None:
@@ -163,11 +174,15 @@ class SqsService:
         try:
             signature = verify(request, authenticator.signing_secrets_of, self._now_s())
         except SqsError as error:
-            if error.shape in AUTHENTICATION_ERRORS:
-                authenticator.observer.authentication_failed()
-                await asyncio.sleep(authenticator.limits.failure_delay_s)
+            await self._on_refused(authenticator, error)
             raise
         return authenticator.principal(signature.access_key), signature.region
+
+    async def _on_refused(self, authenticator: Authenticator, error: SqsError) -> None:
+        """Count a wrong signature, and let time pass, so that guessing takes long."""
+        if error.shape in AUTHENTICATION_ERRORS:
+            authenticator.observer.authentication_failed()
+            await asyncio.sleep(authenticator.limits.failure_delay_s)
 
     def _authorize(self, action: Action, request: ActionRequest) -> None:
         """Check the grant of a principal. Raises `SqsError`."""
@@ -180,14 +195,16 @@ class SqsService:
             raise from_foqs_error(refusal)
 
     def _request(self, call: HttpCall, principal: Principal | None, region: str) -> ActionRequest:
-        account = self._directory.account_default
+        default = self._directory.account_default
         segments = [segment for segment in call.path.split("/") if segment]
+        path_queue = parse_queue_url(call.path, default) if len(segments) > 1 else None
+        account = default if path_queue is None else path_queue.account
         if segments and ACCOUNT.fullmatch(segments[-1]):
-            account = segments[-1]
+            account, path_queue = segments[-1], None
         return ActionRequest(
             parameters=parse_body(call.body),
             account=account,
-            path_queue=parse_queue_url(call.path, account) if len(segments) > 1 else None,
+            path_queue=path_queue,
             region=region,
             base_url=_base_url(call),
             principal=principal,
@@ -252,7 +269,7 @@ def error_reply(error: SqsError, action: str, *, is_query_mode: bool) -> HttpRep
 
 
 def _headers() -> dict[str, str]:
-    return {"Content-Type": CONTENT_TYPE, "x-amzn-RequestId": str(uuid4())}
+    return {"Content-Type": CONTENT_TYPE, "Server": "foqs", "x-amzn-RequestId": str(uuid4())}
 
 
 def build_service(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import quote, unquote_to_bytes
 
 from foqs.sqs.errors import SqsError
@@ -67,32 +67,26 @@ class Signature:
         return f"{self.day}/{self.region}/{self.service}/{_TERMINATOR}"
 
 
-def verify(
-    request: HttpRequest, secrets_of: Callable[[str], Sequence[str]], now_s: float, service: str = "sqs"
-) -> Signature:
+Secrets: TypeAlias = Callable[[str], Sequence[str]]
+"""Returns the secrets of an access key, of which each is valid; none if the key is unknown."""
+
+
+def verify(request: HttpRequest, secrets_of: Secrets, now_s: float, service: str = "sqs") -> Signature:
     """Return the signature of a request if it is valid.
 
     Args:
-        secrets_of: returns the secrets of an access key, of which each is valid; none if the key is unknown.
         now_s: seconds since 1970-01-01 UTC.
 
     Raises:
         SqsError: the signature is missing, incomplete, too old, or not that of the request.
     """
-    headers = _group(request.headers)
-    signature = parse_signature(request.query, headers)
-    _check_scope(signature, service)
-    _check_time(signature, now_s)
-    _check_signed_headers(signature, headers)
-    declared = headers.get("x-amz-content-sha256")
+    signature = check_claims(request.query, request.headers, secrets_of, now_s, service)
+    declared = _group(request.headers).get("x-amz-content-sha256")
     if declared is not None and declared != [request.body_sha256]:
         raise _mismatch("The x-amz-content-sha256 header is not the SHA-256 of the body.")
-    secrets = secrets_of(signature.access_key)
-    if not secrets:
-        raise SqsError("UnrecognizedClientException", "The security token included in the request is invalid.")
     text = string_to_sign(signature, canonical_request(request, signature.signed_headers))
     is_equal = False
-    for secret in secrets:
+    for secret in secrets_of(signature.access_key):
         key = signing_key(secret, signature.day, signature.region, signature.service)
         expected = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
         is_equal |= hmac.compare_digest(expected, signature.signature)
@@ -101,6 +95,24 @@ def verify(
             "The request signature we calculated does not match the signature you provided. "
             "Check your AWS Secret Access Key and signing method."
         )
+    return signature
+
+
+def check_claims(
+    query: str, headers: Sequence[tuple[str, str]], secrets_of: Secrets, now_s: float, service: str = "sqs"
+) -> Signature:
+    """Return the signature that a request claims, before its body is known.
+
+    Raises:
+        SqsError: it cannot be valid, whatever the body is.
+    """
+    grouped = _group(headers)
+    signature = parse_signature(query, grouped)
+    _check_scope(signature, service)
+    _check_time(signature, now_s)
+    _check_signed_headers(signature, grouped)
+    if not secrets_of(signature.access_key):
+        raise SqsError("UnrecognizedClientException", "The security token included in the request is invalid.")
     return signature
 
 

@@ -73,7 +73,7 @@ EVENT_METRICS: Final = (
     _counter("authentications", "Connections that authenticated as this principal", "principal"),
     _counter("authentication_failures", "Attempts to authenticate with a wrong token"),
     _counter("tls_handshake_failures", "TLS handshakes that failed"),
-    _counter("calls", "Answered calls, by method and code: OK or the error", "method", "code"),
+    _counter("calls", "Answered calls, by method (or sqs. and the action) and code: OK or the error", "method", "code"),
     _histogram("enqueue_duration_seconds", "Duration of an enqueue call, from its read to its reply"),
     _histogram(
         "dequeue_duration_seconds", "Duration of a dequeue call, from its read to its reply, with its wait for items"

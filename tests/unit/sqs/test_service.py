@@ -1,0 +1,164 @@
+"""From a request to an action: signatures made by botocore, grants, accounts, and failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from foqs.access.authenticator import AuthenticationLimits, Authenticator
+from foqs.access.call_permissions import REQUIREMENTS, Permission
+from foqs.access.keyring import Keyring
+from foqs.sqs.action_request import ActionRequest
+from foqs.sqs.errors import SqsError, queue_does_not_exist
+from foqs.sqs.service import CONTENT_TYPE, Action, HttpCall, HttpReply, SqsService, actions
+from foqs_contract.errors import Unavailable
+from tests.support.access import EditableGrants, RecordingObserver
+
+BODY: Final = b'{"QueueUrl": "mail"}'
+OPERATIONS: Final = 23
+
+
+class Directory:
+    """Knows two accounts."""
+
+    account_default = "000000000000"
+
+    def namespace_of(self, account: str) -> str:
+        if account not in ("000000000000", "111111111111"):
+            raise queue_does_not_exist()
+        return "default" if account == "000000000000" else "other"
+
+
+class World:
+    """A service with one action, SendMessage, which records its requests."""
+
+    def __init__(self, *permissions: int, is_authenticated: bool = True) -> None:
+        self.requests: list[ActionRequest] = []
+        self.observer = RecordingObserver()
+        self.failure: Exception | None = None
+        keyring = Keyring(signing_secrets={"orders": ["old", "secret"]})
+        grants = EditableGrants(*permissions)
+        authenticator = Authenticator(keyring, [], grants, self.observer, AuthenticationLimits(failure_delay_s=0))
+        table = {"SendMessage": Action(self.send, REQUIREMENTS["enqueue"], lambda request: request.account)}
+        self.service = SqsService(
+            table,
+            Directory(),  # type: ignore[arg-type]
+            authenticator if is_authenticated else None,
+            time.time,
+        )
+
+    async def send(self, request: ActionRequest) -> Mapping[str, Any]:
+        self.requests.append(request)
+        if self.failure is not None:
+            raise self.failure
+        return {"MessageId": "1"}
+
+    def serve(self, call: HttpCall) -> HttpReply:
+        return asyncio.run(self.service.serve(call))
+
+
+def signed(secret: str = "secret", key: str = "orders", path: str = "/", **headers: str) -> HttpCall:
+    """Return a request that botocore has signed."""
+    names = {
+        "Content-Type": CONTENT_TYPE,
+        "X-Amz-Target": "AmazonSQS.SendMessage",
+        "x-amzn-query-mode": "true",
+        "amz-sdk-invocation-id": "an-invocation-id",
+        **headers,
+    }
+    request = AWSRequest("POST", f"http://q.example:7413{path}", names, BODY)
+    SigV4Auth(Credentials(key, secret), "sqs", "eu-west-1").add_auth(request)
+    lines = [("Host", "q.example:7413"), *((name, str(value)) for name, value in request.headers.items())]
+    return HttpCall("POST", "http", path, "", lines, BODY)
+
+
+def shape(reply: HttpReply) -> str:
+    return str(json.loads(reply.body)["__type"]).rpartition("#")[2]
+
+
+def test_a_signed_request_runs_its_action() -> None:
+    world = World(Permission.ENQUEUE)
+    for secret in ("secret", "old"):
+        reply = world.serve(signed(secret))
+        assert (reply.status, json.loads(reply.body), reply.action) == (200, {"MessageId": "1"}, "SendMessage")
+    request = world.requests[0]
+    assert (request.sender, request.region, request.invocation_id) == ("orders", "eu-west-1", "an-invocation-id")
+    assert request.base_url == "http://q.example:7413"
+    assert request.session is not None
+    assert not request.session.is_administrator
+
+
+def test_a_wrong_signature_runs_nothing_and_is_counted() -> None:
+    world = World(Permission.ENQUEUE)
+    found = [shape(world.serve(call)) for call in (signed("wrong"), signed(key="nobody"))]
+    assert found == ["InvalidSignatureException", "UnrecognizedClientException"]
+    assert (world.requests, world.observer.failures) == ([], 2)
+
+
+def test_what_cannot_be_valid_is_refused_before_the_body_is_read() -> None:
+    world = World(Permission.ENQUEUE)
+
+    def refused(call: HttpCall) -> HttpReply | None:
+        return asyncio.run(world.service.refuse(call))
+
+    assert refused(signed()) is None
+    assert refused(signed("wrong")) is None, "only the body tells"
+    reply = refused(signed(key="nobody"))
+    assert reply is not None
+    assert (reply.status, shape(reply)) == (403, "UnrecognizedClientException")
+    assert asyncio.run(World(is_authenticated=False).service.refuse(signed(key="nobody"))) is None
+
+
+def test_an_action_needs_its_grant() -> None:
+    world = World(Permission.CONSUME)
+    reply = world.serve(signed())
+    assert (reply.status, shape(reply)) == (403, "AccessDeniedException")
+    assert world.requests == []
+
+
+def test_the_path_names_account_and_queue() -> None:
+    world = World(is_authenticated=False)
+    for path in ("/", "/111111111111", "/111111111111/", "/111111111111/mail"):
+        world.serve(signed(path=path))
+    assert [request.account for request in world.requests] == ["000000000000", *["111111111111"] * 3]
+    assert world.requests[3].path_queue is not None
+    assert world.requests[3].path_queue.account == "111111111111"
+    assert shape(world.serve(signed(path="/222222222222/"))) == "QueueDoesNotExist"
+
+
+def test_a_proxy_says_how_the_client_reached_it() -> None:
+    world = World(is_authenticated=False)
+    world.serve(signed(**{"X-Forwarded-Proto": "https", "X-Forwarded-Host": "sqs.example"}))
+    world.serve(signed(**{"X-Forwarded-Proto": "gopher", "X-Forwarded-Host": "a b"}))
+    assert [request.base_url for request in world.requests] == ["https://sqs.example", "http://q.example:7413"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "found"),
+    [
+        (SqsError("OverLimit", "x"), 403, "OverLimit"),
+        (Unavailable("x"), 503, "ServiceUnavailableException"),
+        (KeyError("bug"), 500, "InternalFailure"),
+    ],
+)
+def test_each_failure_is_an_error_of_sqs(error: Exception, status: int, found: str) -> None:
+    world = World(is_authenticated=False)
+    world.failure = error
+    reply = world.serve(signed())
+    assert (reply.status, shape(reply), reply.error) == (status, found, found)
+
+
+def test_the_table_has_every_operation() -> None:
+    class AnyActions:
+        def __getattr__(self, name: str) -> Any:
+            return name
+
+    assert len(actions(AnyActions(), AnyActions())) == OPERATIONS  # type: ignore[arg-type]
