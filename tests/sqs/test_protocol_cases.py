@@ -37,7 +37,7 @@ def test_a_failure_has_the_form_of_the_cases(monkeypatch: pytest.MonkeyPatch) ->
     namespace, _, name = wanted["__type"].partition("#")
     code = case["response"]["headers"]["x-amzn-query-error"].partition(";")[0]
     status = case["response"]["status_code"]
-    monkeypatch.setitem(SHAPES, name, ErrorShape(code, status, namespace))  # type: ignore[arg-type]
+    monkeypatch.setitem(SHAPES, name, ErrorShape(code, status, namespace))
     found = reply(name)
     body = json.loads(found.body)
     assert (found.status, body["__type"], body["message"]) == (status, wanted["__type"], wanted["message"])
