@@ -51,7 +51,7 @@ from foqs.runtime.garbage_collection import GarbageCollection
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.sqs.sqs_port import SqsPort
 from foqs.store.port import StoreUnusable
-from foqs.telemetry.cluster_samples import cluster_samples, gossip_samples
+from foqs.telemetry.cluster_samples import cluster_samples, tier_samples
 from foqs.telemetry.http_server import HttpServer
 from foqs.telemetry.metrics import Metrics, Samples
 from foqs.telemetry.samples import HostSampler
@@ -329,7 +329,7 @@ class Host:
         return {
             **own,
             **cluster_samples(membership, self._config.server.tier),
-            **gossip_samples(self._tier_member.gossip),
+            **tier_samples(self._tier_member.gossip, self._tier_member.order_probe),
         }
 
     def _scale_page(self) -> ScalePage:

@@ -1036,6 +1036,25 @@ struct GossipReply {
   9: optional list<TopicRate> topic_rates,
 }
 
+/** An item that the calling host delivers now. */
+struct RankItemRequest {
+  1: optional string namespace_name,
+  2: optional string topic,
+  3: optional i32 priority,
+  4: optional i64 deliver_after_ms,
+  5: optional i64 timeout_ms,
+}
+
+/** The READY items of a host that are better than the item and could be delivered. */
+struct RankItemReply {
+  /** At least this number: the ready index may not hold all of them. */
+  1: optional i64 items,
+  /** Those of them with a better priority. */
+  2: optional i64 by_priority,
+  /** For how long the best of them has been READY. */
+  3: optional i64 ready_age_ms,
+}
+
 // ---------------------------------------------------------------- the service
 
 service Foqs {
@@ -1170,4 +1189,7 @@ service Foqs {
 
   /** Returns the topics of the called host and its reports on limited namespaces. Hosts of a tier call each other about once a second. For hosts only. */
   GossipReply gossip(1: GossipRequest request) throws (1: CallFailed failed),
+
+  /** Returns over how many READY items of the called host a delivery at the calling one passes. For hosts only. */
+  RankItemReply rankItem(1: RankItemRequest request) throws (1: CallFailed failed),
 }

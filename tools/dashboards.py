@@ -193,6 +193,19 @@ OVERVIEW: Final = Dashboard(
             [("sum(foqs_planner_elected)", "elected planners"), ("max(foqs_plan_failing)", "failing")],
         ),
         Panel(
+            "Order",
+            "The share of sampled deliveries that passed over a better ready item: by priority, or by age alone.",
+            "order",
+            [
+                (
+                    f"{_rate('foqs_order_passed_over_samples_total', 'by')} "
+                    f"/ on () group_left {_rate('foqs_order_samples_total')}",
+                    "{{by}}",
+                )
+            ],
+            "percentunit",
+        ),
+        Panel(
             "Age of gossip",
             "How old each host's view of the others is; with an old view it delivers, but not always the best item.",
             "foqshostdown",
@@ -249,6 +262,31 @@ TOPICS: Final = Dashboard(
             "foqsitemsdie",
             [(_topic_items("dead"), _TOPIC)],
             red_from=1,
+        ),
+        Panel(
+            "Passed over, p99",
+            "Better ready items in the cluster over which a delivery passed: 99 of 100 samples are below, by host.",
+            "order",
+            [
+                (
+                    'max by (namespace, topic) (foqs_topic_displacement_items{namespace=~"$namespace", topic=~"$topic", '
+                    'quantile="0.99"})',
+                    _TOPIC,
+                )
+            ],
+        ),
+        Panel(
+            "Wait of the passed over, p99",
+            "For how long the best item that was passed over had been ready.",
+            "order",
+            [
+                (
+                    'max by (namespace, topic) (foqs_topic_passed_over_age_seconds{namespace=~"$namespace", '
+                    'topic=~"$topic", quantile="0.99"})',
+                    _TOPIC,
+                )
+            ],
+            "s",
         ),
         Panel(
             "All topics now",

@@ -31,6 +31,7 @@ READ_ONLY_METHODS: Final = frozenset(
         "listHosts",
         "getRouting",
         "gossip",
+        "rankItem",
     )
 )
 """Methods that never write: a call that ends without a reply had no effect."""

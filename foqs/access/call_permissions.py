@@ -136,5 +136,6 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
     "drainHost": _CLUSTER,
     "undrainHost": _CLUSTER,
     "gossip": _CLUSTER,
+    "rankItem": _CLUSTER,
 }
 """The requirement of each call of the contract, by its name."""

@@ -13,6 +13,7 @@ from foqs.cluster.forwarding.enqueues import EnqueueForwarder, RestoreForwarder
 from foqs.cluster.forwarding.scatter_gather import ScatterGather, TierShards
 from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.gossip.gossip import Gossip
+from foqs.cluster.order_probe import OrderProbe
 from foqs.cluster.peers import Peers
 from foqs.cluster.shared_limits import TierLimits
 from foqs.cluster.shared_rates import TierRates
@@ -59,6 +60,7 @@ class TierMember:
             options.gossip_interval_ms / 1_000,
         )
         self.rates.attach(self.gossip.exchange)
+        self.order_probe = OrderProbe(engine.queue.order_meter, peers, stopwatch_s)
         self.enqueue_forwarder = EnqueueForwarder(methods[b"enqueue"].handle, peers)
         self.dequeue_forwarder = DequeueForwarder(
             methods[b"dequeue"].handle, peers, engine.queue.availability, self.gossip.view
@@ -69,6 +71,7 @@ class TierMember:
                 b"enqueue": self.enqueue_forwarder.handle,
                 b"restoreItems": RestoreForwarder(methods[b"restoreItems"].handle, peers).handle,
                 b"dequeue": self.dequeue_forwarder.handle,
+                b"rankItem": self.order_probe.handle,
                 **self.gossip.handlers(local),
                 **by_id_handlers(methods, peers),
                 **ScatterGather(methods, peers, tier_shards, engine.queue.limits.delivery_bytes_max).handlers,
@@ -80,5 +83,6 @@ class TierMember:
         await self.gossip.exchange.run()
 
     async def close(self) -> None:
-        """Close the connections to the peers."""
+        """Drop what is being measured, and close the connections to the peers."""
+        await self.order_probe.close()
         await self.peers.close()

@@ -31,6 +31,7 @@ from foqs.queue.dequeue import Dequeue, KeysByTopic
 from foqs.queue.explainer import Explainer
 from foqs.queue.item_pages import list_shard
 from foqs.queue.listings import ACTIVE_STATES, counts_by_state, topic_stats
+from foqs.queue.order_meter import OrderMeter
 from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES
 from foqs.queue.peek import peek_topic
 from foqs.queue.pending_calls import EnqueueCall, FanOutCall
@@ -118,6 +119,7 @@ class QueueService:
             limits.better_items_max,
             self.placement.not_owner_error,
         )
+        self.order_meter = OrderMeter(shards.served, namespaces, lambda: self._is_suspended, stopwatch_s)
         self.availability = Availability(shards.served, namespaces, self.waiters, lambda: self._is_suspended)
         self._replay_lookups = ReplayLookups(limits.replay_lookup_items_max, self.placement.shards_for_keys)
 
@@ -354,12 +356,15 @@ class QueueService:
                 break
             reserved_count = 0
             shards = shards_by_topic[topic]
-            for shard, keys in self._reserve_of_topic(topic, count, shards, rooms, skip_refilling=skip_refilling):
+            parts = self._reserve_of_topic(topic, count, shards, rooms, skip_refilling=skip_refilling)
+            for shard, keys in parts:
                 rooms[shard] -= len(keys)
                 reserved.setdefault(shard, []).append((topic, keys))
                 reserved_count += len(keys)
             if reserved_count:
                 items_max -= reserved_count
+                if now_s >= self.order_meter.due_s:
+                    self.order_meter.sample(topic, (keys for _, keys in parts), now_s)
                 if demand.record_dequeue(topic, reserved_count, now_s):
                     self._prefetch(shards, topic, now_s)
         return list(reserved.items())
@@ -447,6 +452,8 @@ class QueueService:
             deliveries.append(waiter.assign(owned, topic, part))
             start += len(part)
             waiter = self.waiters.first(topic)
+        if deliveries and (now_s := self._stopwatch_s()) >= self.order_meter.due_s:
+            self.order_meter.sample(topic, (order_keys[:start],), now_s)
         return deliveries
 
     def on_items_ready(self, topics: Iterable[TopicName]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.membership import Membership
+from foqs.cluster.order_probe import OrderProbe
 from foqs.telemetry.metrics import Samples
 from foqs.telemetry.samples import SHARD_STATES
 from shardmgr.model import ClusterView
@@ -37,13 +38,14 @@ def cluster_samples(membership: Membership, tier: str) -> Samples:
     return samples
 
 
-def gossip_samples(gossip: Gossip) -> Samples:
+def tier_samples(gossip: Gossip, order_probe: OrderProbe) -> Samples:
     """Return the samples of `TIER_METRICS`."""
     exchange = gossip.exchange
     return {
         "foqs_gossip_replies": [((), float(exchange.reply_count))],
         "foqs_gossip_failures": [((), float(exchange.failure_count))],
         "foqs_gossip_age_seconds": [((), exchange.oldest_view_age_s)],
+        "foqs_order_probe_failures": [((), float(order_probe.failure_count))],
         "foqs_gossip_topics": [((), float(len(gossip.view)))],
     }
 

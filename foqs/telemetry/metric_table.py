@@ -127,6 +127,27 @@ SAMPLED_METRICS: Final = (
         "namespace",
         "topic",
     ),
+    _gauge(
+        "topic_displacement_items",
+        "Better READY items that a delivery of the topic passed over in the tier: quantile of the last 200 samples of this host in 10 minutes",
+        "namespace",
+        "topic",
+        "quantile",
+    ),
+    _gauge(
+        "topic_passed_over_age_seconds",
+        "For how long the best item that a delivery of the topic passed over had been READY; 0 if it passed over none. Samples as above",
+        "namespace",
+        "topic",
+        "quantile",
+    ),
+    _counter("order_samples", "Deliveries for which the better READY items in the tier were counted"),
+    _counter(
+        "order_passed_over_samples",
+        "Samples that passed over a better item; by what the best was better: its priority, or its age alone, which may be an error of clocks",
+        "by",
+    ),
+    _counter("order_displacement_items", "The sum of the better items over which the samples passed"),
     _gauge("writer_queue_items", "Operations that wait for a flush", "shard", "kind"),
     _gauge(
         "writer_queue_bytes",
@@ -217,6 +238,10 @@ TIER_METRICS: Final = (
     _counter("gossip_replies", "Gossip replies of other hosts"),
     _counter("gossip_failures", "Gossip requests that failed or timed out"),
     _gauge("gossip_age_seconds", "Age of the oldest gossip view of another host; 0 without other hosts"),
+    _counter(
+        "order_probe_failures",
+        "Requests of the order meter that a host did not answer; it counts as having no better item",
+    ),
     _gauge("gossip_topics", "Topics of other hosts that this host remembers; one topic at two hosts counts twice"),
 )
 """Sampled at each scrape of a host in a cluster: the gossip with other hosts of its tier."""

@@ -8,12 +8,13 @@ the format.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from heapq import nlargest
 from operator import itemgetter
 from typing import Final
 
 from foqs.core.items.item import State, TopicName
+from foqs.core.memory.order_samples import OrderSamples
 from foqs.queue.engine import Engine
 from foqs.queue.listings import counts_by_state
 from foqs.rpc.server import RpcServer
@@ -91,7 +92,12 @@ class HostSampler:
         _add_shards_samples(samples, engine)
         shards = list(engine.shards.values())
         items = _add_namespace_samples(samples, shards)
-        _add_topic_samples(samples, shards, self._named_topics, items, self._stopwatch_s())
+        now_s = self._stopwatch_s()
+        named = self._named_topics.update(items, now_s)
+        _add_topic_samples(samples, shards, named)
+        acked, acked_rest = self._named_topics.acked_items()
+        samples["foqs_topic_acked_items"] += [*acked.items(), (OTHER_TOPICS, acked_rest)]
+        _add_order_samples(samples, engine.queue.order_meter.samples, named, now_s)
         for pool, budget in engine.budgets.items():
             samples["foqs_row_cache_items"].append(((pool,), budget.items))
             samples["foqs_row_cache_bytes"].append(((pool,), budget.bytes))
@@ -172,17 +178,11 @@ def _add_namespace_samples(samples: _SampleLists, shards: list[Shard]) -> Counte
     return topics
 
 
-def _add_topic_samples(
-    samples: _SampleLists, shards: list[Shard], named_topics: NamedTopics, items: Mapping[TopicName, int], now_s: float
-) -> None:
-    """Add the items, ages and acks of the named topics; the rest is summed up.
-
-    Args:
-        items: the items of each topic in all states.
-    """
+def _add_topic_samples(samples: _SampleLists, shards: list[Shard], named: Sequence[TopicName]) -> None:
+    """Add the items and ages of the named topics; the rest is summed up."""
     rest = _totals(shards)
     oldest_ms = -1
-    for topic in named_topics.update(items, now_s):
+    for topic in named:
         counts = counts_by_state(topic, shards)
         for state in _STATES:
             rest[state] -= counts[state]
@@ -196,8 +196,27 @@ def _add_topic_samples(
     age_ms = _oldest_ready_age_ms(shards)
     if age_ms > oldest_ms:
         samples["foqs_topic_oldest_ready_age_seconds"].append((OTHER_TOPICS, age_ms / 1_000))
-    acked, acked_rest = named_topics.acked_items()
-    samples["foqs_topic_acked_items"] += [*acked.items(), (OTHER_TOPICS, acked_rest)]
+
+
+def _add_order_samples(samples: _SampleLists, order: OrderSamples, named: Sequence[TopicName], now_s: float) -> None:
+    """Add how well the order was kept. Topics without samples have no quantiles."""
+    samples["foqs_order_samples"].append(((), order.count))
+    samples["foqs_order_passed_over_samples"] += [
+        (("priority",), order.by_priority_count),
+        (("age",), order.by_age_count),
+    ]
+    samples["foqs_order_displacement_items"].append(((), order.items))
+    for topic in named:
+        found = order.quantiles(topic, now_s)
+        if found is not None:
+            samples["foqs_topic_displacement_items"] += [
+                ((*topic, "0.5"), found.items_p50),
+                ((*topic, "0.99"), found.items_p99),
+            ]
+            samples["foqs_topic_passed_over_age_seconds"] += [
+                ((*topic, "0.5"), found.age_ms_p50 / 1_000),
+                ((*topic, "0.99"), found.age_ms_p99 / 1_000),
+            ]
 
 
 def _oldest_ready_age_ms(shards: list[Shard], topic: TopicName | None = None) -> int:

@@ -34,6 +34,7 @@ LATER: Final = {
     "drainHost",
     "undrainHost",
     "gossip",
+    "rankItem",
 }
 """The calls that may return NOT_IMPLEMENTED."""
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 from foqs.cluster.forwarding.dequeues import DequeueForwarder
 from foqs.cluster.forwarding.peer_dequeues import PeerDequeues
 from foqs.cluster.forwarding.tier_service import TierService
+from foqs.cluster.order_probe import OrderProbe
 from foqs.cluster.peers import Peer, Peers
 from foqs.core.items.item import TopicName
 from foqs.rpc.admin_handlers import admin_handlers
@@ -91,6 +92,7 @@ class DequeueTierHost(ClusterHost):
     server: RpcServer
     peers: Peers
     dequeues: DequeueForwarder
+    order_probe: OrderProbe
 
     def __init__(self, world: DequeueTierWorld, name: str, number: int) -> None:
         super().__init__(world, name, number)
@@ -111,7 +113,8 @@ class DequeueTierHost(ClusterHost):
         self.dequeues = DequeueForwarder(
             handlers.methods[b"dequeue"].handle, self.peers, queue.availability, self.gossip
         )
-        calls = TierService(handlers, {b"dequeue": self.dequeues.handle})
+        self.order_probe = OrderProbe(queue.order_meter, self.peers, world.loop.time)
+        calls = TierService(handlers, {b"dequeue": self.dequeues.handle, b"rankItem": self.order_probe.handle})
         self.server = RpcServer(world.loop, calls, rpc_options(reply_grace_ms=200))
         await world.network.listen(self.address, PORT, self.server.connection)
 
@@ -163,6 +166,7 @@ def run_dequeue_tier(
         await world.set_up()
         await story(world, await world.join(*("one", "two", "three", "four")[:hosts]))
         for host in world.tier:
+            await host.order_probe.close()
             await host.peers.close()
         assert world.overlaps == []
 

@@ -9474,6 +9474,218 @@ class GossipReply(object):
 
     def __ne__(self, other):
         return not (self == other)
+
+
+class RankItemRequest(object):
+    """
+    An item that the calling host delivers now.
+
+    Attributes:
+     - namespace_name
+     - topic
+     - priority
+     - deliver_after_ms
+     - timeout_ms
+
+    """
+
+    __slots__ = (
+        'namespace_name',
+        'topic',
+        'priority',
+        'deliver_after_ms',
+        'timeout_ms',
+    )
+
+
+    def __init__(self, namespace_name=None, topic=None, priority=None, deliver_after_ms=None, timeout_ms=None,):
+        self.namespace_name = namespace_name
+        self.topic = topic
+        self.priority = priority
+        self.deliver_after_ms = deliver_after_ms
+        self.timeout_ms = timeout_ms
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRING:
+                    self.topic = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I32:
+                    self.priority = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.I64:
+                    self.deliver_after_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('RankItemRequest')
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.topic is not None:
+            oprot.writeFieldBegin('topic', TType.STRING, 2)
+            oprot.writeString(self.topic.encode('utf-8') if sys.version_info[0] == 2 else self.topic)
+            oprot.writeFieldEnd()
+        if self.priority is not None:
+            oprot.writeFieldBegin('priority', TType.I32, 3)
+            oprot.writeI32(self.priority)
+            oprot.writeFieldEnd()
+        if self.deliver_after_ms is not None:
+            oprot.writeFieldBegin('deliver_after_ms', TType.I64, 4)
+            oprot.writeI64(self.deliver_after_ms)
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 5)
+            oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class RankItemReply(object):
+    """
+    The READY items of a host that are better than the item and could be delivered.
+
+    Attributes:
+     - items: At least this number: the ready index may not hold all of them.
+     - by_priority: Those of them with a better priority.
+     - ready_age_ms: For how long the best of them has been READY.
+
+    """
+
+    __slots__ = (
+        'items',
+        'by_priority',
+        'ready_age_ms',
+    )
+
+
+    def __init__(self, items=None, by_priority=None, ready_age_ms=None,):
+        self.items = items
+        self.by_priority = by_priority
+        self.ready_age_ms = ready_age_ms
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.I64:
+                    self.items = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.I64:
+                    self.by_priority = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I64:
+                    self.ready_age_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('RankItemReply')
+        if self.items is not None:
+            oprot.writeFieldBegin('items', TType.I64, 1)
+            oprot.writeI64(self.items)
+            oprot.writeFieldEnd()
+        if self.by_priority is not None:
+            oprot.writeFieldBegin('by_priority', TType.I64, 2)
+            oprot.writeI64(self.by_priority)
+            oprot.writeFieldEnd()
+        if self.ready_age_ms is not None:
+            oprot.writeFieldBegin('ready_age_ms', TType.I64, 3)
+            oprot.writeI64(self.ready_age_ms)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
 all_structs.append(HostAddress)
 HostAddress.thrift_spec = (
     None,  # 0
@@ -10163,6 +10375,22 @@ GossipReply.thrift_spec = (
     (7, TType.BOOL, 'accepts_items', None, None, ),  # 7
     (8, TType.I64, 'full_since', None, None, ),  # 8
     (9, TType.LIST, 'topic_rates', (TType.STRUCT, [TopicRate, None], False), None, ),  # 9
+)
+all_structs.append(RankItemRequest)
+RankItemRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
+    (2, TType.STRING, 'topic', 'UTF8', None, ),  # 2
+    (3, TType.I32, 'priority', None, None, ),  # 3
+    (4, TType.I64, 'deliver_after_ms', None, None, ),  # 4
+    (5, TType.I64, 'timeout_ms', None, None, ),  # 5
+)
+all_structs.append(RankItemReply)
+RankItemReply.thrift_spec = (
+    None,  # 0
+    (1, TType.I64, 'items', None, None, ),  # 1
+    (2, TType.I64, 'by_priority', None, None, ),  # 2
+    (3, TType.I64, 'ready_age_ms', None, None, ),  # 3
 )
 fix_spec(all_structs)
 del all_structs

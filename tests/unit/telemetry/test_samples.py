@@ -84,8 +84,9 @@ def test_host_shows_all_metrics_of_the_table_and_no_others() -> None:
 def test_every_sampled_metric_of_a_serving_host_has_a_value() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
-        await Caller(world, engine).put()
+        await Caller(world, engine).put(count=2)
         await world.pass_s(2)
+        await Caller(world, engine).get()
         found = {name for name, samples in sampler_of(engine).sample().items() if samples}
         assert found == {each.name for each in metric_table.SAMPLED_METRICS}
 
@@ -126,6 +127,12 @@ def test_samples_match_the_state_of_the_host() -> None:
             ("foqs_lease_ranges_limit", "1"): 262_144,
             ("foqs_lease_walk_running", "1"): 0,
             ("foqs_lease_walks_total", "1"): 1,
+            ("foqs_order_samples_total",): 1,
+            ("foqs_order_passed_over_samples_total", "priority"): 0,
+            ("foqs_order_passed_over_samples_total", "age"): 0,
+            ("foqs_order_displacement_items_total",): 0,
+            ("foqs_topic_displacement_items", "default", "0.99", "t"): 0,
+            ("foqs_topic_passed_over_age_seconds", "default", "0.5", "t"): 0,
             ("foqs_writer_queue_items", "ack", "1"): 0,
             ("foqs_row_cache_items", "written"): 6,
             ("foqs_connections_limit",): 3,

@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
+from foqs.cluster.order_probe import OrderProbe
 from foqs.core.items.item import State, TopicName
 from foqs.core.items.life import EventKind
 from foqs.queue.port import TopicStats
 from foqs.store.in_memory.memory_store import MemoryReads
-from foqs.telemetry.cluster_samples import gossip_samples
+from foqs.telemetry.cluster_samples import tier_samples
 from foqs.telemetry.metric_table import TIER_METRICS
 from foqs_contract.errors import Unavailable
 from shardmgr import layout_changes
@@ -239,7 +240,7 @@ def test_last_report_of_an_unresponsive_host_stays() -> None:
         world.parted.clear()
         await world.pass_s(3 + BOUND_S)
         assert counts((await one.listed())["a"]) == (7, 0, 0, 0)
-        found = gossip_samples(one.gossip)
+        found = tier_samples(one.gossip, OrderProbe(one.engine.queue.order_meter, one.peers, world.loop.time))
         assert set(found) == {each.name for each in TIER_METRICS}
         [(_, age_s)] = found["foqs_gossip_age_seconds"]
         assert age_s < BOUND_S

@@ -1,0 +1,86 @@
+"""Asks the other hosts of the tier over what a sampled delivery passed, and answers them.
+
+Holds `OrderProbe`. Always true: a sample is asked for at once, of all peers at the same
+time; a peer that does not answer in time counts as having nothing, and as a failure;
+few samples are being asked for at a time. Knows nothing of which deliveries are sampled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from foqs.cluster.peers import Peer, Peers
+from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, TopicName
+from foqs.core.memory.order_samples import NOTHING, Displacement
+from foqs.queue.order_meter import OrderMeter
+from foqs.rpc import codec
+from foqs.rpc.methods import Caller, unchanged
+from foqs_contract.errors import FoqsError, InvalidArgument
+from foqs_contract.idl import ttypes
+from foqs_contract.thrift_method import ThriftMethod
+
+REPLY_TIMEOUT_S: Final = 1.0
+SAMPLES_IN_FLIGHT_MAX: Final = 20
+"""Further samples are not taken while peers are slow."""
+_RANK: Final = ThriftMethod("rankItem")
+
+
+class OrderProbe:
+    """The order meter's view of the tier.
+
+    Args:
+        meter: of this host; from now on its samples are those of the tier.
+        stopwatch_s: returns monotonic seconds.
+    """
+
+    def __init__(self, meter: OrderMeter, peers: Peers, stopwatch_s: Callable[[], float]) -> None:
+        self.failure_count = 0
+        """Requests to peers that failed or were not answered."""
+        self._meter = meter
+        self._peers = peers
+        self._stopwatch_s = stopwatch_s
+        self._tasks: set[asyncio.Task[None]] = set()
+        meter.on_sample = self.on_sample
+
+    def handle(self, request: Any, deadline: float, caller: Caller) -> None:
+        """Serve `rankItem`; see `MethodHandler`."""
+        namespace = codec.parse_name(request.namespace_name, "namespace_name")
+        topic = codec.parse_name(request.topic, "topic")
+        priority, after_ms = request.priority or 0, request.deliver_after_ms or 0
+        if not (PRIORITY_MIN <= priority <= PRIORITY_MAX and 0 <= after_ms <= TIME_MS_MAX):
+            raise InvalidArgument("this is not the time of an item", field="deliver_after_ms")
+        here = self._meter.passed_over((namespace, topic), priority, after_ms)
+        caller.reply(unchanged, ttypes.RankItemReply(here.items, here.by_priority, here.ready_age_ms))
+
+    def on_sample(self, topic: TopicName, priority: int, deliver_after_ms: int, here: Displacement) -> None:
+        """Ask the peers, then add the sample."""
+        peers = list(self._peers.by_nonce.values())
+        if not peers:
+            self._meter.samples.add(topic, here, self._stopwatch_s())
+        elif len(self._tasks) < SAMPLES_IN_FLIGHT_MAX:
+            request = ttypes.RankItemRequest(*topic, priority, deliver_after_ms)
+            task = asyncio.ensure_future(self._measure(peers, request, topic, here))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _measure(self, peers: list[Peer], request: Any, topic: TopicName, here: Displacement) -> None:
+        deadline = asyncio.get_running_loop().time() + REPLY_TIMEOUT_S
+        for there in await asyncio.gather(*(self._ask(peer, request, deadline) for peer in peers)):
+            here = here.plus(there)
+        self._meter.samples.add(topic, here, self._stopwatch_s())
+
+    async def _ask(self, peer: Peer, request: Any, deadline: float) -> Displacement:
+        try:
+            reply = await self._peers.call(peer, _RANK, request, deadline)
+        except FoqsError:
+            self.failure_count += 1
+            return NOTHING
+        return Displacement(max(0, reply.items or 0), max(0, reply.by_priority or 0), max(0, reply.ready_age_ms or 0))
+
+    async def close(self) -> None:
+        """Drop the samples that are being asked for."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
