@@ -92,7 +92,7 @@ class Installation:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=2 * TIMEOUT_S,
+            timeout=10 * TIMEOUT_S,  # a busy machine takes minutes to start a Spark
         )
 
     def python(self, code: str, *arguments: str) -> str:
@@ -297,6 +297,7 @@ def test_host_client_and_worker_run_from_the_compiled_wheel(compiled_wheel: Path
 @pytest.mark.spark
 @pytest.mark.process
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_spark_sink_runs_from_the_wheel(installed: Installation) -> None:
     with installed.host() as address:
         installed.python(SPARK, address)
