@@ -20,6 +20,7 @@ from foqs.options.config import Config
 from foqs.runtime.clock import Clock
 from foqs.shard.status import ShardStatus
 from foqs.store.mysql.mysql_migrations import MIGRATIONS
+from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.errors import Unavailable
 from shardmgr.agent import Agent, AgentPace
 from shardmgr.cluster_reader import read_layout
@@ -31,8 +32,6 @@ from shardmgr.registry.port import Registry, RegistryFailed
 from shardmgr.session_state import SessionState
 from shardmgr.versions import HostVersions
 
-WIRE_VERSION: Final = 2
-"""Version 1 has no trace context and announces no versions."""
 _RETRY_MS: Final = 1_000
 _ONE_FLUSH_ITEMS: Final = 1_024
 
@@ -173,7 +172,7 @@ class Membership:
 
 def own_versions() -> HostVersions:
     """Return the versions that this program speaks, as a member announces them."""
-    return HostVersions(version("foqs"), MIGRATIONS[-1].number, FORMAT, WIRE_VERSION)
+    return HostVersions(version("foqs"), MIGRATIONS[-1].number, FORMAT, CONTRACT_VERSION)
 
 
 def coarse_load(items: float) -> float:

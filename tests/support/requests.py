@@ -92,7 +92,7 @@ _GOOD: Final[Mapping[str, Callable[[Names], Any]]] = {
     "drainHost": lambda n: ttypes.HostRequest(ttypes.HostAddress("h", 1)),
     "undrainHost": lambda n: ttypes.HostRequest(ttypes.HostAddress("h", 1)),
     "gossip": lambda n: ttypes.GossipRequest(),
-    "rankItem": lambda n: ttypes.RankItemRequest(n, "t", 1, 1),
+    "rankItem": lambda n: ttypes.RankItemRequest(n.namespace, n.topic, 1, 1),
     "getRouting": lambda n: ttypes.GetRoutingRequest(3),
 }
 
