@@ -1,6 +1,6 @@
 """A cluster of the older version becomes one of this version under load, goes back, comes again, and is contracted.
 
-The older version is the installation of a commit (`tests.support.older_installation`). In
+The older version is the installation of a commit (`tests.support.older_version`). In
 each phase a host is killed. All follows the rules of `FaultScenario.play`: no item is lost
 or done twice, every repeat has its cause, and the commits are in the order of epochs.
 """
@@ -29,8 +29,8 @@ from foqs.dev.server_process import ServerNotAvailable
 from tests.support.faulty_cluster import BACKGROUND_TOPIC, BOUNDS, SHARDS, FaultScenario, FaultyCluster, name_of
 from tests.support.full_tables import fill_tables
 from tests.support.mysql9 import MySql9InFolder
-from tests.support.older_installation import older_program
 from tests.support.older_tables import NEWEST, OLDER_VERSION
+from tests.support.older_version import OLDER_TABLES, installed
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
@@ -130,9 +130,9 @@ KINDS: Final[dict[str, Callable[[Path], MariaDb]]] = {
 
 
 @pytest.fixture
-def rolling(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rolling]:
+def rolling(request: pytest.FixtureRequest) -> Iterator[Rolling]:
     """A cluster of older hosts on servers of the kind of the parameter."""
-    older = [older_program(tmp_path_factory)]
+    older = [str(installed(request.config, OLDER_TABLES).program)]
     with FaultyCluster({"cluster.session_timeout_ms": SESSION_MS}, KINDS[request.param], older) as found:
         yield Rolling(found, older)
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from foqs.dev.host_process import program_environment
-from tests.support.older_installation import older_program
 from tests.support.older_tables import NEWEST, OLDER_VERSION
+from tests.support.older_version import OLDER_TABLES, installed
 from tests.support.processes import PROGRAM
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(400)]
@@ -55,8 +55,8 @@ class RunningDev:
 
 
 @pytest.fixture
-def older(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return older_program(tmp_path_factory)
+def older(pytestconfig: pytest.Config) -> str:
+    return str(installed(pytestconfig, OLDER_TABLES).program)
 
 
 @pytest.fixture

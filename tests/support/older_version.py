@@ -20,6 +20,8 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+OLDER_TABLES: Final = "19e14b3"
+"""The commit of the older version of upgrades, the last one before migration 8: see docs/design/upgrades.md."""
 OLDER: Final = "a937532"
 """The commit of the older version.
 
@@ -36,16 +38,18 @@ class OlderVersion:
         commit: of which it was built.
         site: the folder with its packages.
         suite: a folder with its tests, its contract and its settings of pytest, and without its packages.
+        program: its `foqs`.
     """
 
     commit: str
     site: Path
     suite: Path
+    program: Path
 
     @property
     def host(self) -> Sequence[str]:
         """The command of a host, without its configuration."""
-        return ("env", f"PYTHONPATH={self.site}", sys.executable, str(self.site / "bin" / "foqs"), "host")
+        return (str(self.program), "host")
 
 
 def installed(config: pytest.Config, commit: str) -> OlderVersion:
@@ -59,7 +63,7 @@ def installed(config: pytest.Config, commit: str) -> OlderVersion:
             shutil.rmtree(fresh, ignore_errors=True)
             _install(commit, fresh)
             fresh.rename(ready)
-    return OlderVersion(commit, ready / "site", ready / "suite")
+    return OlderVersion(commit, ready / "site", ready / "suite", ready / "foqs")
 
 
 def _install(commit: str, folder: Path) -> None:
@@ -82,3 +86,10 @@ def _install(commit: str, folder: Path) -> None:
     for name in ("tests", "thrift", "pyproject.toml"):
         (source / name).rename(suite / name)
     shutil.rmtree(source)
+    program = folder / "foqs"
+    program.write_text(
+        "#!/bin/sh\n"
+        'folder=$(dirname "$(readlink -f "$0")")\n'
+        f'PYTHONPATH="$folder/site" exec {sys.executable} "$folder/site/bin/foqs" "$@"\n'
+    )
+    program.chmod(0o755)
