@@ -32,8 +32,17 @@ OLDER_NAMES: Final = {"calls.delivery_wait_ms_max": "calls.handout_wait_ms_max"}
 
 SHORT: Final = ("test_enqueue_dequeue.py", "test_leases.py", "test_purge.py")
 """The files of the short form; both suites have them."""
-SLOW: Final = ("how_often", "retention", "backs_off", "backoff")
-"""Words in the names of stories that wait for seconds. The short form leaves them out."""
+SLOW: Final = (
+    "how_often",
+    "retention",
+    "backs_off",
+    "backoff",
+    "at_most_once",
+    "delayed",
+    "may_say_when",
+    "set_the_time",
+)
+"""Words in the names of stories that wait for a second or more. The short form leaves them out."""
 ALL: Final = ("",)
 WORDS: Final = "explain: the words of a reason may change"
 GOSSIP: Final = "calls every method, and the gossip of hosts had another name in the older version"
