@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from foqs_client.spark.environment import problem
 from foqs_client.spark.pipelines.connection import TIMEOUT_MS, Connection, PipelineError
+from foqs_client.spark.pipelines.error_sentence import error_sentence
 from foqs_client.spark.pipelines.terminal import say
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         say("Interrupted.")
+        return 1
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+            raise
+        say(f"Error: {error_sentence(error)}")
         return 1
 
 

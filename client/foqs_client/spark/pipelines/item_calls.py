@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from foqs_client.spark.pipelines.connection import Connection, PipelineError
+from foqs_client.spark.pipelines.error_sentence import error_sentence
 from foqs_client.spark.pipelines.item_actions import Action, call_until_accepted, outcome_of
 from foqs_client.spark.pipelines.restored_rows import restored_items
 
@@ -70,12 +71,5 @@ def count_outcomes(frame: DataFrame, calls: ItemCalls) -> dict[tuple[str, str], 
     try:
         rows = frame.mapInArrow(calls, OUTCOME_COLUMNS).groupBy("outcome", "message").sum("items").collect()
     except Exception as error:
-        raise PipelineError(f"a task failed: {_last_line(str(error))}; repeat the command for the rest") from None
+        raise PipelineError(f"a task failed: {error_sentence(error)}; repeat the command for the rest") from None
     return {(row["outcome"], row["message"] or ""): row["sum(items)"] for row in rows}
-
-
-def _last_line(text: str) -> str:
-    """Return the sentence of an error of a task: Spark puts its traceback before it."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [line for line in lines if "Error: " in line or line.startswith("foqs_")]
-    return (named or lines or [text])[-1]

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from foqs_client.errors import FoqsError
 from foqs_client.spark.item_columns import COLUMNS, SinkError, check_schema
 from foqs_client.spark.pipelines.connection import Connection, PipelineError
+from foqs_client.spark.pipelines.error_sentence import error_sentence
 from foqs_client.spark.pipelines.terminal import progress, say
 
 FORMATS: Final = ("parquet", "json", "csv")
@@ -73,7 +74,7 @@ def load_files(spark: SparkSession, connection: Connection, load: Load, *, dry_r
             frame.write.format("foqs").options(**options).mode("append").save()
     except Exception as error:
         raise PipelineError(
-            f"not all rows are in the queue: {_sentence(error)}; repeat the command to enqueue the rest"
+            f"not all rows are in the queue: {error_sentence(error)}; repeat the command to enqueue the rest"
         ) from None
     return rows
 
@@ -87,7 +88,7 @@ def _files(spark: SparkSession, load: Load) -> DataFrame:
     try:
         return reader.load(list(load.paths))
     except (AnalysisException, ParseException) as error:
-        raise PipelineError(f"the files cannot be read: {_sentence(error)}") from None
+        raise PipelineError(f"the files cannot be read: {error_sentence(error)}") from None
 
 
 def _items(files: DataFrame, load: Load) -> DataFrame:
@@ -100,7 +101,7 @@ def _items(files: DataFrame, load: Load) -> DataFrame:
         return files.selectExpr(*[f"{expression} AS `{name}`" for name, expression in load.columns.items()])
     except (AnalysisException, ParseException) as error:
         raise PipelineError(
-            f"an expression cannot be used: {_sentence(error)}; the files have {', '.join(files.columns)}"
+            f"an expression cannot be used: {error_sentence(error)}; the files have {', '.join(files.columns)}"
         ) from None
 
 
@@ -117,10 +118,3 @@ def _warn_of_short_window(connection: Connection) -> None:
     except FoqsError as error:
         raise PipelineError(f"the namespace {connection.namespace!r} cannot be read: {error}") from None
     say(f"If the load is interrupted, repeat it within {window_ms / 60_000:,.0f} minutes, the namespace's key window.")
-
-
-def _sentence(error: Exception) -> str:
-    """Return the line that says what is wrong: Spark puts tracebacks before and plans after it."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if "SinkError: " in line]
-    return named[-1].partition("SinkError: ")[2] if named else lines[0] if lines else type(error).__name__
