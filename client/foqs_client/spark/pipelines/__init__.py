@@ -2,6 +2,6 @@
 
 `load` fills topics from files, `report` shows the backlog, `redrive` and `rewrite` change
 items chosen by an SQL predicate, `export` and `import` copy topics to Parquet and back.
-`report_page` and `charts` are pure; only `item_frame` and `item_calls` know pyarrow. Always true: importing this package
+`report_page` and `charts` are pure; only `item_calls` knows pyarrow. Always true: importing this package
 imports neither PySpark nor pyarrow.
 """
