@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 
 from aiohttp import http_exceptions, web
@@ -20,7 +19,7 @@ from foqs.rpc.frames import ByteBudget
 from foqs.rpc.peer_log import PeerLog, peer_name
 from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError
 from foqs.sqs.http_connection import HttpConnection
-from foqs.sqs.service import HttpCall, HttpReply, SqsService, error_reply
+from foqs.sqs.service import HttpHead, HttpReply, SqsService, error_reply
 
 log = logging.getLogger(__name__)
 
@@ -111,9 +110,8 @@ class SqsListener:
         return response
 
     async def _reply(self, request: web.BaseRequest, reserved: _Reservation) -> HttpReply:
-        path, _, query = request.raw_path.partition("?")
         headers = [(_text(name), _text(value)) for name, value in request.raw_headers]
-        head = HttpCall(request.method, request.scheme, path, query, headers, b"")
+        head = HttpHead(request.method, request.scheme, request.raw_path, headers)
         try:
             if self.is_stopping or self.calls_in_flight > self.limits.calls_in_flight_max:
                 raise _overloaded()
@@ -123,7 +121,7 @@ class SqsListener:
             body = await self._read_body(request, reserved)
         except SqsError as error:
             return error_reply(error, "unknown", is_query_mode=True)
-        return await self._service.serve(replace(head, body=body))
+        return await self._service.serve(head, body)
 
     async def _read_body(self, request: web.BaseRequest, reserved: _Reservation) -> bytes:
         """Return the body. Raises `SqsError` if it is too long, comes too slowly, or there is no room for it."""

@@ -49,20 +49,26 @@ class Action(NamedTuple):
     account_of: Callable[[ActionRequest], str]
 
 
-@dataclass(slots=True, frozen=True)
-class HttpCall:
-    """One HTTP request. `headers` has every line, in order; `path` and `query` are as they were sent."""
+class HttpHead:
+    """An HTTP request without its body.
 
-    method: str
-    scheme: str
-    path: str
-    query: str
-    headers: Sequence[tuple[str, str]]
-    body: bytes
+    Attributes:
+        path, query: as they were sent.
+        headers: every line, in order.
+    """
+
+    __slots__ = ("_first_values", "headers", "method", "path", "query", "scheme")
+
+    def __init__(self, method: str, scheme: str, target: str, headers: Sequence[tuple[str, str]]) -> None:
+        self.method = method
+        self.scheme = scheme
+        self.path, _, self.query = target.partition("?")
+        self.headers = headers
+        self._first_values = {name.lower(): value for name, value in reversed(headers)}
 
     def header(self, name: str) -> str | None:
         """Return the first value of a header, by its name in lower case."""
-        return next((value for found, value in self.headers if found.lower() == name), None)
+        return self._first_values.get(name)
 
 
 @dataclass(slots=True, frozen=True)
@@ -127,7 +133,7 @@ class SqsService:
         self._authenticator = authenticator
         self._now_s = now_s
 
-    async def refuse(self, head: HttpCall) -> HttpReply | None:
+    async def refuse(self, head: HttpHead) -> HttpReply | None:
         """Return the reply to a request that is refused whatever its body is, or None."""
         if self._authenticator is None:
             return None
@@ -138,25 +144,25 @@ class SqsService:
             return error_reply(error, "unknown", is_query_mode=_is_query_mode(head))
         return None
 
-    async def serve(self, call: HttpCall) -> HttpReply:
+    async def serve(self, head: HttpHead, body: bytes) -> HttpReply:
         """Return the reply to a request. Never raises, unless the caller is cancelled."""
         action_name = "unknown"
         try:
-            name = _requested_action(call)
+            name = _requested_action(head)
             action_name = name if name in self._actions else "unknown"
-            principal, region = await self._authenticate(call)
+            principal, region = await self._authenticate(head, body)
             action = self._action(name)
-            request = self._request(call, principal, region)
+            request = self._request(head, body, principal, region)
             self._authorize(action, request)
             result = await action.handle(request)
         except SqsError as error:
-            return error_reply(error, action_name, is_query_mode=_is_query_mode(call))
+            return error_reply(error, action_name, is_query_mode=_is_query_mode(head))
         except FoqsError as error:
-            return error_reply(from_foqs_error(error), action_name, is_query_mode=_is_query_mode(call))
+            return error_reply(from_foqs_error(error), action_name, is_query_mode=_is_query_mode(head))
         except Exception:
             log.exception("%s failed with an unexpected error", action_name)
             failure = SqsError("InternalFailure", "The host failed during the call; see the host's log.")
-            return error_reply(failure, action_name, is_query_mode=_is_query_mode(call))
+            return error_reply(failure, action_name, is_query_mode=_is_query_mode(head))
         return HttpReply(200, _headers(), json.dumps(result).encode(), action_name)
 
     def _action(self, name: str) -> Action:
@@ -165,12 +171,13 @@ class SqsService:
             raise SqsError("UnknownOperationException", f"The action {name} is not valid for this web service.")
         return action
 
-    async def _authenticate(self, call: HttpCall) -> tuple[Principal | None, str]:
+    async def _authenticate(self, head: HttpHead, body: bytes) -> tuple[Principal | None, str]:
         """Return the principal and the region of a signed request. Raises `SqsError`."""
-        request = HttpRequest(call.method, call.path, call.query, call.headers, hashlib.sha256(call.body).hexdigest())
         authenticator = self._authenticator
         if authenticator is None:
-            return None, _region_of(request)
+            return None, _region_of(head)
+        digest = hashlib.sha256(body).hexdigest()
+        request = HttpRequest(head.method, head.path, head.query, head.headers, digest)
         try:
             signature = verify(request, authenticator.signing_secrets_of, self._now_s())
         except SqsError as error:
@@ -194,35 +201,35 @@ class SqsService:
         if refusal is not None:
             raise from_foqs_error(refusal)
 
-    def _request(self, call: HttpCall, principal: Principal | None, region: str) -> ActionRequest:
+    def _request(self, head: HttpHead, body: bytes, principal: Principal | None, region: str) -> ActionRequest:
         default = self._directory.account_default
-        segments = [segment for segment in call.path.split("/") if segment]
-        path_queue = parse_queue_url(call.path, default) if len(segments) > 1 else None
+        segments = [segment for segment in head.path.split("/") if segment]
+        path_queue = parse_queue_url(head.path, default) if len(segments) > 1 else None
         account = default if path_queue is None else path_queue.account
         if segments and ACCOUNT.fullmatch(segments[-1]):
             account, path_queue = segments[-1], None
         return ActionRequest(
-            parameters=parse_body(call.body),
+            parameters=parse_body(body),
             account=account,
             path_queue=path_queue,
             region=region,
-            base_url=_base_url(call),
+            base_url=_base_url(head),
             principal=principal,
-            invocation_id=call.header("amz-sdk-invocation-id"),
+            invocation_id=head.header("amz-sdk-invocation-id"),
         )
 
 
-def _requested_action(call: HttpCall) -> str:
+def _requested_action(head: HttpHead) -> str:
     """Return the name of the action. Raises `SqsError`."""
-    if call.method != "POST":
+    if head.method != "POST":
         raise SqsError("UnknownOperationException", "Requests must be POST.")
-    content_type = (call.header("content-type") or "").partition(";")[0].strip().lower()
+    content_type = (head.header("content-type") or "").partition(";")[0].strip().lower()
     if content_type == "application/x-www-form-urlencoded":
         raise SqsError(
             "UnsupportedOperation",
             "The Query protocol is not supported by this version; use an SDK that speaks AWS JSON 1.0 (since 2024).",
         )
-    target = call.header("x-amz-target") or ""
+    target = head.header("x-amz-target") or ""
     if content_type != CONTENT_TYPE or not target.startswith(TARGET_PREFIX):
         raise SqsError(
             "UnknownOperationException",
@@ -231,31 +238,30 @@ def _requested_action(call: HttpCall) -> str:
     return target.removeprefix(TARGET_PREFIX)
 
 
-def _region_of(request: HttpRequest) -> str:
+def _region_of(head: HttpHead) -> str:
     """Return the region of a request whose signature is not checked."""
-    grouped: dict[str, list[str]] = {}
-    for name, value in request.headers:
-        grouped.setdefault(name.lower(), []).append(value)
+    authorization, date = head.header("authorization"), head.header("x-amz-date")
+    claims = {"authorization": [authorization or ""], "x-amz-date": [date or ""]} if authorization else {}
     try:
-        region = parse_signature(request.query, grouped).region
+        region = parse_signature(head.query, claims).region
     except SqsError:
         return _REGION_DEFAULT
     return region if _REGION.fullmatch(region) else _REGION_DEFAULT
 
 
-def _base_url(call: HttpCall) -> str:
+def _base_url(head: HttpHead) -> str:
     """Return how the client reached this host, also through a proxy that says so."""
-    forwarded = (call.header("x-forwarded-proto") or "").partition(",")[0].strip()
-    scheme = forwarded if forwarded in ("http", "https") else call.scheme
+    forwarded = (head.header("x-forwarded-proto") or "").partition(",")[0].strip()
+    scheme = forwarded if forwarded in ("http", "https") else head.scheme
     for name in ("x-forwarded-host", "host"):
-        authority = (call.header(name) or "").partition(",")[0].strip()
+        authority = (head.header(name) or "").partition(",")[0].strip()
         if _AUTHORITY.fullmatch(authority):
             return f"{scheme}://{authority}"
     return f"{scheme}://localhost"
 
 
-def _is_query_mode(call: HttpCall) -> bool:
-    return (call.header("x-amzn-query-mode") or "").lower() == "true"
+def _is_query_mode(head: HttpHead) -> bool:
+    return (head.header("x-amzn-query-mode") or "").lower() == "true"
 
 
 def error_reply(error: SqsError, action: str, *, is_query_mode: bool) -> HttpReply:

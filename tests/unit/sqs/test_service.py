@@ -18,7 +18,7 @@ from foqs.access.call_permissions import REQUIREMENTS, Permission
 from foqs.access.keyring import Keyring
 from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.errors import SqsError, queue_does_not_exist
-from foqs.sqs.service import CONTENT_TYPE, Action, HttpCall, HttpReply, SqsService, actions
+from foqs.sqs.service import CONTENT_TYPE, Action, HttpHead, HttpReply, SqsService, actions
 from foqs_contract.errors import Unavailable
 from tests.support.access import EditableGrants, RecordingObserver
 
@@ -61,11 +61,11 @@ class World:
             raise self.failure
         return {"MessageId": "1"}
 
-    def serve(self, call: HttpCall) -> HttpReply:
-        return asyncio.run(self.service.serve(call))
+    def serve(self, call: HttpHead) -> HttpReply:
+        return asyncio.run(self.service.serve(call, BODY))
 
 
-def signed(secret: str = "secret", key: str = "orders", path: str = "/", **headers: str) -> HttpCall:
+def signed(secret: str = "secret", key: str = "orders", path: str = "/", **headers: str) -> HttpHead:
     """Return a request that botocore has signed."""
     names = {
         "Content-Type": CONTENT_TYPE,
@@ -77,7 +77,7 @@ def signed(secret: str = "secret", key: str = "orders", path: str = "/", **heade
     request = AWSRequest("POST", f"http://q.example:7413{path}", names, BODY)
     SigV4Auth(Credentials(key, secret), "sqs", "eu-west-1").add_auth(request)
     lines = [("Host", "q.example:7413"), *((name, str(value)) for name, value in request.headers.items())]
-    return HttpCall("POST", "http", path, "", lines, BODY)
+    return HttpHead("POST", "http", path, lines)
 
 
 def shape(reply: HttpReply) -> str:
@@ -106,7 +106,7 @@ def test_a_wrong_signature_runs_nothing_and_is_counted() -> None:
 def test_what_cannot_be_valid_is_refused_before_the_body_is_read() -> None:
     world = World(Permission.ENQUEUE)
 
-    def refused(call: HttpCall) -> HttpReply | None:
+    def refused(call: HttpHead) -> HttpReply | None:
         return asyncio.run(world.service.refuse(call))
 
     assert refused(signed()) is None
