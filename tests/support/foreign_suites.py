@@ -40,9 +40,14 @@ class SuiteResult:
         ]
 
 
-def environment_python(requirements: Sequence[str]) -> Path:
-    """Return the Python of a virtual environment with these packages, which is made once for a machine."""
-    text = "\n".join([sys.version, *requirements, CONSTRAINTS.read_text()])
+def environment_python(requirements: Sequence[str], *, is_constrained: bool = True) -> Path:
+    """Return the Python of a virtual environment with these packages, which is made once for a machine.
+
+    Args:
+        is_constrained: whether packages that this project has, too, are of the same version.
+    """
+    constraints = ("-c", str(CONSTRAINTS)) if is_constrained else ()
+    text = "\n".join([sys.version, *requirements, CONSTRAINTS.read_text() if is_constrained else ""])
     name = f"venv-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     folder = cache_folder() / name
     python, complete = folder / "bin" / "python", folder / ".complete"
@@ -50,7 +55,7 @@ def environment_python(requirements: Sequence[str]) -> Path:
         if not complete.exists():
             run(sys.executable, "-m", "venv", "--clear", str(folder))
             pip = (str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-            run(*pip, "-c", str(CONSTRAINTS), *requirements)
+            run(*pip, *constraints, *requirements)
             complete.touch()
     return python
 
