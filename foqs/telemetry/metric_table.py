@@ -136,7 +136,7 @@ SAMPLED_METRICS: Final = (
     ),
     _gauge(
         "topic_passed_over_age_seconds",
-        "For how long the best item that a delivery of the topic passed over had been READY; 0 if it passed over none. Samples as above",
+        "For how long the best item that a delivery of the topic passed over had been READY; 0 if it passed over none. The samples are those of `foqs_topic_displacement_items`",
         "namespace",
         "topic",
         "quantile",
