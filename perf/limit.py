@@ -196,7 +196,8 @@ def mariadb_tables(connection: Connection, shard: int) -> None:
     names = {name: f"foqs_{shard}_{name}" for name in mysql_sql.TABLES}
     for migration in MIGRATIONS:
         run_all(connection, [step.statement.format(**names) for step in migration.steps() if step.statement])
-    run_all(connection, [f"UPDATE {names['owner']} SET epoch = {rows.EPOCH}, nonce = '{rows.NONCE}', flush = 0"])
+    owner = f"epoch = {rows.EPOCH}, timers_epoch = {rows.EPOCH}, nonce = '{rows.NONCE}', flush = 0"
+    run_all(connection, [f"UPDATE {names['owner']} SET {owner}"])
 
 
 def _on_mariadb(place: str, shape: str, size: int, count: int, payload: int, barrier: Any, results: Any) -> None:

@@ -134,7 +134,7 @@ def _entry(method: str, name: str, place: int) -> Any:
     id_ = f"0-{NUMBER + place}"
     makers: dict[str, Callable[[], Any]] = {
         "items": lambda: ttypes.RestoredItem("t", restore_key="1") if method == "restoreItems" else ttypes.NewItem("t"),
-        "topics": lambda: ttypes.TopicCount(f"t{place}", 1),
+        "topics": lambda: ttypes.TopicCount(f"t{place}", 1) if method == "dequeue" else f"t{place}",
         "leases": lambda: ttypes.Lease(id_, 1),
         "nacks": lambda: ttypes.Nack(id_, 1),
         "extensions": lambda: ttypes.Extension(id_, 1),

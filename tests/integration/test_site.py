@@ -92,7 +92,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[Path, Page]:
-    return {path: Page(path) for path in site.rglob("*.html")}
+    # Examples among the pictures are pages of their own.
+    return {path: Page(path) for path in site.rglob("*.html") if "assets" not in path.parts}
 
 
 def is_local(address: str) -> bool:

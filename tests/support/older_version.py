@@ -89,6 +89,7 @@ def _install(commit: str, folder: Path) -> None:
     program = folder / "foqs"
     program.write_text(
         "#!/bin/sh\n"
+        "unset FOQS_PURE\n"  # which not every version knows
         'folder=$(dirname "$(readlink -f "$0")")\n'
         f'PYTHONPATH="$folder/site" exec {sys.executable} "$folder/site/bin/foqs" "$@"\n'
     )

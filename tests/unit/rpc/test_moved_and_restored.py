@@ -63,7 +63,7 @@ def test_reply_of_a_move_has_new_ids_repeats_and_errors() -> None:
 
 def test_bulk_move_is_a_page_of_its_filter() -> None:
     queue = FakeQueue()
-    request = ttypes.BulkRequest("default", ttypes.ItemFilter("t"), 4, page=ttypes.Page(7, "here"), topic="u")
+    request = ttypes.BulkRequest("default", ttypes.ItemFilter("t"), page=ttypes.Page(7, "here"), move_to="u")
     serve(queue, "bulk", request)
     assert queue.calls == [("bulk", (Event(EventKind.MOVE, 0, "default", topic="u"), ItemFilter("t"), "here", 7))]
 
@@ -71,16 +71,18 @@ def test_bulk_move_is_a_page_of_its_filter() -> None:
 @pytest.mark.parametrize(
     ("topic", "action", "target", "field"),
     [
-        ("t", 4, None, "topic"),
-        ("t", 4, "t", "topic"),
-        (None, 4, "u", "filter.topic"),
-        ("t", 1, "u", "topic"),
-        ("t", 3, "u", "topic"),
+        ("t", None, None, "action"),
+        ("t", 4, None, "action"),
+        ("t", None, "", "move_to"),
+        ("t", None, "t", "move_to"),
+        (None, None, "u", "filter.topic"),
+        ("t", 1, "u", "action"),
+        ("t", 3, "u", "action"),
     ],
 )
-def test_bad_bulk_move_fails(topic: str | None, action: int, target: str | None, field: str) -> None:
+def test_bad_bulk_move_fails(topic: str | None, action: int | None, target: str | None, field: str) -> None:
     queue = FakeQueue()
-    request = ttypes.BulkRequest("default", ttypes.ItemFilter(topic), action, topic=target)
+    request = ttypes.BulkRequest("default", ttypes.ItemFilter(topic), action, move_to=target)
     assert refusal(queue, "bulk", request) == ("INVALID_ARGUMENT", field)
     assert queue.calls == []
 
