@@ -81,9 +81,9 @@ def _parse_topics(raw: Any) -> tuple[str, ...] | None:
     """Return the distinct topics of an `ItemFilter` struct; None if it has no list. Raises FoqsError."""
     if raw.topics is None:
         return None
+    validation.check_entry_count(len(raw.topics), FILTER_TOPICS_MAX, "filter.topics")
     if raw.topic is not None:
         raise InvalidArgument("give topic or topics, not both", field="filter.topics")
-    validation.check_entry_count(len(raw.topics), FILTER_TOPICS_MAX, "filter.topics")
     names = [validation.decode_name(name, f"filter.topics[{place}]") for place, name in enumerate(raw.topics)]
     return tuple(sorted(set(names)))
 

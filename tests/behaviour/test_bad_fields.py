@@ -13,6 +13,7 @@ from thrift.Thrift import TType
 
 from foqs.catalog.namespace_settings import SETTING_RANGES
 from foqs.core.items.item import TIME_MS_MAX
+from foqs.rpc.filters import FILTER_TOPICS_MAX
 from foqs_contract.idl import ttypes
 from foqs_contract.idl.ttypes import BulkAction, ItemState
 from tests.behaviour.wires import Outcome, WireSite, wire_story
@@ -83,9 +84,10 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
 BAD_LISTS: Final[Mapping[str, list[tuple[int, str]]]] = {
     **{name: [(0, INVALID), (ITEMS_MAX + 1, LIMIT)] for name in ("items", "leases", "nacks", "extensions", "ids")},
     "topics": [(0, INVALID), (TOPICS_MAX + 1, LIMIT)],
+    "filter.topics": [(0, INVALID), (FILTER_TOPICS_MAX + 1, LIMIT)],
     "states": [(0, INVALID)],
 }
-"""By a list's name: bad numbers of entries, each with the expected error code."""
+"""By a list's path or name: bad numbers of entries, each with the expected error code."""
 FAR_TOO_MANY: Final = 100_000
 
 ALSO_MUST: Final = {"settings.name", "grant.namespace_name", "grant.principal", "grant.permissions", "json"}
@@ -110,7 +112,7 @@ def bad_values(method: str, field: Field) -> Iterator[tuple[Any, Outcome]]:
     """Yield values for the field with their expected outcomes."""
     if field.ttype == TType.LIST:
         entries = field.steps[-1]
-        for count, code in BAD_LISTS.get(field.name, ()):
+        for count, code in BAD_LISTS.get(field.path) or BAD_LISTS.get(field.name) or []:
             yield [_entry(method, str(entries), n) for n in range(count)], (code, field.path)
         yield [_entry(method, str(entries), n) for n in range(FAR_TOO_MANY)], (LIMIT, None)
         return
