@@ -38,6 +38,7 @@ class DemoHost:
         self._log = log
         self.url = ""
         self.http_url = ""
+        self.console_url = ""
 
     @property
     def port(self) -> int:
@@ -52,7 +53,7 @@ class DemoHost:
         assert self._process.stdout is not None
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                while not self.http_url:
+                while not self.console_url:
                     line = (await self._process.stdout.readline()).decode()
                     if not line:
                         await self.fail_on_exit()
@@ -61,6 +62,8 @@ class DemoHost:
                         self.url = rest.split()[0]
                     elif name == "HTTP":
                         self.http_url = rest.split()[0].rstrip("/")
+                    elif name == "Console":
+                        self.console_url = rest.split()[0]
         except TimeoutError:
             raise DemoFailed(f"The host was not ready within {START_TIMEOUT_S:.0f} s; {self.last_log_line()}") from None
 
@@ -68,7 +71,7 @@ class DemoHost:
         """Wait for the end of the process, and raise DemoFailed with how it ended."""
         code = await self._process.wait()
         how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
-        when = "" if self.http_url else " before it was ready"
+        when = "" if self.console_url else " before it was ready"
         raise DemoFailed(f"The host {how}{when}; {self.last_log_line()}")
 
     def last_log_line(self) -> str:

@@ -204,6 +204,10 @@ class DemoRun:
         for command in commands:
             self._show.line(f"  {command}")
         self._show.line()
+        self._show.line(
+            f"Or look at {server.console_url} in a browser: Dead shows the files that could not be processed."
+        )
+        self._show.line()
         self._show.line("Stop with Ctrl-C.")
         try:
             await server.fail_on_exit()

@@ -21,7 +21,7 @@ PAGE: Final = (Path(__file__).parents[2] / "docs" / "sqs.md").read_text()
 def test_the_example_runs(host: SqsHost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (shell,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     for name, value in re.findall(r"(AWS_\w+)=(\S+)", shell):
-        monkeypatch.setenv(name, value.replace("http://127.0.0.1:7413", host.endpoint))
+        monkeypatch.setenv(name, value.replace("http://127.0.0.1:7414", host.endpoint))
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(compile(textwrap.dedent(example), "docs/sqs.md", "exec"), {})
     assert capsys.readouterr().out == "urgent\nlater\n"

@@ -23,8 +23,11 @@ from foqs.telemetry import logs
 if TYPE_CHECKING:
     from foqs.options.config import Config
 
-SQS_PORT: Final = 7413
+SQS_PORT: Final = 7414
 """The port of foqs dev --sqs."""
+
+HTTP_PORT: Final = 7412
+"""The usual port of HTTP. With another one, the console does not insist on its usual port."""
 
 
 @click.command(
@@ -42,7 +45,7 @@ SQS_PORT: Final = 7413
     "--console-port",
     type=int,
     default=None,
-    help="The port of the console.  [default: 7413; any free one with --http-port]",
+    help="The port of the console.  [default: 7413; any free one with another --http-port]",
 )
 @click.option(
     "--listen",
@@ -120,7 +123,9 @@ def dev(
                 "server.host": address,
                 "server.http_host": address if insecure_listen else None,
                 "server.console": True,
-                "server.console_port": 0 if console_port is None and http_port is not None else console_port,
+                "server.console_port": 0
+                if console_port is None and http_port not in (None, HTTP_PORT)
+                else console_port,
                 "server.insecure_listen": insecure_listen,
                 "server.sqs_port": sqs_port,
                 "namespace.payload_bytes_max": None if sqs_port is None else PAYLOAD_BYTES_CEILING,
