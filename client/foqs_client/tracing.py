@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -284,22 +285,4 @@ def _with_context(items: Sequence[Item], context: bytes | None) -> Sequence[Item
     """Return the items, with this trace context where they have none."""
     if context is None:
         return items
-    return [
-        Item(
-            item.topic,
-            item.payload,
-            item.priority,
-            item.metadata,
-            item.delay_ms,
-            item.deliver_after_ms,
-            item.lease_ms,
-            item.ttl_ms,
-            item.at_most_once,
-            item.attempts_max,
-            item.idempotency_key,
-            context,
-        )
-        if item.trace_context is None
-        else item
-        for item in items
-    ]
+    return [replace(item, trace_context=context) if item.trace_context is None else item for item in items]

@@ -100,9 +100,9 @@ def test_load_enqueues_each_row_once_however_often_it_is_run(
     code, found, _ = foqs_spark(*arguments, "--dry-run")
     assert (code, found, counted(client, "orders")) == (0, {"rows": 2_000}, 0)
     for _ in range(2):
-        code, found, told = foqs_spark(*arguments)
+        code, found, printed = foqs_spark(*arguments)
         assert (code, found, counted(client, "orders")) == (0, {"rows": 2_000}, 2_000)
-    assert "repeat it within 10 minutes" in told
+    assert "repeat it within 10 minutes" in printed
     [best] = client.peek("orders", limit=1, with_payload=True).items
     assert set(json.loads(best.payload or b"")) == {"number", "customer"}
     assert best.priority == 0
@@ -124,9 +124,9 @@ def test_load_that_was_interrupted_is_continued_by_the_same_command(
     )
     # The rows of one customer are too long for a host, so the load stops in the middle.
     expression = "payload=IF(number = 1500, repeat('x', 20000), customer)"
-    code, _, told = foqs_spark(*limited[:-1], expression)
+    code, _, printed = foqs_spark(*limited[:-1], expression)
     assert code == 1
-    assert re.search("Error: not all rows are in the queue: .*LIMIT_EXCEEDED.*; repeat the command", told)
+    assert re.search("Error: not all rows are in the queue: .*LIMIT_EXCEEDED.*; repeat the command", printed)
     assert 0 < counted(client, "orders") < 2_000
     client.update_namespace(Namespace(foqs_spark.namespace, payload_bytes_max=30_000))
     code, _, _ = foqs_spark(*limited[:-1], expression)
@@ -147,16 +147,16 @@ def test_bad_load_fails_with_one_sentence(
     spark: SparkSession, foqs_spark: Command, tmp_path: Path, arguments: tuple[str, ...], sentence: str
 ) -> None:
     write_orders(spark, tmp_path / "orders", "parquet")
-    code, _, told = foqs_spark("load", tmp_path / "orders", "--topic", "t", *arguments)
+    code, _, printed = foqs_spark("load", tmp_path / "orders", "--topic", "t", *arguments)
     assert code == 1
-    [line] = [line for line in told.splitlines() if line.startswith("Error: ")]
+    [line] = [line for line in printed.splitlines() if line.startswith("Error: ")]
     assert re.search(f"Error: .*{sentence}", line)
 
 
 def test_load_of_a_missing_folder_fails_with_one_sentence(foqs_spark: Command, tmp_path: Path) -> None:
-    code, _, told = foqs_spark("load", tmp_path / "nowhere", "--topic", "t")
+    code, _, printed = foqs_spark("load", tmp_path / "nowhere", "--topic", "t")
     assert code == 1
-    assert "Error: the files cannot be read: " in told
+    assert "Error: the files cannot be read: " in printed
 
 
 # --------------------------------------------------------------- redrive, rewrite
@@ -168,12 +168,12 @@ def test_redrive_of_a_dry_run_changes_nothing_and_a_real_one_redrives_what_the_p
     make_dead(client, "mail", 50)
     make_dead(client, "letters", 10)
     arguments = ("redrive", "--where", "topic = 'mail' AND priority < 2")
-    code, found, told = foqs_spark(*arguments, "--dry-run")
+    code, found, printed = foqs_spark(*arguments, "--dry-run")
     assert (code, found, counted(client, "mail", "dead")) == (0, {}, 50)
-    assert "20 items match." in told
-    code, _, told = foqs_spark(*arguments)
+    assert "20 items match." in printed
+    code, _, printed = foqs_spark(*arguments)
     assert code == 1
-    assert "Error: Redrive 20 items? Nobody can be asked here: repeat the command with --yes" in told
+    assert "Error: Redrive 20 items? Nobody can be asked here: repeat the command with --yes" in printed
     code, found, _ = foqs_spark(*arguments, "--yes")
     assert (code, found) == (0, {"done": 20})
     assert (counted(client, "mail", "dead"), counted(client, "mail", "ready")) == (30, 20)
@@ -197,17 +197,17 @@ def test_rewrite_moves_cancels_and_reprioritises(client: SyncClient, foqs_spark:
 
 def test_bad_predicate_fails_with_one_sentence_that_names_the_columns(client: SyncClient, foqs_spark: Command) -> None:
     for predicate in ("nothing = 1", "priority <", "payload = 'x'"):
-        code, _, told = foqs_spark("redrive", "--where", predicate, "--yes")
+        code, _, printed = foqs_spark("redrive", "--where", predicate, "--yes")
         assert code == 1
-        [line] = [line for line in told.splitlines() if line.startswith("Error: ")]
+        [line] = [line for line in printed.splitlines() if line.startswith("Error: ")]
         assert re.search(r"the predicate .* cannot be used: .*; its columns are id, shard, topic, state", line)
 
 
 def test_unreachable_host_fails_with_one_sentence(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     command = Command("foqs://127.0.0.1:1", "default", capsys)
-    code, _, told = command("export", "/nowhere", "--dry-run", "--timeout-ms", "1000")
+    code, _, printed = command("export", "/nowhere", "--dry-run", "--timeout-ms", "1000")
     assert code == 1
-    assert told.count("Error: ") == 1
+    assert printed.count("Error: ") == 1
 
 
 # ------------------------------------------------------------------------ report
@@ -219,7 +219,7 @@ def test_report_has_the_backlog_as_tables_and_a_page_without_scripts(
     make_dead(client, "mail", 12)
     client.enqueue([Item("<b>orders</b>", b"x" * 2_000, priority=place % 3) for place in range(40)])
     client.enqueue([Item("later", delay_ms=3_600_000 * place) for place in range(1, 6)])
-    code, found, told = foqs_spark("report", tmp_path / "report")
+    code, found, printed = foqs_spark("report", tmp_path / "report")
     assert (code, found) == (0, {"items": 57})
     tables = {
         name: spark.read.parquet(str(tmp_path / "report" / f"{name}.parquet")).collect()
@@ -238,14 +238,14 @@ def test_report_has_the_backlog_as_tables_and_a_page_without_scripts(
     assert page.count("<svg") == 4
     assert "<script" not in page and "http://" not in page.replace("http://www.w3.org/2000/svg", "")
     assert "<b>orders" not in page and "&lt;b&gt;orders" in page
-    assert (tmp_path / "report" / "report.html").resolve().as_uri() in told
+    assert (tmp_path / "report" / "report.html").resolve().as_uri() in printed
     assert main_again(foqs_spark, tmp_path) == 1
 
 
 def main_again(foqs_spark: Command, tmp_path: Path) -> int:
     """Write into the folder of the report again."""
-    code, _, told = foqs_spark("report", tmp_path / "report")
-    assert "Error: the report cannot be written to" in told
+    code, _, printed = foqs_spark("report", tmp_path / "report")
+    assert "Error: the report cannot be written to" in printed
     return code
 
 
@@ -317,9 +317,9 @@ def test_round_trip_is_equal_in_everything_but_ids_and_leases_and_may_be_repeate
 
 
 def test_export_without_a_manifest_is_not_imported(client: SyncClient, foqs_spark: Command, tmp_path: Path) -> None:
-    code, _, told = foqs_spark("import", tmp_path, "--yes")
+    code, _, printed = foqs_spark("import", tmp_path, "--yes")
     assert code == 1
-    assert f"Error: {tmp_path} holds no complete export; export the topics again into a new folder" in told
+    assert f"Error: {tmp_path} holds no complete export; export the topics again into a new folder" in printed
 
 
 # ----------------------------------------------------------------------- the page
@@ -343,8 +343,8 @@ def test_commands_of_the_page_do_what_it_says(
     results = []
     for program, group, *arguments in commands:
         assert (program, group) == ("foqs", "spark")
-        code, found, told = foqs_spark(*arguments)
-        assert code == 0, told
+        code, found, printed = foqs_spark(*arguments)
+        assert code == 0, printed
         results.append(found)
     assert results == [
         {"rows": 40}, {"items": 60}, {}, {"done": 16}, {"done": 18}, {"done": 30}, {"done": 10}, {"orders": 30}, {"done": 30},
