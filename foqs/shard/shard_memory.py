@@ -295,11 +295,13 @@ class ShardMemory:
         self._remember_topics(plan)
         if batch.key_slots:
             self.key_slots = self.key_slots.union(batch.key_slots)
+        # New rows come first: a topic that loses its last row and gets another one is never empty.
         ready = self._add_rows(plan.inserted)
+        if plan.moved:
+            ready |= self._add_rows([new for _, new in plan.moved])
         self._apply_deletes(plan)
         if plan.moved:
             self._remove_rows([old for old, _ in plan.moved])
-            ready |= self._add_rows([new for _, new in plan.moved])
         self._apply_leases(batch, plan)
         self._apply_changes(plan, ready)
         if batch.purges:

@@ -64,6 +64,7 @@ def differences(shard: Shard, tables: ShardTables) -> list[str]:
     rows = list(tables.rows.values())
     return [
         *_counts(shard, rows),
+        *_topics(shard, tables),
         *_index(shard, rows),
         *_cache(shard, rows),
         *_timers(shard, rows),
@@ -112,6 +113,18 @@ def _counts(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
     totals = [sum(row.state is state for row in rows) for state in State]
     if counts.totals[1:] != totals:
         yield f"totals {counts.totals[1:]} instead of {totals}"
+
+
+def _topics(shard: Shard, tables: ShardTables) -> Iterator[str]:
+    memory = shard.memory
+    known = {(namespace, name) for namespace, names in memory._topics.items() for name in names}
+    if known != tables.topics:
+        yield f"topics {known} instead of {tables.topics}"
+    for topic in {(row.namespace, row.topic) for row in tables.rows.values()}:
+        if topic not in tables.topics:
+            yield f"{topic} has items and is not in the topics table: the next owner would not find them"
+        if topic in memory._empty_since_ms:
+            yield f"{topic} has items and counts as empty: it would leave the topics table"
 
 
 def _index(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -301,6 +302,34 @@ def test_moved_items_of_a_refused_flush_keep_their_numbers() -> None:
             outcome for outcome in outcomes if isinstance(outcome, str)
         ]
         assert world.rows() == [("other", READY)] * 5
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("leaves_by", [EventKind.MOVE, EventKind.CANCEL])
+def test_topic_that_loses_its_last_item_and_gets_a_moved_one_in_one_flush_is_known_to_the_next_owner(
+    leaves_by: EventKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, empty_topic_linger_ms=100)
+        engine = await world.counted_engine(settings)
+        caller = Caller(world, engine)
+        (leaving,) = await caller.put("u")
+        (coming,) = await caller.put("t")
+        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        with closed(commits):
+            first = start_task(caller.put("busy"))
+            await world.until(lambda: commits.held == 1)
+            changing = [start_task(move(caller, leaving) if leaves_by is EventKind.MOVE else caller.cancel(leaving))]
+            changing.append(start_task(move(caller, coming, to="u")))
+            await world.pass_s(0.05)
+        await asyncio.gather(first, *changing)
+        await wait_until_idle(world, engine)
+        await world.pass_s(0.2)
+        await caller.put("busy")
+        engine = await restarted(world, engine, settings)
+        assert (await Caller(world, engine).one("u")).row.payload == b"payload"
+        await wait_until_idle(world, engine)
 
     run_in_world(story)
 

@@ -96,12 +96,17 @@ class Players:
     async def change(self) -> None:
         rng = self.rng
         ids = [parse_id(name, "id") for name in rng.sample(self.ids, min(3, len(self.ids)))]
-        kind = rng.choice((EventKind.UPDATE, EventKind.UPDATE, EventKind.REDRIVE))
+        kind = rng.choice((EventKind.UPDATE, EventKind.UPDATE, EventKind.REDRIVE, EventKind.MOVE, EventKind.MOVE))
         changes: dict[str, Any] = {}
         if kind is EventKind.UPDATE:
             changes["priority"] = rng.choice((None, rng.randint(-2, 2)))
             changes["delay_ms"] = rng.choice((None, None, 0, rng.randint(1, 120)))
-        await self.caller.apply([(shard, Event(kind, number, "default", **changes)) for shard, number in ids])
+        elif kind is EventKind.MOVE:
+            changes["topic"] = rng.choice(TOPICS)
+        outcomes = await self.caller.apply(
+            [(shard, Event(kind, number, "default", **changes)) for shard, number in ids]
+        )
+        self.ids += [outcome for outcome in outcomes if isinstance(outcome, str)]
 
     def _patience_s(self) -> float:
         return self.rng.choice((0.003, 0.02, 0.5))
