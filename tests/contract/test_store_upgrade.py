@@ -9,7 +9,8 @@ import pytest
 
 from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.store.migrations import Phase, SchemaState
-from foqs.store.mysql.mysql_driver import MysqlSettings
+from foqs.store.mysql import mysql_store
+from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.mysql.schema_upgrade import RUN_RIGHTS, SCHEMA_RIGHTS, contract_tables, read_state, schema_link
 from foqs.store.mysql.timer_filling import read_filling
@@ -81,6 +82,28 @@ def test_owners_of_both_versions_alternate_on_expanded_tables_and_miss_no_due(be
         assert await dues(new) == [DueRow(40, 3), DueRow(50, 1)]
         await new.write(inserts=[make_row(9, due_ms=45)], timers_added=[(45, 9)])
         assert await new.store.next_due_ms(40, TIME_MS_MAX) == 45
+
+    bench.run(story())
+
+
+def test_dues_are_found_if_the_index_is_dropped_between_the_decision_to_read_it_and_the_read(
+    bench: Bench, older: OlderShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        new = await opened(bench.store(), epoch=2)
+        await new.write(inserts=[make_row(1, due_ms=7)], timers_added=[(7, 1)])
+        other = bench.store()
+        await other.open()
+        await contract(older)
+
+        async def was_filled(link: MysqlLink, shard: int) -> bool:
+            return False  # what the store read before the contraction
+
+        monkeypatch.setattr(mysql_store, "are_timers_filled", was_filled)
+        assert await new.store.due_rows(None, TIME_MS_MAX, None, 100) == [DueRow(7, 1)]
+        assert await other.next_due_ms(0, TIME_MS_MAX) == 7
+        await new.write(deletes=[1], timers_removed=[(7, 1)])
+        assert await other.next_due_ms(0, TIME_MS_MAX) is None
 
     bench.run(story())
 

@@ -180,7 +180,7 @@ class MysqlStore:
                 if error.code != NO_SUCH_INDEX_CODE:
                     raise
                 self._timers_are_filled = True
-                found, _ = await link.run(sql.ROLLBACK, statement(True))
+                _, found, _ = await link.run(sql.ROLLBACK, statement(True), sql.ROLLBACK)
             return found
 
         return await self._run_exclusively(work)
