@@ -695,8 +695,8 @@ struct RestoredItem {
   /** The deliveries that the item had. */
   11: optional i32 attempt,
   /**
-   * DEAD: it is dead, with a new retention. LEASED: its lease has ended, so it is READY, or DEAD if it may not be
-   * delivered again. Otherwise `deliver_after_ms` decides.
+   * DEAD: it is dead, with a new retention. LEASED: its lease has ended, so it is READY. Otherwise `deliver_after_ms`
+   * decides. In each state it is DEAD if it may not be delivered again.
    */
   12: optional ItemState state,
   /** The item's own key. If it is in use, nothing is restored, and the id is the one of its item. */

@@ -110,8 +110,8 @@ class RestoredItem:
         ttl_ms: the whole TTL. A redrive gives it again.
         ttl_remaining_ms: the rest of the TTL. None: the whole one.
         attempt: the deliveries that the item had.
-        state: `ready`, `deferred`, `leased` or `dead`. A leased item becomes ready, or dead if it
-            may not be delivered again.
+        state: `ready`, `deferred`, `leased` or `dead`. A leased item becomes ready. An item that
+            may not be delivered again becomes dead.
     """
 
     topic: str

@@ -5786,8 +5786,8 @@ class RestoredItem(object):
      - delivery_policy
      - attempts_max
      - attempt: The deliveries that the item had.
-     - state: DEAD: it is dead, with a new retention. LEASED: its lease has ended, so it is READY, or DEAD if it may not be
-    delivered again. Otherwise `deliver_after_ms` decides.
+     - state: DEAD: it is dead, with a new retention. LEASED: its lease has ended, so it is READY. Otherwise `deliver_after_ms`
+    decides. In each state it is DEAD if it may not be delivered again.
      - idempotency_key: The item's own key. If it is in use, nothing is restored, and the id is the one of its item.
      - restore_key: Required without `idempotency_key`, and not used with it: makes the call repeatable for the namespace's key window.
     It is not a key of the item. 1 to 200 bytes of UTF-8 without NUL; its slot is that of the key NUL, `restore `, and these bytes.

@@ -1,7 +1,8 @@
 """An item that an administrator restores, and the row that it gets.
 
-Always true: no restored item breaks what its life promised. One whose attempts are used
-up, or that may be delivered only once and was leased, is DEAD. Pure.
+Always true: no restored item breaks what its life promised, whatever its state is said to
+be. One whose attempts are used up, or that may be delivered only once and was delivered,
+is DEAD. Pure.
 """
 
 from __future__ import annotations
@@ -63,9 +64,11 @@ class RestoredItem(KeyedItem):
     @property
     def is_dead(self) -> bool:
         """Whether it is DEAD when it is restored. A lease counts as ended."""
-        if self.state is not State.LEASED:
-            return self.state is State.DEAD
-        return self.policy is DeliveryPolicy.AT_MOST_ONCE or 0 < self.attempts_max <= self.attempt
+        if self.state is State.DEAD:
+            return True
+        if self.policy is DeliveryPolicy.AT_MOST_ONCE:
+            return self.state is State.LEASED or self.attempt > 0
+        return 0 < self.attempts_max <= self.attempt
 
 
 def restored_row(item: RestoredItem, number: int, now_ms: int, policy: RetryPolicy) -> Row:

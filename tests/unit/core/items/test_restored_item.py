@@ -74,3 +74,20 @@ def test_leased_item_is_ready_unless_another_delivery_would_break_a_promise(
     changes: dict[str, Any], state: State
 ) -> None:
     assert restored_row(restored(state=State.LEASED, **changes), 9, NOW, POLICY).state is state
+
+
+@pytest.mark.parametrize("said", [State.READY, State.DEFERRED])
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({"attempts_max": 3}, State.READY),
+        ({"attempts_max": 2}, State.DEAD),
+        ({"policy": DeliveryPolicy.AT_MOST_ONCE}, State.DEAD),
+        ({"policy": DeliveryPolicy.AT_MOST_ONCE, "attempt": 0}, State.READY),
+        ({"policy": DeliveryPolicy.AT_MOST_ONCE, "attempt": 0, "attempts_max": 0}, State.READY),
+    ],
+)
+def test_item_that_may_not_be_delivered_again_is_dead_whatever_its_state_is_said_to_be(
+    said: State, changes: dict[str, Any], state: State
+) -> None:
+    assert restored_row(restored(state=said, **changes), 9, NOW, POLICY).state is state
