@@ -76,9 +76,12 @@ class TopicRates:
         return len(self._topics)
 
     def on_items_ready(self, counts: Mapping[tuple[str, str, State], int], now_s: float) -> None:
-        """Record items that could be delivered since now, by their state. DEFERRED ones cannot, and are ignored."""
+        """Record items that could be delivered since now, by their state.
+
+        DEFERRED and DEAD ones cannot, and are ignored.
+        """
         for (namespace, topic, state), items in counts.items():
-            if state is not State.DEFERRED:
+            if state is State.READY or state is State.LEASED:
                 self._changed((namespace, topic), now_s).ready += items
 
     def on_items_acked(self, counts: Mapping[tuple[str, str, State], int], now_s: float) -> None:

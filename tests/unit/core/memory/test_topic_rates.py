@@ -23,9 +23,10 @@ def test_steady_work_has_its_rates_and_they_fall_when_it_ends() -> None:
     assert acked == pytest.approx(later.acked)
 
 
-def test_deferred_items_are_not_ready() -> None:
+@pytest.mark.parametrize("state", [State.DEFERRED, State.DEAD])
+def test_items_that_cannot_be_delivered_are_not_ready(state: State) -> None:
     rates = TopicRates()
-    rates.on_items_ready({("n", "t", State.DEFERRED): 30}, 0)
+    rates.on_items_ready({("n", "t", state): 30}, 0)
     assert rates.rates(("n", "t"), 0) == NO_RATES
     assert len(rates) == 0
 
