@@ -335,13 +335,16 @@ class Host:
     def _scale_page(self) -> ScalePage:
         engine, member, stopwatch_s = self._engine, self._tier_member, self._clock.stopwatch_s
         if member is None:
-            list_topics, rates_of = (
+            list_topics, is_partial, rates_of = (
                 engine.queue.list_topics,
+                engine.queue.is_partial,
                 lambda topic: engine.topic_rates.rates(topic, stopwatch_s()),
             )
         else:
-            list_topics, rates_of = member.gossip.tier_topics.list_topics, member.rates.rates
-        return ScalePage(list_topics, rates_of, engine.namespaces.settings_of, self._authenticator)
+            topics = member.gossip.tier_topics
+            list_topics, is_partial, rates_of = topics.list_topics, topics.is_partial, member.rates.rates
+        settings_of = engine.namespaces.settings_of
+        return ScalePage(list_topics, is_partial, rates_of, settings_of, self._authenticator)
 
     def _new_connection(self) -> asyncio.BaseProtocol:
         """Return a protocol for one accepted connection."""

@@ -516,6 +516,10 @@ class QueueService:
             )
         return page, None
 
+    def is_partial(self) -> bool:
+        """Return whether a list of topics lacks those of some shards, because they are not served now."""
+        return len(self._serving_shards()) < len(self._statuses)
+
     def _listed_shards(self) -> tuple[list[Shard], bool, bool]:
         """Return (shards whose topics are listed, whether there are others, whether counts lag). Raises `Unavailable`."""
         shards = self._serving_shards()

@@ -58,6 +58,7 @@ class ScalePage:
 
     Args:
         list_topics: lists the topics of the tier.
+        is_partial: returns whether the list may lack topics, or items of them.
         rates_of: returns the rates of a topic in the tier.
         check_namespace: raises `NamespaceNotFound`.
         authenticator: None if the host has no authentication.
@@ -66,11 +67,13 @@ class ScalePage:
     def __init__(
         self,
         list_topics: ListTopics,
+        is_partial: Callable[[], bool],
         rates_of: Callable[[TopicName], Rates],
         check_namespace: Callable[[str], object],
         authenticator: Authenticator | None,
     ) -> None:
         self._list_topics = list_topics
+        self._is_partial = is_partial
         self._rates_of = rates_of
         self._check_namespace = check_namespace
         self._authenticator = authenticator
@@ -102,9 +105,10 @@ class ScalePage:
             if refusal is not None:
                 raise refusal
         self._check_namespace(namespace)
+        is_partial = self._is_partial()  # a shard that is served from now on may be missing in the list
         page, _ = await self._list_topics(namespace, topic, _ALL_STATES, None, 1)
         stats = page[0] if page and page[0].topic == topic else None
-        if stats is not None and stats.counts_lag:
+        if is_partial if stats is None else stats.counts_lag:
             raise Unavailable("the items of the topic are not all counted at the moment; try again")
         return _facts(namespace, topic, stats, self._rates_of((namespace, topic)), target)
 

@@ -62,7 +62,7 @@ class TierTopics:
             shards = list(self._local_topics.serving_shards().values())
             if not shards and not len(self._view):
                 raise Unavailable("no shard of this tier is known to be served now; try again", retry_after_ms=500)
-            is_partial = self._is_partial()
+            is_partial = self.is_partial()
             names, is_last = self._next_names(namespace, start, is_exclusive=is_exclusive)
             for name in names:
                 if not name.startswith(prefix):
@@ -110,7 +110,7 @@ class TierTopics:
         stats = topic_stats(topic, shards, own, is_paused=is_paused, is_partial=is_partial)
         return _combined_stats(stats, reports, asyncio.get_running_loop().time()) if reports else stats
 
-    def _is_partial(self) -> bool:
+    def is_partial(self) -> bool:
         """Return whether topics or counts may be missing."""
         return not (
             self._is_fully_served()

@@ -35,9 +35,12 @@ class Observer:
 class Topics:
     """A tier with one topic. `error` is raised instead of an answer."""
 
-    def __init__(self, stats: TopicStats | None = MAIL, error: Exception | None = None) -> None:
+    def __init__(
+        self, stats: TopicStats | None = MAIL, error: Exception | None = None, *, is_partial: bool = False
+    ) -> None:
         self.stats = stats
         self.error = error
+        self.is_partial = is_partial
 
     async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
@@ -65,7 +68,8 @@ def asked(
     authenticator: Authenticator | None = None,
     authorization: str | None = None,
 ) -> tuple[int, Mapping[str, Any]]:
-    page = ScalePage((topics or Topics()).list_topics, rates_of, check_namespace, authenticator)
+    topics = topics or Topics()
+    page = ScalePage(topics.list_topics, lambda: topics.is_partial, rates_of, check_namespace, authenticator)
     return asyncio.run(page.answer(query, authorization))
 
 
@@ -130,6 +134,15 @@ def test_incomplete_counts_are_no_answer() -> None:
     lagging = TopicStats("mail", 6, 0, 0, 0, 0, None, None, False, True)
     assert asked({"topic": "mail", "rate": "2"}, Topics(lagging))[0] == 503
     assert asked({"topic": "mail", "rate": "2"}, Topics(error=Unavailable("no shard", retry_after_ms=1)))[0] == 503
+
+
+def test_topic_that_is_not_listed_has_no_zeros_while_shards_are_not_served() -> None:
+    """Its items may all be in those shards."""
+    assert asked({"topic": "mail", "rate": "2"}, Topics(None, is_partial=True))[0] == 503
+    assert asked({"topic": "mai", "rate": "2"}, Topics(is_partial=True))[0] == 503
+    assert asked({"topic": "none"}, Topics(None))[0] == 200
+    # The stats of a topic that is listed say themselves whether they are complete.
+    assert asked({"topic": "mail"}, Topics(is_partial=True))[0] == 200
 
 
 def test_token_needs_a_principal_that_may_read_the_topic() -> None:
