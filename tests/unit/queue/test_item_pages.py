@@ -12,7 +12,7 @@ from foqs.queue import item_pages
 from foqs.queue.port import ItemDetails, ShardListing, ShardPage
 from foqs.store.in_memory.memory_store import MemoryReads
 from foqs_contract.errors import DeadlineExceeded, NotOwner
-from tests.support.builders import engine_settings
+from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, run_in_world
 from tests.support.method_gate import MethodGate, closed
 
@@ -89,9 +89,10 @@ def test_page_ends_where_its_payloads_reach_the_limit_of_a_reply() -> None:
 def test_keys_are_listed_if_asked_for() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
-        await caller.put(count=2)
+        await caller.enqueue([keyed_item("k"), new_item()])
         page = await page_of(caller, replace(LISTING, with_key=True))
-        assert [type(item) for item in page.items] == [ItemDetails, ItemDetails]
+        assert {item.idempotency_key for item in page.items if isinstance(item, ItemDetails)} == {b"k", None}
+        assert not any(isinstance(item, ItemDetails) for item in (await page_of(caller, LISTING)).items)
 
     run_in_world(story)
 
