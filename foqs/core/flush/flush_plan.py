@@ -48,7 +48,7 @@ class FlushPlan:
         batch: the operations that it carries out.
         deleted: old rows to delete, by kind of event.
         changed: (kind, old row, new row).
-        moved: (old row, row of the new item without payload).
+        moved: (old row, row of the new item). The payload is there if the old row had it; the store copies it.
         leased: the old rows and the new rows of leases, place by place.
         leases: numbers of the leased, by (due_ms, token, attempt, first_delivered_at_ms). The last is None for rows that
             were delivered before: they keep theirs.
