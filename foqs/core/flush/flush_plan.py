@@ -150,7 +150,8 @@ class FlushPlan:
             return False
         if not self.batch.direct_deliveries:
             return True
-        return not self.changed and State.READY not in {row.state for row in self.inserted}
+        added = [*self.inserted, *(new for _, new in self.moved)]
+        return not self.changed and State.READY not in {row.state for row in added}
 
 
 def plan_flush(

@@ -368,6 +368,23 @@ def test_a_new_item_that_is_delivered_directly_is_inserted_leased() -> None:
     assert (plan.leases, plan.leased) == ({}, ([], []))
 
 
+def test_callers_of_direct_deliveries_wait_for_the_memory_if_other_items_become_ready() -> None:
+    def can_notify_first(*others: Any) -> bool:
+        batch = batch_of(Inserts("n", [make_item()], FIRST_NEW, None), *others)
+        batch.direct_deliveries = [whole(Leases("n", [(("n", "t"), keys_of([FIRST_NEW]))], 50, 0, None))]
+        return decide(
+            batch, [make_row(1, topic="u"), make_row(2, topic="u", state=State.LEASED)]
+        ).can_notify_before_apply
+
+    def move(number: int) -> Moves:
+        return Moves("n", [Event(EventKind.MOVE, number, "n", topic="t")], 0, None)
+
+    assert can_notify_first()
+    assert can_notify_first(move(2)), "a leased item is not moved"
+    assert not can_notify_first(move(1))
+    assert not can_notify_first(Inserts("n", [make_item()], FIRST_NEW + 1, None))
+
+
 def test_due_items_with_a_waiter_are_leased_directly_and_items_that_are_not_due_are_not() -> None:
     due = {"state": State.DEFERRED, "due_ms": NOW, "deliver_after_ms": NOW}
     rows = [make_row(1, **due), make_row(2, **due), make_row(3, **due | {"deliver_after_ms": NOW + 1})]
