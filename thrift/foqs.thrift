@@ -692,7 +692,7 @@ struct RestoredItem {
   8: optional i64 ttl_remaining_ms,
   9: optional DeliveryPolicy delivery_policy,
   10: optional i32 attempts_max,
-  /** The deliveries that the item had. */
+  /** The deliveries that the item had, at most 1,000,000,000. */
   11: optional i32 attempt,
   /**
    * DEAD: it is dead, with a new retention. LEASED: its lease has ended, so it is READY. Otherwise `deliver_after_ms`

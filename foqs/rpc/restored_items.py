@@ -19,6 +19,8 @@ from foqs_contract.errors import FoqsError, InvalidArgument
 from foqs_contract.key_slots import restore_key
 
 RESTORE_KEY_BYTES_MAX: Final = 200
+RESTORED_ATTEMPT_MAX: Final = 1_000_000_000
+"""Leaves room in 32 bits for the deliveries that follow: a row whose attempt overflows could not be leased."""
 
 
 def parse_restored_items(
@@ -61,7 +63,7 @@ def _parse_restored_item(raw: Any, namespace: str, settings: NamespaceSettings) 
         item_digest(raw.topic, raw.priority or 0, payload, metadata, None, settings.incarnation),
         None if not raw.trace_context else validation.check_trace_context(raw.trace_context),
         State.READY if raw.state is None else codec.parse_state(raw.state, "state"),
-        validation.check_number(raw.attempt or 0, 0, codec.ATTEMPTS_MAX, "attempt"),
+        validation.check_number(raw.attempt or 0, 0, RESTORED_ATTEMPT_MAX, "attempt"),
         ttl_remaining_ms,
     )
 

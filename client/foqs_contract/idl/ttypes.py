@@ -5785,7 +5785,7 @@ class RestoredItem(object):
      - ttl_remaining_ms: The rest of the TTL; default: the whole one. At most `ttl_ms`.
      - delivery_policy
      - attempts_max
-     - attempt: The deliveries that the item had.
+     - attempt: The deliveries that the item had, at most 1,000,000,000.
      - state: DEAD: it is dead, with a new retention. LEASED: its lease has ended, so it is READY. Otherwise `deliver_after_ms`
     decides. In each state it is DEAD if it may not be delivered again.
      - idempotency_key: The item's own key. If it is in use, nothing is restored, and the id is the one of its item.

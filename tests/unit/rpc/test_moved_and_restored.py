@@ -138,6 +138,7 @@ def test_restored_item_without_values_has_the_defaults_and_a_reserved_key() -> N
         ({"ttl_ms": 5, "ttl_remaining_ms": 0}, "INVALID_ARGUMENT", "ttl_remaining_ms"),
         ({"delivery_policy": 3}, "INVALID_ARGUMENT", "delivery_policy"),
         ({"attempt": -1}, "INVALID_ARGUMENT", "attempt"),
+        ({"attempt": (1 << 31) - 1}, "LIMIT_EXCEEDED", "attempt"),
         ({"attempts_max": -1}, "INVALID_ARGUMENT", "attempts_max"),
         ({"state": 5}, "INVALID_ARGUMENT", "state"),
         ({"trace_context": b"x" * 513}, "INVALID_ARGUMENT", "trace_context"),
