@@ -119,15 +119,22 @@ class MysqlReads:
         return found
 
     async def _read_long(self, committed: Fence, statements: Sequence[bytes]) -> list[Result]:
-        """Read what may take long: it walks over the entries of all deleted rows that a snapshot holds."""
+        """Read what may take long: it walks over the entries of all deleted rows that a snapshot holds.
+
+        Later reads over this connection have the usual time limit again.
+        """
         if self._in_snapshot:
             raise RuntimeError("only counts may be read in a snapshot")
         if self._link is None:
             await self._run([sql.NOW_MS])
         self._allow_long_statements()
-        _, _, *found, _ = await self._run_while_server_works(
-            [sql.BEGIN_READ, self._sql.read_owner(), *statements, sql.COMMIT], committed
-        )
+        try:
+            _, _, *found, _ = await self._run_while_server_works(
+                [sql.BEGIN_READ, self._sql.read_owner(), *statements, sql.COMMIT], committed
+            )
+        finally:
+            if self._link is not None:
+                self._link.timeout_s = self._settings.statement_timeout_s
         return found
 
     def _allow_long_statements(self) -> None:
