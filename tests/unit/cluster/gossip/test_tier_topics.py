@@ -208,6 +208,7 @@ def test_counts_lag_until_the_shards_of_a_dead_host_are_served_again() -> None:
             found = await host.listed()
             assert set(found) == {"mine"}
             assert found["mine"].counts_lag
+            assert host.gossip.tier_topics.is_partial()
         world.resume()
         await world.wait_until_settled(one, three)
         await world.pass_s(BOUND_S)
@@ -218,6 +219,7 @@ def test_counts_lag_until_the_shards_of_a_dead_host_are_served_again() -> None:
                 "lost?": (1, 0, 0, 0),
             }
             assert not any(stats.counts_lag for stats in found.values())
+            assert not host.gossip.tier_topics.is_partial()
         assert gone == ["two", "two"]
         assert [len(host.peers.by_nonce) for host in (one, three)] == [1, 1]
 
