@@ -19,6 +19,8 @@ from foqs_contract.idl import ttypes
 
 REPORTED_TOPICS_MAX: Final = 100
 """The busiest topics that a host reports: some kilobytes for each peer and second."""
+REPORTED_RATE_MAX: Final = 1e12
+"""A greater rate, in items per second, is nonsense."""
 
 
 class RatesExchange(Protocol):
@@ -73,9 +75,7 @@ class TierRates:
         self._reports[peer] = (
             self._stopwatch_s(),
             {
-                (rate.namespace_name, rate.topic): Rates(
-                    max(0.0, rate.ready_per_s or 0), max(0.0, rate.acked_per_s or 0)
-                )
+                (rate.namespace_name, rate.topic): Rates(_checked(rate.ready_per_s), _checked(rate.acked_per_s))
                 for rate in received[:REPORTED_TOPICS_MAX]
             },
         )
@@ -92,3 +92,8 @@ class TierRates:
                 ready += rates.ready * factor
                 acked += rates.acked * factor
         return Rates(ready, acked)
+
+
+def _checked(rate: float | None) -> float:
+    """Return a rate that a peer sent; 0 for nonsense."""
+    return rate if rate is not None and 0.0 <= rate <= REPORTED_RATE_MAX else 0.0

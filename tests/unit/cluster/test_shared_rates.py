@@ -67,5 +67,7 @@ def test_report_of_an_erring_host_does_no_harm() -> None:
     world = World()
     world.tier.on_report(world.peers[0], [rate("t", None, None), rate("u", -5.0, -1.0), ttypes.TopicRate()])
     assert world.tier.rates(T) == world.tier.rates(("n", "u")) == (0.0, 0.0)
+    world.tier.on_report(world.peers[0], [rate("t", float("inf"), float("nan"))])
+    assert world.tier.rates(T) == (0.0, 0.0)
     world.tier.on_report(world.peers[0], [rate(f"t{number}", 1.0) for number in range(10_000)])
     assert len(world.tier._reports[world.peers[0]][1]) == REPORTED_TOPICS_MAX
