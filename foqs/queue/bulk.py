@@ -23,7 +23,7 @@ from foqs.queue.filter_walk import Walk, WalkCursor, parse_walk_cursor
 from foqs.queue.payload_pages import count_fitting, load_payloads
 from foqs.queue.port import BulkPage, ItemCount, ItemView, Outcome, PendingCall
 from foqs.shard.shard import Shard
-from foqs_contract.errors import DeadlineExceeded, InvalidArgument, NotFound, UnknownOutcome
+from foqs_contract.errors import DeadlineExceeded, InvalidArgument, LimitExceeded, NotFound, UnknownOutcome
 
 READS_MAX: Final = 20
 """A page ends after this many reads, because they may find few matches."""
@@ -116,7 +116,11 @@ async def change_matching(
         if not all_outcomes.done():
             all_outcomes.set_result(outcomes)
 
-    apply(namespace, [(item.shard, replace(event, id=item.row.id)) for item in found], deadline, on_done)
+    try:
+        apply(namespace, [(item.shard, replace(event, id=item.row.id)) for item in found], deadline, on_done)
+    except LimitExceeded as error:  # the target of a move is one topic too many
+        error.field = "move_to"
+        raise
     return _bulk_page(change, found, await all_outcomes, walk)
 
 

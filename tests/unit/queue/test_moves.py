@@ -378,8 +378,11 @@ def test_new_target_beyond_the_limit_of_topics_is_refused_and_a_known_one_is_not
         engine = await world.counted_engine(engine_settings(1))
         caller = Caller(world, engine)
         first, second = await caller.put(), await caller.put("u")
-        with pytest.raises(LimitExceeded):
+        with pytest.raises(LimitExceeded, match="at most 2 topics"):
             await move(caller, *first)
+        event, only = Event(EventKind.MOVE, 0, "default", topic="other"), ItemFilter("t")
+        with pytest.raises(LimitExceeded, match=r"\(move_to\)"):
+            await caller.queue.change_matching("default", event, only, None, 9, world.deadline_in(5))
         (moved,) = await move(caller, *first, to="u")
         assert isinstance(moved, str)
         assert await caller.cancel(*second) == [None]
