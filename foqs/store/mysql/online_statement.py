@@ -68,6 +68,7 @@ async def _run_once(settings: MysqlSettings, watcher: MysqlLink, statement: byte
         connection_id = int(found.rows[0][0])
         link.timeout_s = _STATEMENT_TIMEOUT_S
         running = asyncio.ensure_future(link.run(statement))
+        was_ended = False
         try:
             was_ended = await _end_if_it_waits(running, watcher, connection_id)
             await running
