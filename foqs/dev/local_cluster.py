@@ -29,6 +29,7 @@ from foqs_client import Client, FoqsError, Routing
 
 DATABASE: Final = "foqs"
 DESCRIPTION_FILE: Final = "cluster.json"
+LOCK_FILE: Final = "lock"
 _SERVED_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.1
 _CALL_MS: Final = 2_000
@@ -57,6 +58,7 @@ class RunningHost:
     """A host of a cluster that another process runs.
 
     Attributes:
+        pid: None if it ended: that process does not start it again.
         program: the command that it runs.
         folder: the folder of its configuration, log and request.
     """
@@ -64,7 +66,7 @@ class RunningHost:
     name: str
     address: str
     http_port: int
-    pid: int
+    pid: int | None
     program: list[str]
     folder: str
 
@@ -76,10 +78,28 @@ def read_description(folder: Path) -> tuple[str, list[RunningHost]]:
         ServerNotAvailable: none runs there.
     """
     try:
-        found = json.loads((folder / DESCRIPTION_FILE).read_text())
+        text = (folder / DESCRIPTION_FILE).read_text()
     except FileNotFoundError:
-        raise ServerNotAvailable(f"no cluster runs in {folder}; foqs dev --cluster shows its folder") from None
+        text = ""
+    # A process that was killed has left its description, but not its lock.
+    if not text or not _is_locked(folder):
+        raise ServerNotAvailable(f"no cluster runs in {folder}; foqs dev --cluster shows its folder")
+    found = json.loads(text)
     return found["url"], [RunningHost(**host) for host in found["hosts"]]
+
+
+def _is_locked(folder: Path) -> bool:
+    """Return whether a process has reserved the folder; see `LocalCluster.lock_folder`."""
+    try:
+        lock = (folder / LOCK_FILE).open("rb")
+    except FileNotFoundError:
+        return False
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 class LocalCluster:
@@ -192,7 +212,7 @@ class LocalCluster:
 
     def lock_folder(self) -> None:
         """Reserve the folder for this process until `close`. Raises ServerNotAvailable if another cluster runs in it."""
-        lock = (self.folder / "lock").open("ab")
+        lock = (self.folder / LOCK_FILE).open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -213,7 +233,12 @@ class LocalCluster:
         """Write which hosts run, for commands of other processes: see `read_description`."""
         hosts = [
             RunningHost(
-                str(host.options["server.name"]), host.address, host.http_port, host.pid, host.command, str(host.folder)
+                str(host.options["server.name"]),
+                host.address,
+                host.http_port,
+                host.pid if host.exit_code is None else None,
+                host.command,
+                str(host.folder),
             )
             for host in self.hosts
         ]

@@ -2,14 +2,14 @@
 
 Always true: at most one host is drained or away at a time, and the next one follows only
 when every shard is served. An interrupted upgrade may be repeated: a host that runs the
-program already is left alone. Knows nothing of tables.
+program already is only undrained. Knows nothing of tables.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Final, Protocol
 
 from foqs.dev.server_process import ServerNotAvailable
@@ -34,23 +34,29 @@ class UpgradedHost(Protocol):
         ...
 
 
-async def upgrade_hosts(url: str, hosts: Sequence[UpgradedHost], report: Report) -> None:
+async def upgrade_hosts(
+    url: str, hosts: Sequence[UpgradedHost], report: Report, upgraded: Collection[str] = ()
+) -> None:
     """Drain, replace and undrain each host.
 
     Args:
         url: the addresses of all hosts of the cluster.
+        upgraded: the names of hosts that run the program already. An interrupted upgrade may have left one drained.
 
     Raises:
         ServerNotAvailable: a host did not start, or the cluster did not settle. The text says what to do.
     """
-    await _wait_until(url, _all_served, "every shard is served")
+    found = await _wait_until(url, _all_served, "every shard is served")
+    for left in (str(host.name) for host in found.hosts if host.draining and host.name in upgraded):
+        report(f"{left}: it was left drained, and is undrained")
+        await _undrain(url, left)
     for host in hosts:
         await _upgrade_host(url, host, report)
 
 
 async def _upgrade_host(url: str, host: UpgradedHost, report: Report) -> None:
-    others = [other for other in (await _routing(url)).hosts if other.name != host.name]
-    drained = bool(others)
+    found = await _wait_until(url, _all_served, "every shard is served")
+    drained = any(other.name != host.name for other in found.hosts)
     if drained:
         report(f"{host.name}: it hands its shards over")
         await _call(url, lambda client: client.drain_host(host.name))
@@ -65,7 +71,7 @@ async def _upgrade_host(url: str, host: UpgradedHost, report: Report) -> None:
         )
     finally:
         if drained:
-            await _call(url, lambda client: client.undrain_host(host.name))
+            await _undrain(url, host.name)
     await _wait_until(url, lambda found: _has_its_part(found, host.name), f"{host.name} serves its part")
     report(f"{host.name}: it serves again")
 
@@ -87,19 +93,24 @@ def _has_its_part(routing: Routing, name: str) -> bool:
     return _all_served(routing) and (not wanted or any(shard.owner_name == name for shard in routing.shards))
 
 
+async def _undrain(url: str, name: str) -> None:
+    await _call(url, lambda client: client.undrain_host(name))
+
+
 async def _routing(url: str) -> Routing:
     async with Client(url, timeout_ms=_CALL_MS) as client:
         return await client.routing()
 
 
-async def _wait_until(url: str, condition: Callable[[Routing], bool], what: str) -> None:
+async def _wait_until(url: str, condition: Callable[[Routing], bool], what: str) -> Routing:
     """Wait until the cluster is as it should be. Raises ServerNotAvailable after `STEP_TIMEOUT_S`."""
     until_s = time.monotonic() + STEP_TIMEOUT_S
     problem = ""
     while True:
         try:
-            if condition(await _routing(url)):
-                return
+            found = await _routing(url)
+            if condition(found):
+                return found
         except FoqsError as error:
             problem = f" ({error})"
         if time.monotonic() > until_s:

@@ -95,7 +95,7 @@ def test_a_cluster_is_upgraded_host_by_host_and_does_not_go_back_after_the_contr
     assert dev.phases() == {(NEWEST, "stable", str(NEWEST))}
     refused = dev.foqs("upgrade", dev.folder, "--program", older)
     assert refused.returncode == 1
-    assert "cannot use the tables, so no host was changed: " in refused.stderr
+    assert "cannot run this cluster, so no host was changed: " in refused.stderr
     assert f"has schema version {NEWEST}, and this program knows versions up to {OLDER_VERSION}" in refused.stderr
     assert dev.programs() == {NEWER}
     assert "before" in dev.done("dequeue", "mail", "--wait", "5s", "--address", dev.address)

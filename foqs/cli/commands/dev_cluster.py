@@ -144,20 +144,27 @@ def _report_deaths(cluster: LocalCluster) -> None:
                 del alive[name]
                 how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
                 print_message(f"{name} (pid {server.pid}) {how}; its log is {server.folder / 'log'}")
+                if isinstance(server, HostProcess):
+                    cluster.write_description()
 
 
 def _replace_program(cluster: LocalCluster, host: HostProcess, name: str) -> None:
-    """Start a host with the program that was requested for it, or with the former one if that does not start."""
-    former, host.command = host.command, host.requested_command
-    try:
-        host.start()
-    except ServerNotAvailable as error:
-        print_message(f"{name} does not start with {' '.join(host.command)}: {error}")
-        host.stop(signal.SIGKILL)
-        host.command = former
-        host.request_command(former)
-        host.start()
-    print_message(f"{name} runs {' '.join(host.command)} (pid {host.pid})")
+    """Start a host with the program that was requested for it, or with the former one if that does not start.
+
+    If neither starts, the host has ended.
+    """
+    former = host.command
+    for command in (host.requested_command, former):
+        host.command = command
+        try:
+            host.start()
+        except ServerNotAvailable as error:
+            print_message(f"{name} does not start with {' '.join(command)}: {error}")
+            host.stop(signal.SIGKILL)
+            host.request_command(former)
+        else:
+            print_message(f"{name} runs {' '.join(command)} (pid {host.pid})")
+            break
     cluster.write_description()
 
 

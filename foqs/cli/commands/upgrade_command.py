@@ -8,11 +8,13 @@ command goes back, until the tables are contracted.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -48,7 +50,7 @@ def upgrade(folder: Path, program: Path) -> None:
     use them. Each host is drained, replaced and undrained. To go back, run the command with the former program. When
     no host shall go back any more, run foqs schema apply --contract.
 
-    Safe to repeat: a host that runs the program already is left alone.
+    Safe to repeat: a host that runs the program already is only undrained.
     """
     from foqs.dev.local_cluster import read_description
     from foqs.dev.rolling_upgrade import upgrade_hosts
@@ -59,23 +61,35 @@ def upgrade(folder: Path, program: Path) -> None:
     command = [str(program.absolute())]
     try:
         url, hosts = read_description(folder)
+        check_none_ended(hosts)
         prepare_tables(command, Path(hosts[0].folder) / "foqs.toml")
         chosen = [ReplacedHost(folder, host, command) for host in hosts if host.program != command]
-        asyncio.run(upgrade_hosts(url, chosen, print_message))
+        upgraded = [host.name for host in hosts if host.program == command]
+        asyncio.run(upgrade_hosts(url, chosen, print_message, upgraded))
     except ServerNotAvailable as error:
         raise CommandFailed(str(error), ERROR) from None
     print_message(f"All {len(hosts)} hosts run {command[0]}.")
 
 
+def check_none_ended(hosts: Sequence[RunningHost]) -> None:
+    """Raise CommandFailed if a host is not run by the process that runs the cluster any more."""
+    ended = [host.name for host in hosts if host.pid is None]
+    if ended:
+        raise CommandFailed(
+            f"{', '.join(ended)} ended, and foqs dev does not run it any more, even if you started it again. No host was "
+            "changed. Stop foqs dev and start it again (with --data the items stay), then run this command again"
+        )
+
+
 def prepare_tables(command: list[str], config: Path) -> None:
-    """Let the other program prepare the tables. Raises CommandFailed with its reason if it cannot use them."""
+    """Let the other program prepare the tables. Raises CommandFailed with its reason if it cannot."""
     from foqs.dev.host_process import program_environment
 
     apply = [*command, "schema", "apply", "--config", str(config)]
     done = subprocess.run(apply, capture_output=True, text=True, check=False, env=program_environment(command))
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it gives no reason"])[-1].removeprefix("Error: ")
-        raise CommandFailed(f"{command[0]} cannot use the tables, so no host was changed: {reason}")
+        raise CommandFailed(f"{command[0]} cannot run this cluster, so no host was changed: {reason}")
 
 
 @dataclass(slots=True, frozen=True)
@@ -97,7 +111,9 @@ class ReplacedHost:
         from foqs.dev.server_process import ServerNotAvailable
 
         replace_file(Path(self.host.folder) / REQUEST_FILE, json.dumps(self.command))
-        os.kill(self.host.pid, signal.SIGTERM)
+        assert self.host.pid is not None
+        with contextlib.suppress(ProcessLookupError):  # it has just ended, and is started with the other program
+            os.kill(self.host.pid, signal.SIGTERM)
         until_s = time.monotonic() + _REPLACE_TIMEOUT_S
         while time.monotonic() < until_s:
             _, hosts = read_description(self.folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -41,7 +41,8 @@ class FakeCluster:
             Shard(number, None, ("h", 1), 1, "owned", None, None, None, owners[number % len(owners)])
             for number in range(4)
         ]
-        return Routing(1, [Host("h", 1, None, None, 1, False, None, None, name) for name in self.names], shards)
+        hosts = [Host("h", 1, None, None, 1, name in self.drained, None, None, name) for name in self.names]
+        return Routing(1, hosts, shards)
 
     async def drain_host(self, name: str) -> None:
         self.events.append(f"drain {name}")
@@ -71,9 +72,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     yield found
 
 
-def upgrade(*hosts: FakeHost) -> None:
+def upgrade(*hosts: FakeHost, upgraded: Collection[str] = ()) -> None:
     said: list[str] = []
-    run(upgrade_hosts("foqs://a,b", hosts, said.append))
+    run(upgrade_hosts("foqs://a,b", hosts, said.append, upgraded))
 
 
 def test_each_host_is_drained_replaced_and_undrained_before_the_next(cluster: FakeCluster) -> None:
@@ -85,6 +86,14 @@ def test_the_only_host_is_replaced_without_a_drain(cluster: FakeCluster) -> None
     cluster.names = ["a"]
     upgrade(FakeHost(cluster, "a"))
     assert cluster.events == ["replace a"]
+
+
+def test_a_host_that_an_interrupted_upgrade_left_drained_is_undrained_first(cluster: FakeCluster) -> None:
+    cluster.names.append("c")
+    cluster.drained |= {"a", "c"}
+    upgrade(FakeHost(cluster, "b"), upgraded=["a"])
+    assert cluster.events == ["undrain a", "drain b", "replace b", "undrain b"]
+    assert cluster.drained == {"c"}, "an administrator drained it"
 
 
 def test_a_host_that_does_not_start_is_undrained_and_ends_the_upgrade(cluster: FakeCluster) -> None:

@@ -300,33 +300,90 @@ def test_hosts_run_the_named_program(started: Sequence[Started], tmp_path: Path)
 
 
 class Restarted(HostProcess):
-    """A host that only some programs can start."""
+    """A host that only some programs can start. It ran before."""
 
     starts: ClassVar[list[list[str]]] = []
+    ended: int | None = None
 
     @property
     def pid(self) -> int:
         return 7
 
+    @property
+    def exit_code(self) -> int | None:
+        return self.ended
+
     def start(self) -> None:
         self.starts.append(self.command)
-        if self.command == ["broken"]:
+        self.ended = 3 if self.command[0].startswith("broken") else None
+        if self.ended is not None:
             raise ServerNotAvailable("it ended with 3")
+
+
+@pytest.fixture
+def restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
+    """A cluster with one such host, which runs; nothing is started."""
+    monkeypatch.setattr(Restarted, "starts", [])
+    cluster = LocalCluster(tmp_path, hosts=1)
+    cluster.hosts[0] = Restarted(tmp_path / "host1", {"server.name": "host1"}, ["former"])
+    cluster.lock_folder()
+    yield cluster
+    cluster.close()
 
 
 @pytest.mark.parametrize(("requested", "runs"), [("newer", "newer"), ("broken", "former")])
 def test_a_requested_program_is_started_or_the_former_one_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requested: str, runs: str
+    restarted: LocalCluster, requested: str, runs: str
 ) -> None:
-    monkeypatch.setattr(Restarted, "starts", [])
-    cluster = LocalCluster(tmp_path, hosts=1)
-    host = cluster.hosts[0] = Restarted(tmp_path / "host1", {"server.name": "host1"}, ["former"])
+    [host] = restarted.hosts
     assert host.requested_command == ["former"]
     host.request_command([requested])
-    dev_cluster._replace_program(cluster, host, "host1")
-    assert (host.command, host.requested_command, host.starts[0]) == ([runs], [runs], [requested])
-    _, [described] = read_description(tmp_path)
+    dev_cluster._replace_program(restarted, host, "host1")
+    assert (host.command, host.requested_command, Restarted.starts[0]) == ([runs], [runs], [requested])
+    _, [described] = read_description(restarted.folder)
     assert (described.name, described.program, described.pid) == ("host1", [runs], 7)
+
+
+def test_a_host_that_no_program_starts_has_ended_and_the_others_run_on(restarted: LocalCluster) -> None:
+    [host] = restarted.hosts
+    host.command = ["broken former"]
+    host.request_command(["broken"])
+    dev_cluster._replace_program(restarted, host, "host1")
+    assert Restarted.starts == [["broken"], ["broken former"]]
+    assert host.requested_command == host.command
+    _, [described] = read_description(restarted.folder)
+    assert described.pid is None
+
+
+def test_an_upgrade_is_refused_while_a_host_of_the_cluster_has_ended(
+    restarted: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """foqs upgrade would end the process that has the id of the host now."""
+    [host] = restarted.hosts
+    assert isinstance(host, Restarted)
+    host.ended = -9
+    interrupted = iter([None])
+    monkeypatch.setattr(dev_cluster, "time", SimpleNamespace(sleep=lambda seconds: next(interrupted)))
+    with pytest.raises(StopIteration):
+        dev_cluster._report_deaths(restarted)
+    program = tmp_path / "foqs"
+    program.touch(mode=0o755)
+    refused = run("upgrade", str(restarted.folder), "--program", str(program))
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("Error: host1 ended, and foqs dev does not run it any more")
+    assert not host.starts
+
+
+def test_an_upgrade_is_refused_after_the_process_that_ran_the_cluster_was_killed(
+    restarted: LocalCluster, tmp_path: Path
+) -> None:
+    restarted.write_description()
+    assert restarted._lock is not None
+    restarted._lock.close()  # as its death does
+    program = tmp_path / "foqs"
+    program.touch(mode=0o755)
+    refused = run("upgrade", str(restarted.folder), "--program", str(program))
+    assert (refused.exit_code, f"no cluster runs in {restarted.folder}" in refused.stderr) == (1, True)
 
 
 def test_dead_process_is_reported_once(started: Sequence[Started]) -> None:
