@@ -170,6 +170,23 @@ def test_an_interrupted_contraction_is_shown_and_finished(bench: Bench, older: O
     bench.run(story())
 
 
+def test_a_new_connection_reads_again_whether_the_timers_are_filled(bench: Bench, older: OlderShard) -> None:
+    """A replica that replaces the server may have lost the end of the filling, and so the drop of the index."""
+
+    async def story() -> None:
+        new = await opened(bench.store(), epoch=2)
+        await new.write(inserts=[make_row(1, due_ms=7)], timers_added=[(7, 1)])
+        await contract(older)
+        assert await dues(new) == [DueRow(7, 1)]
+        older.server.query(f"ALTER TABLE {older.table('item')} ADD KEY item_due (due_ms, id)")
+        older.server.query(f"DELETE FROM {older.table('timer')}")
+        older.server.query(f"UPDATE {older.table('owner')} SET timers_filled_to = -1")
+        await new.store.read_owner()
+        assert await dues(new) == [DueRow(7, 1)]
+
+    bench.run(story())
+
+
 def test_each_step_may_run_again(bench: Bench, older: OlderShard) -> None:
     """A command that dies after its statements and before the state is stored runs them again."""
 

@@ -99,7 +99,7 @@ class MysqlStore:
         """The server accepts no writes, as of the connect."""
         self._ownership: tuple[int, str] | None = None
         self._timers_are_filled = False
-        """The timer table has the entries of all rows. Once that is so, it stays so."""
+        """The timer table has the entries of all rows, as of this connection: a replica may not have them yet."""
 
     async def open(self) -> None:
         await self._run_exclusively(self._open)
@@ -240,6 +240,7 @@ class MysqlStore:
         self._packet_bytes = min(packet_bytes, PACKET_BYTES_MAX) - _PACKET_MARGIN
         self._unsafe_settings = None if self._settings.unsafe_durability else unsafe_settings(server, self._settings)
         self._is_read_only = is_read_only(server)
+        self._timers_are_filled = False
         self._link = link
         return link
 
