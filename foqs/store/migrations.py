@@ -165,12 +165,17 @@ def steps_to_contract(state: SchemaState, migrations: Sequence[Migration], locat
     """Return the steps that remain from the expanded tables to the end of the newest migration.
 
     Raises:
-        StoreUnusable: the tables are not expanded for this program, or `steps_to_use` refuses them.
+        StoreUnusable: the tables are not expanded for this program, or for a newer one, or `steps_to_use` refuses them.
     """
     newest = migrations[-1]
     if steps_to_use(state, migrations, location):
         raise StoreUnusable(
             f"{location} is not expanded to schema version {newest.number}: run foqs schema apply first"
+        )
+    if state.expanded > newest.number:
+        raise StoreUnusable(
+            f"{location} was expanded to schema version {state.expanded} by a newer foqs, and this program knows versions "
+            f"up to {newest.number}: run foqs schema apply --contract of the newer one"
         )
     if state.contracted >= newest.number:
         return []
@@ -189,10 +194,10 @@ def _skip_sentence(state: SchemaState, newest: int, location: str) -> str:
     if state.version < before:
         return (
             f"{location} has schema version {state.version}, and this program upgrades version {before} to {newest} "
-            f"only: no version is skipped. Upgrade to a foqs of version {state.version + 1} first (foqs version --all "
-            "shows schema_mysql)"
+            f"only: no version is skipped. First finish the upgrade to schema version {state.version + 1}, with the foqs "
+            "of that version (schema_mysql in foqs version --all)"
         )
     return (
         f"the upgrade of {location} to schema version {before} is not finished: run foqs schema apply --contract of the "
-        "foqs that knows versions up to that one"
+        "foqs of that version (schema_mysql in foqs version --all)"
     )

@@ -309,7 +309,8 @@ def test_tables_more_than_one_version_older_are_refused(bench: Bench, older: Old
     older.server.query(f"UPDATE {older.place.database}.foqs_schema SET version = {version}")
 
     async def story() -> None:
-        with pytest.raises(StoreUnusable, match=rf"version {version}, and .* a foqs of version {version + 1} first"):
+        sentence = rf"version {version}, and .* First finish the upgrade to schema version {version + 1}"
+        with pytest.raises(StoreUnusable, match=sentence):
             await bench.store().open()
 
     bench.run(story())
