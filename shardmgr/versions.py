@@ -3,7 +3,8 @@
 An entry of its own beside the member's entry: a host of an older version refuses a
 member's entry with a field that it does not know, and takes that host for gone. Always
 true: an entry with fields of a later version is read, without these fields. A member
-without an entry is older than this module.
+without an entry is older than this module. Each number of a release is that of the
+release before, or the next one.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ class HostVersions:
     schema: int
     documents: int
     wire: int
+
+
+WITHOUT_ENTRY: Final = HostVersions("0.1.0", schema=7, documents=1, wire=1)
+"""The versions of a member without an entry."""
 
 
 class _VersionsForm(Form):
@@ -87,3 +92,20 @@ def older_hosts(reading: ClusterReading, versions: Mapping[str, HostVersions], s
         if member.nonce not in versions or versions[member.nonce].schema < schema
     ]
     return sorted(found) + sorted(reading.malformed)
+
+
+def distant_hosts(
+    reading: ClusterReading, versions: Mapping[str, HostVersions], own: HostVersions
+) -> list[HostVersions]:
+    """Return the versions of the members that are more than one release away from `own`, as far as numbers show it.
+
+    Args:
+        reading: must be read before `versions`: a host announces its versions first.
+    """
+    found = {versions.get(member.nonce, WITHOUT_ENTRY) for member in reading.members}
+    return sorted((each for each in found if _is_distant(each, own)), key=lambda each: each.program)
+
+
+def _is_distant(one: HostVersions, other: HostVersions) -> bool:
+    numbers = ((each.schema, each.documents, each.wire) for each in (one, other))
+    return any(abs(a - b) > 1 for a, b in zip(*numbers, strict=True))

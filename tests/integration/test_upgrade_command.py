@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,17 @@ pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pyt
 
 HOSTS = 2
 NEWER = str(PROGRAM)
+SKIPPING = f"""#!{sys.executable}
+import sys
+sys.path[:0] = {sys.path!r}
+from dataclasses import replace
+from foqs.store.mysql import mysql_migrations
+*before, newest = mysql_migrations.MIGRATIONS
+mysql_migrations.MIGRATIONS = (*before, newest, replace(newest, number=newest.number + 1))
+from foqs.cli import main
+main()
+"""
+"""The program of the version after the newer one."""
 
 
 @dataclass(slots=True)
@@ -83,10 +95,18 @@ def dev(older: str, tmp_path: Path) -> Iterator[RunningDev]:
         process.communicate()
 
 
-def test_a_cluster_is_upgraded_host_by_host_and_does_not_go_back_after_the_contraction(
-    dev: RunningDev, older: str
+def test_a_cluster_is_upgraded_host_by_host_skips_no_version_and_does_not_go_back_after_the_contraction(
+    dev: RunningDev, older: str, tmp_path: Path
 ) -> None:
     dev.done("enqueue", "mail", "before", "--address", dev.address)
+    skipping = tmp_path / "skipping"
+    skipping.write_text(SKIPPING)
+    skipping.chmod(0o755)
+    refused = dev.foqs("upgrade", dev.folder, "--program", skipping)
+    assert refused.returncode == 1
+    assert "no host was changed: hosts of version 0.1.0 are members of the cluster" in refused.stderr
+    assert "no version is skipped" in refused.stderr
+    assert dev.programs() == {older}
     dev.done("upgrade", dev.folder, "--program", NEWER)
     assert dev.programs() == {NEWER}
     assert dev.phases() == {(OLDER_VERSION, "expanded", str(NEWEST))}

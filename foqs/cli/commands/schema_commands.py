@@ -1,7 +1,8 @@
 """The commands for the tables of shards: status, plan and apply.
 
 Always true: no shard is taken over, so hosts may run meanwhile; an interrupted command
-may be repeated. Tables are contracted only if no host of an older version is a member.
+may be repeated. Tables are expanded only if no member is more than one version away, and
+contracted only if no host of an older version is a member.
 """
 
 from __future__ import annotations
@@ -224,6 +225,7 @@ def _file_plan(place: ShardPlace) -> list[Row]:
 async def _apply(config: Config, *, contract: bool) -> None:
     places = await find_places(config)
     if not contract:
+        _check_no_distant_hosts(places)
         for place in places.shards:
             await _expand(config, place)
         return
@@ -231,6 +233,23 @@ async def _apply(config: Config, *, contract: bool) -> None:
     for place in places.shards:
         if place.settings is not None:
             await _contract(place)
+
+
+def _check_no_distant_hosts(places: SchemaPlaces) -> None:
+    """Raise CommandFailed if a member of the cluster is more than one version away from this program."""
+    from foqs.cluster.membership import own_versions
+    from shardmgr.versions import distant_hosts
+
+    if places.reading is None or places.versions is None:
+        return
+    own = own_versions()
+    distant = distant_hosts(places.reading, places.versions, own)
+    if distant:
+        raise CommandFailed(
+            f"hosts of version {', '.join(each.program for each in distant)} are members of the cluster, and this program "
+            f"has version {own.program}: no version is skipped. Take the versions between them one after the other; "
+            "nothing was changed"
+        )
 
 
 def _check_no_older_hosts(places: SchemaPlaces) -> None:

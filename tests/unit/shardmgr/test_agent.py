@@ -24,7 +24,7 @@ from tests.support.virtual_time import run_virtual
 TIMEOUT_MS = 6_000
 PACE = AgentPace(session_margin_ms=500)
 ME = Member("one", "nonce-one", "10.0.0.1:7411")
-SPOKEN = HostVersions("0.1.0", 8, 1, 2)
+SPOKEN = HostVersions("0.2.0", 8, 1, 2)
 LAYOUT_OF_THREE = Layout({number: ShardSpec(number, f"db{number}") for number in (1, 2, 3)})
 
 

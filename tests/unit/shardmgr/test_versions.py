@@ -8,9 +8,9 @@ import pytest
 
 from shardmgr.cluster_reader import ClusterReading
 from shardmgr.model import MalformedDocument, Member, Plan
-from shardmgr.versions import HostVersions, older_hosts, parse_versions, render_versions
+from shardmgr.versions import HostVersions, distant_hosts, older_hosts, parse_versions, render_versions
 
-VERSIONS = HostVersions("0.1.0", 8, 1, 2)
+VERSIONS = HostVersions("0.2.0", 8, 1, 2)
 
 
 def test_an_entry_is_read_as_it_was_written() -> None:
@@ -36,3 +36,14 @@ def test_a_member_without_the_version_is_older() -> None:
     found = {"a": VERSIONS, "c": HostVersions("0", 7, 1, 1), "gone": VERSIONS}
     assert older_hosts(reading, found, 8) == ["b", "c", "odd"]
     assert older_hosts(reading, found, 7) == ["b", "odd"]
+
+
+def test_members_are_distant_if_a_number_differs_by_more_than_one() -> None:
+    members = [Member(name, name, "a:1", "default") for name in ("a", "b", "c", "unannounced")]
+    reading = ClusterReading(None, Plan(), None, members, {})
+    near = {"a": VERSIONS, "b": HostVersions("0.3.0", 9, 2, 3), "c": HostVersions("0.1.9", 7, 0, 1)}
+    assert distant_hosts(reading, near, VERSIONS) == []
+    far = [HostVersions("0.3.1", 8, 1, 4), HostVersions("0.4.0", 10, 1, 2), HostVersions("0.5.0", 8, 3, 2)]
+    assert distant_hosts(reading, dict(zip("cab", far, strict=True)), VERSIONS) == far
+    [first] = distant_hosts(reading, dict.fromkeys("abc", far[0]), far[0])
+    assert (first.program, first.schema) == ("0.1.0", 7)

@@ -86,3 +86,39 @@ def test_nothing_is_contracted_while_a_member_is_older(run: Run, place: Place, o
             older, f"{own.schema}"
         )
     }
+
+
+OWN = own_versions()
+
+
+@pytest.mark.parametrize(
+    ("member", "is_next"),
+    [
+        (OWN, True),
+        (None, True),
+        (HostVersions("0.1.5", OWN.schema - 1, OWN.documents, OWN.wire - 1), True),
+        (HostVersions("0.3.0", OWN.schema + 1, OWN.documents + 1, OWN.wire + 1), True),
+        (HostVersions("0.0.9", OWN.schema - 2, OWN.documents, OWN.wire), False),
+        (HostVersions("0.4.0", OWN.schema, OWN.documents, OWN.wire + 2), False),
+    ],
+)
+def test_tables_are_expanded_only_if_no_member_is_more_than_one_version_away(
+    run: Run, place: Place, member: HostVersions | None, is_next: bool
+) -> None:
+    async def join(registry: Registry) -> None:
+        await registry.open()
+        if member is not None:
+            await registry.announce(VERSIONS, "one", render_versions(member))
+        await registry.announce(MEMBERS, "one", render_member(Member("host-one", "one", "a:1", "default")))
+
+    config = ("--config", str(place.file))
+    assert run("cluster", "init", *config, "--shards", "2", "--yes").exit_code == 0
+    asyncio.run(join(place.ensemble.registry(6_000)))
+    result = run("schema", "apply", *config)
+    if is_next:
+        assert result.exit_code == 0, result.output
+        return
+    assert member is not None
+    assert result.exit_code == 1
+    assert f"hosts of version {member.program} are members of the cluster" in result.stderr
+    assert "no version is skipped" in result.stderr
