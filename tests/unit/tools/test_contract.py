@@ -11,7 +11,7 @@ RECORDED = contract_tool.parse_contract(CONTRACT)
 
 def test_the_contract_can_be_read_by_every_recorded_version() -> None:
     assert contract_tool.main(["--check"]) == 0
-    assert list(contract_tool.recorded_contracts()) == [1]
+    assert {1, 2} <= set(contract_tool.recorded_contracts())
 
 
 def test_recorded_form_is_read_back_equal() -> None:
