@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the bill of materials of a release: `sbom.py FILE`.
 
-Builds the wheel, installs it with its server and spark extras into an environment of its own below build/, with
+Builds the wheel, installs it with its server and spark extras into a temporary environment of its own, with
 the versions of constraints.txt, and describes that environment in CycloneDX's JSON form. The file names no folder of this machine and
 no registry: references to files and download addresses are removed.
 """
