@@ -101,11 +101,14 @@ class NewerParts:
         return None if newest.version == FIRST_VERSION else newest
 
     def unserved_entries(self, request: Any, served: int, host: str = "the host") -> dict[int, HostTooOld]:
-        """Return the errors of the entries that a host of version `served` does not know, by their places in the list."""
+        """Return the errors of the entries that a host of version `served` does not know, by their places in the list.
+
+        There are none if it does not know the method only.
+        """
         errors: dict[int, HostTooOld] = {}
         for name, fields in self._lists:
             for place, entry in enumerate(getattr(request, name) or ()):
-                newest = _newest_field(entry, fields, f"{name}[{place}].", self._method)
+                newest = _newest_field(entry, fields, f"{name}[{place}].", NewerPart(FIRST_VERSION, None))
                 if newest.version > served:
                     errors[place] = too_old(served, host, "", newest)
         return errors

@@ -82,6 +82,14 @@ def test_the_newest_field_of_a_request_is_named_by_its_path() -> None:
     assert parts.unserved_entries(newer, CONTRACT_VERSION) == {}
 
 
+def test_entries_are_not_refused_for_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ADDED_METHODS, "enqueue", 3)
+    parts = NewerParts("enqueue", METHODS["enqueue"].request_spec)
+    request = ttypes.EnqueueRequest("n", [Item("t")])
+    assert parts.newest(request) == NewerPart(3, None)
+    assert parts.unserved_entries(request, 2) == {}
+
+
 def test_requests_without_new_fields_are_known_to_every_version() -> None:
     assert (
         NewerParts("ack", METHODS["ack"].request_spec).newest(ttypes.AckRequest("n", [ttypes.Lease("0-1", 2)])) is None
