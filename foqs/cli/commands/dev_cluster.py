@@ -158,7 +158,7 @@ def _replace_program(cluster: LocalCluster, host: HostProcess, name: str) -> Non
         host.command = command
         try:
             host.start()
-        except ServerNotAvailable as error:
+        except (ServerNotAvailable, OSError) as error:
             print_message(f"{name} does not start with {' '.join(command)}: {error}")
             host.stop(signal.SIGKILL)
             host.request_command(former)

@@ -86,7 +86,10 @@ def prepare_tables(command: list[str], config: Path) -> None:
     from foqs.dev.host_process import program_environment
 
     apply = [*command, "schema", "apply", "--config", str(config)]
-    done = subprocess.run(apply, capture_output=True, text=True, check=False, env=program_environment(command))
+    try:
+        done = subprocess.run(apply, capture_output=True, text=True, check=False, env=program_environment(command))
+    except OSError as error:
+        raise CommandFailed(f"{command[0]} cannot be run, so no host was changed: {error}") from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["it gives no reason"])[-1].removeprefix("Error: ")
         raise CommandFailed(f"{command[0]} cannot run this cluster, so no host was changed: {reason}")

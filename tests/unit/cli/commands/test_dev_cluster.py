@@ -316,6 +316,8 @@ class Restarted(HostProcess):
     def start(self) -> None:
         self.starts.append(self.command)
         self.ended = 3 if self.command[0].startswith("broken") else None
+        if self.command == ["broken file"]:
+            raise OSError("exec format error")
         if self.ended is not None:
             raise ServerNotAvailable("it ended with 3")
 
@@ -331,7 +333,7 @@ def restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local
     cluster.close()
 
 
-@pytest.mark.parametrize(("requested", "runs"), [("newer", "newer"), ("broken", "former")])
+@pytest.mark.parametrize(("requested", "runs"), [("newer", "newer"), ("broken", "former"), ("broken file", "former")])
 def test_a_requested_program_is_started_or_the_former_one_again(
     restarted: LocalCluster, requested: str, runs: str
 ) -> None:
@@ -372,6 +374,15 @@ def test_an_upgrade_is_refused_while_a_host_of_the_cluster_has_ended(
     assert refused.exit_code == 1
     assert refused.stderr.startswith("Error: host1 ended, and foqs dev does not run it any more")
     assert not host.starts
+
+
+def test_a_program_that_cannot_be_run_changes_nothing(restarted: LocalCluster, tmp_path: Path) -> None:
+    restarted.write_description()
+    program = tmp_path / "foqs"
+    program.touch(mode=0o755)
+    refused = run("upgrade", str(restarted.folder), "--program", str(program))
+    assert (refused.exit_code, f"{program} cannot be run, so no host was changed" in refused.stderr) == (1, True)
+    assert restarted.hosts[0].requested_command == ["former"]
 
 
 def test_an_upgrade_is_refused_after_the_process_that_ran_the_cluster_was_killed(
