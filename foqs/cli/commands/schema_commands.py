@@ -114,7 +114,7 @@ def apply(config: Config, form: Format, contract: bool, yes: bool) -> None:
 
     Hosts of this version and of the one before use expanded tables, and run meanwhile. A host does the same at its
     start if its user has the rights; this is for hosts whose user may only read and write rows. Safe to repeat and to
-    interrupt.
+    interrupt. Refused if a version would be skipped.
 
     When all hosts run the new version and none shall go back, --contract finishes the upgrade.
 
