@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.store.migrations import Phase, SchemaState
 from foqs.store.mysql import mysql_store
-from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings
+from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings, Result, Statement
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.mysql.schema_upgrade import RUN_RIGHTS, SCHEMA_RIGHTS, contract_tables, read_state, schema_link
 from foqs.store.mysql.timer_filling import read_filling
@@ -252,6 +254,36 @@ def test_commands_and_flushes_at_once_leave_exactly_the_entries_of_the_rows(benc
         wanted = [(n, n) for n in range(1, 3_001) if n % 10 or n >= 2_000]
         assert older.timers() == [*wanted, *((5_000 + n, 10_000 + n) for n in range(1, 200))]
         assert await state_of(older) == CONTRACTED
+
+    bench.run(story())
+
+
+def test_old_entries_are_removed_in_order_and_once_while_a_snapshot_keeps_them(
+    bench: Bench, older: OlderShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that looked for the first entries would walk over all that were removed before, with the owner row locked."""
+    entries = [(n // 3, n) for n in range(2, 1_500)]
+    removed: list[tuple[int, int]] = []
+    run = MysqlLink.run
+
+    async def spy(link: MysqlLink, *statements: Statement, **how: Any) -> list[Result]:
+        for statement in statements:
+            if isinstance(statement, bytes) and statement.startswith(b"DELETE foqs_3_timer"):
+                for due_ms, ids in re.findall(rb"due_ms = (\d+) AND id IN \(([\d,]+)\)", statement):
+                    removed.extend((int(due_ms), int(number)) for number in ids.split(b","))
+        return await run(link, *statements, **how)
+
+    async def story() -> None:
+        new = await opened(bench.store(), epoch=2)
+        await new.write(inserts=[make_row(1, due_ms=700)], timers_added=[(700, 1)])
+        values = ",".join(map(str, entries))
+        older.server.query(f"INSERT INTO {older.table('timer')} (due_ms, id) VALUES {values}")
+        async with schema_link(older.place) as holder:
+            await holder.run(b"START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            monkeypatch.setattr(MysqlLink, "run", spy)
+            await contract(older)
+        assert removed == sorted([*entries, (700, 1)])
+        assert older.timers() == [(700, 1)]
 
     bench.run(story())
 

@@ -230,11 +230,6 @@ def filled_rows(shard: int) -> bytes:
     return b"SELECT filled_rows FROM foqs_schema_steps WHERE shard = %d" % shard
 
 
-def remove_timers(shard: int, limit: int) -> bytes:
-    """Delete the first timer entries."""
-    return b"DELETE FROM foqs_%d_timer WHERE zero = 0 ORDER BY due_ms, id LIMIT %d" % (shard, limit)
-
-
 def end_of_page(shard: int, above: int, limit: int) -> bytes:
     """Read the last id of the next page of rows, and how many rows the page has."""
     return (

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from foqs.core.flush.writes import Writes
 from foqs.store.mysql import mysql_migrations as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, ServerError
-from foqs.store.mysql.mysql_sql import BEGIN, COMMIT, FILLED, NOT_FILLED, ROLLBACK
+from foqs.store.mysql.mysql_sql import BEGIN, COMMIT, FILLED, NOT_FILLED, ROLLBACK, Statements
+from foqs.store.mysql.mysql_values import NEVER_MS
+from foqs.store.port import DueRow
 
 OnProgress: TypeAlias = Callable[[int, int], None]
 """Called with the number of rows that are done, and about how many there are."""
@@ -25,6 +29,8 @@ PAGE_ROWS_MAX: Final = 10_000
 NO_SUCH_INDEX_CODE: Final = 1176
 """A statement names an index that was dropped: the timer table is filled."""
 _RETRYABLE_CODES: Final = frozenset({1205, 1213})
+_PACKET_BYTES: Final = 1 << 20
+"""Statements that remove entries are much shorter."""
 
 
 def no_progress(done: int, total: int) -> None:
@@ -34,12 +40,12 @@ def no_progress(done: int, total: int) -> None:
 async def fill_timers(link: MysqlLink, shard: int, on_progress: OnProgress = no_progress) -> None:
     """Fill the table, from the position at which an earlier call was interrupted. Raises ServerError, MysqlLinkLost."""
     done, total = await read_filling(link, shard)
-    rows = PAGE_ROWS_FIRST
+    pages, rows = _Pages(link, shard), PAGE_ROWS_FIRST
     loop = asyncio.get_running_loop()
     while True:
         begun_s = loop.time()
         try:
-            page = await _fill_page(link, shard, rows)
+            page = await pages.next(rows)
         except ServerError as error:
             await link.run(ROLLBACK)
             if error.code not in _RETRYABLE_CODES:
@@ -73,32 +79,49 @@ def next_page_rows(rows: int, took_ms: float) -> int:
     return int(min(2 * rows, max(PAGE_ROWS_FIRST, wanted), PAGE_ROWS_MAX))
 
 
-async def _fill_page(link: MysqlLink, shard: int, limit: int) -> int | None:
-    """Do the next page. Return how many rows it has; None if the table is filled."""
-    _, found = await link.run(BEGIN, sql.filling_position(shard, lock=True))
-    position = int(found.rows[0][0])
-    if position == FILLED:
-        await link.run(COMMIT)
-        return None
-    if position == NOT_FILLED:
-        removed, _ = await link.run(sql.remove_timers(shard, limit), COMMIT)
-        if removed.matched_row_count < limit:
-            await _end_emptying(link, shard)
+@dataclass(slots=True)
+class _Pages:
+    """The pages of one run of the filling.
+
+    Attributes:
+        removed_to: the last entry that was removed. Removed entries stay in the index while a snapshot needs them, so
+            the next page begins after it. Entries before it are those of flushes, which are right.
+    """
+
+    link: MysqlLink
+    shard: int
+    removed_to: DueRow | None = None
+
+    async def next(self, limit: int) -> int | None:
+        """Do the next page. Return how many rows it has; None if the table is filled."""
+        _, found = await self.link.run(BEGIN, sql.filling_position(self.shard, lock=True))
+        position = int(found.rows[0][0])
+        if position in (FILLED, NOT_FILLED):
+            await self.link.run(COMMIT)
+            return None if position == FILLED else await self._remove(limit)
+        (end,) = await self.link.run(sql.end_of_page(self.shard, position, limit))
+        last, rows = int(end.rows[0][0]), int(end.rows[0][1])
+        await self.link.run(
+            sql.fill_timers(self.shard, position, last),
+            sql.set_filling_position(self.shard, last),
+            sql.add_filled_rows(self.shard, rows),
+            COMMIT,
+        )
+        return rows
+
+    async def _remove(self, limit: int) -> int:
+        """Remove the next entries; after the last ones begin with the rows. Return 0, as no row is filled."""
+        statements = Statements(self.shard)
+        page = statements.due_rows(None, NEVER_MS, self.removed_to, limit, is_filled=True)
+        (read,) = await self.link.run(page)
+        entries = [(int(due_ms), int(number)) for due_ms, number in read.rows]
+        _, found = await self.link.run(BEGIN, sql.filling_position(self.shard, lock=True))
+        if found.rows[0][0] != NOT_FILLED:  # another filler has begun with the rows
+            await self.link.run(COMMIT)
+            return 0
+        begin_rows = [sql.set_filling_position(self.shard, 0)] if len(entries) < limit else []
+        removal = statements.write(Writes(timers_removed=entries), _PACKET_BYTES)
+        await self.link.run(*removal, *begin_rows, COMMIT)
+        if entries:
+            self.removed_to = DueRow(*entries[-1])
         return 0
-    (end,) = await link.run(sql.end_of_page(shard, position, limit))
-    last, rows = int(end.rows[0][0]), int(end.rows[0][1])
-    await link.run(
-        sql.fill_timers(shard, position, last),
-        sql.set_filling_position(shard, last),
-        sql.add_filled_rows(shard, rows),
-        COMMIT,
-    )
-    return rows
-
-
-async def _end_emptying(link: MysqlLink, shard: int) -> None:
-    """Begin with the rows, unless another filler has begun."""
-    _, found = await link.run(BEGIN, sql.filling_position(shard, lock=True))
-    if found.rows[0][0] == NOT_FILLED:
-        await link.run(sql.set_filling_position(shard, 0))
-    await link.run(COMMIT)
