@@ -14,7 +14,7 @@ from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import TIME_MS_MAX, State, pack_order_key
 from foqs.core.items.item_filter import ItemFilter
-from foqs.store.mysql import mysql_sql, mysql_store
+from foqs.store.mysql import mysql_migrations, mysql_sql, mysql_store
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings, OnResults
 from foqs.store.mysql.mysql_protocol import Result
 from foqs.store.mysql.mysql_reads import MysqlReads
@@ -646,6 +646,7 @@ def test_writes_by_id_read_no_deleted_rows_that_a_snapshot_holds(place: MysqlSet
                 *texts.write(Writes(leases=[LeaseUpdate(9, 9, 1, ids)]), 1 << 20),
                 *texts.write(Writes(updates=[make_row(n) for n in ids]), 1 << 20),
                 *texts.read_rows(ids),
+                *mysql_migrations.fill_timers(3, ids),
             ):
                 assert isinstance(text, bytes)
                 (used,) = [step for step in await explain(store, text) if step.table in ("foqs_3_item", "item")]

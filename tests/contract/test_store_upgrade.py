@@ -13,6 +13,7 @@ from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.store.migrations import Phase, SchemaState
 from foqs.store.mysql import mysql_store
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings, Result, Statement
+from foqs.store.mysql.mysql_sql import COMMIT, ROLLBACK
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.mysql.schema_upgrade import RUN_RIGHTS, SCHEMA_RIGHTS, contract_tables, read_state, schema_link
 from foqs.store.mysql.timer_filling import read_filling
@@ -284,6 +285,39 @@ def test_old_entries_are_removed_in_order_and_once_while_a_snapshot_keeps_them(
             await contract(older)
         assert removed == sorted([*entries, (700, 1)])
         assert older.timers() == [(700, 1)]
+
+    bench.run(story())
+
+
+def test_pages_are_read_before_the_owner_row_is_locked(
+    bench: Bench, older: OlderShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a read walks over all deleted rows that a snapshot keeps, and flushes would wait for it."""
+    locked: set[MysqlLink] = set()
+    under_lock: list[bytes] = []
+    run = MysqlLink.run
+
+    async def spy(link: MysqlLink, *statements: Statement, **how: Any) -> list[Result]:
+        for statement in statements:
+            if not isinstance(statement, bytes):
+                continue
+            if b"_owner" in statement and statement.endswith(b"FOR UPDATE"):
+                locked.add(link)
+            elif statement in (COMMIT, ROLLBACK):
+                locked.discard(link)
+            elif link in locked:
+                under_lock.append(statement)
+        return await run(link, *statements, **how)
+
+    async def story() -> None:
+        new = await opened(bench.store(), epoch=2)
+        await new.write(inserts=[make_row(n, due_ms=n) for n in range(1, 1_001)], timers_added=[(1, 1), (8, 2)])
+        await new.write(inserts=[make_row(n) for n in range(1_001, 1_003)])
+        monkeypatch.setattr(MysqlLink, "run", spy)
+        await contract(older)
+        assert older.timers() == [(n, n) for n in range(1, 1_001)]
+        assert under_lock
+        assert [statement for statement in under_lock if b"LIMIT" in statement] == []
 
     bench.run(story())
 

@@ -1,7 +1,7 @@
 """Fills the timer table of a shard from its rows, page by page, beside the flushes.
 
-Always true: each page is one transaction that first locks the owner row, as a flush
-does. So a page and a flush never wait for each other's other locks, a page is filled
+Always true: each page is written by one transaction that first locks the owner row, as a
+flush does. So a page and a flush never wait for each other's other locks, a page is filled
 once, and the position says what is filled. Needs owners that write timers.
 """
 
@@ -23,7 +23,7 @@ OnProgress: TypeAlias = Callable[[int, int], None]
 """Called with the number of rows that are done, and about how many there are."""
 
 PAGE_MS_TARGET: Final = 25
-"""A page holds the owner row for about this time, and flushes wait for it."""
+"""A page takes about this time. It has the owner row locked, so that flushes wait, for a part of it."""
 PAGE_ROWS_FIRST: Final = 200
 PAGE_ROWS_MAX: Final = 10_000
 NO_SUCH_INDEX_CODE: Final = 1176
@@ -83,6 +83,9 @@ def next_page_rows(rows: int, took_ms: float) -> int:
 class _Pages:
     """The pages of one run of the filling.
 
+    Each is read without a lock: a read may walk over many deleted rows that a snapshot needs. Under the lock only the
+    rows and entries that it found are touched, by their keys. A flush that changes them meanwhile writes their entries.
+
     Attributes:
         removed_to: the last entry that was removed. Removed entries stay in the index while a snapshot needs them, so
             the next page begins after it. Entries before it are those of flushes, which are right.
@@ -94,20 +97,11 @@ class _Pages:
 
     async def next(self, limit: int) -> int | None:
         """Do the next page. Return how many rows it has; None if the table is filled."""
-        _, found = await self.link.run(BEGIN, sql.filling_position(self.shard, lock=True))
+        (found,) = await self.link.run(sql.filling_position(self.shard))
         position = int(found.rows[0][0])
-        if position in (FILLED, NOT_FILLED):
-            await self.link.run(COMMIT)
-            return None if position == FILLED else await self._remove(limit)
-        (end,) = await self.link.run(sql.end_of_page(self.shard, position, limit))
-        last, rows = int(end.rows[0][0]), int(end.rows[0][1])
-        await self.link.run(
-            sql.fill_timers(self.shard, position, last),
-            sql.set_filling_position(self.shard, last),
-            sql.add_filled_rows(self.shard, rows),
-            COMMIT,
-        )
-        return rows
+        if position == FILLED:
+            return None
+        return await (self._remove(limit) if position == NOT_FILLED else self._fill(position, limit))
 
     async def _remove(self, limit: int) -> int:
         """Remove the next entries; after the last ones begin with the rows. Return 0, as no row is filled."""
@@ -115,13 +109,33 @@ class _Pages:
         page = statements.due_rows(None, NEVER_MS, self.removed_to, limit, is_filled=True)
         (read,) = await self.link.run(page)
         entries = [(int(due_ms), int(number)) for due_ms, number in read.rows]
-        _, found = await self.link.run(BEGIN, sql.filling_position(self.shard, lock=True))
-        if found.rows[0][0] != NOT_FILLED:  # another filler has begun with the rows
-            await self.link.run(COMMIT)
-            return 0
         begin_rows = [sql.set_filling_position(self.shard, 0)] if len(entries) < limit else []
-        removal = statements.write(Writes(timers_removed=entries), _PACKET_BYTES)
-        await self.link.run(*removal, *begin_rows, COMMIT)
+        if await self._lock(NOT_FILLED):
+            removal = statements.write(Writes(timers_removed=entries), _PACKET_BYTES)
+            await self.link.run(*removal, *begin_rows, COMMIT)
         if entries:
             self.removed_to = DueRow(*entries[-1])
         return 0
+
+    async def _fill(self, position: int, limit: int) -> int:
+        """Add the entries of the next rows. Return how many rows these are."""
+        (read,) = await self.link.run(sql.page_of_rows(self.shard, position, limit))
+        rows = read.rows
+        last = rows[-1][0] if rows else FILLED
+        if not await self._lock(position):
+            return 0
+        await self.link.run(
+            *sql.fill_timers(self.shard, [number for number, needs_timer in rows if needs_timer]),
+            sql.set_filling_position(self.shard, last),
+            sql.add_filled_rows(self.shard, len(rows)),
+            COMMIT,
+        )
+        return len(rows)
+
+    async def _lock(self, position: int) -> bool:
+        """Lock the owner row. Return False, without the lock, if another filler has moved the position."""
+        _, found = await self.link.run(BEGIN, sql.filling_position(self.shard, lock=True))
+        if found.rows[0][0] == position:
+            return True
+        await self.link.run(COMMIT)
+        return False
