@@ -295,12 +295,15 @@ def test_pages_are_read_before_the_owner_row_is_locked(
     """Such a read walks over all deleted rows that a snapshot keeps, and flushes would wait for it."""
     locked: set[MysqlLink] = set()
     under_lock: list[bytes] = []
+    read_timeouts_s: list[float] = []
     run = MysqlLink.run
 
     async def spy(link: MysqlLink, *statements: Statement, **how: Any) -> list[Result]:
         for statement in statements:
             if not isinstance(statement, bytes):
                 continue
+            if b"LIMIT" in statement:
+                read_timeouts_s.append(link.timeout_s)
             if b"_owner" in statement and statement.endswith(b"FOR UPDATE"):
                 locked.add(link)
             elif statement in (COMMIT, ROLLBACK):
@@ -318,6 +321,7 @@ def test_pages_are_read_before_the_owner_row_is_locked(
         assert older.timers() == [(n, n) for n in range(1, 1_001)]
         assert under_lock
         assert [statement for statement in under_lock if b"LIMIT" in statement] == []
+        assert min(read_timeouts_s) >= 3_600.0
 
     bench.run(story())
 

@@ -8,9 +8,9 @@ once, and the position says what is filled. Needs owners that write timers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from foqs.core.flush.writes import Writes
 from foqs.store.mysql import mysql_migrations as sql
@@ -29,6 +29,7 @@ PAGE_ROWS_MAX: Final = 10_000
 NO_SUCH_INDEX_CODE: Final = 1176
 """A statement names an index that was dropped: the timer table is filled."""
 _RETRYABLE_CODES: Final = frozenset({1205, 1213})
+_READ_TIMEOUT_S: Final = 3_600.0
 _PACKET_BYTES: Final = 1 << 20
 """Statements that remove entries are much shorter."""
 
@@ -107,8 +108,7 @@ class _Pages:
         """Remove the next entries; after the last ones begin with the rows. Return 0, as no row is filled."""
         statements = Statements(self.shard)
         page = statements.due_rows(None, NEVER_MS, self.removed_to, limit, is_filled=True)
-        (read,) = await self.link.run(page)
-        entries = [(int(due_ms), int(number)) for due_ms, number in read.rows]
+        entries = [(int(due_ms), int(number)) for due_ms, number in await self._read(page)]
         begin_rows = [sql.set_filling_position(self.shard, 0)] if len(entries) < limit else []
         if await self._lock(NOT_FILLED):
             removal = statements.write(Writes(timers_removed=entries), _PACKET_BYTES)
@@ -119,8 +119,7 @@ class _Pages:
 
     async def _fill(self, position: int, limit: int) -> int:
         """Add the entries of the next rows. Return how many rows these are."""
-        (read,) = await self.link.run(sql.page_of_rows(self.shard, position, limit))
-        rows = read.rows
+        rows = await self._read(sql.page_of_rows(self.shard, position, limit))
         last = rows[-1][0] if rows else FILLED
         if not await self._lock(position):
             return 0
@@ -131,6 +130,15 @@ class _Pages:
             COMMIT,
         )
         return len(rows)
+
+    async def _read(self, page: bytes) -> Sequence[Any]:
+        """Return the rows of a page. The read may take long, and nothing waits for it."""
+        usual_s, self.link.timeout_s = self.link.timeout_s, _READ_TIMEOUT_S
+        try:
+            (found,) = await self.link.run(page)
+        finally:
+            self.link.timeout_s = usual_s
+        return found.rows
 
     async def _lock(self, position: int) -> bool:
         """Lock the owner row. Return False, without the lock, if another filler has moved the position."""
