@@ -22,7 +22,7 @@ EXTRAS_SHOWN: Final = ("server", "spark")
 
 
 @click.command("version", epilog="\b\nExamples:\n  foqs version\n  foqs version --all\n  foqs version --all -o json")
-@click.option("--all", "everything", is_flag=True, help="Also Python, dependencies, tables and documents.")
+@click.option("--all", "everything", is_flag=True, help="Also Python, dependencies, contract, tables and documents.")
 @click.option(
     "--output",
     "-o",
@@ -48,10 +48,12 @@ def _versions(everything: bool) -> Iterator[tuple[str, Any]]:
     from foqs.catalog.document import FORMAT_VERSION
     from foqs.store.mysql.mysql_migrations import MIGRATIONS as MYSQL_MIGRATIONS
     from foqs.store.sqlite.sqlite_sql import MIGRATIONS as SQLITE_MIGRATIONS
+    from foqs_contract.contract_version import CONTRACT_VERSION
     from shardmgr.documents import FORMAT
 
     yield "python", ".".join(map(str, sys.version_info[:3]))
     yield "sqlite", sqlite3.sqlite_version
+    yield "contract", CONTRACT_VERSION
     yield "schema_mysql", MYSQL_MIGRATIONS[-1].number
     yield "schema_sqlite", SQLITE_MIGRATIONS[-1].number
     yield "format_catalog", FORMAT_VERSION

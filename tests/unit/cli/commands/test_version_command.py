@@ -25,7 +25,7 @@ def test_version_is_that_of_the_project() -> None:
 def test_all_versions_are_shown_as_fields() -> None:
     [row] = json.loads(CliRunner().invoke(root, ["version", "--all", "-o", "json"]).stdout)
     assert row["python"] == ".".join(map(str, sys.version_info[:3]))
-    for name in ("schema_mysql", "schema_sqlite", "format_catalog", "format_registry"):
+    for name in ("contract", "schema_mysql", "schema_sqlite", "format_catalog", "format_registry"):
         assert row[name] >= 1
     assert row["dependency_pydantic"].startswith("2.")
     assert "dependency_pyspark" in row
