@@ -188,6 +188,8 @@ class Peers:
             result = method.decode(body)
         except (NotSent, TlsRequired, OSError) as error:
             raise _unreachable(peer, str(error)) from None
+        except (Unauthenticated, PermissionDenied) as error:
+            raise _not_accepted(peer, error) from None
         except Refused as error:
             if error.reason == TApplicationException.UNKNOWN_METHOD:
                 raise HostTooOld(f"{peer.view.name} does not know the call {method.name}; upgrade the host") from None
@@ -199,7 +201,7 @@ class Peers:
         if result.failed is not None:
             peer_error = core_error(result.failed.error)
             if isinstance(peer_error, Unauthenticated | PermissionDenied):
-                raise _unreachable(peer, f"it does not accept this host as an administrator: {peer_error.message}")
+                raise _not_accepted(peer, peer_error)
             raise peer_error
         _mark_reachable(peer)
         if result.success is None:
@@ -268,6 +270,10 @@ def _unreachable(peer: Peer, reason: str) -> PeerUnreachable:
         log.warning("peer %s cannot be called: %s", peer.view.name, reason)
         peer.unreachable_reason = reason
     return PeerUnreachable(f"{peer.view.name} cannot be called: {reason}", retry_after_ms=100)
+
+
+def _not_accepted(peer: Peer, error: FoqsError) -> PeerUnreachable:
+    return _unreachable(peer, f"it does not accept this host as an administrator: {error.message}")
 
 
 def _mark_reachable(peer: Peer) -> None:

@@ -12,7 +12,7 @@ import pytest
 from foqs.cluster.peers import CONNECT_TIMEOUT_S, SUSPECT_S, PeerUnreachable
 from foqs.rpc.methods import ServerMethod
 from foqs_contract.contract_version import ADDED_METHODS, CONTRACT_VERSION, FIRST_VERSION, HostTooOld
-from foqs_contract.errors import Unavailable
+from foqs_contract.errors import Unauthenticated, Unavailable
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 from tests.support.enqueue_tier import PORT, EnqueueTier, in_tier, names
@@ -231,6 +231,24 @@ def test_newer_call_is_not_sent_to_a_peer_of_an_older_version(monkeypatch: pytes
         ):
             await alpha.peers.call(peer, peek, ttypes.PeekRequest("default", "t"), deadline())
         assert beta.asked == {}
+
+    in_tier(story)
+
+
+def test_a_peer_that_does_not_accept_this_host_was_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question for its version is refused before the call."""
+
+    async def refuse(*_: object) -> None:
+        raise Unauthenticated("a token is missing")
+
+    monkeypatch.setattr("foqs.cluster.peers.check_served", refuse)
+
+    async def story(tier: EnqueueTier) -> None:
+        alpha, _ = await tier.host("alpha"), await tier.host("beta")
+        [peer] = alpha.peers.by_nonce.values()
+        request = ttypes.EnqueueRequest("default", [ttypes.NewItem("t", payload=b"1")], forwarded=True)
+        with pytest.raises(PeerUnreachable, match="not accept this host as an administrator: a token is missing"):
+            await alpha.peers.call(peer, ENQUEUE, request, deadline())
 
     in_tier(story)
 
