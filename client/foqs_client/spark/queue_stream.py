@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from random import Random
 from typing import Any, Final, TypeVar
 from uuid import uuid4
@@ -53,6 +53,15 @@ class Offset:
     batch: int = 0
     file: str = ""
     rows: int = 0
+
+    @classmethod
+    def parse(cls, found: Any) -> Offset:
+        """Return an offset of a checkpoint. Raises SourceError if it is one of another source."""
+        if not isinstance(found, dict) or found.keys() != {each.name for each in fields(cls)}:
+            raise SourceError(
+                "the checkpoint is of a query that reads another source: start each query with a checkpoint of its own"
+            )
+        return cls(**found)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -79,12 +79,13 @@ class FoqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from foqs_client.spark.queue_stream import Offset
 
         with without_traceback():
+            begin = Offset.parse(start)
             stream = self._open()
             items_max = stream.count_ready() if isinstance(limit, ReadAllAvailable) else _rows_of(limit)
             if self._available is not None:
                 items_max = min(items_max, self._available)
-            end = stream.take(Offset(**start), items_max, until_none_is_ready=self._available is not None)
-            if self._available is not None and end.batch > start["batch"]:
+            end = stream.take(begin, items_max, until_none_is_ready=self._available is not None)
+            if self._available is not None and end.batch > begin.batch:
                 self._available -= end.rows
         return end.as_dict()
 
@@ -95,7 +96,7 @@ class FoqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         with without_traceback():
-            offset = Offset(**end)
+            offset = Offset.parse(end)
             return [StagedPartition(offset.file, groups) for groups in self._open().partitions(offset)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -111,7 +112,7 @@ class FoqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from foqs_client.spark.queue_stream import Offset
 
         with without_traceback():
-            self._open().settle(Offset(**end))
+            self._open().settle(Offset.parse(end))
 
     def stop(self) -> None:
         """Close the client. What is leased comes back when its lease ends, unless the query is started again."""

@@ -268,6 +268,15 @@ def test_missing_file_of_a_planned_batch_is_named_with_the_remedy(
         driver.take(end)
 
 
+@pytest.mark.parametrize(
+    "found", [5, {}, {"logOffset": 3}, {"stream": "s", "batch": 1, "file": "f"}, {**START.as_dict(), "more": 1}]
+)
+def test_offset_of_another_source_is_refused(found: object) -> None:
+    with pytest.raises(SourceError, match="the checkpoint is of a query that reads another source: start each query"):
+        Offset.parse(found)
+    assert Offset.parse(START.as_dict()) == START
+
+
 def test_unfinished_file_is_deleted(fake: SyncFakeHost, start_driver: Callable[..., Driver]) -> None:
     put(fake, 2)
     driver = start_driver()
