@@ -136,7 +136,7 @@ class QueueStream:
         """Ack the items of the batch that ended here, and delete older files.
 
         Raises:
-            SourceError: an item may still be leased to this stream after `timeout_ms`.
+            SourceError: an item may still be leased to this stream after `timeout_ms`, or the file is missing.
         """
         if end.file == self._settled:
             return
@@ -190,7 +190,7 @@ class QueueStream:
             raise self._foreign_location(owner)
         for file in files:
             self._renewal.drop(file.name)
-            leases = self._staging.leases(file.name)
+            leases = self._staging.leases_if_complete(file.name)
             for start in range(0, len(leases), IDS_PER_CALL):
                 self._release(leases[start : start + IDS_PER_CALL])
             self._staging.delete(file.name)

@@ -132,14 +132,19 @@ class Staging:
             return int(file.num_row_groups)
 
     def leases(self, name: str) -> list[Lease]:
+        """Return the leases of a file's items. Raises SourceError if it is not complete or does not exist."""
+        with self._open(name) as file:
+            return _leases(file)
+
+    def leases_if_complete(self, name: str) -> list[Lease]:
         """Return the leases of a file's items; none if it is not complete or does not exist."""
         try:
-            table = pq.read_table(self._path(name), columns=["id", _LEASE_COLUMN], filesystem=self._files)
+            with self._parquet_file(name) as file:
+                return _leases(file)
         except (FileNotFoundError, pa.ArrowInvalid):
             return []
         except OSError as error:
             raise self._unusable(error) from None
-        return list(zip(table["id"].to_pylist(), table[_LEASE_COLUMN].to_pylist(), strict=True))
 
     def read(self, name: str, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some row groups. Raises SourceError."""
@@ -159,7 +164,7 @@ class Staging:
 
     def _open(self, name: str) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(self._files.open_input_file(self._path(name)))
+            return self._parquet_file(name)
         except FileNotFoundError:
             raise SourceError(
                 f"the staged rows {name} are not in {self.location}: start the query with its former staging_location, "
@@ -167,6 +172,9 @@ class Staging:
             ) from None
         except (OSError, pa.ArrowInvalid) as error:
             raise self._unusable(error) from None
+
+    def _parquet_file(self, name: str) -> pq.ParquetFile:
+        return pq.ParquetFile(self._files.open_input_file(self._path(name)))
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -183,6 +191,11 @@ class Staging:
     def _unusable(self, error: Exception) -> SourceError:
         reason = " ".join(str(error).split())
         return SourceError(f"the staging_location {self.location} cannot be used: {reason}; correct it, or its rights")
+
+
+def _leases(file: pq.ParquetFile) -> list[Lease]:
+    table = file.read(columns=["id", _LEASE_COLUMN])
+    return list(zip(table["id"].to_pylist(), table[_LEASE_COLUMN].to_pylist(), strict=True))
 
 
 class StagedWriter:

@@ -254,15 +254,17 @@ def test_former_driver_that_is_still_running_takes_and_releases_nothing(
         zombie.take(first)
 
 
-def test_missing_file_of_a_planned_batch_is_named_with_the_remedy(
+def test_missing_file_of_the_last_batch_is_named_with_the_remedy_and_nothing_is_taken(
     fake: SyncFakeHost, start_driver: Callable[..., Driver]
 ) -> None:
     put(fake, 1)
     driver = start_driver()
     end = driver.take(START)
     driver.staging.delete(end.file)
-    with pytest.raises(SourceError, match=r"are not in .*: start the query with its former staging_location"):
-        driver.ids(end)
+    for call in (driver.ids, driver.take):
+        with pytest.raises(SourceError, match=r"are not in .*: start the query with its former staging_location"):
+            call(end)
+    assert left(fake, "leased") == 1
     (Path(driver.options.staging_location) / "stream.json").unlink()
     with pytest.raises(SourceError, match="has no stream: start each query"):
         driver.take(end)
