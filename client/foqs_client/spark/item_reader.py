@@ -108,8 +108,9 @@ def _pages(client: SyncClient, options: SourceOptions, shards: Sequence[int]) ->
     cursors: dict[int, str | None] = dict.fromkeys(shards)
     while cursors:
         for shard in list(cursors):
+            rows = pacer.page_rows(options.page_rows)
             try:
-                page = _read_page(client, options, shard, pacer.page_rows(options.page_rows), cursors[shard])
+                page = _read_page(client, options, shard, rows, cursors[shard])
             except FoqsError as error:
                 raise SourceError(f"shard {shard}: {read_refusal(error)}") from None
             if page.next_cursor is None:
@@ -118,7 +119,8 @@ def _pages(client: SyncClient, options: SourceOptions, shards: Sequence[int]) ->
                 cursors[shard] = page.next_cursor
             if page.items:
                 yield page
-                pacer.wait_after(len(page.items))
+            # The host has read as many rows as it may for a page that is short and not the last one.
+            pacer.wait_after(len(page.items) if page.next_cursor is None else rows)
 
 
 def _read_page(client: SyncClient, options: SourceOptions, shard: int, rows: int, cursor: str | None) -> ItemPage:

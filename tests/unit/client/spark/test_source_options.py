@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 import pytest
 
-from foqs_client.spark.item_reader import Pacer
+from foqs_client.spark import item_reader
+from foqs_client.spark.item_reader import Pacer, read_pages
 from foqs_client.spark.item_view_columns import BATCH_COLUMNS, view_values
 from foqs_client.spark.job_error import SourceError
 from foqs_client.spark.pushed_filters import Comparison, narrowed
 from foqs_client.spark.source_options import SOURCE_NUMBERS, SOURCE_OPTION_NAMES, SourceOptions
-from foqs_client.types import ItemFilter, ItemView
+from foqs_client.types import ItemFilter, ItemPage, ItemView
 
 URL = "foqs://one:1,two"
 
@@ -154,3 +158,24 @@ def test_read_without_a_rate_does_not_wait() -> None:
     pacer = Pacer(None, time.clock, time.sleep)
     pacer.wait_after(1_000_000)
     assert (pacer.page_rows(500), time.now_s) == (500, 100)
+
+
+class Shard:
+    """Answers the calls of a read. `rows` are the rows that they asked for."""
+
+    def __init__(self, *pages: ItemPage) -> None:
+        self._pages = list(pages)
+        self.rows: list[int] = []
+
+    def list_items(self, shard: int, only: ItemFilter, rows: int, cursor: str | None, **how: Any) -> ItemPage:
+        self.rows.append(rows)
+        return self._pages.pop(0)
+
+
+def test_page_without_a_match_costs_the_read_as_much_time_as_a_full_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    time, shard = Time(), Shard(*[ItemPage([], "more")] * 20, ItemPage([], None))
+    monkeypatch.setattr(item_reader, "make_client", lambda *given: nullcontext(shard))
+    monkeypatch.setattr(item_reader, "Pacer", lambda rate: Pacer(rate, time.clock, time.sleep))
+    assert list(read_pages(SourceOptions(URL, rows_per_second=1_000), [0])) == []
+    assert shard.rows == [100] * 21
+    assert time.now_s - 100 == pytest.approx(20 * 0.1)
