@@ -34,7 +34,7 @@ class Comparison:
     def values(self) -> Sequence[Any] | None:
         """The values that the column may have; None for another kind."""
         if self.kind == "In":
-            return list(self.value)
+            return [value for value in self.value if value is not None]
         return [self.value] if self.kind in ("EqualTo", "EqualNullSafe") else None
 
 

@@ -93,6 +93,7 @@ def test_moments_follow_from_the_time_of_the_shard() -> None:
         ([Comparison("EqualTo", "topic", "a")], ItemFilter(topics=("a",))),
         ([Comparison("In", "topic", ["a", "b"]), Comparison("EqualTo", "topic", "b")], ItemFilter(topics=("b",))),
         ([Comparison("In", "topic", ["a"]), Comparison("EqualTo", "topic", "b")], ItemFilter(topics=())),
+        ([Comparison("In", "topic", ["a", None])], ItemFilter(topics=("a",))),
         ([Comparison("In", "state", ["dead", "x"])], ItemFilter(states=("dead",))),
         ([Comparison("GreaterThan", "priority", 3)], ItemFilter(priority_min=4, priority_max=2**31 - 1)),
         (
