@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from foqs_client import Delivery, Item, ItemFilter, ItemView, Nack, Namespace, SyncClient
-from foqs_client.spark.pipelines import item_calls
+from foqs_client.spark.pipelines import changes, item_calls
 from foqs_client.spark.pipelines.command import main
 from tests.support.spark_queue import SparkQueue, spark_queue
 
@@ -178,6 +178,23 @@ def test_redrive_of_a_dry_run_changes_nothing_and_a_real_one_redrives_what_the_p
     assert (code, found) == (0, {"done": 20})
     assert (counted(client, "mail", "dead"), counted(client, "mail", "ready")) == (30, 20)
     assert counted(client, "letters", "dead") == 10
+
+
+def test_items_that_match_only_after_the_count_are_not_changed(
+    spark: SparkSession, client: SyncClient, foqs_spark: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_dead(client, "mail", 20)
+
+    def confirm(question: str, *, yes: bool) -> bool:
+        """Let Spark lose what it has cached, while other items come to match."""
+        spark.catalog.clearCache()
+        make_dead(client, "mail", 5)
+        return True
+
+    monkeypatch.setattr(changes, "confirm", confirm)
+    code, found, _ = foqs_spark("redrive", "--where", "topic = 'mail'", "--yes")
+    assert (code, found) == (0, {"done": 20})
+    assert counted(client, "mail", "dead") == 5
 
 
 def test_rewrite_moves_cancels_and_reprioritises(client: SyncClient, foqs_spark: Command) -> None:

@@ -1,8 +1,8 @@
 """The pipelines `redrive` and `rewrite`: change the items that an SQL predicate chooses.
 
 Holds `change_items`. Always true: what is changed was counted before; the rows are kept
-on Spark's disks between count and change, so both are about the same items. A host
-judges each item by its state when the call arrives.
+on Spark's disks between count and change, so both are about the same items. If a disk is
+lost meanwhile, the change fails. A host judges each item by its state when the call arrives.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from foqs_client.spark.pipelines.terminal import confirm, progress, say
 
 EXAMPLES = 10
 """Items that a dry run shows."""
+_SHOWN = ("id", "topic", "state", "priority", "attempt")
 _ITEMS_PER_TASK = 20_000
 
 
@@ -51,28 +52,24 @@ def change_items(
         PipelineError: the predicate is wrong, nobody agrees, or a task failed.
     """
     context = spark.sparkContext
-    chosen = _chosen(spark, connection, selection).persist(StorageLevel.DISK_ONLY)
-    try:
-        with progress(context, "read"):
-            by_topic = {
-                row["topic"]: row["count"] for row in chosen.groupBy("topic").count().orderBy("topic").collect()
-            }
-        matched = sum(by_topic.values())
-        for topic, items in by_topic.items():
-            say(f"  {items:>10,}  {topic}")
-        say(f"{matched:,} items match.")
-        if dry_run:
-            for row in chosen.select("id", "topic", "state", "priority", "attempt").limit(EXAMPLES).collect():
-                say(
-                    f"  {row['id']}  {row['topic']}  {row['state']}  priority {row['priority']}  attempt {row['attempt']}"
-                )
-        if dry_run or not matched or not confirm(f"{str(action).capitalize()} {matched:,} items?", yes=yes):
-            return {}
-        tasks = min(64, 1 + matched // _ITEMS_PER_TASK)
-        with progress(context, str(action)):
-            return count_outcomes(chosen.select("id").repartition(tasks), ItemCalls(connection, action))
-    finally:
-        chosen.unpersist()
+    with progress(context, "read"):
+        # Not a cache: rows that a cache has lost are read again, and others may match then.
+        chosen = (
+            _chosen(spark, connection, selection).select(*_SHOWN).localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+        )
+        by_topic = {row["topic"]: row["count"] for row in chosen.groupBy("topic").count().orderBy("topic").collect()}
+    matched = sum(by_topic.values())
+    for topic, items in by_topic.items():
+        say(f"  {items:>10,}  {topic}")
+    say(f"{matched:,} items match.")
+    if dry_run:
+        for row in chosen.limit(EXAMPLES).collect():
+            say(f"  {row['id']}  {row['topic']}  {row['state']}  priority {row['priority']}  attempt {row['attempt']}")
+    if dry_run or not matched or not confirm(f"{str(action).capitalize()} {matched:,} items?", yes=yes):
+        return {}
+    tasks = min(64, 1 + matched // _ITEMS_PER_TASK)
+    with progress(context, str(action)):
+        return count_outcomes(chosen.select("id").repartition(tasks), ItemCalls(connection, action))
 
 
 def _chosen(spark: SparkSession, connection: Connection, selection: Selection) -> DataFrame:
