@@ -31,7 +31,7 @@ class LeaseRenewal:
     """Renews leases until it is stopped.
 
     Args:
-        client: extends them. Used by the thread alone.
+        client: extends them. Other threads may use it, too.
         lease_ms: the duration of a lease.
     """
 

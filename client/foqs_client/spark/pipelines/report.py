@@ -107,5 +107,6 @@ def _write(
         say(f"The page is a JSON text in {folder}/report.json, because the folder is not on this machine.")
         return
     target = Path(folder) / "report.html"
+    target.parent.mkdir(parents=True, exist_ok=True)  # on a cluster, Spark may have made it on other machines only
     target.write_text(html, encoding="utf-8")
     say(f"Open {target.resolve().as_uri()}")
