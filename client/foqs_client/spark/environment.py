@@ -1,8 +1,8 @@
 """Checks that the Python of Spark's tasks has the packages of the sink.
 
 Holds `missing_packages` and `problem`. Always true: before a session starts, the
-check finds the Python as Spark will. Spark looks for data sources in that Python, not
-in the driver's. If it is the wrong one, Spark reports DATA_SOURCE_NOT_FOUND.
+check finds the Python as Spark will. Spark looks for data sources in that Python, and runs
+their tasks with it. If it is the wrong one, Spark reports DATA_SOURCE_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from importlib.util import find_spec
 from typing import Final
 
 REQUIRED_PACKAGES: Final = ("pyspark_foqs", "foqs_client", "foqs_contract", "thrift", "pyarrow")
+_VARIABLES: Final = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
+"""The first one that is set names the Python of data sources, and of their tasks."""
 _TIMEOUT_S: Final = 60.0
 _LIST_MISSING: Final = f"""
 from importlib.util import find_spec
@@ -27,18 +29,20 @@ def missing_packages() -> list[str]:
     return [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
 
 
-def remedy(python: str, missing: list[str]) -> str:
-    """Return a sentence about a Python without these packages, and what to do."""
+def remedy(python: str, missing: list[str], variable: str = "PYSPARK_PYTHON") -> str:
+    """Return a sentence about a Python without these packages, and what to do. The variable names this Python."""
     return (
         f"Spark's tasks run on {python}, which has no {' and no '.join(missing)}: install foqs[spark] there, or set "
-        "PYSPARK_PYTHON to a Python that has it before the session starts"
+        f"{variable} to a Python that has it before the session starts"
     )
 
 
 def problem(environ: Mapping[str, str]) -> str | None:
     """Return why a session of this environment will not find the sink, and what to do; None if it will."""
-    python = environ.get("PYSPARK_PYTHON") or "python3"
-    unset = "" if environ.get("PYSPARK_PYTHON") else " (PYSPARK_PYTHON is not set)"
+    given = [name for name in _VARIABLES if environ.get(name)]
+    variable = given[0] if given else "PYSPARK_PYTHON"
+    python = environ.get(variable) or "python3"
+    unset = "" if given else f" ({variable} is not set)"
     try:
         result = subprocess.run(
             [python, "-c", _LIST_MISSING],
@@ -49,9 +53,9 @@ def problem(environ: Mapping[str, str]) -> str | None:
             env=dict(environ),
         )
     except (OSError, subprocess.SubprocessError):
-        return f"{python}{unset} cannot be run: set PYSPARK_PYTHON to {sys.executable} before the session starts"
+        return f"{python}{unset} cannot be run: set {variable} to {sys.executable} before the session starts"
     missing = result.stdout.split()
-    return remedy(python + unset, missing) if missing else None
+    return remedy(python + unset, missing, variable) if missing else None
 
 
 def main() -> int:

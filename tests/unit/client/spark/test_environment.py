@@ -39,7 +39,8 @@ def test_problem_names_the_python_its_missing_packages_and_the_remedy(tmp_path: 
 def test_default_is_the_first_python3_of_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python(tmp_path, "echo pyarrow")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    for name in ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
     assert "run on python3 (PYSPARK_PYTHON is not set), which has no pyarrow" in str(environment.problem(os.environ))
 
 
@@ -47,3 +48,11 @@ def test_problem_names_a_missing_python_and_one_that_exists(capsys: pytest.Captu
     message = environment.problem({"PYSPARK_PYTHON": "/nowhere/python3"})
     assert message is not None
     assert message.startswith("/nowhere/python3 cannot be run: set PYSPARK_PYTHON to")
+
+
+def test_python_of_the_driver_comes_first_because_spark_searches_it(tmp_path: Path) -> None:
+    other = python(tmp_path, "echo pyarrow")
+    message = environment.problem({"PYSPARK_DRIVER_PYTHON": other, "PYSPARK_PYTHON": sys.executable})
+    assert message is not None
+    assert message.startswith(f"Spark's tasks run on {other}, which has no pyarrow")
+    assert "or set PYSPARK_DRIVER_PYTHON to a Python that has it" in message
