@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
@@ -22,17 +22,20 @@ from foqs_client.spark.options import NUMBER_OPTIONS, OPTION_NAMES
 from foqs_client.spark.source_options import SOURCE_NUMBERS, SOURCE_OPTION_NAMES, STREAM_SOURCE_NUMBERS
 from tests.support.aio import run
 from tests.support.processes import RestartableHost
+from tests.support.spark_page import CLUSTER, PAGE, section
 from tests.support.spark_queue import DAY_MS
 from tests.support.tour import ADDRESS, ADDRESSES, part
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(480)]
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
-
 
 def programs() -> list[tuple[str, str | None]]:
-    """Return the programs of the page in order, each with the sentence with which it fails."""
-    blocks = re.findall(r"^```(python|text)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    """Return the programs of the page in order, each with the sentence with which it fails.
+
+    Those of a cluster are run by test_cluster.py.
+    """
+    page = PAGE.replace(section(CLUSTER), "")
+    blocks = re.findall(r"^```(python|text)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     following = [*blocks[1:], ("", "")]
     return [
         (program, sentence.strip() if next_kind == "text" else None)
@@ -104,10 +107,10 @@ def test_page_names_every_column_and_every_option_of_reads() -> None:
         assert f"`{name}`" in reads, name
     for name in (*STREAM_COLUMNS, "namespace", *STREAM_SOURCE_NUMBERS, "topics", "staging_location"):
         assert f"`{name}`" in streams, name
-    for section, numbers in ((reads, SOURCE_NUMBERS), (streams, STREAM_SOURCE_NUMBERS)):
+    for text, numbers in ((reads, SOURCE_NUMBERS), (streams, STREAM_SOURCE_NUMBERS)):
         for name, allowed in numbers.items():
-            if section is reads or name not in SOURCE_NUMBERS:
-                assert f"\n| `{name}` | {allowed.default:,} |" in section
+            if text is reads or name not in SOURCE_NUMBERS:
+                assert f"\n| `{name}` | {allowed.default:,} |" in text
 
 
 def test_page_names_every_column_and_every_option_with_its_default() -> None:

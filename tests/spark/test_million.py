@@ -26,7 +26,7 @@ from foqs_client import Namespace, SyncClient
 from tests.support.poll import until
 from tests.support.ports import free_port
 from tests.support.spark_queue import DAY_MS
-from tests.support.spark_stream import StreamProcess, batch_in_progress, stream_process, write_files
+from tests.support.spark_stream import DriverProcess, batch_in_progress, stream_process, write_files
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
 
@@ -175,7 +175,7 @@ def test_every_row_of_a_stream_is_one_item_after_its_driver_died_five_times_and_
     tables.check_each_once(STREAM_ROWS)
 
 
-def wait_for(process: StreamProcess, condition: Callable[[], bool], what: str, log: Path) -> None:
+def wait_for(process: DriverProcess, condition: Callable[[], bool], what: str, log: Path) -> None:
     """Wait for a condition while the process runs. Raise AssertionError with the end of its log if it ends."""
     until(lambda: not process.is_running or condition(), what, 1_800)
     assert process.is_running, log.read_text()[-4_000:]

@@ -24,7 +24,7 @@ from tests.support.aio import run
 from tests.support.poll import until
 from tests.support.ports import free_port
 from tests.support.spark_drain import MODULE
-from tests.support.spark_stream import StreamProcess, batch_in_progress, stream_process
+from tests.support.spark_stream import DriverProcess, batch_in_progress, stream_process
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
 
@@ -173,7 +173,7 @@ def test_each_item_is_in_parquet_once_after_its_driver_died_five_times_and_a_hos
     assert set(rows) == expected
 
 
-def wait_for(process: StreamProcess, checkpoint: Path, batch_min: int, log: Path) -> None:
+def wait_for(process: DriverProcess, checkpoint: Path, batch_min: int, log: Path) -> None:
     """Wait until a batch is under way, and at least this one. Raise AssertionError with the log if the process ends."""
 
     def is_in_a_batch() -> bool:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -93,26 +93,26 @@ def _batches(folder: Path) -> set[int]:
     return {int(file.name) for file in folder.iterdir() if file.name.isdigit()} if folder.exists() else set()
 
 
-class StreamProcess:
-    """The program, as a process.
+class DriverProcess:
+    """A program that starts a Spark, as a process.
 
     Args:
-        job: as its `main` reads it.
+        command: the program and its arguments.
         log: its output.
-        module: the program.
+        how: of its start: its folder and its variables.
     """
 
-    def __init__(self, job: Mapping[str, Any], log: Path, module: str) -> None:
+    def __init__(self, command: Sequence[str], log: Path, **how: Any) -> None:
         self._log = log
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", module, json.dumps(job)],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, **how
             )
+
+    @property
+    def log(self) -> str:
+        """The end of its output."""
+        return self._log.read_text(errors="replace")[-4_000:]
 
     @property
     def is_running(self) -> bool:
@@ -125,20 +125,27 @@ class StreamProcess:
 
     def wait(self, timeout_s: float) -> None:
         """Wait for the end. Raise AssertionError with the log if it failed."""
-        assert self._process.wait(timeout_s) == 0, self._log.read_text()[-4_000:]
+        assert self._process.wait(timeout_s) == 0, self.log
 
 
 @contextmanager
-def stream_process(
-    job: Mapping[str, Any], log: Path, module: str = "tests.support.spark_stream"
-) -> Iterator[StreamProcess]:
+def driver_process(command: Sequence[str], log: Path, **how: Any) -> Iterator[DriverProcess]:
     """Yield a running program, which is killed in the end."""
-    process = StreamProcess(job, log, module)
+    process = DriverProcess(command, log, **how)
     try:
         yield process
     finally:
         if process.is_running:
             process.kill()
+
+
+@contextmanager
+def stream_process(
+    job: Mapping[str, Any], log: Path, module: str = "tests.support.spark_stream"
+) -> Iterator[DriverProcess]:
+    """Yield a running stream, whose `main` reads the job."""
+    with driver_process([sys.executable, "-m", module, json.dumps(job)], log, cwd=ROOT) as process:
+        yield process
 
 
 def main() -> None:
