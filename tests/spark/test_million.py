@@ -1,17 +1,19 @@
 """Writes a million rows from Spark to a cluster, as a frame and as a stream: every row is one item.
 
-Meanwhile a task fails and a host dies; of the stream the driver dies five times. The
-cluster has three host processes, two MariaDB servers, eight shards and ZooKeeper. The
-short form of the frame is the same test with fewer rows; that of the stream is in
-test_stream.py.
+Meanwhile a task fails and a host dies. The stream runs on a cluster of Spark with two
+workers, of which an executor dies, too, and its driver dies five times. The queue has three
+host processes, two MariaDB servers, eight shards and ZooKeeper. The short forms are the
+same tests with fewer rows, and with one death of the driver.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,6 +27,7 @@ from foqs.dev.local_cluster import DATABASE, LocalCluster
 from foqs_client import Namespace, SyncClient
 from tests.support.poll import until
 from tests.support.ports import free_port
+from tests.support.spark_cluster import ROOT, SparkCluster
 from tests.support.spark_queue import DAY_MS
 from tests.support.spark_stream import DriverProcess, batch_in_progress, stream_process, write_files
 
@@ -33,9 +36,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.mysql, pytest.
 SHARDS: Final = 8
 TOPIC: Final = "million"
 _OF_TOPIC: Final = f"WHERE topic = '{TOPIC}'"
-BATCHES: Final = 50
-STREAM_ROWS: Final = 1_000_000
-DRIVER_KILLS: Final = 5
+LINE_BYTES: Final = 100
+TASKS: Final = 4
+"""The tasks of a batch."""
 FAILING: Final = 1
 """The partition whose first task fails; one of the first two, so that it runs by the time the host dies."""
 
@@ -140,45 +143,88 @@ def test_every_row_is_one_item_after_a_task_failed_and_a_host_died(
     tables.check_each_once(rows)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(3_600)
-def test_every_row_of_a_stream_is_one_item_after_its_driver_died_five_times_and_a_host_once(
-    cluster: LocalCluster, tmp_path: Path
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """A form of the stream.
+
+    Attributes:
+        rows: the number of rows.
+        batches: the number of batches.
+        driver_kills: how often the driver is killed in the middle of a batch.
+        options: more options of the sink.
+    """
+
+    rows: int
+    batches: int
+    driver_kills: int
+    options: Mapping[str, str]
+
+
+SHORT_STREAM: Final = StreamForm(15_000, 5, 1, {"batch_items": "5", "calls_in_flight": "1"})
+"""Small calls, one at a time, so that a batch takes a second or two and is met in its middle."""
+LONG_STREAM: Final = StreamForm(1_000_000, 50, 5, {})
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(SHORT_STREAM, id="short", marks=pytest.mark.timeout(600)),
+        pytest.param(LONG_STREAM, id="long", marks=[pytest.mark.long, pytest.mark.timeout(3_600)]),
+    ],
+)
+def test_every_row_of_a_stream_is_one_item_after_drivers_an_executor_and_a_host_died(
+    cluster: LocalCluster, tmp_path: Path, form: StreamForm
 ) -> None:
-    tables, files, checkpoint, log = Tables(cluster), tmp_path / "files", tmp_path / "checkpoint", tmp_path / "log"
-    per_batch = STREAM_ROWS // BATCHES
-    write_files(files, BATCHES, per_batch, 100)
+    tables, checkpoint, log = Tables(cluster), tmp_path / "checkpoint", tmp_path / "log"
+    per_batch = form.rows // form.batches
+    write_files(tmp_path / "files", form.batches, per_batch, LINE_BYTES)
     with SyncClient(cluster.url) as client:
         client.update_namespace(Namespace("default", key_window_ms=DAY_MS))
-    job = {
-        "folder": str(files),
-        "checkpoint": str(checkpoint),
-        "scratch": str(tmp_path),
-        "options": {"url": cluster.url, "topic": TOPIC},
-        "settings": {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"},
-    }
-    kills = 0
-    while kills < DRIVER_KILLS:
-        next_count = STREAM_ROWS * (kills + 1) // (DRIVER_KILLS + 1)
+    with SparkCluster(tmp_path / "spark") as machines:
+        job = {
+            "folder": str(tmp_path / "files"),
+            "checkpoint": str(checkpoint),
+            "scratch": str(tmp_path),
+            "options": {"url": cluster.url, "topic": TOPIC, **form.options},
+            "settings": {
+                **machines.settings,
+                "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")]),
+                "spark.sql.execution.arrow.maxRecordsPerBatch": "1000",
+                "spark.sql.files.maxPartitionBytes": str(per_batch * LINE_BYTES // TASKS),
+            },
+        }
+        others: list[Callable[[], object]] = [
+            partial(cluster.hosts[0].stop, signal.SIGKILL),
+            machines.kill_executor,
+        ]
+        kills = 0
+        while kills < form.driver_kills:
+            count_min = form.rows * (kills + 1) // (form.driver_kills + 2)
+            with stream_process(job, log) as process:
+                wait_until_in_a_batch(process, checkpoint, tables, count_min, per_batch)
+                while others and kills == form.driver_kills // 2:
+                    others.pop()()
+                    if others:
+                        wait_until_in_a_batch(process, checkpoint, tables, tables.count() + per_batch, per_batch)
+                process.kill()
+            # A batch may have ended between the look and the kill.
+            kills += batch_in_progress(checkpoint) is not None
+        assert not others, "a host or an executor did not die"
         with stream_process(job, log) as process:
-            in_a_batch = partial(is_in_a_batch, checkpoint, tables, next_count, per_batch)
-            wait_for(process, in_a_batch, "the driver is in the middle of a batch", log)
-            if kills == DRIVER_KILLS // 2 and cluster.hosts[0].exit_code is None:
-                cluster.hosts[0].stop(signal.SIGKILL)
-                in_the_next = partial(is_in_a_batch, checkpoint, tables, tables.count() + per_batch, per_batch)
-                wait_for(process, in_the_next, "the stream goes on without the host", log)
-            process.kill()
-        # A batch may have ended between the look and the kill.
-        kills += batch_in_progress(checkpoint) is not None
-    with stream_process(job, log) as process:
-        process.wait(1_800)
-    tables.check_each_once(STREAM_ROWS)
+            process.wait(1_800)
+    tables.check_each_once(form.rows)
 
 
-def wait_for(process: DriverProcess, condition: Callable[[], bool], what: str, log: Path) -> None:
-    """Wait for a condition while the process runs. Raise AssertionError with the end of its log if it ends."""
-    until(lambda: not process.is_running or condition(), what, 1_800)
-    assert process.is_running, log.read_text()[-4_000:]
+def wait_until_in_a_batch(
+    process: DriverProcess, checkpoint: Path, tables: Tables, count_min: int, per_batch: int
+) -> None:
+    """Wait until a batch is in its middle after which there are so many items. Raise AssertionError if the driver ends."""
+    until(
+        lambda: not process.is_running or is_in_a_batch(checkpoint, tables, count_min, per_batch),
+        f"a batch that ends at {count_min} items or later is in its middle",
+        1_800,
+    )
+    assert process.is_running, process.log
 
 
 def is_in_a_batch(checkpoint: Path, tables: Tables, count_min: int, per_batch: int) -> bool:
