@@ -22,7 +22,7 @@ from foqs_client.spark.options import NUMBER_OPTIONS, OPTION_NAMES
 from foqs_client.spark.source_options import SOURCE_NUMBERS, SOURCE_OPTION_NAMES, STREAM_SOURCE_NUMBERS
 from tests.support.aio import run
 from tests.support.processes import RestartableHost
-from tests.support.spark_page import CLUSTER, PAGE, section
+from tests.support.spark_page import CLUSTER, CONNECT, PAGE, section
 from tests.support.spark_queue import DAY_MS
 from tests.support.tour import ADDRESS, ADDRESSES, part
 
@@ -32,9 +32,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(480)]
 def programs() -> list[tuple[str, str | None]]:
     """Return the programs of the page in order, each with the sentence with which it fails.
 
-    Those of a cluster are run by test_cluster.py.
+    Those of a cluster and of Spark Connect are run by test_cluster.py and test_connect.py.
     """
-    page = PAGE.replace(section(CLUSTER), "")
+    page = PAGE.replace(section(CLUSTER), "").replace(section(CONNECT), "")
     blocks = re.findall(r"^```(python|text)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     following = [*blocks[1:], ("", "")]
     return [

@@ -8,6 +8,7 @@ from typing import Final
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 CLUSTER: Final = "On a cluster"
+CONNECT: Final = "From Spark Connect"
 
 
 def section(title: str) -> str:
