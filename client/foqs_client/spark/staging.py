@@ -28,6 +28,13 @@ GROUP_BYTES: Final = 8 << 20
 """A row group is written when it has this many rows or bytes of payload."""
 
 _LEASE_COLUMN: Final = "_lease"
+_DELETED: Final = (
+    "start the query with its former staging_location, or with a new checkpoint; the items of the batch come back when "
+    "their leases end"
+)
+_NOT_SHARED: Final = (
+    "the driver had them there; give driver and executors a folder that they share, and each query one of its own"
+)
 _STREAM_FILE: Final = "stream.json"
 _BATCH_FILE: Final = re.compile(r"batch-(\d+)-[0-9a-f]{32}\.parquet")
 
@@ -147,8 +154,8 @@ class Staging:
             raise self._unusable(error) from None
 
     def read(self, name: str, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some row groups. Raises SourceError."""
-        with self._open(name) as file:
+        """Yield the rows of some row groups, in a task. Raises SourceError."""
+        with self._open(name, _NOT_SHARED) as file:
             for group in groups:
                 table = file.read_row_group(group, columns=self._schema.names).cast(self._schema)
                 yield from table.to_batches()
@@ -162,14 +169,11 @@ class Staging:
         except OSError as error:
             raise self._unusable(error) from None
 
-    def _open(self, name: str) -> pq.ParquetFile:
+    def _open(self, name: str, remedy: str = _DELETED) -> pq.ParquetFile:
         try:
             return self._parquet_file(name)
         except FileNotFoundError:
-            raise SourceError(
-                f"the staged rows {name} are not in {self.location}: start the query with its former staging_location, "
-                "or with a new checkpoint; the items of the batch come back when their leases end"
-            ) from None
+            raise SourceError(f"the staged rows {name} are not in {self.location}: {remedy}") from None
         except (OSError, pa.ArrowInvalid) as error:
             raise self._unusable(error) from None
 

@@ -261,6 +261,10 @@ def test_missing_file_of_the_last_batch_is_named_with_the_remedy_and_nothing_is_
     driver = start_driver()
     end = driver.take(START)
     driver.staging.delete(end.file)
+    with pytest.raises(
+        SourceError, match=r"are not in .*: the driver had them there; give driver and executors a folder"
+    ):
+        list(driver.staging.read(end.file, [0]))
     for call in (driver.ids, driver.take):
         with pytest.raises(SourceError, match=r"are not in .*: start the query with its former staging_location"):
             call(end)
