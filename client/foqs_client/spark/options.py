@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 from uuid import uuid4
@@ -44,6 +44,7 @@ NUMBER_OPTIONS: Final[dict[str, NumberOption]] = {
 OPTION_NAMES: Final = (*_TEXT_OPTIONS, *NUMBER_OPTIONS, *COLUMNS)
 _STREAM_OPTIONS: Final = ("replay_window_ms",)
 """The options that only a stream has."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SPARKS_STREAM_OPTIONS: Final = ("checkpointlocation", "queryname")
 """Options of a stream that Spark itself reads and passes on."""
 
@@ -158,4 +159,4 @@ def _parse_timestamp_ms(name: str, text: str) -> int:
             f"the option {name} is {text!r}; it must be milliseconds since 1970-01-01 UTC, or a time with its zone "
             "as in 2030-01-31T08:00:00+00:00"
         )
-    return int(moment.timestamp() * 1_000)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)

@@ -52,6 +52,15 @@ def test_option_with_the_name_of_a_column_is_parsed_like_its_values() -> None:
     assert SinkOptions.parse({"url": URL, "deliver_after": "-7"}).defaults == {"deliver_after": -7}
 
 
+def test_time_of_an_option_is_exact_to_the_millisecond() -> None:
+    first = 1_896_076_800_000
+    for ms in range(1_000):
+        given = {"url": URL, "deliver_after": f"2030-01-31T08:00:00.{ms:03d}999+00:00"}
+        assert SinkOptions.parse(given).defaults == {"deliver_after": first + ms}
+    given = {"url": URL, "deliver_after": "1969-12-31T23:59:59.999500+00:00"}
+    assert SinkOptions.parse(given).defaults == {"deliver_after": -1}, "it is rounded down"
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
