@@ -25,8 +25,8 @@ RECEIVE_MAX: Final = 10
 _STRUCTURE_MAX: Final = 20_000
 """The most brackets, braces and commas outside of texts; a full batch has about 500."""
 _STRUCTURE_CHECKED_BYTES: Final = 65_536
-_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_STRUCTURE: Final = re.compile(rb"[\[{,]")
+_TEXT: Final = re.compile(rb'"[^"]*"?')
+"""A text without escapes, also one without an end: no byte is searched twice, however a body is made."""
 _ENTRY_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 
 
@@ -170,7 +170,9 @@ def parse_body(body: bytes) -> Parameters:
 
 
 def _structure_count(body: bytes) -> int:
-    return sum(1 for _ in _STRUCTURE.finditer(_TEXT.sub(b"", body)))
+    """Return the number of brackets, braces and commas outside of texts."""
+    outside = _TEXT.sub(b"", body.replace(b"\\\\", b"").replace(b'\\"', b""))
+    return sum(outside.count(char) for char in (b"[", b"{", b","))
 
 
 def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

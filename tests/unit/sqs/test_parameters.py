@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
+import tracemalloc
+from contextlib import suppress
 
 import pytest
 
@@ -38,6 +41,23 @@ def test_a_large_body_of_texts_is_read() -> None:
     text = '{"quoted": [1, 2, 3]}' * 40_000
     assert parse_body(json.dumps({"MessageBody": text}).encode()).text("MessageBody") == text
     assert parse_body(b"").members == {}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'"' + b'\\"' * 50_000, b'{"a": "' + b"\\\\" * 2_000_000 + b'"}', b'"' * 200_001],
+    ids=["a text without an end", "a long text", "quotes"],
+)
+def test_a_large_body_takes_neither_long_nor_much_memory(body: bytes) -> None:
+    started_s = time.process_time()
+    tracemalloc.start()
+    try:
+        with suppress(SqsError):
+            parse_body(body)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert time.process_time() - started_s < 5
 
 
 def test_members_must_have_their_types() -> None:
