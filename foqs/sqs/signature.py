@@ -88,7 +88,7 @@ def verify(request: HttpRequest, secrets_of: Secrets, now_s: float, service: str
     is_equal = False
     for secret in secrets_of(signature.access_key):
         key = signing_key(secret, signature.day, signature.region, signature.service)
-        expected = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+        expected = hmac.new(key, text.encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
         is_equal |= hmac.compare_digest(expected, signature.signature)
     if not is_equal:
         raise _mismatch(

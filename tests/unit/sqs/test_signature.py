@@ -151,6 +151,15 @@ def test_a_signature_that_is_no_digest_is_refused(digest: str) -> None:
     assert shape(with_authorization(value)) == "InvalidSignatureException"
 
 
+@pytest.mark.parametrize("place", ["20261126/\udcff/sqs", "20261126/e\udce9/sqs"])
+def test_a_scope_that_is_no_utf8_is_refused_as_a_wrong_signature(place: str) -> None:
+    value = (
+        f"AWS4-HMAC-SHA256 Credential=app/{place}/aws4_request, SignedHeaders=host;x-amz-date;x-amz-target, "
+        f"Signature={'0' * 64}"
+    )
+    assert shape(with_authorization(value)) == "InvalidSignatureException"
+
+
 def presigned(expires_s: int) -> HttpRequest:
     """Return a request whose signature is in its query."""
     scope = "20261126/eu-west-1/sqs/aws4_request"
