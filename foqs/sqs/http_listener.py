@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from aiohttp import http_exceptions, web
@@ -79,9 +80,15 @@ class SqsListener:
         return connection
 
     async def stop(self, deadline: float) -> None:
-        """End all connections; requests in flight have until `deadline`, on the loop's clock. The caller stopped listening."""
+        """End all connections; requests in flight have until `deadline`, on the loop's clock.
+
+        The caller stopped listening. The deadline may have passed already.
+        """
         self.is_stopping = True
-        await self._server.shutdown(max(0.0, deadline - self.loop.time()))
+        self._server.pre_shutdown()  # else the shutdown would wait for idle connections, too
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await self._server.shutdown(None)
         for connection in list(self.connections.values()):
             connection.abort()
 
