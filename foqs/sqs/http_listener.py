@@ -131,23 +131,21 @@ class SqsListener:
         return await self._service.serve(head, body)
 
     async def _read_body(self, request: web.BaseRequest, reserved: _Reservation) -> bytes:
-        """Return the body. Raises `SqsError` if it is too long, comes too slowly, or there is no room for it."""
+        """Return the body. Raises `SqsError` if it is too long, not complete in time, or there is no room for it."""
         parts: list[bytes] = []
         if (request.content_length or 0) > self._request_bytes_max:
             raise self._too_long()
-        while True:
-            try:
-                async with asyncio.timeout(self._stall_timeout_s):
-                    part = await request.content.readany()
-            except TimeoutError:
-                raise SqsError("SerializationException", "The request body was not complete in time.") from None
-            if not part:
-                return b"".join(parts)
-            if reserved.byte_count + len(part) > self._request_bytes_max:
-                raise self._too_long()
-            if not reserved.grow(len(part)):
-                raise _overloaded()
-            parts.append(part)
+        try:
+            async with asyncio.timeout(self._stall_timeout_s):
+                while part := await request.content.readany():
+                    if reserved.byte_count + len(part) > self._request_bytes_max:
+                        raise self._too_long()
+                    if not reserved.grow(len(part)):
+                        raise _overloaded()
+                    parts.append(part)
+        except TimeoutError:
+            raise SqsError("SerializationException", "The request body was not complete in time.") from None
+        return b"".join(parts)
 
     def _too_long(self) -> SqsError:
         return SqsError(

@@ -194,6 +194,21 @@ def test_a_body_that_stalls_is_given_up(guarded: SqsHost) -> None:
     assert (status, found["__type"].rpartition("#")[2]) == (400, "SerializationException")
 
 
+def test_a_body_that_comes_byte_by_byte_is_given_up(guarded: SqsHost) -> None:
+    with connected(guarded) as connection:
+        connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
+        connection.settimeout(0.1)
+        for _ in range(100):  # ten seconds, while the host's limit is less than one
+            try:
+                reply = connection.recv(65_536)
+            except TimeoutError:
+                connection.sendall(b" ")
+            else:
+                assert b"was not complete in time" in reply
+                return
+    pytest.fail("the host still waits for the body")
+
+
 def test_connections_beyond_the_limit_are_answered_and_closed(guarded: SqsHost) -> None:
     held = [socket.create_connection(("127.0.0.1", guarded.sqs_port), timeout=30) for _ in range(50)]
     try:
