@@ -166,17 +166,18 @@ class QueueActions:
     async def list_queues(self, request: ActionRequest) -> Mapping[str, Any]:
         prefix = request.parameters.text("QueueNamePrefix") or ""
         names = self._directory.queues(self._directory.namespace_of(request.account))
-        return self._page(request, "QueueUrls", [name for name in sorted(names) if name.startswith(prefix)])
+        found = [name for name in sorted(names) if name.startswith(prefix)]
+        return self._page(request, "QueueUrls", request.account, found)
 
     async def list_dead_letter_source_queues(self, request: ActionRequest) -> Mapping[str, Any]:
         target = requested_queue(request)
         await self._directory.find(target)
         queues = self._directory.queues(self._directory.namespace_of(target.account))
         sources = [name for name, entry in sorted(queues.items()) if dead_letter_queue(entry) == target]
-        page = self._page(request, "queueUrls", sources)
+        page = self._page(request, "queueUrls", target.account, sources)
         return {"queueUrls": [], **page}
 
-    def _page(self, request: ActionRequest, member: str, names: list[str]) -> Mapping[str, Any]:
+    def _page(self, request: ActionRequest, member: str, account: str, names: list[str]) -> Mapping[str, Any]:
         """Return a page of queue URLs; it names the next one only if the caller has limited the page, as SQS does."""
         limit = page_size(request.parameters)
         token = request.parameters.text("NextToken")
@@ -186,7 +187,7 @@ class QueueActions:
         shown = names[: limit or _PAGE_MAX]
         reply: dict[str, Any] = {}
         if shown:
-            reply[member] = [request.queue_url(QueueName(request.account, name)) for name in shown]
+            reply[member] = [request.queue_url(QueueName(account, name)) for name in shown]
         if limit is not None and len(shown) < len(names):
             reply["NextToken"] = page_token(shown[-1])
         return reply

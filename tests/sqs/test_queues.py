@@ -95,6 +95,16 @@ def test_the_path_of_an_endpoint_chooses_an_account_of_the_same_namespace(host: 
         sqs.get_queue_url(QueueName="mail", QueueOwnerAWSAccountId="999999999999")
 
 
+def test_the_sources_of_a_dead_letter_queue_have_urls_of_its_account(host: SqsHost, sqs: Any) -> None:
+    other = sqs_client(f"{host.endpoint}/{OTHER_ACCOUNT}/")
+    dead = other.create_queue(QueueName="dead-elsewhere")["QueueUrl"]
+    arn = other.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3})
+    source = other.create_queue(QueueName="source-elsewhere", Attributes={"RedrivePolicy": policy})["QueueUrl"]
+    assert source.startswith(f"{host.endpoint}/{OTHER_ACCOUNT}/")
+    assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [source]
+
+
 def test_a_purge_empties_a_queue_and_a_deleted_queue_is_empty_when_it_is_created_again(sqs: Any) -> None:
     queue = sqs.create_queue(QueueName="purged")["QueueUrl"]
     for _ in range(3):
