@@ -153,6 +153,8 @@ class Console:
         return response
 
     def _refuse(self, request: web.Request) -> web.Response | None:
+        if not request.raw_path.isascii():
+            return self._error_page(request, 400, "The address is not percent-encoded.")
         refusal = cross_site_refusal(request.method, request.headers, request.scheme)
         if refusal is None and self._settings.authenticator is None:
             refusal = host_refusal(request.headers)
@@ -165,7 +167,7 @@ class Console:
             rights = self._rights(request)
             if rights is None:
                 raise web.HTTPSeeOther(link("/login", next=request.path_qs if request.method == "GET" else ""))
-            values: MultiMapping[Any] = request.query if request.method != "POST" else await request.post()
+            values: MultiMapping[Any] = request.query if request.method != "POST" else await _form(request)
             return await serve(self._visit(request, rights, values))
 
         return handle
@@ -189,7 +191,7 @@ class Console:
         return self._render("login.html", title="Log in", next=_own_path(request.query.get("next", "")))
 
     async def _log_in(self, request: web.Request) -> web.StreamResponse:
-        form = await request.post()
+        form = await _form(request)
         path = _own_path(str(form.get("next", "")))
         authenticator = self._settings.authenticator
         if authenticator is None:
@@ -251,6 +253,17 @@ class Console:
             visit=visit, done=done, is_open=self._settings.authenticator is None, **values
         )
         return web.Response(text=text, status=status, content_type="text/html")
+
+
+async def _form(request: web.Request) -> MultiMapping[Any]:
+    """Return the fields of a form. Raises `HTTPException` for a body that no form of the console sends."""
+    # No other charset: some of Python's take seconds for 64 KiB.
+    if request.content_type != "application/x-www-form-urlencoded" or (request.charset or "utf-8").lower() != "utf-8":
+        raise web.HTTPUnsupportedMediaType(reason="This is no form of the console.")
+    try:
+        return await request.post()
+    except UnicodeDecodeError:
+        raise web.HTTPBadRequest(reason="The form is not UTF-8.") from None
 
 
 def _sentence(error: FoqsError) -> str:

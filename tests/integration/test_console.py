@@ -314,6 +314,35 @@ def test_long_headers_and_odd_methods_are_refused(host: OpenHost, browser: Brows
     assert browser.get("/").status == 200
 
 
+@pytest.mark.parametrize(
+    ("content_type", "body", "status"),
+    [
+        ("application/x-www-form-urlencoded; charset=nonsense", b"token=a", 415),
+        ("application/x-www-form-urlencoded; charset=punycode", b"a" * 60_000, 415),
+        (
+            "multipart/form-data; boundary=x",
+            b'--x\r\nContent-Disposition: form-data; name="topic"\r\n\r\nx\r\n--x--',
+            415,
+        ),
+        ("text/plain", b"token=a", 415),
+        ("application/x-www-form-urlencoded", b"token=\xff", 400),
+    ],
+)
+@pytest.mark.parametrize("path", ["/login", "/topic"])
+def test_a_body_that_is_no_form_of_the_console_is_refused(
+    host: OpenHost, browser: Browser, path: str, content_type: str, body: bytes, status: int
+) -> None:
+    assert browser.send("POST", path, body, OWN_FORM | {"Content-Type": content_type}).status == status
+    assert "unexpected error" not in host.log
+
+
+def test_an_address_that_is_not_percent_encoded_is_refused(host: OpenHost, browser: Browser) -> None:
+    for path in ("/login?next=/topics?\xff", "/topics?prefix=\xff", "/\xff"):
+        request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode("latin-1")
+        assert b" 400 " in _status_line(host.console_port, request)
+    assert "unexpected error" not in host.log
+
+
 # -------------------------------------------------------------- authentication
 
 
