@@ -18,8 +18,8 @@ from aiohttp import http_exceptions, web
 from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.frames import ByteBudget
 from foqs.rpc.peer_log import PeerLog, peer_name
+from foqs.runtime.http_connections import HttpConnection, HttpConnections
 from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError
-from foqs.sqs.http_connection import HttpConnection
 from foqs.sqs.service import HttpHead, HttpReply, SqsService, error_reply
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,6 @@ class SqsListener:
         self.peer_log = PeerLog(self.loop.time)
         self.is_stopping = False
         self.calls_in_flight = 0
-        self.connections: dict[web.RequestHandler, HttpConnection] = {}
         self._service = service
         self._request_bytes_max = request_bytes_max
         self._on_replied = on_replied
@@ -70,14 +69,11 @@ class SqsListener:
             lingering_time=_LINGERING_S,
             auto_decompress=False,
         )
+        self.connections = HttpConnections(self._server, limits.connections_max, self._stall_timeout_s)
 
     def connection(self) -> HttpConnection:
         """Return a protocol for one new connection."""
-        is_surplus = len(self.connections) >= self.limits.connections_max
-        connection = HttpConnection(self._server(), self._stall_timeout_s, is_surplus, self._on_connection_lost)
-        if not is_surplus:
-            self.connections[connection.handler] = connection
-        return connection
+        return self.connections.connection()
 
     async def stop(self, deadline: float) -> None:
         """End all connections; requests in flight have until `deadline`, on the loop's clock.
@@ -89,19 +85,13 @@ class SqsListener:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 await self._server.shutdown(None)
-        for connection in list(self.connections.values()):
-            connection.abort()
-
-    def _on_connection_lost(self, connection: HttpConnection) -> None:
-        self.connections.pop(connection.handler, None)
+        self.connections.abort()
 
     # ------------------------------------------------------------------- requests
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         started_at_s = self._stopwatch_s()
-        connection = self.connections.get(request.protocol)
-        if connection is not None:
-            connection.on_request()
+        self.connections.on_request(request)
         reserved = _Reservation(self._budget)
         self.calls_in_flight += 1
         try:

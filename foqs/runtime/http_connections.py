@@ -1,0 +1,139 @@
+"""The connections of an HTTP port: what a peer may cost before and beside its requests.
+
+Always true: connections beyond the limit are answered 503 and closed; a peer that does
+not complete its first head in time, or does not read its replies, is disconnected; only
+open connections count, so a failed TLS handshake leaves nothing. Everything else is
+aiohttp's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+from aiohttp import web
+
+_REFUSAL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+)
+
+
+class HttpConnections:
+    """The connections of one port. `connection` is its protocol factory.
+
+    Args:
+        new_handler: returns aiohttp's handler of one connection, as a `web.Server` does.
+        connections_max: further connections are refused.
+        stall_timeout_s: the time for the first head, and for reading replies.
+    """
+
+    def __init__(
+        self, new_handler: Callable[[], web.RequestHandler], connections_max: int, stall_timeout_s: float
+    ) -> None:
+        self._new_handler = new_handler
+        self._connections_max = connections_max
+        self._stall_timeout_s = stall_timeout_s
+        self._open: dict[web.RequestHandler, HttpConnection] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def connection(self) -> HttpConnection:
+        """Return a protocol for one new connection."""
+        return HttpConnection(self, self._stall_timeout_s)
+
+    def on_request(self, request: web.BaseRequest) -> None:
+        """Record that the head of a request is complete."""
+        connection = self._open.get(request.protocol)
+        if connection is not None:
+            connection.on_request()
+
+    def abort(self) -> None:
+        """Close all connections now; unsent replies are lost."""
+        for connection in list(self._open.values()):
+            connection.abort()
+
+    def on_made(self, connection: HttpConnection) -> web.RequestHandler | None:
+        """Return the handler of a connection that is open now; None if there are too many."""
+        if len(self._open) >= self._connections_max:
+            return None
+        handler = self._new_handler()
+        self._open[handler] = connection
+        return handler
+
+    def on_lost(self, handler: web.RequestHandler) -> None:
+        """Forget a connection that has ended."""
+        del self._open[handler]
+
+
+class HttpConnection(asyncio.Protocol):
+    """A connection in front of aiohttp's handler. Without a handler it is one too many."""
+
+    def __init__(self, connections: HttpConnections, stall_timeout_s: float) -> None:
+        self._connections = connections
+        self._stall_timeout_s = stall_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._handler: web.RequestHandler | None = None
+        self._transport: asyncio.Transport | None = None
+        self._is_writing_paused = False
+        self._stall_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._handler = self._connections.on_made(self)
+        if self._handler is None:
+            self._transport.write(_REFUSAL)
+            self._transport.close()
+            return
+        # Each reply that the peer does not take at once starts the timer, also one after which the connection closes.
+        self._transport.set_write_buffer_limits(high=1, low=0)
+        self._start_stall_timer()
+        self._handler.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_stall_timer()
+        if self._handler is not None:
+            self._handler.connection_lost(exc)
+            self._connections.on_lost(self._handler)
+
+    def on_request(self) -> None:
+        """A request's head is complete."""
+        # A peer may send further requests and not read the replies to those before.
+        if not self._is_writing_paused:
+            self._stop_stall_timer()
+
+    def data_received(self, data: bytes) -> None:
+        if self._handler is not None:
+            self._handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        if self._handler is not None:
+            self._handler.eof_received()
+        return None
+
+    def pause_writing(self) -> None:
+        self._is_writing_paused = True
+        self._start_stall_timer()
+        if self._handler is not None:
+            self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._is_writing_paused = False
+        self._stop_stall_timer()
+        if self._handler is not None:
+            self._handler.resume_writing()
+
+    def abort(self) -> None:
+        """Close now; unsent replies are lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _start_stall_timer(self) -> None:
+        self._stop_stall_timer()
+        self._stall_timer = self._loop.call_later(self._stall_timeout_s, self.abort)
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None

@@ -1,0 +1,162 @@
+"""What a peer of an HTTP port may cost: connections, time, and replies that it does not read."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import uvloop
+from aiohttp import web
+
+from foqs.runtime.http_connections import HttpConnection, HttpConnections
+from tests.support.certificates import Authority
+
+REQUEST: Final = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE: Final = 32 << 20
+"""More than the buffers of two sockets hold."""
+LOOPS: Final = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+class CountedConnections(HttpConnections):
+    """Connections whose number can be waited for."""
+
+    def __init__(self, server: web.Server, connections_max: int, stall_timeout_s: float) -> None:
+        super().__init__(server, connections_max, stall_timeout_s)
+        self._changed = asyncio.Event()
+
+    def on_made(self, connection: HttpConnection) -> web.RequestHandler | None:
+        handler = super().on_made(connection)
+        self._changed.set()
+        return handler
+
+    def on_lost(self, handler: web.RequestHandler) -> None:
+        super().on_lost(handler)
+        self._changed.set()
+
+    async def until(self, count: int) -> None:
+        while len(self) != count:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class Port:
+    """A port on loopback whose replies have `reply_bytes`."""
+
+    def __init__(self, connections_max: int = 10, stall_timeout_s: float = 60.0, reply_bytes: int = 2) -> None:
+        self._reply_bytes = reply_bytes
+        self.connections = CountedConnections(web.Server(self._answer), connections_max, stall_timeout_s)
+        self.port = 0
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        self.connections.on_request(request)
+        return web.Response(body=b"x" * self._reply_bytes)
+
+    @asynccontextmanager
+    async def listening(self, context: ssl.SSLContext | None = None) -> AsyncIterator[Port]:
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(self.connections.connection, "127.0.0.1", 0, ssl=context)
+        async with listener:
+            self.port = listener.sockets[0].getsockname()[1]
+            yield self
+            self.connections.abort()
+            await self.connections.until(0)
+
+    async def connect(self, context: ssl.SSLContext | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        name = None if context is None else "localhost"
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=name)
+
+
+async def status(reader: asyncio.StreamReader) -> int:
+    """Return the status of the next reply; 0 if the connection ended."""
+    line = await reader.readline()
+    return int(line.split()[1]) if line else 0
+
+
+def run(loop_factory: Callable[[], asyncio.AbstractEventLoop], story: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await story
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(bounded())
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
+def test_connections_beyond_the_limit_are_refused_until_one_ends(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def story() -> None:
+        async with Port(connections_max=1).listening() as port:
+            reader, writer = await port.connect()
+            writer.write(REQUEST)
+            assert await status(reader) == 200
+            surplus, surplus_writer = await port.connect()
+            assert await status(surplus) == 503
+            surplus_writer.close()
+            writer.close()
+            await port.connections.until(0)
+            again, again_writer = await port.connect()
+            again_writer.write(REQUEST)
+            assert await status(again) == 200
+            again_writer.close()
+
+    run(loop_factory, story())
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
+def test_failed_tls_handshakes_leave_room_for_others(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    files = authority.sign("host")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.cert, files.key)
+
+    async def story() -> None:
+        async with Port(connections_max=1).listening(context) as port:
+            for _ in range(3):
+                _, writer = await port.connect()
+                writer.write(b"this is no handshake\r\n\r\n")
+                writer.close()
+            reader, writer = await port.connect(ssl.create_default_context(cafile=str(authority.file)))
+            writer.write(REQUEST)
+            assert await status(reader) == 200
+            writer.close()
+
+    run(loop_factory, story())
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
+def test_a_peer_that_completes_no_head_is_disconnected(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def story() -> None:
+        async with Port(stall_timeout_s=0.1).listening() as port:
+            for start in (b"", REQUEST[:-2]):
+                reader, writer = await port.connect()
+                writer.write(start)
+                assert await status(reader) == 0
+                writer.close()
+
+    run(loop_factory, story())
+
+
+@pytest.mark.parametrize("loop_factory", LOOPS)
+@pytest.mark.parametrize("sent", [REQUEST, REQUEST * 5, REQUEST.replace(b"x", b"x\r\nConnection: close", 1)])
+def test_a_peer_that_does_not_read_is_disconnected(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], sent: bytes
+) -> None:
+    async def story() -> None:
+        async with Port(stall_timeout_s=0.1, reply_bytes=LARGE).listening() as port:
+            with socket.create_connection(("127.0.0.1", port.port)) as peer:
+                peer.sendall(sent)
+                await port.connections.until(1)
+                await port.connections.until(0)
+
+    run(loop_factory, story())
