@@ -13,7 +13,6 @@ import os
 import random
 import secrets
 import signal
-import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -263,7 +262,7 @@ class Host:
         await self._run_unless_stopped(self._engine.open())
         self._http.add_page("/scale", self._scale_page().answer)
         http_port = await self._http.start(server.http_host, server.http_port)
-        console_port = await self._start_console(port, keyring.tls_context)
+        console_port = await self._start_console(port)
         self._metrics.add_sampler(self._samples)
         self._engine.start()
         self._engine_task = asyncio.ensure_future(self._engine.run())
@@ -279,7 +278,7 @@ class Host:
         found = {"port": port, "http_port": http_port, "console_port": console_port, "sqs_port": sqs_port}
         return self._config.model_copy(update={"server": server.model_copy(update=found)})
 
-    async def _start_console(self, port: int, tls: ssl.SSLContext | None) -> int:
+    async def _start_console(self, port: int) -> int:
         """Start the console if it is wanted. Returns its port. `port` is that of the calls."""
         server = self._config.server
         if not server.console:
@@ -290,11 +289,14 @@ class Host:
             authenticator=self._authenticator,
             permissions_of=self._engine.namespaces.permissions_of,
             namespaces=lambda: sorted(self._engine.admin.document().namespaces),
-            tls=tls,
+            tls=None if self._tls_acceptor is None else self._tls_acceptor.context,
+            limits=self._config.rpc,
+            on_handshake_failed=self._metrics.handshake_failed,
             now_s=time.time,
         )
-        self._console = Console(settings, self._rpc_server.connection)
-        self._console_port = await self._console.start(server.console_host, server.console_port)
+        console = Console(settings, self._rpc_server.connection)
+        self._console_port = await console.start(server.console_host, server.console_port)
+        self._console = console
         return self._console_port
 
     def _console_sentence(self) -> str:
@@ -373,6 +375,8 @@ class Host:
             self._tls_acceptor.context = keyring.tls_context
             if self._sqs_port is not None:
                 self._sqs_port.use_tls(keyring.tls_context, self._metrics.handshake_failed)
+            if self._console is not None:
+                self._console.use_certificate(keyring.tls_context)
         if self._authenticator is not None:
             self._authenticator.keyring = keyring
             self._rpc_server.close_revoked()

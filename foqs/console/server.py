@@ -26,12 +26,14 @@ from foqs.access.call_permissions import PermissionLookup
 from foqs.console import formats
 from foqs.console.cluster_pages import CLUSTER_PAGES
 from foqs.console.item_pages import ITEM_PAGES
+from foqs.console.listener import ConsoleListener
 from foqs.console.local_clients import Accept, LocalClients
 from foqs.console.namespace_pages import NAMESPACE_PAGES
 from foqs.console.requests import HEADERS, cross_site_refusal, host_refusal
 from foqs.console.sessions import issue_cookie, read_cookie
 from foqs.console.topic_pages import TOPIC_PAGES
 from foqs.console.visit import Rights, Visit, done_sentence, link
+from foqs.options.rpc_options import RpcOptions
 from foqs_client import FoqsError
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ LOGINS_IN_FLIGHT_MAX: Final = 10
 BODY_BYTES_MAX: Final = 65_536
 HEADER_BYTES_MAX: Final = 8_192
 REQUEST_TIMEOUT_S: Final = 30.0
+IDLE_S: Final = 120.0
+"""A connection without requests is closed after this time."""
 Serve: TypeAlias = Callable[[Visit], Awaitable[web.StreamResponse]]
 
 _PAGES: Final[Mapping[str, Serve]] = {**TOPIC_PAGES, **ITEM_PAGES, **NAMESPACE_PAGES, **CLUSTER_PAGES}
@@ -70,6 +74,8 @@ class ConsoleSettings:
         permissions_of: the permissions of the principals.
         namespaces: returns the names of all namespaces.
         tls: for https; None: http.
+        limits: of connections.
+        on_handshake_failed: called once per failed TLS handshake.
         now_s: returns seconds since 1970-01-01 UTC.
     """
 
@@ -79,6 +85,8 @@ class ConsoleSettings:
     permissions_of: PermissionLookup
     namespaces: Callable[[], Sequence[str]]
     tls: ssl.SSLContext | None
+    limits: RpcOptions
+    on_handshake_failed: Callable[[], None]
     now_s: Callable[[], float]
 
 
@@ -97,6 +105,7 @@ class Console:
         self._templates = _templates(settings)
         self._logins_in_flight = 0
         self._runner: web.AppRunner | None = None
+        self._listener: ConsoleListener
 
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port (of interest if `port` is 0).
@@ -112,22 +121,36 @@ class Console:
         for path, serve in _PAGES.items():
             app.router.add_route("*", path, self._handler(serve))
         runner = web.AppRunner(
-            app, access_log=None, max_line_size=HEADER_BYTES_MAX, max_field_size=HEADER_BYTES_MAX, shutdown_timeout=1.0
+            app,
+            access_log=None,
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            keepalive_timeout=IDLE_S,
+            shutdown_timeout=1.0,
         )
         await runner.setup()
+        assert runner.server is not None
+        settings = self._settings
+        self._listener = ConsoleListener(runner.server, settings.limits, settings.tls, settings.on_handshake_failed)
         try:
-            await web.TCPSite(runner, host, port, ssl_context=self._settings.tls).start()
+            bound_port = await self._listener.listen(host, port)
         except OSError:
             await runner.cleanup()
             raise
         self._runner = runner
-        return int(runner.addresses[0][1])
+        return bound_port
+
+    def use_certificate(self, tls: ssl.SSLContext) -> None:
+        """Use another certificate for future TLS handshakes."""
+        self._listener.use_certificate(tls)
 
     async def stop(self) -> None:
         """Close the port and the clients. May be called twice."""
         if self._runner is not None:
             runner, self._runner = self._runner, None
+            self._listener.close()
             await runner.cleanup()
+            self._listener.connections.abort()
         await self._clients.close()
 
     # ---------------------------------------------------------------- requests
@@ -135,6 +158,7 @@ class Console:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Callable[[web.Request], Awaitable[Any]]) -> Any:
         """Refuse what no page of the console sends, and set the headers of every answer."""
+        self._listener.connections.on_request(request)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 response = self._refuse(request) or await handler(request)

@@ -14,7 +14,7 @@ import pytest
 from foqs_client import Client, Item, ItemFilter, Nack, Namespace
 from tests.integration.test_auth import BOSS, ORDERS, Guarded
 from tests.support.aio import run
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, secret_file
 from tests.support.console import OWN_FORM, Answer, Browser
 from tests.support.ports import free_port
 from tests.support.processes import RestartableHost
@@ -27,9 +27,10 @@ SCRIPT = "<script>alert(1)</script>\"'"
 class OpenHost(RestartableHost):
     """A host without authentication, with a console."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **options: Any) -> None:
         self.console_port = free_port()
-        super().__init__(folder, "memory:", {"server.console": True, "server.console_port": self.console_port})
+        own = {"server.console": True, "server.console_port": self.console_port}
+        super().__init__(folder, "memory:", own | options)
 
     def client(self, namespace: str = "default") -> Client:
         return Client(self.address, namespace=namespace, timeout_ms=10_000)
@@ -343,14 +344,26 @@ def test_an_address_that_is_not_percent_encoded_is_refused(host: OpenHost, brows
     assert "unexpected error" not in host.log
 
 
+def test_silent_peers_are_disconnected_and_too_many_are_refused(tmp_path: Path) -> None:
+    limits = {"rpc.connections_max": 20, "rpc.stall_timeout_ms": 500}
+    with OpenHost(tmp_path / "host", **limits) as host:
+        host.start()
+        silent = [socket.create_connection(("127.0.0.1", host.console_port), timeout=30) for _ in range(20)]
+        assert b" 503 " in _status_line(host.console_port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for connection in silent:
+            assert connection.recv(1) == b""
+            connection.close()
+        assert Browser(host.console_port).get("/").status == 200
+
+
 # -------------------------------------------------------------- authentication
 
 
 class GuardedConsole(Guarded):
     """A host with authentication and a console."""
 
-    def __init__(self, folder: Path, authority: Authority | None = None) -> None:
-        super().__init__(folder, authority)
+    def __init__(self, folder: Path, authority: Authority | None = None, *, expired: bool = False) -> None:
+        super().__init__(folder, authority, expired=expired)
         self.console_port = free_port()
         options = self.config.read_text()
         assert "[server]" in options
@@ -443,3 +456,19 @@ def test_with_tls_the_cookie_is_for_this_host_only(tmp_path: Path) -> None:
         assert done.headers["Set-Cookie"].startswith("__Host-foqs=")
         assert "Secure" in done.headers["Set-Cookie"]
         assert browser.get("/cluster").status == 200
+
+
+def test_a_certificate_that_was_replaced_is_used(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    with GuardedConsole(tmp_path / "guarded", authority, expired=True) as host:
+        host.start()
+        assert host.files is not None
+        context = ssl.create_default_context(cafile=str(authority.file))
+        with pytest.raises(ssl.SSLCertVerificationError):
+            Browser(host.console_port, context).get("/login")
+        fresh = authority.sign("fresh")
+        host.files.cert.write_bytes(fresh.cert.read_bytes())
+        secret_file(host.files.key, fresh.key.read_bytes())
+        host.read_again("were read again")
+        assert Browser(host.console_port, context).get("/login").status == 200
+        host.check_log()
