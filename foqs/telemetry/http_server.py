@@ -14,9 +14,16 @@ from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 
+from foqs.runtime.http_connections import HttpConnections
 from foqs.telemetry.metrics import CONTENT_TYPE, Metrics
 
 HEADER_BYTES_MAX: Final = 4_096
+CONNECTIONS_MAX: Final = 500
+"""More than any number of probes and scrapers; so peers cannot use up the host's file descriptors."""
+STALL_TIMEOUT_S: Final = 30.0
+"""A peer that sends no request, or does not read its answer, is disconnected after this time."""
+IDLE_S: Final = 300.0
+"""A connection without further requests is closed after this time."""
 
 AnswerPage: TypeAlias = Callable[[Mapping[str, str], str | None], Awaitable[tuple[int, Mapping[str, Any]]]]
 """Returns (status, JSON object) for the parameters of a request and its Authorization header."""
@@ -42,6 +49,8 @@ class HttpServer:
         self._unready_reasons = unready_reasons
         self._pages: dict[str, AnswerPage] = {}
         self._runner: web.AppRunner | None = None
+        self._connections: HttpConnections
+        self._listening: asyncio.Server
 
     def add_page(self, path: str, answer: AnswerPage) -> None:
         """Serve a page of JSON under this path from the next start on."""
@@ -53,7 +62,7 @@ class HttpServer:
         Raises:
             OSError: the address cannot be bound.
         """
-        app = web.Application(client_max_size=HEADER_BYTES_MAX)
+        app = web.Application(client_max_size=HEADER_BYTES_MAX, middlewares=[self._on_request])
         app.router.add_get("/", self._index)
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
@@ -61,22 +70,39 @@ class HttpServer:
         for path, answer in self._pages.items():
             app.router.add_get(path, _json_handler(answer))
         runner = web.AppRunner(
-            app, access_log=None, max_line_size=HEADER_BYTES_MAX, max_field_size=HEADER_BYTES_MAX, shutdown_timeout=1.0
+            app,
+            access_log=None,
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            keepalive_timeout=IDLE_S,
+            shutdown_timeout=1.0,
         )
         await runner.setup()
+        assert runner.server is not None
+        self._connections = HttpConnections(runner.server, CONNECTIONS_MAX, STALL_TIMEOUT_S)
         try:
-            await web.TCPSite(runner, host, port).start()
+            loop = asyncio.get_running_loop()
+            self._listening = await loop.create_server(self._connections.connection, host, port)
         except OSError:
             await runner.cleanup()
             raise
         self._runner = runner
-        return int(runner.addresses[0][1])
+        return int(self._listening.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
         """Close the port and its connections. May be called twice."""
         if self._runner is not None:
             runner, self._runner = self._runner, None
+            self._listening.close()
             await runner.cleanup()
+            self._connections.abort()
+
+    @web.middleware
+    async def _on_request(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        self._connections.on_request(request)
+        return await handler(request)
 
     async def _index(self, request: web.Request) -> web.Response:
         served = ", ".join(["/livez", "/readyz", *self._pages])

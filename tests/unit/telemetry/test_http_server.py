@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from foqs.shard.observer import ShardObserver
+from foqs.telemetry import http_server
 from foqs.telemetry.http_server import HttpServer
 from foqs.telemetry.metrics import Metrics, Samples
 
@@ -99,6 +100,21 @@ def test_scrape_lets_the_event_loop_run_between_metrics() -> None:
         assert turns - before >= parts - 5 > 20
 
     serve(HttpServer(metrics, dict), talk)
+
+
+def test_peers_that_say_nothing_are_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "STALL_TIMEOUT_S", 0.1)
+
+    async def main() -> None:
+        server = HttpServer(Metrics(), dict)
+        port = await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""
+        writer.close()
+        await server.stop()
+
+    asyncio.run(main())
 
 
 def test_port_in_use_is_an_error_and_leaves_nothing_open() -> None:
