@@ -105,10 +105,11 @@ class ScalePage:
             if refusal is not None:
                 raise refusal
         self._check_namespace(namespace)
-        is_partial = self._is_partial()  # a shard that is served from now on may be missing in the list
+        was_partial = self._is_partial()
         page, _ = await self._list_topics(namespace, topic, _ALL_STATES, None, 1)
         stats = page[0] if page and page[0].topic == topic else None
-        if is_partial if stats is None else stats.counts_lag:
+        # A topic without items is missing in the list. So is one of a shard that was not served for a moment.
+        if was_partial or self._is_partial() if stats is None else stats.counts_lag:
             raise Unavailable("the items of the topic are not all counted at the moment; try again")
         return _facts(namespace, topic, stats, self._rates_of((namespace, topic)), target)
 
