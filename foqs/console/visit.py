@@ -12,8 +12,9 @@ from multidict import MultiMapping
 
 from foqs.access.authenticator import AuthenticatedPrincipal
 from foqs.access.call_permissions import Permission, PermissionLookup
+from foqs.catalog.changes import namespace_not_found
 from foqs.console.local_clients import LocalClients
-from foqs_client import Client, InvalidArgument
+from foqs_client import Client, InvalidArgument, PermissionDenied
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,6 +60,9 @@ class Visit:
         values: the fields of the address (GET) or of the form (POST).
         namespaces: the names of the namespaces on which the principal has a permission, in order.
         namespace: the chosen one; empty if there is none.
+
+    Raises:
+        NamespaceNotFound, PermissionDenied: the request names another one. So nobody has clients of many names.
     """
 
     request: web.Request
@@ -73,6 +77,12 @@ class Visit:
         asked = self.values.get("namespace") or self.request.query.get("namespace")
         usual = "default" if "default" in self.namespaces or not self.namespaces else self.namespaces[0]
         self.namespace = asked or usual
+        if self.namespace != usual and self.namespace not in self.namespaces:
+            if self.rights.is_admin:
+                raise namespace_not_found(self.namespace)
+            raise PermissionDenied(
+                "you have no permission on this namespace; a principal with ADMIN on it can grant one"
+            )
 
     @property
     def client(self) -> Client:

@@ -1,0 +1,36 @@
+"""What a request of the console may name."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from multidict import MultiDict
+
+from foqs.access.authenticator import AuthenticatedPrincipal
+from foqs.access.call_permissions import Principal
+from foqs.console.visit import Rights, Visit
+from foqs_contract.errors import NamespaceNotFound, PermissionDenied
+
+
+def namespace(asked: str, names: list[str], *, is_admin: bool = False) -> str:
+    """Return the namespace of a request."""
+    rights = Rights(AuthenticatedPrincipal(Principal("ann", is_admin), b"digest"), lambda principal, name: ())
+    values = MultiDict({"namespace": asked} if asked else {})
+    unused = cast(Any, None)
+    return Visit(make_mocked_request("GET", "/"), rights, values, unused, names, unused).namespace
+
+
+def test_the_usual_namespace_is_the_default_or_the_first() -> None:
+    assert namespace("", ["default", "mail"]) == namespace("", ["a", "default"]) == "default"
+    assert namespace("", ["mail", "orders"]) == "mail"
+    assert namespace("orders", ["mail", "orders"]) == "orders"
+    assert namespace("", []) == namespace("default", []) == "default"
+
+
+def test_a_namespace_without_a_permission_is_refused_before_there_is_a_client_for_it() -> None:
+    with pytest.raises(PermissionDenied):
+        namespace("secret", ["mail"])
+    with pytest.raises(NamespaceNotFound):
+        namespace("absent", ["mail"], is_admin=True)
