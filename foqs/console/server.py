@@ -165,7 +165,8 @@ class Console:
         except web.HTTPException as answer:
             response = answer if answer.status < 400 else self._error_page(request, answer.status, answer.reason)
         except TimeoutError:
-            response = self._error_page(request, 408, "The request took too long.")
+            unknown = "" if request.method in ("GET", "HEAD") else " Its outcome is unknown."
+            response = self._error_page(request, 408, f"The request took too long.{unknown}")
         except FoqsError as error:
             response = self._error_page(request, _STATUS.get(error.code, 500), _sentence(error))
         except Exception:
