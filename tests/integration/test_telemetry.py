@@ -137,7 +137,7 @@ def test_expressions_find_their_metrics_in_a_loaded_cluster(cluster: LoadedClust
 
 def _has_series(prometheus: Prometheus, selector: str) -> bool:
     """Return whether a selector finds a series. Instead of errors of a cluster in trouble, any error will do."""
-    return bool(prometheus.query(re.sub(r'\{code=~?"[A-Z_|]+"\}', '{code!="OK"}', selector)))
+    return bool(prometheus.query(re.sub(r'\{code=~?"[A-Za-z_|]+"\}', '{code!="OK"}', selector)))
 
 
 def test_scale_page_answers_keda_for_the_whole_cluster_at_each_host(cluster: LoadedCluster) -> None:
