@@ -93,7 +93,8 @@ OVERVIEW: Final = Dashboard(
             "Shards not served",
             "Shards that no host serves; their items cannot be delivered.",
             "foqsshardnotserved",
-            'count(count by (shard) (foqs_shard_state)) - count(count by (shard) (foqs_shard_state{state="owned"} == 1))',
+            "count(count by (shard) (foqs_shard_state)) - "
+            '(count(count by (shard) (foqs_shard_state{state="owned"} == 1)) or vector(0))',
         ),
         _stat(
             "Databases away",

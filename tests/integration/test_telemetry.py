@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -53,6 +54,22 @@ def test_each_alert_fires_and_is_quiet_when_it_should() -> None:
             name = line.split("- alert: ")[1]
             assert f"- name: {name} fires\n" in tests
             assert f"- name: {name} is quiet\n" in tests
+
+
+@pytest.mark.parametrize(("owned", "value"), [(("1", "1"), 0), (("1", "0"), 1), (("0", "0"), 2)])
+def test_shards_without_an_owner_are_counted_also_if_none_has_one(
+    tmp_path: Path, owned: tuple[str, str], value: int
+) -> None:
+    series = [
+        {"series": f'foqs_shard_state{{instance="a", shard="{shard}", state="owned"}}', "values": state}
+        for shard, state in enumerate(owned)
+    ]
+    expression = dashboard_expressions(RATE_INTERVAL)["overview: Shards not served: A"]
+    samples = [{"labels": "{}", "value": value}]
+    wanted = [{"expr": expression, "eval_time": "0m", "exp_samples": samples}]
+    file = tmp_path / "test.yml"  # JSON is YAML
+    file.write_text(json.dumps({"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": wanted}]}))
+    assert "SUCCESS" in promtool("test", "rules", file)
 
 
 @dataclass(frozen=True)
