@@ -50,6 +50,7 @@ class SqsListener:
         self.limits = limits
         self.peer_log = PeerLog(self.loop.time)
         self.is_stopping = False
+        self._is_draining = False
         self.calls_in_flight = 0
         self._service = service
         self._request_bytes_max = request_bytes_max
@@ -74,6 +75,13 @@ class SqsListener:
     def connection(self) -> HttpConnection:
         """Return a protocol for one new connection."""
         return self.connections.connection()
+
+    def drain(self) -> None:
+        """Close each connection after its next reply, so that its client goes to another host.
+
+        Otherwise a client would repeat its long polls here, where none waits any more.
+        """
+        self._is_draining = True
 
     async def stop(self, deadline: float) -> None:
         """End all connections; requests in flight have until `deadline`, on the loop's clock.
@@ -103,6 +111,8 @@ class SqsListener:
         response = web.Response(status=reply.status, body=reply.body, headers=dict(reply.headers))
         if reply.error is not None and (reply.status == 413 or reply.error in AUTHENTICATION_ERRORS):
             self.peer_log.warn(peer_name(_peer(request)), f"an SQS request was refused: {reply.error}")
+            response.force_close()
+        elif self._is_draining:
             response.force_close()
         return response
 

@@ -84,8 +84,10 @@ class SqsPort:
         await self._listening.start_serving()
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Accept no more connections, and close each after its next reply."""
         self._listening.close()
+        if self._listener is not None:
+            self._listener.drain()
         if self._tls_acceptor is not None:
             self._tls_acceptor.close()
 

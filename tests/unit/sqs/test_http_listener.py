@@ -89,6 +89,24 @@ def test_an_idle_connection_does_not_hold_up_the_stop() -> None:
     story(main())
 
 
+def test_a_port_that_drains_closes_each_connection_after_its_next_reply() -> None:
+    async def main() -> None:
+        port = Port()
+        port.service.answer.set()
+        async with port.listening() as number:
+            reader, writer = await connect(number)
+            writer.write(REQUEST)
+            await reader.readuntil(b"{}")
+            port.listener.drain()
+            writer.write(REQUEST)
+            last = await read_to_end(reader)
+            assert b"Connection: close" in last
+            assert last.endswith(b"{}")
+            writer.close()
+
+    story(main())
+
+
 def test_a_request_in_flight_is_answered_before_the_stop_ends() -> None:
     async def main() -> None:
         port = Port()
