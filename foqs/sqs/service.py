@@ -136,7 +136,7 @@ class SqsService:
     async def refuse(self, head: HttpHead) -> HttpReply | None:
         """Return the reply to a request that is refused whatever its body is, or None."""
         if self._authenticator is None:
-            return None
+            return _refuse_browser(head)
         try:
             check_claims(head.query, head.headers, self._authenticator.signing_secrets_of, self._now_s())
         except SqsError as error:
@@ -217,6 +217,17 @@ class SqsService:
             principal=principal,
             invocation_id=head.header("amz-sdk-invocation-id"),
         )
+
+
+def _refuse_browser(head: HttpHead) -> HttpReply | None:
+    """Refuse a request of a web page, on a port whose requests need no signature; None: it is none.
+
+    Any page that its user visits could otherwise send it, by a name of its own that it points at this machine.
+    """
+    if head.header("origin") is None and head.header("sec-fetch-site") is None:
+        return None
+    error = SqsError("AccessDeniedException", "Without authentication this port refuses requests of web pages.")
+    return error_reply(error, "unknown", is_query_mode=_is_query_mode(head))
 
 
 def _requested_action(head: HttpHead) -> str:

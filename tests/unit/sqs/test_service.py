@@ -117,6 +117,15 @@ def test_what_cannot_be_valid_is_refused_before_the_body_is_read() -> None:
     assert asyncio.run(World(is_authenticated=False).service.refuse(signed(key="nobody"))) is None
 
 
+@pytest.mark.parametrize("name", ["Origin", "Sec-Fetch-Site"])
+def test_without_authentication_web_pages_are_refused(name: str) -> None:
+    call = signed(**{name: "null"})
+    reply = asyncio.run(World(is_authenticated=False).service.refuse(call))
+    assert reply is not None
+    assert (reply.status, shape(reply)) == (403, "AccessDeniedException")
+    assert asyncio.run(World(Permission.ENQUEUE).service.refuse(call)) is None, "a page cannot sign"
+
+
 def test_an_action_needs_its_grant() -> None:
     world = World(Permission.CONSUME)
     reply = world.serve(signed())
