@@ -121,7 +121,7 @@ class ScalePage:
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise Unauthenticated("this host requires authentication; send the header Authorization: Bearer TOKEN")
-        authenticated = authenticator.authenticate_token(token.strip().encode())
+        authenticated = authenticator.authenticate_token(token.strip().encode("utf-8", "surrogateescape"))
         if authenticated is None:
             authenticator.observer.authentication_failed()
             await asyncio.sleep(authenticator.limits.failure_delay_s)

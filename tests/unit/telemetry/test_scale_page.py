@@ -175,6 +175,8 @@ def test_token_needs_a_principal_that_may_read_the_topic() -> None:
     assert observer.failures == 0
     assert status("Bearer wrong") == 401
     assert observer.failures == 1
+    assert status("Bearer \udcff") == 401
+    assert observer.failures == 2
     for other in (None, "", "Bearer", "Basic s1", "s1"):
         assert status(other) == 401
     assert asked({"nonsense": "1"}, None, authenticator, None)[0] == 401
