@@ -34,6 +34,7 @@ from foqs.console.sessions import issue_cookie, read_cookie
 from foqs.console.topic_pages import TOPIC_PAGES
 from foqs.console.visit import Rights, Visit, done_sentence, link
 from foqs.options.rpc_options import RpcOptions
+from foqs.runtime.http_connections import parser_log
 from foqs_client import FoqsError
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,7 @@ class Console:
         runner = web.AppRunner(
             app,
             access_log=None,
+            logger=parser_log(log, lambda peer, text: self._listener.peer_log.warn(peer, text)),
             max_line_size=HEADER_BYTES_MAX,
             max_field_size=HEADER_BYTES_MAX,
             keepalive_timeout=IDLE_S,
@@ -289,6 +291,8 @@ async def _form(request: web.Request) -> MultiMapping[Any]:
         return await request.post()
     except UnicodeDecodeError:
         raise web.HTTPBadRequest(reason="The form is not UTF-8.") from None
+    except (web.RequestPayloadError, ConnectionError):
+        raise web.HTTPBadRequest(reason="The form is not complete.") from None
 
 
 def _sentence(error: FoqsError) -> str:

@@ -1,4 +1,4 @@
-"""The connections of an HTTP port: what a peer may cost before and beside its requests.
+"""The connections of an HTTP port: what a peer may cost before and beside its requests, and in the log.
 
 Always true: connections beyond the limit are answered 503 and closed; a peer that does
 not complete its first head in time, or does not read its replies, is disconnected; only
@@ -9,10 +9,11 @@ aiohttp's.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final, cast
 
-from aiohttp import web
+from aiohttp import http_exceptions, web
 
 _REFUSAL: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
@@ -137,3 +138,24 @@ class HttpConnection(asyncio.Protocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+
+
+def parser_log(parent: logging.Logger, warn: Callable[[str, str], None]) -> logging.Logger:
+    """Return a logger for aiohttp's handlers. What peers can cause at will goes to `warn` instead, without a traceback.
+
+    Args:
+        warn: called with the peer's address and a text.
+    """
+
+    def keep(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, http_exceptions.HttpProcessingError | web.RequestPayloadError | ConnectionError):
+            return True
+        peer = str(record.args[0]) if isinstance(record.args, tuple) and record.args else "unknown"
+        warn(peer, f"an HTTP request cannot be read: {' '.join(str(error).split())[:200]!r}")
+        return False
+
+    logger = logging.Logger(f"{parent.name}.aiohttp")  # of its own: the filter of one port is not another's
+    logger.parent = parent
+    logger.addFilter(keep)
+    return logger

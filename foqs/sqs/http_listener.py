@@ -13,12 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from aiohttp import http_exceptions, web
+from aiohttp import web
 
 from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.frames import ByteBudget
 from foqs.rpc.peer_log import PeerLog, peer_name
-from foqs.runtime.http_connections import HttpConnection, HttpConnections
+from foqs.runtime.http_connections import HttpConnection, HttpConnections, parser_log
 from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError
 from foqs.sqs.service import HttpHead, HttpReply, SqsService, error_reply
 
@@ -62,7 +62,7 @@ class SqsListener:
             self._handle,
             handler_cancellation=True,
             access_log=None,
-            logger=_parser_log(self.peer_log),
+            logger=parser_log(log, self.peer_log.warn),
             keepalive_timeout=limits.idle_timeout_ms / 1_000,
             max_line_size=HEADER_BYTES_MAX,
             max_field_size=HEADER_BYTES_MAX,
@@ -169,23 +169,6 @@ class _Reservation:
     def release(self) -> None:
         self._budget.release_reservation(self.byte_count)
         self.byte_count = 0
-
-
-def _parser_log(peer_log: PeerLog) -> logging.Logger:
-    """Return aiohttp's logger, without what peers can cause at will: those lines are limited and have no traceback."""
-
-    def keep(record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, http_exceptions.HttpProcessingError | web.RequestPayloadError | ConnectionError):
-            return True
-        peer = str(record.args[0]) if isinstance(record.args, tuple) and record.args else "unknown"
-        peer_log.warn(peer, f"an HTTP request cannot be read: {' '.join(str(error).split())[:200]!r}")
-        return False
-
-    logger = logging.Logger("foqs.sqs.aiohttp")  # of its own: the filter of one listener is not another's
-    logger.parent = log
-    logger.addFilter(keep)
-    return logger
 
 
 def _overloaded() -> SqsError:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 
-from foqs.runtime.http_connections import HttpConnections
+from foqs.runtime.http_connections import HttpConnections, parser_log
 from foqs.telemetry.metrics import CONTENT_TYPE, Metrics
+
+log = logging.getLogger(__name__)
 
 HEADER_BYTES_MAX: Final = 4_096
 CONNECTIONS_MAX: Final = 500
@@ -72,6 +75,7 @@ class HttpServer:
         runner = web.AppRunner(
             app,
             access_log=None,
+            logger=parser_log(log, lambda peer, text: log.debug("%s: %s", peer, text)),
             max_line_size=HEADER_BYTES_MAX,
             max_field_size=HEADER_BYTES_MAX,
             keepalive_timeout=IDLE_S,

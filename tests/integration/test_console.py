@@ -344,6 +344,21 @@ def test_an_address_that_is_not_percent_encoded_is_refused(host: OpenHost, brows
     assert "unexpected error" not in host.log
 
 
+def test_bytes_that_are_no_request_leave_no_traceback_in_the_log(host: OpenHost, browser: Browser) -> None:
+    form = b"POST /login HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\n"
+    form += b"Content-Type: application/x-www-form-urlencoded\r\n"
+    for data in (
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nBad Header\x00: x\r\n\r\n",
+        form + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\nx\r\n",
+    ):
+        assert b" 400 " in _status_line(host.console_port, data)
+    with socket.create_connection(("127.0.0.1", host.console_port)) as connection:
+        connection.sendall(form + b"Content-Length: 100\r\n\r\ntoken=")
+    assert browser.get("/").status == 200
+    assert "Traceback" not in host.log
+
+
 def test_silent_peers_are_disconnected_and_too_many_are_refused(tmp_path: Path) -> None:
     limits = {"rpc.connections_max": 20, "rpc.stall_timeout_ms": 500}
     with OpenHost(tmp_path / "host", **limits) as host:
