@@ -1,6 +1,6 @@
 """The console's port: routes, logins, refusals, and errors as pages.
 
-Always true: every answer has the headers of `requests.HEADERS`; a request that changes
+Always true: every answer to a readable request has the headers of `requests.HEADERS`; a request that changes
 something comes from the console's own pages; without a session only the login and the
 static files are served. Knows nothing of the pages' contents.
 """
