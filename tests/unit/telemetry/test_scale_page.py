@@ -146,7 +146,9 @@ def test_topic_that_is_not_listed_has_no_zeros_while_shards_are_not_served() -> 
 
 
 @pytest.mark.parametrize("moments", [(False, True), (True, False)])
-def test_topic_that_is_not_listed_has_no_zeros_if_a_shard_was_not_served_for_a_moment(moments: tuple[bool, bool]) -> None:
+def test_topic_that_is_not_listed_has_no_zeros_if_a_shard_was_not_served_for_a_moment(
+    moments: tuple[bool, bool],
+) -> None:
     partial = iter(moments)
     page = ScalePage(Topics(None).list_topics, lambda: next(partial), rates_of, check_namespace, None)
     assert asyncio.run(page.answer({"topic": "none"}, None))[0] == 503
