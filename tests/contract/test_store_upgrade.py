@@ -190,6 +190,20 @@ def test_a_new_connection_reads_again_whether_the_timers_are_filled(bench: Bench
     bench.run(story())
 
 
+def test_tables_of_an_earlier_moment_are_opened_again(bench: Bench, older: OlderShard) -> None:
+    """A replica that replaces the server may lack the expansion."""
+
+    async def story() -> None:
+        new = await opened(bench.store(), epoch=2)
+        older.server.query(f"UPDATE {older.place.database}.foqs_schema_steps SET expanded = {OLDER_VERSION}")
+        with pytest.raises(StoreUnusable, match="tables of an earlier moment, which are not expanded"):
+            await new.store.read_owner()
+        await bench.store().open()
+        assert await state_of(older) == EXPANDED
+
+    bench.run(story())
+
+
 def test_each_step_may_run_again(bench: Bench, older: OlderShard) -> None:
     """A command that dies after its statements and before the state is stored runs them again."""
 

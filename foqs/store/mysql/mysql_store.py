@@ -331,7 +331,7 @@ class MysqlStore:
         return current
 
     async def _check_version(self, link: MysqlLink) -> None:
-        """Raise `StoreUnusable` if the tables are newer than this program."""
+        """Raise `StoreUnusable` if the tables are of another version than at the open."""
         check_usable(await read_state(link, self._shard), self._settings, self._shard)
 
     async def _lock_owner(self, link: MysqlLink, seconds: int = _OWNER_LOCK_WAIT_S) -> Owner | None:

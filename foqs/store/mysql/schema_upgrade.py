@@ -67,8 +67,16 @@ async def read_state(link: MysqlLink, shard: int) -> SchemaState:
 
 
 def check_usable(state: SchemaState, settings: MysqlSettings, shard: int) -> None:
-    """Raise `StoreUnusable` if this program may not use the tables any more."""
-    steps_to_use(state, sql.MIGRATIONS, location_of(settings, shard))
+    """Raise `StoreUnusable` if this program may not use the tables any more, or they are those of an earlier moment.
+
+    Tables that are missing are no reason: opening the shard again would create empty ones.
+    """
+    location = location_of(settings, shard)
+    if steps_to_use(state, sql.MIGRATIONS, location) and state.phase is not Phase.EMPTY:
+        raise StoreUnusable(
+            f"{location} has tables of an earlier moment, which are not expanded to schema version "
+            f"{sql.MIGRATIONS[-1].number}: opening the shard again expands them"
+        )
 
 
 async def steps_to_expand(link: MysqlLink, settings: MysqlSettings, shard: int) -> list[Step]:
