@@ -14,7 +14,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from foqs.options.rpc_options import RpcOptions
-from foqs.rpc.peer_log import PeerLog
+from foqs.rpc.peer_log import PeerLog, peer_name
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.http_connections import HttpConnection, HttpConnections
 
@@ -39,7 +39,8 @@ class ConsoleListener:
         self.limits = limits
         self.peer_log = PeerLog(self.loop.time)
         self.is_stopping = False
-        self.connections = HttpConnections(new_handler, limits.connections_max, limits.stall_timeout_ms / 1_000)
+        stall_timeout_s = limits.stall_timeout_ms / 1_000
+        self.connections = HttpConnections(new_handler, limits.connections_max, stall_timeout_s, self.warn)
         self._tls_acceptor = None if tls is None else TlsAcceptor(self, tls, on_handshake_failed, "https://")
         self._listening: asyncio.Server | None = None
 
@@ -52,6 +53,10 @@ class ConsoleListener:
         make_connection = self.connection if self._tls_acceptor is None else self._tls_acceptor.connection
         self._listening = await self.loop.create_server(make_connection, host, port)
         return int(self._listening.sockets[0].getsockname()[1])
+
+    def warn(self, peer: object, text: str) -> None:
+        """Write a line about a peer to the log."""
+        self.peer_log.warn(peer_name(peer), text)
 
     def use_certificate(self, tls: ssl.SSLContext) -> None:
         """Use another certificate for future handshakes, if the port uses TLS."""

@@ -124,7 +124,7 @@ class Console:
         runner = web.AppRunner(
             app,
             access_log=None,
-            logger=parser_log(log, lambda peer, text: self._listener.peer_log.warn(peer, text)),
+            logger=parser_log(log, lambda peer, text: self._listener.warn(peer, text)),
             max_line_size=HEADER_BYTES_MAX,
             max_field_size=HEADER_BYTES_MAX,
             keepalive_timeout=IDLE_S,

@@ -27,14 +27,20 @@ class HttpConnections:
         new_handler: returns aiohttp's handler of one connection, as a `web.Server` does.
         connections_max: further connections are refused.
         stall_timeout_s: the time for the first head, and for reading replies.
+        warn: called with the peer of a refused connection, as asyncio has it, and a text.
     """
 
     def __init__(
-        self, new_handler: Callable[[], web.RequestHandler], connections_max: int, stall_timeout_s: float
+        self,
+        new_handler: Callable[[], web.RequestHandler],
+        connections_max: int,
+        stall_timeout_s: float,
+        warn: Callable[[object, str], None],
     ) -> None:
         self._new_handler = new_handler
         self._connections_max = connections_max
         self._stall_timeout_s = stall_timeout_s
+        self._warn = warn
         self._open: dict[web.RequestHandler, HttpConnection] = {}
 
     def __len__(self) -> int:
@@ -55,9 +61,10 @@ class HttpConnections:
         for connection in list(self._open.values()):
             connection.abort()
 
-    def on_made(self, connection: HttpConnection) -> web.RequestHandler | None:
+    def on_made(self, connection: HttpConnection, peer: object) -> web.RequestHandler | None:
         """Return the handler of a connection that is open now; None if there are too many."""
         if len(self._open) >= self._connections_max:
+            self._warn(peer, f"refused: there are {self._connections_max} HTTP connections already")
             return None
         handler = self._new_handler()
         self._open[handler] = connection
@@ -82,7 +89,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._handler = self._connections.on_made(self)
+        self._handler = self._connections.on_made(self, transport.get_extra_info("peername"))
         if self._handler is None:
             self._transport.write(_REFUSAL)
             self._transport.close()
@@ -140,11 +147,11 @@ class HttpConnection(asyncio.Protocol):
             self._stall_timer = None
 
 
-def parser_log(parent: logging.Logger, warn: Callable[[str, str], None]) -> logging.Logger:
+def parser_log(parent: logging.Logger, warn: Callable[[object, str], None]) -> logging.Logger:
     """Return a logger for aiohttp's handlers. What peers can cause at will goes to `warn` instead, without a traceback.
 
     Args:
-        warn: called with the peer's address and a text.
+        warn: called with the peer's address, and a text.
     """
 
     def keep(record: logging.LogRecord) -> bool:

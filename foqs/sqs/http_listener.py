@@ -62,7 +62,7 @@ class SqsListener:
             self._handle,
             handler_cancellation=True,
             access_log=None,
-            logger=parser_log(log, self.peer_log.warn),
+            logger=parser_log(log, self._warn),
             keepalive_timeout=limits.idle_timeout_ms / 1_000,
             max_line_size=HEADER_BYTES_MAX,
             max_field_size=HEADER_BYTES_MAX,
@@ -70,7 +70,7 @@ class SqsListener:
             lingering_time=_LINGERING_S,
             auto_decompress=False,
         )
-        self.connections = HttpConnections(self._server, limits.connections_max, self._stall_timeout_s)
+        self.connections = HttpConnections(self._server, limits.connections_max, self._stall_timeout_s, self._warn)
 
     def connection(self) -> HttpConnection:
         """Return a protocol for one new connection."""
@@ -95,6 +95,9 @@ class SqsListener:
                 await self._server.shutdown(None)
         self.connections.abort()
 
+    def _warn(self, peer: object, text: str) -> None:
+        self.peer_log.warn(peer_name(peer), text)
+
     # ------------------------------------------------------------------- requests
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -110,7 +113,7 @@ class SqsListener:
         self._on_replied(f"sqs.{reply.action}", reply.error or "OK", self._stopwatch_s() - started_at_s)
         response = web.Response(status=reply.status, body=reply.body, headers=dict(reply.headers))
         if reply.error is not None and (reply.status == 413 or reply.error in AUTHENTICATION_ERRORS):
-            self.peer_log.warn(peer_name(_peer(request)), f"an SQS request was refused: {reply.error}")
+            self._warn(_peer(request), f"an SQS request was refused: {reply.error}")
             response.force_close()
         elif self._is_draining:
             response.force_close()

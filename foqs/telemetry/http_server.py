@@ -75,7 +75,7 @@ class HttpServer:
         runner = web.AppRunner(
             app,
             access_log=None,
-            logger=parser_log(log, lambda peer, text: log.debug("%s: %s", peer, text)),
+            logger=parser_log(log, _note),
             max_line_size=HEADER_BYTES_MAX,
             max_field_size=HEADER_BYTES_MAX,
             keepalive_timeout=IDLE_S,
@@ -83,7 +83,7 @@ class HttpServer:
         )
         await runner.setup()
         assert runner.server is not None
-        self._connections = HttpConnections(runner.server, CONNECTIONS_MAX, STALL_TIMEOUT_S)
+        self._connections = HttpConnections(runner.server, CONNECTIONS_MAX, STALL_TIMEOUT_S, _note)
         try:
             loop = asyncio.get_running_loop()
             self._listening = await loop.create_server(self._connections.connection, host, port)
@@ -126,6 +126,10 @@ class HttpServer:
             parts.append(part)
             await asyncio.sleep(0)  # lets waiting calls run
         return web.Response(body=b"".join(parts), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _note(peer: object, text: str) -> None:
+    log.debug("%s: %s", peer, text)  # peers could fill the log
 
 
 def _json_handler(answer: AnswerPage) -> Callable[[web.Request], Awaitable[web.Response]]:

@@ -27,11 +27,12 @@ class CountedConnections(HttpConnections):
     """Connections whose number can be waited for."""
 
     def __init__(self, server: web.Server, connections_max: int, stall_timeout_s: float) -> None:
-        super().__init__(server, connections_max, stall_timeout_s)
+        self.warnings: list[str] = []
+        super().__init__(server, connections_max, stall_timeout_s, lambda peer, text: self.warnings.append(text))
         self._changed = asyncio.Event()
 
-    def on_made(self, connection: HttpConnection) -> web.RequestHandler | None:
-        handler = super().on_made(connection)
+    def on_made(self, connection: HttpConnection, peer: object) -> web.RequestHandler | None:
+        handler = super().on_made(connection, peer)
         self._changed.set()
         return handler
 
@@ -98,6 +99,7 @@ def test_connections_beyond_the_limit_are_refused_until_one_ends(
             assert await status(reader) == 200
             surplus, surplus_writer = await port.connect()
             assert await status(surplus) == 503
+            assert port.connections.warnings == ["refused: there are 1 HTTP connections already"]
             surplus_writer.close()
             writer.close()
             await port.connections.until(0)
