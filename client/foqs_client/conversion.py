@@ -30,6 +30,8 @@ from foqs_client.types import (
 )
 from foqs_contract.errors import error_from_struct
 from foqs_contract.idl import ttypes
+from foqs_contract.method_table import SUCCESS_HEAD
+from foqs_contract.struct_bytes import I32, I32_BYTES, STOP, list_head
 
 STATE_NAMES: Final = {1: "deferred", 2: "ready", 3: "leased", 4: "dead"}
 _STATE_NUMBERS: Final = {name: number for number, name in STATE_NAMES.items()}
@@ -271,11 +273,11 @@ def all_done_count(body: bytes) -> int | None:
 
     The bytes are compared, because decoding them costs more.
     """
-    count = len(body) - len(_EMPTY_OUTCOMES)
-    if count >= 0 and body == b"".join((_EMPTY_OUTCOMES[:-6], count.to_bytes(4, "big"), bytes(count + 2))):
+    count = len(body) - len(_OUTCOMES) - I32_BYTES - 2
+    if count >= 0 and body == b"".join((_OUTCOMES, I32.pack(count), STOP * (count + 2))):
         return count
     return None
 
 
-_EMPTY_OUTCOMES: Final = b"\x0c\x00\x00\x0f\x00\x01\x0c\x00\x00\x00\x00\x00\x00"
-"""A result with an empty `OutcomesReply`. The length of the list is before the two zeros that end the structs."""
+_OUTCOMES: Final = SUCCESS_HEAD + list_head(ttypes.OutcomesReply, "outcomes")
+"""Begins a result. The number of outcomes follows, then a `STOP` for each of them, for the reply and for the result."""

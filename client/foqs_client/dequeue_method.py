@@ -10,20 +10,25 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from thrift.Thrift import TType
-
 from foqs_client.types import Delivery
-from foqs_contract.idl import Foqs, ttypes
-from foqs_contract.struct_bytes import STOP, field_head
+from foqs_contract.idl import ttypes
+from foqs_contract.method_table import SUCCESS_HEAD
+from foqs_contract.struct_bytes import (
+    ENTRIES_MIN,
+    I32,
+    I32_BYTES,
+    I32_FIELD_BYTES,
+    I64_FIELD_BYTES,
+    RUN_MIN,
+    STOP,
+    STRING_HEAD,
+    STRING_HEAD_BYTES,
+    field_head,
+    list_head,
+)
 from foqs_contract.thrift_method import ThriftMethod
 
-ENTRIES_MIN: Final = 16
-"""With fewer deliveries, Thrift's decoder is as fast."""
-RUN_MIN: Final = 8
-"""If fewer deliveries in a row have equal sizes, Thrift's decoder is as fast."""
-
-_SUCCESS: Final = field_head(Foqs.dequeue_result, "success")
-_ITEMS: Final = _SUCCESS + field_head(ttypes.DequeueReply, "items") + bytes((TType.STRUCT,))
+_ITEMS: Final = SUCCESS_HEAD + list_head(ttypes.DequeueReply, "items")
 _ID: Final = field_head(ttypes.Delivery, "id")
 _TOKEN: Final = field_head(ttypes.Delivery, "token")
 _TOPIC: Final = field_head(ttypes.Delivery, "topic")
@@ -34,11 +39,6 @@ _NUMBERS: Final = tuple(
     field_head(ttypes.Delivery, name)
     for name in ("attempt", "lease_remaining_ms", "age_ms", "attempts_max", "first_delivery_age_ms")
 )
-_STRING_HEAD: Final = struct.Struct(">3si")
-_LENGTH: Final = struct.Struct(">i")
-_TOKEN_BYTES: Final = 11
-_PRIORITY_BYTES: Final = 7
-"""Fields with their heads."""
 
 
 class DequeueMethod(ThriftMethod):
@@ -58,7 +58,7 @@ class DequeueMethod(ThriftMethod):
             except (struct.error, ValueError):
                 end = 0  # Thrift's decoder says what is wrong
             if end:
-                result = super().decode(_SUCCESS + body[end:])
+                result = super().decode(SUCCESS_HEAD + body[end:])
                 result.success.items = items
                 return result
         return super().decode(body)
@@ -66,8 +66,8 @@ class DequeueMethod(ThriftMethod):
 
 def _read_deliveries(body: bytes, items: list[Delivery]) -> int:
     """Append the deliveries of a reply, and return their end; 0 if one of them has another form."""
-    position = len(_ITEMS) + _LENGTH.size
-    [count] = _LENGTH.unpack_from(body, len(_ITEMS))
+    position = len(_ITEMS) + I32_BYTES
+    [count] = I32.unpack_from(body, len(_ITEMS))
     if count < ENTRIES_MIN:
         return 0
     while len(items) < count:
@@ -84,17 +84,17 @@ def _read_run(body: bytes, position: int, count: int, items: list[Delivery]) -> 
     Raises ValueError or struct.error if it finds another form.
     """
     id_size = _string_size(body, position, _ID)
-    at = position + _STRING_HEAD.size + id_size + _TOKEN_BYTES
+    at = position + STRING_HEAD_BYTES + id_size + I64_FIELD_BYTES
     topic_size = _string_size(body, at, _TOPIC)
-    at += _STRING_HEAD.size + topic_size + _PRIORITY_BYTES
+    at += STRING_HEAD_BYTES + topic_size + I32_FIELD_BYTES
     payload_size = _string_size(body, at, _PAYLOAD)
-    at += _STRING_HEAD.size + payload_size
+    at += STRING_HEAD_BYTES + payload_size
     metadata_size = _string_size(body, at, _METADATA)
     before = struct.Struct(f">3sq3si{topic_size}s3si3si")
     after = struct.Struct(f">3si{metadata_size}s3si3sq3sq3si3sqc")
-    whole = struct.Struct(f">{_STRING_HEAD.size}s{id_size}s{before.size}s{payload_size}s{after.size}s")
+    whole = struct.Struct(f">{STRING_HEAD_BYTES}s{id_size}s{before.size}s{payload_size}s{after.size}s")
     run_max = min(count, (len(body) - position) // whole.size)
-    id_head = _STRING_HEAD.pack(_ID, id_size)
+    id_head = STRING_HEAD.pack(_ID, id_size)
     begun = len(items)
     append = items.append
     last_before = last_after = b""
@@ -136,7 +136,7 @@ def _read_run(body: bytes, position: int, count: int, items: list[Delivery]) -> 
 
 
 def _string_size(body: bytes, position: int, head: bytes) -> int:
-    found, size = _STRING_HEAD.unpack_from(body, position)
+    found, size = STRING_HEAD.unpack_from(body, position)
     if found != head or not 0 <= size <= len(body):
         raise ValueError(found)
     return int(size)

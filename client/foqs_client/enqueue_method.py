@@ -11,18 +11,14 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from thrift.Thrift import TType
-
 from foqs_client.types import Item
 from foqs_contract.contract_version import NewerPart
 from foqs_contract.idl import ttypes
-from foqs_contract.struct_bytes import STOP, field_head
+from foqs_contract.struct_bytes import I32, I64, STOP, field_head, list_head
 from foqs_contract.thrift_method import ThriftMethod
 
-_LENGTH: Final = struct.Struct(">i")
-_I64: Final = struct.Struct(">q")
 _NAMESPACE: Final = field_head(ttypes.EnqueueRequest, "namespace_name")
-_ITEMS: Final = field_head(ttypes.EnqueueRequest, "items") + bytes((TType.STRUCT,))
+_ITEMS: Final = list_head(ttypes.EnqueueRequest, "items")
 _TIMEOUT: Final = field_head(ttypes.EnqueueRequest, "timeout_ms")
 _TOPIC: Final = field_head(ttypes.NewItem, "topic")
 _PRIORITY: Final = field_head(ttypes.NewItem, "priority")
@@ -30,7 +26,8 @@ _PAYLOAD: Final = field_head(ttypes.NewItem, "payload")
 _METADATA: Final = field_head(ttypes.NewItem, "metadata")
 _KEY: Final = field_head(ttypes.NewItem, "idempotency_key")
 _TRACE_CONTEXT: Final = field_head(ttypes.NewItem, "trace_context")
-_NO_METADATA: Final = _METADATA + _LENGTH.pack(0)
+_pack_length: Final = I32.pack
+_NO_METADATA: Final = _METADATA + _pack_length(0)
 _END: Final = _NO_METADATA + STOP
 _PRIORITY_AND_SIZE: Final = struct.Struct(f">{len(_PRIORITY)}si{len(_PAYLOAD)}si")
 
@@ -59,7 +56,7 @@ def _joined_parts(request: Any) -> list[bytes] | None:
     """Return the bytes of a request in parts; None if an item is not one of the usual ones."""
     namespace = request.namespace_name.encode()
     items = request.items
-    parts = [_NAMESPACE, _LENGTH.pack(len(namespace)), namespace, _ITEMS, _LENGTH.pack(len(items))]
+    parts = [_NAMESPACE, _pack_length(len(namespace)), namespace, _ITEMS, _pack_length(len(items))]
     append = parts.append
     topic: str | None = None
     priority: int | None = None
@@ -79,23 +76,23 @@ def _joined_parts(request: Any) -> list[bytes] | None:
             topic, priority, size = item.topic, item.priority, len(payload)
             name = topic.encode()
             start = b"".join(
-                (_TOPIC, _LENGTH.pack(len(name)), name, _PRIORITY_AND_SIZE.pack(_PRIORITY, priority, _PAYLOAD, size))
+                (_TOPIC, _pack_length(len(name)), name, _PRIORITY_AND_SIZE.pack(_PRIORITY, priority, _PAYLOAD, size))
             )
         append(start)
         append(payload)
         if key is None is trace and not metadata:
             append(_END)
             continue
-        append(b"".join((_METADATA, _LENGTH.pack(len(metadata)), metadata)) if metadata else _NO_METADATA)
+        append(b"".join((_METADATA, _pack_length(len(metadata)), metadata)) if metadata else _NO_METADATA)
         if key is not None:
             name = key.encode()
             append(_KEY)
-            append(_LENGTH.pack(len(name)))
+            append(_pack_length(len(name)))
             append(name)
         if trace is not None:
             append(_TRACE_CONTEXT)
-            append(_LENGTH.pack(len(trace)))
+            append(_pack_length(len(trace)))
             append(trace)
         append(STOP)
-    parts += (_TIMEOUT, _I64.pack(request.timeout_ms), STOP)
+    parts += (_TIMEOUT, I64.pack(request.timeout_ms), STOP)
     return parts

@@ -1,8 +1,8 @@
 """The methods of service Foqs: their structs, and which of them write.
 
-Holds `METHODS`. Always true: every method of the contract has an entry; its arguments
-are one struct, in field 1; its result is `success` in field 0 or `failed` in field 1.
-Pure.
+Holds `METHODS`, and the first bytes of arguments and results. Always true: every method
+of the contract has an entry; its arguments are one struct, in field 1; its result is
+`success` in field 0 or `failed` in field 1. Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from thrift.Thrift import TType
+
 from foqs_contract.idl import Foqs
+
+ARGUMENTS_HEAD: Final = bytes((TType.STRUCT, 0, 1))
+"""Begins the arguments of each call. `STOP` ends them, and the result of each reply."""
+SUCCESS_HEAD: Final = bytes((TType.STRUCT, 0, 0))
+"""Begins the result of a reply that is no error."""
 
 READ_ONLY_METHODS: Final = frozenset(
     (

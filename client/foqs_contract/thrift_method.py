@@ -19,12 +19,8 @@ from thrift.transport.TTransport import TMemoryBuffer
 
 from foqs_contract.contract_version import HostTooOld, NewerPart, newer_parts
 from foqs_contract.message_heads import CALL, LENGTH_BYTES, head_prefix
-from foqs_contract.method_table import METHODS
-from foqs_contract.struct_bytes import DecodeSource, decode_binary, encode_binary
-
-_ARGUMENTS_HEADER: Final = b"\x0c\x00\x01"
-"""The arguments of every call are one struct, in field 1."""
-_ARGUMENTS_END: Final = b"\0"
+from foqs_contract.method_table import ARGUMENTS_HEAD, METHODS
+from foqs_contract.struct_bytes import STOP, DecodeSource, decode_binary, encode_binary
 
 
 class Unencodable(Exception):
@@ -76,9 +72,9 @@ class ThriftMethod:
         self.is_write = described.is_write if is_write is None else is_write
         self.newer_parts = newer_parts(name, described.request_spec)
         self._prefix = head_prefix(CALL, name.encode())
-        self._start = struct.Struct(f">I{len(self._prefix)}sI{len(_ARGUMENTS_HEADER)}s")
-        """Length of the message, prefix of its head, sequence id, header of the arguments."""
-        self._bytes_besides_body = self._start.size - LENGTH_BYTES + len(_ARGUMENTS_END)
+        self._start = struct.Struct(f">I{len(self._prefix)}sI{len(ARGUMENTS_HEAD)}s")
+        """Length of the message, prefix of its head, sequence id, head of the arguments."""
+        self._bytes_besides_body = self._start.size - LENGTH_BYTES + len(STOP)
         self._request = described.request_spec
         self._result = result
         self._result_type = [result, (success, *failed)]
@@ -101,8 +97,8 @@ class ThriftMethod:
 
     def frame(self, seqid: int, body: bytes) -> bytes:
         """Return the bytes of a call."""
-        start = self._start.pack(self._bytes_besides_body + len(body), self._prefix, seqid, _ARGUMENTS_HEADER)
-        return b"".join((start, body, _ARGUMENTS_END))
+        start = self._start.pack(self._bytes_besides_body + len(body), self._prefix, seqid, ARGUMENTS_HEAD)
+        return b"".join((start, body, STOP))
 
     def decode(self, body: bytes) -> Any:
         """Return the result struct of a reply's body. Raises Unreadable."""

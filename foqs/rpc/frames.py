@@ -10,13 +10,12 @@ first bytes of unframed clients.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Final
 
-from foqs_contract.message_heads import LENGTH_BYTES
+from foqs_contract.message_heads import LENGTH, LENGTH_BYTES
 
-_LENGTH: Final = struct.Struct(">i")
+_unpack_length: Final = LENGTH.unpack_from
 SHED_HEAD_BYTES: Final = 300
 """The bytes kept of a shed frame: they contain the method name and the sequence id."""
 
@@ -84,7 +83,7 @@ class FrameReader:
         while position < end:
             start = position + LENGTH_BYTES
             if start <= end and not self.is_mid_frame:
-                [length] = _LENGTH.unpack_from(data, position)
+                [length] = _unpack_length(data, position)
                 stop = start + length
                 fits = budget.reserved_bytes + length <= budget.bytes_max
                 if fits and stop <= end and 0 < length <= self.shed_above_bytes:

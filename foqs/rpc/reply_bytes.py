@@ -11,19 +11,14 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
-from thrift.Thrift import TType
-
 from foqs.queue.port import ItemView
-from foqs_contract.idl import Foqs, ttypes
-from foqs_contract.struct_bytes import STOP, encode_binary, field_head
+from foqs_contract.idl import ttypes
+from foqs_contract.method_table import SUCCESS_HEAD
+from foqs_contract.struct_bytes import I32, STOP, encode_binary, field_head, list_head
 
-_LENGTH: Final = struct.Struct(">i")
-_SUCCESS: Final = field_head(Foqs.dequeue_result, "success")
-_ENQUEUED: Final = field_head(Foqs.enqueue_result, "success") + (
-    field_head(ttypes.EnqueueReply, "results") + bytes((TType.STRUCT,))
-)
+_ENQUEUED: Final = SUCCESS_HEAD + list_head(ttypes.EnqueueReply, "results")
 _ENQUEUED_ID: Final = field_head(ttypes.EnqueueResult, "id")
-_ITEMS: Final = field_head(ttypes.DequeueReply, "items") + bytes((TType.STRUCT,))
+_ITEMS: Final = SUCCESS_HEAD + list_head(ttypes.DequeueReply, "items")
 _ID: Final = field_head(ttypes.Delivery, "id")
 _TOKEN: Final = field_head(ttypes.Delivery, "token")
 _TOPIC: Final = field_head(ttypes.Delivery, "topic")
@@ -38,7 +33,7 @@ _FIRST_DELIVERY_AGE: Final = field_head(ttypes.Delivery, "first_delivery_age_ms"
 _TRACE_CONTEXT: Final = field_head(ttypes.Delivery, "trace_context")
 _REPLY_SPEC: Final = [ttypes.DequeueReply, ttypes.DequeueReply.thrift_spec]
 
-_pack_length: Final = _LENGTH.pack
+_pack_length: Final = I32.pack
 _pack_start: Final = struct.Struct(f">{len(_TOKEN)}sq{len(_TOPIC)}si").pack
 _pack_priority_and_size: Final = struct.Struct(f">{len(_PRIORITY)}si{len(_PAYLOAD)}si").pack
 _pack_numbers: Final = struct.Struct(
@@ -49,7 +44,7 @@ _join: Final = b"".join
 
 def dequeue_result_bytes(items: Sequence[ItemView], availability: Any) -> bytes | None:
     """Return the result of `dequeue` with these deliveries; None if a row lacks its payload or its first delivery."""
-    parts = [_SUCCESS, _ITEMS, _pack_length(len(items))]
+    parts = [_ITEMS, _pack_length(len(items))]
     id_size = priority = token = size = enqueued_at_ms = now_ms = attempt = attempts_max = -1
     due_ms: int | None = None
     topic = ""

@@ -13,18 +13,25 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from thrift.Thrift import TType
+from foqs_contract.idl import ttypes
+from foqs_contract.method_table import ARGUMENTS_HEAD
+from foqs_contract.struct_bytes import (
+    ENTRIES_MIN,
+    FIELD_HEAD_BYTES,
+    I32,
+    I32_BYTES,
+    I32_FIELD_BYTES,
+    I64,
+    I64_FIELD_BYTES,
+    RUN_MIN,
+    STOP,
+    STRING_HEAD_BYTES,
+    field_head,
+    list_head,
+)
 
-from foqs_contract.idl import Foqs, ttypes
-from foqs_contract.struct_bytes import STOP, field_head
-
-ENTRIES_MIN: Final = 16
-"""With fewer entries, Thrift's decoder is as fast."""
-RUN_MIN: Final = 8
-"""If fewer entries in a row have equal sizes, Thrift's decoder is as fast."""
-
-_NAMESPACE: Final = field_head(Foqs.enqueue_args, "request") + field_head(ttypes.EnqueueRequest, "namespace_name")
-_ENTRIES: Final = field_head(ttypes.EnqueueRequest, "items") + bytes((TType.STRUCT,))
+_NAMESPACE: Final = ARGUMENTS_HEAD + field_head(ttypes.EnqueueRequest, "namespace_name")
+_ENTRIES: Final = list_head(ttypes.EnqueueRequest, "items")
 _TIMEOUT: Final = field_head(ttypes.EnqueueRequest, "timeout_ms")
 _TOPIC: Final = field_head(ttypes.NewItem, "topic")
 _PRIORITY: Final = field_head(ttypes.NewItem, "priority")
@@ -33,18 +40,11 @@ _METADATA: Final = field_head(ttypes.NewItem, "metadata")
 _KEY: Final = field_head(ttypes.NewItem, "idempotency_key")
 _ID: Final = field_head(ttypes.Lease, "id")
 _TOKEN: Final = field_head(ttypes.Lease, "token")
-_HEAD_BYTES: Final = 3
-"""The type and the number of a field."""
-_STRING_HEAD_BYTES: Final = 7
-"""A head, and the length of a string."""
-_I32_BYTES: Final = 7
-_I64_BYTES: Final = 11
-"""A field with its head."""
 _END_BYTES: Final = 2
 """The ends of the request and of the arguments."""
 
-_read_i32: Final = struct.Struct(">i").unpack_from
-_read_i64: Final = struct.Struct(">q").unpack_from
+_read_i32: Final = I32.unpack_from
+_read_i64: Final = I64.unpack_from
 
 
 class UsualItems:
@@ -118,9 +118,9 @@ def read_ack(message: bytes, start: int, string_bytes_max: int, entries_max: int
         while len(ids) < count:
             before = len(ids)
             size = _read_size(message, position, _ID, string_bytes_max)
-            stride = _STRING_HEAD_BYTES + size + _I64_BYTES + len(STOP)
+            stride = STRING_HEAD_BYTES + size + I64_FIELD_BYTES + len(STOP)
             runs = min(count - before, (len(message) - position) // stride)
-            head = message[position : position + _STRING_HEAD_BYTES]
+            head = message[position : position + STRING_HEAD_BYTES]
             run = memoryview(message)[position : position + runs * stride]
             for id_head, id, token_head, token, stop in struct.iter_unpack(f">7s{size}s3sqc", run):
                 if id_head != head or token_head != _TOKEN or stop != STOP:
@@ -141,9 +141,9 @@ class _OtherForm(Exception):
 
 def _read_size(message: bytes, position: int, head: bytes, string_bytes_max: int) -> int:
     """Return the length of the string with this head. Raises _OtherForm, struct.error."""
-    if message[position : position + _HEAD_BYTES] != head:
+    if message[position : position + FIELD_HEAD_BYTES] != head:
         raise _OtherForm
-    size: int = _read_i32(message, position + _HEAD_BYTES)[0]
+    size: int = _read_i32(message, position + FIELD_HEAD_BYTES)[0]
     if not 0 <= size <= string_bytes_max:
         raise _OtherForm
     return size
@@ -151,26 +151,26 @@ def _read_size(message: bytes, position: int, head: bytes, string_bytes_max: int
 
 def _read_beginning(message: bytes, start: int, string_bytes_max: int) -> tuple[bytes, int, int]:
     """Return the namespace, the number of entries, and where the first of them begins."""
-    if message[start : start + _HEAD_BYTES] != _NAMESPACE[:_HEAD_BYTES]:
+    if message[start : start + FIELD_HEAD_BYTES] != _NAMESPACE[:FIELD_HEAD_BYTES]:
         raise _OtherForm
-    position = start + _HEAD_BYTES
-    size = _read_size(message, position, _NAMESPACE[_HEAD_BYTES:], string_bytes_max)
-    position += _STRING_HEAD_BYTES
+    position = start + FIELD_HEAD_BYTES
+    size = _read_size(message, position, _NAMESPACE[FIELD_HEAD_BYTES:], string_bytes_max)
+    position += STRING_HEAD_BYTES
     namespace = message[position : position + size]
     position += size
     if message[position : position + len(_ENTRIES)] != _ENTRIES:
         raise _OtherForm
     position += len(_ENTRIES)
     count: int = _read_i32(message, position)[0]
-    return namespace, count, position + 4
+    return namespace, count, position + I32_BYTES
 
 
 def _read_timeout(message: bytes, position: int) -> int:
     """Return the timeout, the last field that a usual request has. The message must end after it."""
-    end = position + _I64_BYTES
-    if message[position : position + _HEAD_BYTES] != _TIMEOUT or message[end:] != STOP * _END_BYTES:
+    end = position + I64_FIELD_BYTES
+    if message[position : position + FIELD_HEAD_BYTES] != _TIMEOUT or message[end:] != STOP * _END_BYTES:
         raise _OtherForm
-    timeout_ms: int = _read_i64(message, position + _HEAD_BYTES)[0]
+    timeout_ms: int = _read_i64(message, position + FIELD_HEAD_BYTES)[0]
     return timeout_ms
 
 
@@ -183,23 +183,23 @@ def _read_run_of_items(
 ) -> int:
     """Append the item at `position`, and all after it whose strings have the same sizes. Return their end."""
     topic_size = _read_size(message, position, _TOPIC, string_bytes_max)
-    end = position + _STRING_HEAD_BYTES + topic_size + _I32_BYTES
+    end = position + STRING_HEAD_BYTES + topic_size + I32_FIELD_BYTES
     payload_size = _read_size(message, end, _PAYLOAD, string_bytes_max)
-    payload_head = message[end : end + _STRING_HEAD_BYTES]
-    end += _STRING_HEAD_BYTES + payload_size
+    payload_head = message[end : end + STRING_HEAD_BYTES]
+    end += STRING_HEAD_BYTES + payload_size
     metadata_size = _read_size(message, end, _METADATA, string_bytes_max)
-    metadata_head = message[end : end + _STRING_HEAD_BYTES]
-    end += _STRING_HEAD_BYTES + metadata_size
+    metadata_head = message[end : end + STRING_HEAD_BYTES]
+    end += STRING_HEAD_BYTES + metadata_size
     form = f">7s{topic_size}s3si7s{payload_size}s7s{metadata_size}s"
     has_key = message[end : end + 1] != STOP
     key_head = b""
     if has_key:
         key_size = _read_size(message, end, _KEY, string_bytes_max)
-        key_head = message[end : end + _STRING_HEAD_BYTES]
-        end += _STRING_HEAD_BYTES + key_size
+        key_head = message[end : end + STRING_HEAD_BYTES]
+        end += STRING_HEAD_BYTES + key_size
         form += f"7s{key_size}s"
     stride = end + len(STOP) - position
-    topic_head = message[position : position + _STRING_HEAD_BYTES]
+    topic_head = message[position : position + STRING_HEAD_BYTES]
     begun = len(rows)
     run_max = min(count - begun, (len(message) - position) // stride)
     run = struct.iter_unpack(f"{form}c", memoryview(message)[position : position + run_max * stride])

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs_client import Delivery
-from foqs_client.dequeue_method import ENTRIES_MIN, DequeueMethod, _read_deliveries
+from foqs_client.dequeue_method import DequeueMethod, _read_deliveries
 from foqs_contract.idl import Foqs, ttypes
+from foqs_contract.struct_bytes import ENTRIES_MIN
 from foqs_contract.thrift_method import ThriftMethod, Unreadable
 from tests.support.thrift_structs import written
 

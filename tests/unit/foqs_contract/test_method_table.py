@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from foqs_contract.idl import Foqs
-from foqs_contract.method_table import METHODS, READ_ONLY_METHODS
+from foqs_contract.method_table import ARGUMENTS_HEAD, METHODS, READ_ONLY_METHODS, SUCCESS_HEAD
+from foqs_contract.struct_bytes import field_head
 from foqs_contract.thrift_method import ThriftMethod
 
 
@@ -20,6 +21,8 @@ def test_arguments_are_one_request_and_results_succeed_or_fail(name: str) -> Non
     assert [field and (field[0], field[2]) for field in described.arguments.thrift_spec] == [None, (1, "request")]
     assert [field[2] for field in described.result.thrift_spec] == ["success", "failed"]
     assert described.request_spec[0]().timeout_ms is None
+    assert field_head(described.arguments, "request") == ARGUMENTS_HEAD
+    assert field_head(described.result, "success") == SUCCESS_HEAD
 
 
 def test_caller_can_say_that_its_calls_only_read() -> None:

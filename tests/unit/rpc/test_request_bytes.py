@@ -12,10 +12,11 @@ from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.rpc import codec
 from foqs.rpc.messages import BadMessage, DecodeLimits, Decoder, call_head
 from foqs.rpc.methods import contract_methods
-from foqs.rpc.request_bytes import ENTRIES_MIN, UsualItems, UsualLeases, read_ack, read_enqueue
+from foqs.rpc.request_bytes import UsualItems, UsualLeases, read_ack, read_enqueue
 from foqs.rpc.type_check import WrongType
 from foqs_client import Item
 from foqs_contract.idl import ttypes
+from foqs_contract.struct_bytes import ENTRIES_MIN
 from foqs_contract.thrift_method import ThriftMethod
 
 LIMITS = DecodeLimits(string_bytes_max=400, container_items_max=200)
