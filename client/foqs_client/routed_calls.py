@@ -31,6 +31,7 @@ from foqs_client.routing_table import Address, call_by_host
 from foqs_client.tracing import Tracing
 from foqs_client.types import DONE, Enqueued, Item, Nack, Outcome, Routing
 from foqs_contract.contract_version import CONTRACT_VERSION, HostTooOld
+from foqs_contract.errors import TemporaryRefusal
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import Refused, ThriftMethod, Unencodable, Unreadable
 
@@ -40,7 +41,6 @@ REPLY_GRACE_S: Final = 1.5
 GET_ROUTING: Final = ThriftMethod("getRouting")
 _ANY_HOST: Final[Sequence[Address | None]] = (None,)
 _R = TypeVar("_R")
-_NO_ROOM: Final = (errors.Overloaded, errors.Unavailable)
 _ENQUEUE: Final = EnqueueMethod("enqueue", element_class=Enqueued)
 
 
@@ -217,12 +217,12 @@ class RoutedCalls:
         loads.add_in_flight(host, count)
         try:
             results = conversion.enqueued((await self._call(_ENQUEUE, request, timeout_ms, host)).results)
-        except _NO_ROOM:
+        except TemporaryRefusal:
             loads.on_refused(host, asyncio.get_running_loop().time())
             raise
         finally:
             loads.remove_in_flight(host, count)
-        if any(isinstance(result.error, _NO_ROOM) for result in results if result.error is not None):
+        if any(isinstance(result.error, TemporaryRefusal) for result in results if result.error is not None):
             loads.on_refused(host, asyncio.get_running_loop().time())
         return results
 

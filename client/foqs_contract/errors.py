@@ -141,22 +141,25 @@ class RateLimited(FoqsError):
     retryable = True
 
 
-class Overloaded(FoqsError):
+class TemporaryRefusal(FoqsError):
+    """The base of the errors of a host or shard that accepts nothing now. Another one may accept it."""
+
+    retryable = True
+    retryable_elsewhere = True
+
+
+class Overloaded(TemporaryRefusal):
     """The host has no room now. Retry after `retry_after_ms`."""
 
     number = ErrorCode.OVERLOADED
     code = number.name
-    retryable = True
-    retryable_elsewhere = True
 
 
-class Unavailable(FoqsError):
+class Unavailable(TemporaryRefusal):
     """The shard is not served now: it is starting, recovering, or its database failed. Retry after `retry_after_ms`."""
 
     number = ErrorCode.UNAVAILABLE
     code = number.name
-    retryable = True
-    retryable_elsewhere = True
 
 
 class NotOwner(FoqsError):

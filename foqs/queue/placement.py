@@ -18,7 +18,14 @@ from foqs.core.items.restored_item import RestoredItem
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
-from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, InvalidArgument, NotOwner, Overloaded, Unavailable
+from foqs_contract.errors import (
+    HANDOVER_RETRY_MS,
+    FoqsError,
+    InvalidArgument,
+    NotOwner,
+    TemporaryRefusal,
+    Unavailable,
+)
 from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of, key_slots_of
 
 _T = TypeVar("_T")
@@ -73,7 +80,7 @@ class Placement:
     def place(self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]) -> None:
         """Submit items to shards. `positions` are their places in the call.
 
-        Raises `Overloaded`, `Unavailable`: no shard accepted any.
+        Raises `TemporaryRefusal`: no shard accepted any.
         """
         types = set(map(type, items))
         call.has_absolute_times = not types.isdisjoint(_ABSOLUTE_TIME_TYPES)
@@ -96,7 +103,7 @@ class Placement:
     def _place_unkeyed(
         self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]
     ) -> None:
-        """Submit items to the shard with the shortest queue. Raises `Overloaded`, `Unavailable`.
+        """Submit items to the shard with the shortest queue. Raises `TemporaryRefusal`.
 
         Queues whose lengths differ by less than an efficient flush count as equal. Each of their
         shards is the first for a while, so that few calls share one flush instead of using one per shard.
@@ -124,7 +131,7 @@ class Placement:
         for shard in _shortest_first(shards):
             try:
                 self._submit(call, shard, namespace, items, positions)
-            except (Overloaded, Unavailable) as error:
+            except TemporaryRefusal as error:
                 refusal = refusal or error
             else:
                 return
@@ -155,7 +162,7 @@ class Placement:
     ) -> None:
         """Submit items to this shard. Refuses those that would expire, by its clock, before they can be delivered.
 
-        Raises `Overloaded`, `Unavailable`: the shard accepted none.
+        Raises `TemporaryRefusal`: the shard accepted none.
         """
         if call.has_absolute_times:
             errors = _expiry_errors(items, positions, shard.now_ms())
@@ -190,13 +197,13 @@ class Placement:
                 continue
             try:
                 self._submit(call, shard, namespace, own, own_positions, keyed=True)
-            except (Overloaded, Unavailable) as error:
+            except TemporaryRefusal as error:
                 call.refuse(own_positions, error)
         if unkeyed:
             own, own_positions = values_at(items, unkeyed), values_at(positions, unkeyed)
             try:
                 self._place_unkeyed(call, namespace, own, own_positions)
-            except (Overloaded, Unavailable) as error:
+            except TemporaryRefusal as error:
                 call.refuse(own_positions, error)
 
     def _slot_not_held_error(self, key: bytes) -> FoqsError:

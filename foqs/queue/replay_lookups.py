@@ -16,7 +16,7 @@ from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.items.item import KeyedItem, NewItem
 from foqs.queue.pending_calls import EnqueueCall
 from foqs.shard.shard import Shard
-from foqs_contract.errors import FoqsError, Overloaded, Unavailable
+from foqs_contract.errors import FoqsError, TemporaryRefusal
 
 
 class ReplayLookups:
@@ -58,7 +58,7 @@ class ReplayLookups:
             try:
                 operation = ReplayLookup(namespace, own, refusals, _CountedCaller(self._items_in_flight, call))
                 shard.submit(operation)
-            except (Overloaded, Unavailable):
+            except TemporaryRefusal:
                 continue  # the limit's error stands
             call.add_operation(operation, positions, shard.number)
             self._items_in_flight[namespace] += len(own)

@@ -374,7 +374,7 @@ class Shard:
     ) -> Inserts:
         """Queue new items. Either all of them have keys or none; `in_flight` counts them until they have results.
 
-        Raises `Overloaded`, `Unavailable`: nothing was queued.
+        Raises `TemporaryRefusal`: nothing was queued.
         """
         self._check_serving()
         self._breaker.check()
@@ -389,7 +389,7 @@ class Shard:
         return operation
 
     def submit(self, operation: Operation) -> None:
-        """Queue an operation on existing items. Raises `Overloaded`, `Unavailable`: nothing was queued."""
+        """Queue an operation on existing items. Raises `TemporaryRefusal`: nothing was queued."""
         self._check_serving()
         if isinstance(operation, Moves):
             self._check_numbers_left(len(operation))
@@ -411,7 +411,7 @@ class Shard:
     def submit_purge(self, topic: TopicName, caller: OperationCaller) -> SetPurgeMarker:
         """Queue a purge marker: once it is committed, all items that the topic had are gone.
 
-        Raises `Overloaded`, `Unavailable`: nothing was queued.
+        Raises `TemporaryRefusal`: nothing was queued.
         """
         self._check_serving()
         markers, settings = self.memory.purge_markers, self._settings

@@ -20,7 +20,7 @@ from foqs.queue.port import PendingCall
 from foqs.rpc import codec
 from foqs.rpc.methods import Caller, CallerSession, MethodHandler
 from foqs_contract.contract_version import HostTooOld
-from foqs_contract.errors import ERROR_BY_CODE, FoqsError, Overloaded, Unavailable, UnknownOutcome
+from foqs_contract.errors import ERROR_BY_CODE, FoqsError, TemporaryRefusal, UnknownOutcome
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 
@@ -51,7 +51,7 @@ class EnqueueForwarder:
         call = _ForwardedEnqueue(self, request, deadline, caller)
         try:
             call.pending = self._local(request, deadline, call)
-        except (Overloaded, Unavailable) as error:
+        except TemporaryRefusal as error:
             call.on_refused(error)
         return call
 
@@ -169,7 +169,7 @@ class _ForwardedEnqueue:
         self._caller.log_malformed(text)
 
     def fail(self, error: Exception) -> None:
-        if isinstance(error, Overloaded | Unavailable):
+        if isinstance(error, TemporaryRefusal):
             try:
                 self.on_refused(error)
                 return
@@ -189,7 +189,7 @@ class _ForwardedEnqueue:
         else:
             self._caller.reply(ttypes.EnqueueReply, results)
 
-    def on_refused(self, error: Overloaded | Unavailable) -> None:
+    def on_refused(self, error: TemporaryRefusal) -> None:
         """Forward all items, because this host refused the call. Raises the error if no item can be forwarded."""
         results = [ttypes.EnqueueResult(None, codec.error_struct(error)) for _ in self._request.items]
         routes = self._forwarder.routes(self._request.items, results)

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from foqs_client import Unreachable
-from foqs_contract.errors import ERROR_BY_CODE, ErrorCode, FoqsError, NotOwner, UnknownOutcome, error_from_struct
+from foqs_contract.errors import (
+    ERROR_BY_CODE,
+    ErrorCode,
+    FoqsError,
+    NotOwner,
+    TemporaryRefusal,
+    UnknownOutcome,
+    error_from_struct,
+)
 from foqs_contract.idl import ttypes
 
 KINDS: tuple[type[FoqsError], ...] = (*ERROR_BY_CODE.values(), Unreachable, FoqsError)
@@ -18,6 +26,7 @@ def test_each_error_says_whether_and_where_it_may_be_retried() -> None:
     later = {"RATE_LIMITED", "OVERLOADED", "UNAVAILABLE", "DEADLINE_EXCEEDED", "UNREACHABLE"}
     assert names("retryable") == later
     assert names("retryable_elsewhere") == {"OVERLOADED", "UNAVAILABLE", "NOT_OWNER"}
+    assert {kind.code for kind in KINDS if issubclass(kind, TemporaryRefusal)} == {"OVERLOADED", "UNAVAILABLE"}
     assert names("hides_write") == {"UNKNOWN_OUTCOME"}
     elsewhere = {kind.code for kind in KINDS if kind("m").may_succeed_elsewhere}
     assert elsewhere == {"OVERLOADED", "UNAVAILABLE", "NOT_OWNER", "UNKNOWN_OUTCOME"}
