@@ -1,6 +1,6 @@
-"""The imports between the product's files, which `TYPE_CHECKING` imports are, too.
+"""No file imports itself through others, also not for type checks only.
 
-import-linter holds the walls between packages; it allows two files of one package to
+import-linter holds the walls between packages; it allows files of one package to
 import each other. These tests do not.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Set
+from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
 from typing import Final
@@ -16,11 +17,11 @@ import pytest
 
 _REPOSITORY: Final = Path(__file__).parents[2]
 _SOURCE_ROOTS: Final = (_REPOSITORY, _REPOSITORY / "client")
-_PACKAGES: Final = ("foqs", "shardmgr", "foqs_client", "foqs_contract", "pyspark_foqs")
+_PACKAGES: Final = ("foqs", "shardmgr", "foqs_client", "foqs_contract", "pyspark_foqs", "tests", "perf", "tools")
 
 
 def source_files() -> dict[str, Path]:
-    """Return the files of the product by module name."""
+    """Return the files of the product, its tests and its tools by module name."""
     files = {}
     for root in _SOURCE_ROOTS:
         for package in _PACKAGES:
@@ -42,7 +43,7 @@ def imported_names(module: str, path: Path, text: str) -> Iterable[str]:
 
 
 def imported_modules(module: str, path: Path, text: str, modules: Set[str]) -> set[str]:
-    """Return the modules of the product that a file imports; a name of a module counts as the module."""
+    """Return the modules of the repository that a file imports; a name of a module counts as the module."""
     found = set()
     for name in imported_names(module, path, text):
         source = name if name in modules else name.rpartition(".")[0]
@@ -51,22 +52,23 @@ def imported_modules(module: str, path: Path, text: str, modules: Set[str]) -> s
     return found
 
 
-def circles_of_two(imports: Mapping[str, Set[str]]) -> list[tuple[str, str]]:
-    """Return the pairs of modules that import each other."""
-    return sorted((one, two) for one, found in imports.items() for two in found if one < two and one in imports[two])
+def circle(imports: Mapping[str, Set[str]]) -> list[str]:
+    """Return a circle of imports: each module imports the next one, and the last one is the first; [] if there is none."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
 
 
-def test_no_two_files_import_each_other() -> None:
+def test_no_file_imports_itself_through_others() -> None:
     files = source_files()
     imports = {
         module: imported_modules(module, path, path.read_text(encoding="utf-8"), files.keys())
         for module, path in files.items()
     }
-    pairs = [
-        f"{files[one].relative_to(_REPOSITORY)} and {files[two].relative_to(_REPOSITORY)}"
-        for one, two in circles_of_two(imports)
-    ]
-    assert not pairs, f"these files import each other; move the common part, or use a protocol: {pairs}"
+    found = " -> ".join(str(files[module].relative_to(_REPOSITORY)) for module in circle(imports))
+    assert not found, f"these files import each other; move the common part, or use a protocol: {found}"
 
 
 @pytest.mark.parametrize(
@@ -90,5 +92,9 @@ def test_a_package_resolves_relative_imports_in_itself() -> None:
     assert imported_modules("p", Path("p/__init__.py"), "from .two import name", {"p", "p.two"}) == {"p.two"}
 
 
-def test_a_pair_is_named_once() -> None:
-    assert circles_of_two({"a": {"b", "c"}, "b": {"a"}, "c": set()}) == [("a", "b")]
+def test_a_circle_is_found_whatever_its_length() -> None:
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+    assert sorted(circle({"a": {"b"}, "b": {"a"}})[1:]) == ["a", "b"]
+    found = circle({"a": {"b", "x"}, "b": {"c"}, "c": {"a"}, "x": set()})
+    assert found[0] == found[-1] and sorted(found[1:]) == ["a", "b", "c"]
+    assert "".join(found) in {"abca", "bcab", "cabc"}
