@@ -18,7 +18,7 @@ from foqs.cluster.routing.port import Address
 from foqs.cluster.routing.registry_cluster import RegistryCluster, address_of
 from foqs.options.config import Config
 from foqs.runtime.clock import Clock
-from foqs.shard.status import ShardStatus
+from foqs.shard.host_shards import ShardStatus
 from foqs.store.mysql.mysql_migrations import MIGRATIONS
 from foqs_contract.contract_version import CONTRACT_VERSION
 from foqs_contract.errors import Unavailable

@@ -16,8 +16,8 @@ from foqs.core.items import validation
 from foqs.core.items.item import AbsoluteTimeItem, KeyedAbsoluteTimeItem, KeyedItem, NewItem
 from foqs.core.items.restored_item import RestoredItem
 from foqs.queue.pending_calls import EnqueueCall
+from foqs.shard.host_shards import ShardStatus
 from foqs.shard.shard import Shard
-from foqs.shard.status import ShardStatus
 from foqs_contract.errors import (
     HANDOVER_RETRY_MS,
     FoqsError,

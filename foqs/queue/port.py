@@ -24,7 +24,7 @@ from foqs.core.items.item import NewItem, Row, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event
 from foqs.options.rpc_options import CallOptions
-from foqs.shard.status import ShardStatus
+from foqs.shard.host_shards import ShardStatus
 from foqs_contract.errors import FoqsError
 
 

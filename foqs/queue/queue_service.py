@@ -29,7 +29,6 @@ from foqs.queue.availability import Availability
 from foqs.queue.bulk import change_matching, count_matching, list_matching
 from foqs.queue.dequeue import Dequeue, KeysByTopic
 from foqs.queue.explainer import Explainer
-from foqs.queue.item_pages import list_shard
 from foqs.queue.listings import ACTIVE_STATES, counts_by_state, topic_stats
 from foqs.queue.order_meter import OrderMeter
 from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES
@@ -52,12 +51,12 @@ from foqs.queue.port import (
 )
 from foqs.queue.quota import Quota
 from foqs.queue.replay_lookups import ReplayLookups
+from foqs.queue.shard_pages import list_shard
 from foqs.queue.topic_purge import purge_topic
 from foqs.queue.waiters import Waiters
 from foqs.runtime.deadlines import Deadlines
-from foqs.shard.host_shards import HostShards
+from foqs.shard.host_shards import HostShards, ShardStatus
 from foqs.shard.shard import Shard
-from foqs.shard.status import ShardStatus
 from foqs_contract.errors import (
     HANDOVER_RETRY_MS,
     DeadlineExceeded,

@@ -5,7 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from foqs.shard.shard import Shard
-from foqs.shard.status import ShardStatus
+
+
+@dataclass(slots=True, frozen=True)
+class ShardStatus:
+    """The status of a shard, for operators and routing.
+
+    `state` is a state of `shardmgr.ownership`; `reason` says why the shard is not served.
+    """
+
+    shard: int
+    state: str
+    epoch: int
+    queued_items: int
+    reason: str | None
 
 
 @dataclass(slots=True)

@@ -18,9 +18,8 @@ from typing import Protocol
 from foqs.core.flush.fence import Owner
 from foqs.core.items.item import EPOCH_MAX
 from foqs.shard.host_services import HostServices
-from foqs.shard.host_shards import HostShards
+from foqs.shard.host_shards import HostShards, ShardStatus
 from foqs.shard.shard import Shard
-from foqs.shard.status import ShardStatus
 from foqs.shard.writer import OwnershipGivenUp, ShardLost
 from foqs.store.port import StoreLost, StoreUnusable, Superseded
 from shardmgr.ownership import OwnershipEvent, OwnershipState, next_ownership_state

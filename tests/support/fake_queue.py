@@ -32,7 +32,7 @@ from foqs.queue.port import (
     ShardPage,
     TopicStats,
 )
-from foqs.shard.status import ShardStatus
+from foqs.shard.host_shards import ShardStatus
 from foqs_contract.errors import NamespaceNotFound, NotFound
 from tests.support.builders import changed
 

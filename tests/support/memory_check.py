@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from foqs.core.items.item import Row, State, order_key_number
-from foqs.core.timing.timer_entry import TimerEntry, timer_entry
+from foqs.core.timing.due_timers import TimerEntry, timer_entry
 from foqs.shard.shard import Shard
 from foqs.store.in_memory.memory_table import ShardTables
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol, TypeAlias
 
-from foqs.shard.status import ShardStatus
+from foqs.shard.host_shards import ShardStatus
 from foqs_contract.errors import NotImplementedYet
 from shardmgr.model import ShardSpec
 

@@ -18,7 +18,7 @@ from typing import Final
 from foqs.catalog.key_slot_assignment import SlotAssignment
 from foqs.cluster.routing.port import Address, HostRef, HostView, RoutingChange, RoutingTable, ShardView
 from foqs.cluster.routing.routing_log import RoutingLog
-from foqs.shard.status import ShardStatus
+from foqs.shard.host_shards import ShardStatus
 from foqs_contract.errors import InvalidArgument, Unavailable, UnknownOutcome
 from shardmgr import layout_changes
 from shardmgr.layout_changes import ChangeRefused

@@ -24,8 +24,7 @@ from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, is_of_inca
 from foqs.core.items.item import TIME_MS_MAX, NewItem, Row, State, TopicName
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
 from foqs.core.items.restored_item import restored_row
-from foqs.core.timing.due_timers import DueTimers
-from foqs.core.timing.timer_entry import TimerEntry, timer_entry
+from foqs.core.timing.due_timers import DueTimers, TimerEntry, timer_entry
 from foqs_contract.errors import KeyConflict
 
 FindRow = Callable[[int], Row | None]

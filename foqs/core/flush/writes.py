@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import Row, State, TopicName
-from foqs.core.timing.timer_entry import TimerEntry
+from foqs.core.timing.due_timers import TimerEntry
 
 
 @dataclass(slots=True)

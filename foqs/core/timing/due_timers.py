@@ -1,4 +1,7 @@
-"""Decides when to scan a shard's timer table, and from which due time on.
+"""What a shard's timer table holds, and when to scan it and from which due time on.
+
+The entry of a row is a function of the row alone, so a flush that knows a row before and
+after knows what to change.
 
 A scan covers `scanned <= due <= now`. Always true: no entry with a due below `scanned_ms`
 is unprocessed, because it rises only when everything that a scan found is committed, and
@@ -9,22 +12,31 @@ of the two. Reads no clock and no table.
 
 An acked item with a TTL leaves a deleted entry in the table until the database removes
 it, which a snapshot can prevent for hours. So no read may walk all entries of the time
-ahead. The timers remember when the dues of each second begin, and a
-scan asks the table only for dues before the next remembered one, and before the next
-scan in any case.
+ahead. The timers remember when the dues of each second begin, and a scan asks the table
+only for dues before the next remembered one, and before the next scan in any case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
+from foqs.core.items.item import Row, State
 from foqs.core.timing.lease_ends import LeaseEnds
+
+TimerEntry: TypeAlias = tuple[int, int]
+"""(due_ms, number)."""
 
 _SLOT_MS: Final = 1_000
 """The earliest due of each slot of this length is remembered."""
 _HORIZON_MS: Final = 3_600_000
 """Dues that are farther from the watermark are not remembered; the table has them."""
+
+
+def timer_entry(row: Row) -> TimerEntry | None:
+    """Return the entry of this row; None if nothing is due, or if its lease ends: the owner remembers that."""
+    due_ms = row.due_ms
+    return None if due_ms is None or row.state is State.LEASED else (due_ms, row.id)
 
 
 class DueTimers:

@@ -20,7 +20,7 @@ from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName
 from foqs.core.items.item import OrderKey, Row, State, TopicName, order_key_number
 from foqs.core.items.item_filter import ItemFilter
-from foqs.core.timing.timer_entry import TimerEntry
+from foqs.core.timing.due_timers import TimerEntry
 from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, IdPage, IdRange, LeaseEnd, TopicCount
 
 

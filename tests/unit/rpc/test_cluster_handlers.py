@@ -19,7 +19,7 @@ from foqs.cluster.routing.port import (
     StandaloneCluster,
 )
 from foqs.rpc.cluster_handlers import cluster_handlers
-from foqs.shard.status import ShardStatus
+from foqs.shard.host_shards import ShardStatus
 from foqs_client import Client, FoqsError, Host, NotImplementedYet, Shard
 from foqs_contract.errors import InvalidArgument as Refusal
 from foqs_contract.idl import ttypes

@@ -11,7 +11,7 @@ import pytest
 
 from foqs.cluster.routing.port import RoutingTable, ShardView
 from foqs.cluster.routing.registry_cluster import RegistryCluster
-from foqs.shard.status import ShardStatus
+from foqs.shard.host_shards import ShardStatus
 from foqs.testing.virtual_loop import VirtualClock
 from foqs_contract.errors import ErrorCode, FoqsError, InvalidArgument, Unavailable, UnknownOutcome
 from shardmgr import layout_changes

@@ -17,8 +17,7 @@ from foqs.core.flush.replay_lookup import ReplayLookup
 from foqs.core.items.idempotency_keys import IdempotencyKey, KeyName, move_digest, move_key
 from foqs.core.items.item import DeliveryPolicy, KeyedItem, NewItem, Row, State
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, RetryPolicy, Transition
-from foqs.core.timing.due_timers import DueTimers
-from foqs.core.timing.timer_entry import TimerEntry, timer_entry
+from foqs.core.timing.due_timers import DueTimers, TimerEntry, timer_entry
 from foqs_contract.errors import KeyConflict, RateLimited, StaleLease
 from tests.support.plain_flush import (
     is_same_result,

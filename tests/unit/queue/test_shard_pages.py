@@ -8,7 +8,7 @@ import pytest
 
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import EventKind
-from foqs.queue import item_pages
+from foqs.queue import shard_pages
 from foqs.queue.port import ItemDetails, ShardListing, ShardPage
 from foqs.store.in_memory.memory_store import MemoryReads
 from foqs_contract.errors import DeadlineExceeded, NotOwner
@@ -37,7 +37,7 @@ async def following(caller: Caller, listing: ShardListing, page: ShardPage) -> l
 def test_item_is_listed_once_although_it_changes_during_the_list(
     monkeypatch: pytest.MonkeyPatch, limit: int, rows_per_read: int
 ) -> None:
-    monkeypatch.setattr(item_pages, "ROWS_PER_READ", rows_per_read)
+    monkeypatch.setattr(shard_pages, "ROWS_PER_READ", rows_per_read)
     listing = replace(LISTING, limit=limit)
 
     async def story(world: World) -> None:
@@ -79,7 +79,7 @@ def test_page_ends_where_its_payloads_reach_the_limit_of_a_reply() -> None:
         caller = Caller(world, engine)
         await caller.put(count=7, payload=b"x" * 1_000)
         shard = engine.shards[1]
-        page = await item_pages.list_shard(shard, listing, 5_000, world.deadline_in(5))
+        page = await shard_pages.list_shard(shard, listing, 5_000, world.deadline_in(5))
         assert [item.row.payload for item in page.items] == [b"x" * 1_000] * 2
         assert len(await following(caller, listing, page)) == 5
 
