@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from foqs.access.authenticator import AuthenticatedPrincipal
-from foqs.rpc.connection import SILENCE_BEFORE_CLOSE_S, Connection
+from foqs.rpc.client_connection import SILENCE_BEFORE_CLOSE_S, Connection
 from foqs.rpc.server_state import ServerState
 
 

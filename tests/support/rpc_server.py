@@ -18,7 +18,7 @@ from thrift.transport.TTransport import TMemoryBuffer
 
 from foqs.options.rpc_options import RpcOptions
 from foqs.queue.port import Queue
-from foqs.rpc.connection import Connection
+from foqs.rpc.client_connection import Connection
 from foqs.rpc.messages import read_head
 from foqs.rpc.methods import MethodHandler
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers

@@ -11,7 +11,7 @@ import pytest
 
 from foqs.options.rpc_options import RpcOptions
 from foqs.rpc import codec
-from foqs.rpc.connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, Connection
+from foqs.rpc.client_connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, Connection
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_contract.idl import ttypes

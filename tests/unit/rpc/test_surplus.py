@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foqs.options.rpc_options import RpcOptions
-from foqs.rpc.connection import SURPLUS_CONNECTION_S, Connection
+from foqs.rpc.client_connection import SURPLUS_CONNECTION_S, Connection
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client import Client, Item, Overloaded

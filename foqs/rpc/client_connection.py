@@ -1,4 +1,4 @@
-"""One connection: its frames, its calls and its timeouts.
+"""One connection of a client: its frames, its calls and its timeouts.
 
 Always true: a peer affects no other connection; the replies of one turn of the
 loop are sent in order and in one write, or in a few if they are large or
