@@ -23,13 +23,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random, SystemRandom
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from foqs_client import conversion, errors
 from foqs_client.addresses import is_tls_url, parse_addresses
 from foqs_client.admin_calls import AdminCalls
 from foqs_client.automatic_keys import AutomaticKeys, RetriedEnqueue
 from foqs_client.best_priorities import BestPriorities
+from foqs_client.bulk_calls import BulkCalls
 from foqs_client.cluster_calls import ClusterCalls
 from foqs_client.coalescing import Coalescer
 from foqs_client.connection_pool import ConnectionPool
@@ -38,28 +39,14 @@ from foqs_client.dequeue_method import DequeueMethod
 from foqs_client.host_connector import Connect
 from foqs_client.long_polls import POLL_MS_MAX, DequeueKind, LongPolls
 from foqs_client.moving_calls import MovingCalls
+from foqs_client.reading_calls import ReadingCalls
 from foqs_client.retried_calls import BACKOFF_S_MAX, RetriedCallById, RetriedDeletion
-from foqs_client.routed_calls import GET_ROUTING, REPLY_GRACE_S
+from foqs_client.routed_calls import REPLY_GRACE_S
 from foqs_client.router import Router
 from foqs_client.routing_table import Address
 from foqs_client.shared_dequeues import SharedDequeues
 from foqs_client.tracing import make_tracing
-from foqs_client.types import (
-    BulkPage,
-    Change,
-    Delivery,
-    Enqueued,
-    Explanation,
-    Item,
-    ItemCount,
-    ItemFilter,
-    ItemPage,
-    ItemView,
-    Nack,
-    Outcome,
-    Routing,
-    TopicPage,
-)
+from foqs_client.types import Change, Delivery, Enqueued, Item, Nack, Outcome
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 
@@ -73,7 +60,7 @@ Lease: TypeAlias = Delivery | tuple[str, int]
 """A delivery, or its (id, token)."""
 
 
-class Client(MovingCalls, AdminCalls, ClusterCalls):
+class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls):
     """The client of a cluster or of a single host, for code in an event loop.
 
     It connects with the first call, and connects again when a connection is lost.
@@ -449,177 +436,6 @@ class Client(MovingCalls, AdminCalls, ClusterCalls):
         """
         return await self._call_by_id(_REDRIVE, ttypes.RedriveRequest, list(ids), RetriedCallById, timeout_ms)
 
-    # ------------------------------------------------------------------ by filter
-
-    async def count(self, only: ItemFilter, *, timeout_ms: int | None = None) -> ItemCount:
-        """Count the items that match."""
-        request = ttypes.CountItemsRequest(self.namespace, conversion.item_filter(only))
-        reply = await self._call(_COUNT, request, timeout_ms)
-        return ItemCount(reply.items or 0, reply.payload_bytes)
-
-    async def cancel_matching(
-        self, only: ItemFilter, limit: int = 1_000, cursor: str | None = None, *, timeout_ms: int | None = None
-    ) -> BulkPage:
-        """Delete a page of the items that match. It is safe to repeat a page.
-
-        Args:
-            only: which items to delete.
-            limit: the most items of the page.
-            cursor: the `next_cursor` of the page before; None for the first page.
-        """
-        return await self._bulk(ttypes.BulkAction.CANCEL, only, None, limit, cursor, timeout_ms)
-
-    async def update_matching(
-        self,
-        only: ItemFilter,
-        change: Change,
-        limit: int = 1_000,
-        cursor: str | None = None,
-        *,
-        timeout_ms: int | None = None,
-    ) -> BulkPage:
-        """Change a page of the items that match. A delay counts from the first page. It is safe to repeat a page."""
-        return await self._bulk(ttypes.BulkAction.UPDATE, only, conversion.change(change), limit, cursor, timeout_ms)
-
-    async def redrive_matching(
-        self, only: ItemFilter, limit: int = 1_000, cursor: str | None = None, *, timeout_ms: int | None = None
-    ) -> BulkPage:
-        """Make a page of the dead items that match ready again. It is safe to repeat a page."""
-        return await self._bulk(ttypes.BulkAction.REDRIVE, only, None, limit, cursor, timeout_ms)
-
-    async def move_matching(
-        self,
-        only: ItemFilter,
-        topic: str,
-        limit: int = 1_000,
-        cursor: str | None = None,
-        *,
-        timeout_ms: int | None = None,
-    ) -> BulkPage:
-        """Move a page of the items of one topic that match to another topic, as `move` does. It is safe to repeat a page."""
-        return await self._bulk(None, only, None, limit, cursor, timeout_ms, topic)
-
-    async def _bulk(
-        self,
-        action: Any,
-        only: ItemFilter,
-        change: Any,
-        limit: int,
-        cursor: str | None,
-        timeout_ms: int | None,
-        move_to: str | None = None,
-    ) -> BulkPage:
-        request = ttypes.BulkRequest(
-            self.namespace, conversion.item_filter(only), action, change, ttypes.Page(limit, cursor), move_to=move_to
-        )
-        return conversion.bulk_page(await self._call(_BULK, request, timeout_ms))
-
-    # ----------------------------------------------------------------------- read
-
-    async def topics(
-        self,
-        prefix: str = "",
-        states: Sequence[str] | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-        *,
-        timeout_ms: int | None = None,
-    ) -> TopicPage:
-        """List topics by name.
-
-        Args:
-            prefix: only topics whose names begin with it.
-            states: only topics with items in one of these states; None: ready or leased.
-            limit: the most topics of the page.
-            cursor: the `next_cursor` of the page before; None for the first page.
-        """
-        numbers = None if states is None else [conversion.state_number(state) for state in states]
-        request = ttypes.GetActiveTopicsRequest(
-            self.namespace, ttypes.TopicFilter(prefix or None, numbers), ttypes.Page(limit, cursor)
-        )
-        reply = await self._call(_TOPICS, request, timeout_ms)
-        return TopicPage([conversion.topic(topic) for topic in reply.topics or ()], reply.next_cursor)
-
-    async def item(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> ItemView:
-        """Return one item without delivering it.
-
-        Raises:
-            NotFound: the namespace has no such item.
-        """
-        request = ttypes.GetItemRequest(self.namespace, id, with_payload)
-        return conversion.item_view(await self._call_owner(_ITEM, request, id, timeout_ms))
-
-    async def explain(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> Explanation:
-        """Return why an item is not delivered, and how to change that; also for an item that is gone."""
-        request = ttypes.GetItemRequest(self.namespace, id, with_payload)
-        return conversion.explanation(await self._call_owner(_EXPLAIN, request, id, timeout_ms))
-
-    async def peek(
-        self,
-        topic: str,
-        state: str = "ready",
-        limit: int = 20,
-        cursor: str | None = None,
-        *,
-        with_payload: bool = False,
-        timeout_ms: int | None = None,
-    ) -> ItemPage:
-        """List a topic's items in one state, best first, without delivering them."""
-        request = ttypes.PeekRequest(
-            self.namespace, topic, conversion.state_number(state), ttypes.Page(limit, cursor), with_payload
-        )
-        reply = await self._call(_PEEK, request, timeout_ms)
-        return ItemPage([conversion.item_view(view) for view in reply.items or ()], reply.next_cursor)
-
-    async def list_items(
-        self,
-        shard: int,
-        only: ItemFilter | None = None,
-        limit: int = 500,
-        cursor: str | None = None,
-        *,
-        with_payload: bool = False,
-        with_key: bool = False,
-        timeout_ms: int | None = None,
-    ) -> ItemPage:
-        """List the items of one shard that match, by id, each as it is when its page is read.
-
-        An item that exists during all pages is listed once. A short page need not be the last one.
-
-        Args:
-            shard: its number; `routing` lists the shards.
-            only: which items to list; None: all.
-            with_key: with the idempotency keys that are still remembered.
-        """
-        request = ttypes.ListItemsRequest(
-            self.namespace,
-            None if only is None else conversion.item_filter(only),
-            shard,
-            ttypes.Page(limit, cursor),
-            with_payload,
-            with_key,
-        )
-        reply = await self._call_owner(_LIST_ITEMS, request, f"{shard}-0", timeout_ms)
-        return ItemPage([conversion.item_view(view) for view in reply.items or ()], reply.next_cursor, reply.now_ms)
-
-    async def dead(
-        self,
-        topic: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-        *,
-        with_payload: bool = False,
-        timeout_ms: int | None = None,
-    ) -> ItemPage:
-        """List dead items, of one topic or of all. A short page need not be the last one."""
-        request = ttypes.ListDeadRequest(self.namespace, topic, ttypes.Page(limit, cursor), with_payload)
-        reply = await self._call(_DEAD, request, timeout_ms)
-        return ItemPage([conversion.item_view(view) for view in reply.items or ()], reply.next_cursor)
-
-    async def routing(self, *, timeout_ms: int | None = None) -> Routing:
-        """Return the hosts and shards of the tier."""
-        return conversion.routing(await self._call(GET_ROUTING, ttypes.GetRoutingRequest(), timeout_ms))
-
 
 _DEQUEUE: Final = DequeueMethod()
 _ACK: Final = ThriftMethod("ack")
@@ -629,11 +445,3 @@ _RELEASE: Final = ThriftMethod("release")
 _CANCEL: Final = ThriftMethod("cancel")
 _UPDATE: Final = ThriftMethod("update")
 _REDRIVE: Final = ThriftMethod("redrive")
-_BULK: Final = ThriftMethod("bulk")
-_COUNT: Final = ThriftMethod("countItems")
-_DEAD: Final = ThriftMethod("listDead")
-_LIST_ITEMS: Final = ThriftMethod("listItems")
-_TOPICS: Final = ThriftMethod("getActiveTopics")
-_ITEM: Final = ThriftMethod("getItem")
-_EXPLAIN: Final = ThriftMethod("explain")
-_PEEK: Final = ThriftMethod("peek")
