@@ -5,9 +5,11 @@ Reads the memory of shards and changes nothing. Knows nothing of calls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
+from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.item import (
     NUMBER_MAX,
     PRIORITY_MAX,
@@ -20,12 +22,56 @@ from foqs.core.items.item import (
     pack_order_key,
     unpack_order_key,
 )
+from foqs.core.memory.sorted_names import merge_names
 from foqs.queue.port import TopicStats
 from foqs.shard.shard import Shard
 from foqs_contract.errors import InvalidArgument
 
 ACTIVE_STATES: Final = (State.READY, State.LEASED)
 """A topic is active if it has items in one of these states."""
+
+
+class ListedShards(NamedTuple):
+    """The shards whose topics are listed. `is_partial`: this host has others. `is_lagging`: some still count their items."""
+
+    shards: list[Shard]
+    is_partial: bool
+    is_lagging: bool
+
+
+async def list_topics(
+    listed_shards: Callable[[], ListedShards],
+    namespaces: Namespaces,
+    namespace: str,
+    prefix: str,
+    states: Sequence[State] | None,
+    cursor: str | None,
+    limit: int,
+) -> tuple[list[TopicStats], str | None]:
+    """See `Queue.list_topics`. A long list lets other work run; `listed_shards` is called again after that."""
+    wanted = tuple(states) if states else ACTIVE_STATES
+    listed = first = listed_shards()
+    is_partial = listed.is_partial
+    page: list[TopicStats] = []
+    first_name, is_exclusive = (prefix, False) if cursor is None or cursor < prefix else (cursor, True)
+    topics = (shard.memory.topics(namespace) for shard in first.shards)
+    for name in merge_names(topics, first_name, is_exclusive=is_exclusive):
+        if name is None:
+            await asyncio.sleep(0)
+            listed = listed_shards()
+            is_partial = listed.is_partial or listed.shards != first.shards
+            continue
+        if not name.startswith(prefix):
+            break
+        topic = (namespace, name)
+        counts = counts_by_state(topic, listed.shards)
+        if not listed.is_lagging and not any(counts[state] for state in wanted):
+            continue
+        if len(page) == limit:
+            return page, page[-1].topic
+        is_paused = topic in namespaces.paused_topics
+        page.append(topic_stats(topic, listed.shards, counts, is_paused=is_paused, is_partial=is_partial))
+    return page, None
 
 
 def topic_stats(

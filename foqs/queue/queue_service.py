@@ -22,14 +22,13 @@ from foqs.core.items.life import Event, EventKind
 from foqs.core.memory.best_items import plan_prefetch, reserve_best
 from foqs.core.memory.demand import Demand
 from foqs.core.memory.ready_index import ReadyIndex
-from foqs.core.memory.sorted_names import merge_names
 from foqs.options.options import NamespaceOptions
 from foqs.options.rpc_options import CallOptions
 from foqs.queue.availability import Availability
 from foqs.queue.bulk import change_matching, count_matching, list_matching
 from foqs.queue.dequeue import Dequeue, KeysByTopic
 from foqs.queue.explainer import Explainer
-from foqs.queue.listings import ACTIVE_STATES, counts_by_state, topic_stats
+from foqs.queue.listings import ListedShards, list_topics
 from foqs.queue.order_meter import OrderMeter
 from foqs.queue.payload_pages import ITEM_OVERHEAD_BYTES
 from foqs.queue.peek import peek_topic
@@ -488,43 +487,19 @@ class QueueService:
     async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
-        wanted = tuple(states) if states else ACTIVE_STATES
-        first_shards, is_partial, is_lagging = self._listed_shards()
-        shards = first_shards
-        first_name, is_exclusive = (prefix, False) if cursor is None or cursor < prefix else (cursor, True)
-        page: list[TopicStats] = []
-        topics = (shard.memory.topics(namespace) for shard in first_shards)
-        for name in merge_names(topics, first_name, is_exclusive=is_exclusive):
-            if name is None:
-                await asyncio.sleep(0)
-                shards, is_partial, is_lagging = self._listed_shards()
-                is_partial = is_partial or shards != first_shards
-                continue
-            if not name.startswith(prefix):
-                break
-            topic = (namespace, name)
-            counts = counts_by_state(topic, shards)
-            if not is_lagging and not any(counts[state] for state in wanted):
-                continue
-            if len(page) == limit:
-                return page, page[-1].topic
-            page.append(
-                topic_stats(
-                    topic, shards, counts, is_paused=topic in self._namespaces.paused_topics, is_partial=is_partial
-                )
-            )
-        return page, None
+        return await list_topics(self._listed_shards, self._namespaces, namespace, prefix, states, cursor, limit)
 
     def is_partial(self) -> bool:
         """Return whether a list of topics lacks those of some shards, because they are not served now."""
         return len(self._serving_shards()) < len(self._statuses)
 
-    def _listed_shards(self) -> tuple[list[Shard], bool, bool]:
-        """Return (shards whose topics are listed, whether there are others, whether counts lag). Raises `Unavailable`."""
+    def _listed_shards(self) -> ListedShards:
+        """Return the shards whose topics are listed. Raises `Unavailable`."""
         shards = self._serving_shards()
         if not shards:
             raise Unavailable("no shard of this host is served now; try again", retry_after_ms=500)
-        return shards, len(shards) < len(self._statuses), any(shard.counts.is_lagging for shard in shards)
+        is_lagging = any(shard.counts.is_lagging for shard in shards)
+        return ListedShards(shards, is_partial=len(shards) < len(self._statuses), is_lagging=is_lagging)
 
     async def peek(
         self,
