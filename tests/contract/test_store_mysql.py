@@ -14,7 +14,7 @@ from foqs.core.flush.writes import LeaseUpdate, Writes
 from foqs.core.items.idempotency_keys import IdempotencyKey
 from foqs.core.items.item import TIME_MS_MAX, State, pack_order_key
 from foqs.core.items.item_filter import ItemFilter
-from foqs.store.mysql import mysql_migrations, mysql_sql, mysql_store
+from foqs.store.mysql import mysql_migrations, mysql_session_sql, mysql_sql, mysql_store
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings, OnResults
 from foqs.store.mysql.mysql_protocol import Result
 from foqs.store.mysql.mysql_reads import MysqlReads
@@ -525,7 +525,7 @@ def test_rows_without_a_due_moment_are_never_due_including_those_of_earlier_vers
         await owned.write(inserts=[*rows.values(), make_row(3, due_ms=5)], timers_added=[(5, 3)])
         store = owned.store
         assert isinstance(store, MysqlStore)
-        await store._require_link().run(b"UPDATE foqs_3_item SET due_ms = NULL WHERE id = 2", mysql_sql.COMMIT)
+        await store._require_link().run(b"UPDATE foqs_3_item SET due_ms = NULL WHERE id = 2", mysql_session_sql.COMMIT)
         assert await contents(owned) == {**rows, 3: make_row(3, due_ms=5)}
         assert await store.due_rows(None, TIME_MS_MAX, None, 10) == [DueRow(5, 3)]
         assert await store.next_due_ms(0, TIME_MS_MAX + 1) == 5
@@ -546,12 +546,12 @@ def test_connections_are_listed_while_one_of_them_runs_a_statement_with_binary_v
     async def story() -> None:
         busy, other = await MysqlLink.connect(place), await MysqlLink.connect(place)
         try:
-            _, found = await busy.run(mysql_sql.NAMES_AS_BYTES, b"SELECT CONNECTION_ID()")
-            await other.run(mysql_sql.NAMES_AS_BYTES)
+            _, found = await busy.run(mysql_session_sql.NAMES_AS_BYTES, b"SELECT CONNECTION_ID()")
+            await other.run(mysql_session_sql.NAMES_AS_BYTES)
             running = asyncio.ensure_future(busy.run(b"SELECT SLEEP(1), '\xb9Y\x11\xa1'"))
             process = None
             while process is None or process.command == "Sleep":
-                (listed,) = await other.run(mysql_sql.PROCESSES)
+                (listed,) = await other.run(mysql_session_sql.PROCESSES)
                 process = decode_processes(listed).get(found.rows[0][0])
             assert (process.user, process.database) == (place.user, place.database)
             await running

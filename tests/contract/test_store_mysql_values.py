@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foqs.store.mysql import mysql_sql
+from foqs.store.mysql import mysql_session_sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.mysql.mysql_values import escape, name_literal
@@ -70,7 +70,8 @@ def test_literals_reach_the_server_byte_for_byte(place: MysqlSettings, data: byt
         link = await MysqlLink.connect(place)
         try:
             *_, found = await link.run(
-                *mysql_sql.session_settings(1), b"SELECT %b, '%b', 7" % (name_literal(name).encode(), escape(data))
+                *mysql_session_sql.session_settings(1),
+                b"SELECT %b, '%b', 7" % (name_literal(name).encode(), escape(data)),
             )
             assert found.rows == [(name.encode(), data, 7)]
         finally:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from foqs.cli.doctor.finding import Finding, StoreLocation, durability_finding, rolling_schema_finding
+from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, ServerError
 from foqs.store.mysql.mysql_migrations import MIGRATIONS
@@ -36,7 +37,7 @@ async def check_mysql(settings: MysqlSettings, location: StoreLocation) -> list[
     try:
         link = await MysqlLink.connect(settings)
         try:
-            await link.run(*sql.session_settings(settings.lock_wait_timeout_s, read_only=True))
+            await link.run(*session_sql.session_settings(settings.lock_wait_timeout_s, read_only=True))
             async for finding in _check_server(link, settings, location):
                 findings.append(finding)
         finally:
@@ -48,7 +49,7 @@ async def check_mysql(settings: MysqlSettings, location: StoreLocation) -> list[
 
 
 async def _check_server(link: MysqlLink, settings: MysqlSettings, place: StoreLocation) -> AsyncIterator[Finding]:
-    (found,) = await link.run(sql.SERVER_SETTINGS)
+    (found,) = await link.run(session_sql.SERVER_SETTINGS)
     if is_read_only(found):
         detail = f"{settings.location} cannot be used: its server runs with --read-only"
         yield Finding("Store", "bad", detail, _READ_ONLY_REMEDY.format(key=place.key))

@@ -15,6 +15,7 @@ from typing import Final
 from foqs.core.flush.fence import Fence
 from foqs.core.items.item import OrderKey, Row, State, TopicName
 from foqs.core.items.item_filter import ItemFilter
+from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
 from foqs.store.mysql.mysql_migrations import filling_position
@@ -95,7 +96,7 @@ class MysqlReads:
         return {number: key for each in found for number, key, until_ms in each.rows if untils.get(number) == until_ms}
 
     async def begin_snapshot(self, committed: Fence) -> None:
-        await self._run([sql.BEGIN_READ, self._sql.read_owner()], committed)
+        await self._run([session_sql.BEGIN_READ, self._sql.read_owner()], committed)
         self._in_snapshot = True
 
     async def counts(self) -> list[TopicCount]:
@@ -115,7 +116,9 @@ class MysqlReads:
     async def _read(self, committed: Fence, statements: Sequence[bytes]) -> list[Result]:
         if self._in_snapshot:
             raise RuntimeError("only counts may be read in a snapshot")
-        _, _, *found, _ = await self._run([sql.BEGIN_READ, self._sql.read_owner(), *statements, sql.COMMIT], committed)
+        _, _, *found, _ = await self._run(
+            [session_sql.BEGIN_READ, self._sql.read_owner(), *statements, session_sql.COMMIT], committed
+        )
         return found
 
     async def _read_long(self, committed: Fence, statements: Sequence[bytes]) -> list[Result]:
@@ -126,11 +129,11 @@ class MysqlReads:
         if self._in_snapshot:
             raise RuntimeError("only counts may be read in a snapshot")
         if self._link is None:
-            await self._run([sql.NOW_MS])
+            await self._run([session_sql.NOW_MS])
         self._allow_long_statements()
         try:
             _, _, *found, _ = await self._run_while_server_works(
-                [sql.BEGIN_READ, self._sql.read_owner(), *statements, sql.COMMIT], committed
+                [session_sql.BEGIN_READ, self._sql.read_owner(), *statements, session_sql.COMMIT], committed
             )
         finally:
             if self._link is not None:
@@ -171,7 +174,7 @@ class MysqlReads:
         try:
             link = await MysqlLink.connect(self._settings)
             try:
-                _, found = await link.run(sql.NAMES_AS_BYTES, sql.PROCESSES)
+                _, found = await link.run(session_sql.NAMES_AS_BYTES, session_sql.PROCESSES)
             finally:
                 await link.close()
         except (ServerError, MysqlLinkLost) as error:
@@ -203,7 +206,7 @@ class MysqlReads:
         if self._is_closed:
             raise StoreLost(f"{self._settings.location}: these reads were closed")
         self._link = link = await MysqlLink.connect(self._settings)
-        *_, found = await link.run(*sql.session_settings(self._settings.lock_wait_timeout_s, read_only=True))
+        *_, found = await link.run(*session_sql.session_settings(self._settings.lock_wait_timeout_s, read_only=True))
         self._connection_id = found.rows[0][0]
         return link
 

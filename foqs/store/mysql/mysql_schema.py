@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings, Result, ServerError
 from foqs.store.mysql.schema_upgrade import DENIED_CODES, NO_SUCH_TABLE_CODE, expand_tables
@@ -35,14 +36,14 @@ async def prepare_tables(link: MysqlLink, settings: MysqlSettings, shard: int) -
             f"table {_decode_text(table)} of {settings.location} uses the engine {_decode_text(engine)}, which has no transactions: "
             f"run ALTER TABLE {_decode_text(table)} ENGINE = InnoDB"
         )
-    await link.run(sql.BEGIN, *statements.right_probes, sql.ROLLBACK)
+    await link.run(session_sql.BEGIN, *statements.right_probes, session_sql.ROLLBACK)
 
 
 def unsafe_settings(result: Result, settings: MysqlSettings) -> str | None:
     """Return a text with the settings that can lose or alter acknowledged writes and the remedy; None if there are none.
 
     Args:
-        result: the result of `sql.SERVER_SETTINGS`.
+        result: the result of `session_sql.SERVER_SETTINGS`.
     """
     at_commit, binary_log, sync_binary_log, sql_mode, _ = result.rows[0]
     modes = _decode_text(sql_mode)
@@ -66,20 +67,20 @@ def is_read_only(result: Result) -> bool:
     """Return whether the server is a replica or has writing switched off. A user with enough rights could still write.
 
     Args:
-        result: the result of `sql.SERVER_SETTINGS`. Newer MariaDB servers return the value as a name, others as a number.
+        result: the result of `session_sql.SERVER_SETTINGS`. Newer MariaDB servers return the value as a name, others as a number.
     """
     return _decode_text(result.rows[0][-1]).upper() not in ("0", "OFF")
 
 
 async def clock_ms(link: MysqlLink) -> int:
     """Return the server's time."""
-    (found,) = await link.run(sql.NOW_MS)
+    (found,) = await link.run(session_sql.NOW_MS)
     return int(found.rows[0][0])
 
 
 async def prepared_statements_max(link: MysqlLink) -> int:
     """Return how many prepared statements the server keeps at once."""
-    (found,) = await link.run(sql.READ_PREPARED_STATEMENTS_MAX)
+    (found,) = await link.run(session_sql.READ_PREPARED_STATEMENTS_MAX)
     return int(found.rows[0][0])
 
 
@@ -91,9 +92,9 @@ async def missing_rights(link: MysqlLink, shard: int) -> list[str]:
     missing = []
     for probe in sql.Statements(shard).right_probes:
         try:
-            await link.run(sql.BEGIN, probe, sql.ROLLBACK)
+            await link.run(session_sql.BEGIN, probe, session_sql.ROLLBACK)
         except ServerError as error:
-            await link.run(sql.ROLLBACK)
+            await link.run(session_sql.ROLLBACK)
             if error.code in DENIED_CODES:
                 missing.append(str(error))
             elif error.code != NO_SUCH_TABLE_CODE:

@@ -19,6 +19,7 @@ from foqs.core.flush.purge_markers import PurgeMarker
 from foqs.core.flush.writes import Writes
 from foqs.core.items.idempotency_keys import KeyName
 from foqs.core.items.item import Row, TopicName
+from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import (
     PREPARE_REFUSED_CODES,
@@ -105,7 +106,7 @@ class MysqlStore:
         await self._run_exclusively(self._open)
 
     async def now_ms(self) -> int:
-        (found,) = await self._read([sql.NOW_MS])
+        (found,) = await self._read([session_sql.NOW_MS])
         return int(found.rows[0][0])
 
     async def take_over(self, epoch: int, nonce: str) -> Owner:
@@ -175,12 +176,12 @@ class MysqlStore:
             if not self._timers_are_filled:
                 self._timers_are_filled = await are_timers_filled(link, self._shard)
             try:
-                found, _ = await link.run(statement(self._timers_are_filled), sql.ROLLBACK)
+                found, _ = await link.run(statement(self._timers_are_filled), session_sql.ROLLBACK)
             except ServerError as error:
                 if error.code != NO_SUCH_INDEX_CODE:
                     raise
                 self._timers_are_filled = True
-                _, found, _ = await link.run(sql.ROLLBACK, statement(True), sql.ROLLBACK)
+                _, found, _ = await link.run(session_sql.ROLLBACK, statement(True), session_sql.ROLLBACK)
             return found
 
         return await self._run_exclusively(work)
@@ -231,7 +232,7 @@ class MysqlStore:
         try:
             # Read again with each connection: a restarted server may have other settings.
             *_, found, server = await link.run(
-                *sql.session_settings(self._settings.lock_wait_timeout_s), sql.SERVER_SETTINGS
+                *session_sql.session_settings(self._settings.lock_wait_timeout_s), session_sql.SERVER_SETTINGS
             )
         except BaseException:
             link.abort()
@@ -257,9 +258,9 @@ class MysqlStore:
             if self._unsafe_settings is not None:
                 raise StoreUnusable(self._unsafe_settings)
             self._check_server()
-            await link.run(sql.set_autocommit(True))
+            await link.run(session_sql.set_autocommit(True))
             await prepare_tables(link, self._settings, self._shard)
-            await link.run(sql.set_autocommit(False))
+            await link.run(session_sql.set_autocommit(False))
         except ServerError as error:
             if error.code in _NO_ACCESS_CODES:
                 raise StoreUnusable(
@@ -270,7 +271,7 @@ class MysqlStore:
 
     async def _read(self, statements: Sequence[bytes]) -> list[Result]:
         async def work() -> list[Result]:
-            *results, _ = await self._require_link().run(*statements, sql.ROLLBACK)
+            *results, _ = await self._require_link().run(*statements, session_sql.ROLLBACK)
             return results
 
         return await self._run_exclusively(work)
@@ -293,7 +294,7 @@ class MysqlStore:
         try:
             self._check_not_superseded(old)
         except Superseded:
-            await link.run(sql.ROLLBACK)
+            await link.run(session_sql.ROLLBACK)
             raise
         await self._kill(link, old.connection, old.clock_ms - old.offset_ms)
         if (old.epoch, old.nonce) == self._ownership:
@@ -327,7 +328,7 @@ class MysqlStore:
             current = await self._lock_owner_or_fail(link)
         if (current.epoch, current.nonce) == self._ownership:
             return await self._write_owner(link, current)
-        await link.run(sql.ROLLBACK)
+        await link.run(session_sql.ROLLBACK)
         return current
 
     async def _check_version(self, link: MysqlLink) -> None:
@@ -336,14 +337,14 @@ class MysqlStore:
 
     async def _lock_owner(self, link: MysqlLink, seconds: int = _OWNER_LOCK_WAIT_S) -> Owner | None:
         """Begin a transaction and lock the owner row. If the lock is not free in time, roll back and return None."""
-        set_wait = sql.set_lock_wait(seconds)
-        reset_wait = sql.set_lock_wait(self._settings.lock_wait_timeout_s)
+        set_wait = session_sql.set_lock_wait(seconds)
+        reset_wait = session_sql.set_lock_wait(self._settings.lock_wait_timeout_s)
         try:
-            *_, found, _ = await link.run(set_wait, sql.BEGIN, self._sql.read_owner(lock=True), reset_wait)
+            *_, found, _ = await link.run(set_wait, session_sql.BEGIN, self._sql.read_owner(lock=True), reset_wait)
         except ServerError as error:
             if error.code not in _RETRYABLE_CODES:
                 raise
-            await link.run(sql.ROLLBACK, reset_wait)
+            await link.run(session_sql.ROLLBACK, reset_wait)
             return None
         return decode_owner(found)
 
@@ -365,7 +366,7 @@ class MysqlStore:
         self._check_server()
         new = replace(owner, connection=self._connection_id)
         await link.run(self._sql.set_owner(new))
-        await link.run(sql.COMMIT)
+        await link.run(session_sql.COMMIT)
         return new
 
     async def _kill(self, link: MysqlLink, connection_id: int, since_ms: int | None = None) -> None:
@@ -376,7 +377,7 @@ class MysqlStore:
         if connection_id in (0, self._connection_id):
             return
         try:
-            processes, uptime, now = await link.run(sql.PROCESSES, sql.UPTIME_S, sql.NOW_MS)
+            processes, uptime, now = await link.run(session_sql.PROCESSES, session_sql.UPTIME_S, session_sql.NOW_MS)
             found = decode_processes(processes).get(connection_id)
             own = (self._settings.user, self._settings.database)
             # The earliest possible start. In doubt the connection is ended: a lock that stays is worse
@@ -384,7 +385,7 @@ class MysqlStore:
             started_ms = now.rows[0][0] - (int(uptime.rows[0][1]) + 1) * 1000
             is_ours = found is not None and (found.user, found.database) == own
             if is_ours and (since_ms is None or started_ms <= since_ms):
-                await link.run(sql.kill(connection_id))
+                await link.run(session_sql.kill(connection_id))
         except ServerError:
             return
 
@@ -401,7 +402,7 @@ class MysqlStore:
             nonlocal committing
             self._faults("written")
             committing = True
-            return sql.COMMIT
+            return session_sql.COMMIT
 
         try:
             if reads or key_reads:
@@ -521,7 +522,7 @@ class MysqlStore:
     async def _roll_back(self, link: MysqlLink) -> None:
         """Roll back. If ROLLBACK fails, close the connection: COMMIT was not sent, so that has the same effect."""
         try:
-            await link.run(sql.ROLLBACK)
+            await link.run(session_sql.ROLLBACK)
         except (ServerError, MysqlLinkLost):
             self._disconnect()
 

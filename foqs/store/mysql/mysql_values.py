@@ -4,7 +4,7 @@ Always true: a literal can hold any bytes, and no value can end it. Text and byt
 are quoted, with each quote and backslash escaped, which is cheaper than hex for
 host and server. The session must have an sql_mode with neither
 NO_BACKSLASH_ESCAPES nor ANSI_QUOTES, and the charset binary, in which every byte
-is a character (`mysql_sql.session_settings` sets both). With utf8mb4 a value could
+is a character (`mysql_session_sql.session_settings` sets both). With utf8mb4 a value could
 not end its literal either, but the server would check the characters, refuse
 invalid ones, and take twice as long. With binary a literal needs no `_binary`.
 

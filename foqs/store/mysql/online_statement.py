@@ -16,7 +16,7 @@ from typing import Final
 from foqs.store.mysql import mysql_migrations as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, Result, ServerError
 from foqs.store.mysql.mysql_rows import decode_processes
-from foqs.store.mysql.mysql_sql import NAMES_AS_BYTES, PROCESSES, kill
+from foqs.store.mysql.mysql_session_sql import NAMES_AS_BYTES, PROCESSES, kill
 from foqs.store.port import StoreUnusable
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,8 @@ from foqs.store.migrations import (
 )
 from foqs.store.mysql import mysql_migrations as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings, ServerError
-from foqs.store.mysql.mysql_sql import BEGIN, COMMIT, Statements, session_settings
+from foqs.store.mysql.mysql_session_sql import BEGIN, COMMIT, session_settings
+from foqs.store.mysql.mysql_sql import Statements
 from foqs.store.mysql.online_statement import run_online
 from foqs.store.mysql.timer_filling import OnProgress, fill_timers, no_progress
 from foqs.store.port import StoreUnusable

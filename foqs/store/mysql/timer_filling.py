@@ -15,7 +15,8 @@ from typing import Any, Final, TypeAlias
 from foqs.core.flush.writes import Writes
 from foqs.store.mysql import mysql_migrations as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, ServerError
-from foqs.store.mysql.mysql_sql import BEGIN, COMMIT, FILLED, NOT_FILLED, ROLLBACK, Statements
+from foqs.store.mysql.mysql_session_sql import BEGIN, COMMIT, ROLLBACK
+from foqs.store.mysql.mysql_sql import FILLED, NOT_FILLED, Statements
 from foqs.store.mysql.mysql_values import NEVER_MS
 from foqs.store.port import DueRow
 
