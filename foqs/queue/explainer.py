@@ -80,10 +80,10 @@ class Explainer:
         is_written = not shard.numbers.unresolved([number])
         try:
             async with asyncio.timeout_at(read_deadline):
-                rows = await shard.read_rows(namespace, [number]) if is_written else []
+                rows = await shard.queries.by_number(namespace, [number]) if is_written else []
                 row = rows[0] if rows and rows[0].namespace == namespace else None
                 if row is not None:
-                    keys = await shard.idempotency_keys_of(namespace, [row])
+                    keys = await shard.queries.idempotency_keys(namespace, [row])
         except (TimeoutError, Unavailable) as error:
             reason = _read_failure(error, shard)
             return _item_explanation(ItemSnapshot(id=item_id, namespace=namespace, row=None, read_error=reason), None)
@@ -122,7 +122,7 @@ class Explainer:
         try:
             async with asyncio.timeout_at(read_deadline):
                 for shard in list(self._shards.values()):
-                    better += await shard.count_ready_before(
+                    better += await shard.queries.count_ready_before(
                         (row.namespace, row.topic), row.order_key, self._better_items_max - better
                     )
                     if better > self._better_items_max:

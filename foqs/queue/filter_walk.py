@@ -121,7 +121,7 @@ class Walk:
         shard, cursor = self._shard, self.cursor
         assert shard is not None and cursor is not None
         topic = (self._namespace, cursor.topic)
-        rows = await shard.list_rows(topic, cursor.state, cursor.after_key, limit)
+        rows = await shard.queries.in_order(topic, cursor.state, cursor.after_key, limit)
         now_ms, real_wait_ms = shard.now_ms(), shard.real_ms_until_function()
         if len(rows) < limit or rows[-1].priority > self.item_filter.priority_max:
             await self._advance()

@@ -34,7 +34,9 @@ async def load_payloads(shards: Sequence[Shard], namespace: str, items: Sequence
     for shard in shards:
         ids = [item.row.id for item in items if item.shard == shard.number]
         if ids:
-            payloads.update({(shard.number, row.id): row.payload for row in await shard.read_rows(namespace, ids)})
+            payloads.update(
+                {(shard.number, row.id): row.payload for row in await shard.queries.by_number(namespace, ids)}
+            )
     return [
         replace(item, row=replace(item.row, payload=payloads[item.shard, item.row.id]))
         for item in items

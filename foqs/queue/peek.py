@@ -33,7 +33,7 @@ async def peek_topic(
         async with asyncio.timeout_at(deadline):
             for shard in shards:
                 after = key if key is None or shard.number <= last_shard else key - 1
-                rows = await shard.list_rows(topic, state, after, limit + 1)
+                rows = await shard.queries.in_order(topic, state, after, limit + 1)
                 found.extend(
                     ItemView(shard.number, row, shard.now_ms(), real_wait_ms=shard.real_ms_until_function())
                     for row in rows

@@ -568,10 +568,10 @@ class QueueService:
         owner = self._owned_shard(shard)
         try:
             async with asyncio.timeout_at(deadline):
-                rows = await owner.read_rows(namespace, [number])
+                rows = await owner.queries.by_number(namespace, [number])
                 if not rows or rows[0].namespace != namespace:
                     raise NotFound("no such item in this namespace; it may have been acked, cancelled or expired")
-                keys = await owner.idempotency_keys_of(namespace, rows)
+                keys = await owner.queries.idempotency_keys(namespace, rows)
         except TimeoutError:
             raise DeadlineExceeded("the time ran out before the shard replied; try again") from None
         return ItemDetails(

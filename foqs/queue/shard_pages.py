@@ -61,7 +61,7 @@ async def list_shard(shard: Shard, listing: ShardListing, bytes_max: int, deadli
     only = replace(listing.only, at_ms=start.started_ms)
     try:
         async with asyncio.timeout_at(deadline):
-            page = await shard.rows_by_id(
+            page = await shard.queries.in_id_range(
                 namespace, only, IdRange(start.after, start.last, listing.limit, ROWS_PER_READ)
             )
             now_ms, real_wait_ms = shard.now_ms(), shard.real_ms_until_function()
@@ -80,7 +80,7 @@ async def list_shard(shard: Shard, listing: ShardListing, bytes_max: int, deadli
 
 
 async def _with_keys(shard: Shard, namespace: str, items: Sequence[ItemView]) -> list[ItemView]:
-    keys = await shard.idempotency_keys_of(namespace, [item.row for item in items])
+    keys = await shard.queries.idempotency_keys(namespace, [item.row for item in items])
     return [
         ItemDetails(item.shard, item.row, item.now_ms, keys.get(item.row.id), real_wait_ms=item.real_wait_ms)
         for item in items

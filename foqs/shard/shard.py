@@ -8,7 +8,6 @@ enter as operations: the writer writes them, then the memory applies them
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -19,9 +18,7 @@ from foqs.core.flush.moves import Moves
 from foqs.core.flush.operation import Events, Inserts, Leases, Operation, OperationCaller
 from foqs.core.flush.pacing import FlushPace, PaceSettings
 from foqs.core.flush.purge_markers import SetPurgeMarker
-from foqs.core.items.idempotency_keys import is_reserved
-from foqs.core.items.item import NewItem, OrderKey, Row, State, TopicName, order_key_number
-from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.item import NewItem, OrderKey, Row, TopicName, order_key_number
 from foqs.core.items.life import Event, EventKind
 from foqs.core.limits.breaker_window import BreakerSettings
 from foqs.core.limits.in_flight import InFlight
@@ -33,13 +30,14 @@ from foqs.shard.host_services import HostServices
 from foqs.shard.initial_count import InitialCount
 from foqs.shard.key_expiry import run_key_expiry
 from foqs.shard.purge_worker import PurgeWorker
+from foqs.shard.row_queries import KEYS_PER_ROW, RowQueries
 from foqs.shard.shard_breaker import ShardBreaker
 from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.shard_reader import ShardReader
 from foqs.shard.snapshot import ShardSnapshot, take_snapshot
 from foqs.shard.timer_service import TimerService
 from foqs.shard.writer import OwnedStore, Writer
-from foqs.store.port import IdPage, IdRange, Store
+from foqs.store.port import Store
 from foqs_contract.errors import HANDOVER_RETRY_MS, Overloaded, Unavailable
 
 _UNAVAILABLE_RETRY_MS_MAX: Final = 1_000
@@ -53,8 +51,6 @@ _DELIVERY_ROOM_S: Final = 0.5
 _DELIVERY_ROOM_MAX: Final = 1_000_000
 """More than any call requests."""
 
-KEYS_PER_ROW: Final = 100
-"""This many keys cost a reader as much as one row."""
 TOPIC_PRIORITIES_MAX: Final = 50
 """Priorities inspected for the age of a topic's oldest item: a page lists many topics."""
 
@@ -110,7 +106,8 @@ class Shard:
         self._writer: Writer
         self._breaker: ShardBreaker
         self._reader: ShardReader
-        self._listing_reader: ShardReader  # its reads delay no refill and no prefetch
+        self._query_reader: ShardReader  # its reads delay no refill and no prefetch
+        self.queries: RowQueries
         self._purge_worker: PurgeWorker
 
     @property
@@ -248,11 +245,14 @@ class Shard:
             self._store.reads,
             settings,
         )
-        self._reader, self._listing_reader = (
+        self._reader, self._query_reader = (
             ShardReader(
                 self.number, self._store.reads(), lambda: self._writer.last_committed, self._weight, self._host.backoff
             )
             for _ in range(2)
+        )
+        self.queries = RowQueries(
+            self._check_serving, self.memory, self._query_reader, self._retry_policies, self.now_ms
         )
         self._purge_worker = PurgeWorker(
             self._writer,
@@ -282,7 +282,7 @@ class Shard:
             self._initial_count.run(self._writer),
         )
         self._background_tasks = [asyncio.ensure_future(service) for service in services]
-        readers = self._reader, self._listing_reader
+        readers = self._reader, self._query_reader
         tasks = [*(asyncio.ensure_future(reader.run()) for reader in readers), *self._background_tasks]
         for task in tasks:
             task.add_done_callback(self._on_task_ended)
@@ -518,66 +518,6 @@ class Shard:
             self._reader.submit(topic[0], len(order_keys), job)
         else:
             self.index.set_prefetched(topic, order_keys[-1])
-
-    async def read_rows(self, namespace: str, ids: Sequence[int]) -> list[Row]:
-        """Return the rows of these ids that exist."""
-        self._check_serving()
-        rows = await self._listing_reader.read(namespace, lambda reads, committed: reads.rows(committed, ids), len(ids))
-        return [row for row in rows if not self.memory.purge_markers.covers(row)]
-
-    async def list_rows(self, topic: TopicName, state: State, after: OrderKey | None, limit: int) -> list[Row]:
-        """Return a page of a topic's rows in a state, in key order, without payload."""
-        self._check_serving()
-        markers = self.memory.purge_markers
-        return await self._listing_reader.read(
-            topic[0],
-            lambda reads, committed: reads.list_rows(
-                committed, topic, state, after, limit, markers.last_number(topic), with_payload=False
-            ),
-            limit,
-        )
-
-    async def rows_by_id(self, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
-        """Return a page of a namespace's rows that match. Raises `Unavailable`."""
-        self._check_serving()
-        page = await self._listing_reader.read(
-            namespace, lambda reads, committed: reads.rows_by_id(committed, namespace, only, ids), ids.rows_max
-        )
-        covers = self.memory.purge_markers.covers
-        return IdPage([row for row in page.rows if not covers(row)], page.last_id)
-
-    async def idempotency_keys_of(self, namespace: str, rows: Sequence[Row]) -> dict[int, bytes]:
-        """Return by id the idempotency keys of a namespace's items, as far as they are remembered. Raises `Unavailable`.
-
-        A key is missing if its window is over, or if the namespace's `key_window_ms` has changed since the enqueue.
-        """
-        self._check_serving()
-        window_ms, now_ms = self._retry_policies[namespace].key_window_ms, self.now_ms()
-        untils = {row.id: row.enqueued_at_ms + window_ms for row in rows if row.enqueued_at_ms + window_ms > now_ms}
-        if not untils:
-            return {}
-        found = await self._listing_reader.read(
-            namespace, lambda reads, committed: reads.idempotency_keys_of(committed, untils), len(untils)
-        )
-        return {number: key for number, key in found.items() if not is_reserved(key)}
-
-    async def count_ready_before(self, topic: TopicName, order_key: OrderKey, limit: int) -> int:
-        """Count the READY items of a topic before `order_key`, up to `limit` + 1. Raises `Unavailable`.
-
-        Items outside the window are read from the table, so the count is approximate.
-        """
-        self._check_serving()
-        count, after = self.index.rank(topic, order_key)
-        remaining = limit + 1 - count
-        if after is not None and remaining > 0:
-            purged_up_to = self.memory.purge_markers.last_number(topic)
-            keys = await self._listing_reader.read(
-                topic[0],
-                lambda reads, committed: reads.ready_keys(committed, topic, after, remaining, purged_up_to),
-                remaining / KEYS_PER_ROW,
-            )
-            count += bisect_left(keys, order_key)
-        return min(count, limit + 1)
 
     async def wait_for_queued_inserts(self) -> None:
         """Wait until every item that was queued before is in the counts or was refused. Raises `NotOwner`, `Unavailable`."""

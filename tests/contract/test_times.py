@@ -74,7 +74,7 @@ def test_items_delayed_by_years_are_kept_over_a_restart_and_not_delivered(bench:
                 lambda done: second.queue.dequeue("default", [("t", 3)], 200, None, loop.time() + 10, done)
             )
             assert dequeued.items == []
-            rows = await second.shards[SHARD].list_rows(("default", "t"), State.DEFERRED, None, 10)
+            rows = await second.shards[SHARD].queries.in_order(("default", "t"), State.DEFERRED, None, 10)
         found_ms = sorted(row.deliver_after_ms for row in rows)
         assert abs(found_ms[0] - now_ms - 10 * YEAR_MS) < 60_000
         assert found_ms[1:] == [TIME_MS_MAX, TIME_MS_MAX]

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from foqs.core.items.item import PRIORITY_MAX, State, TopicName, pack_order_key, parse_id
-from foqs.shard.shard import KEYS_PER_ROW, Shard
+from foqs.shard.row_queries import KEYS_PER_ROW
+from foqs.shard.shard import Shard
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, run_in_world
 
@@ -20,15 +21,15 @@ Read = Callable[[Shard, Sequence[int]], Awaitable[object]]
 
 
 def a_page(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
-    return shard.list_rows(TOPIC, State.READY, None, 100)
+    return shard.queries.in_order(TOPIC, State.READY, None, 100)
 
 
 def many_rows(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
-    return shard.read_rows("default", ids)
+    return shard.queries.by_number("default", ids)
 
 
 def many_keys(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
-    return shard.count_ready_before(TOPIC, pack_order_key(PRIORITY_MAX, 0, 1), 100 * KEYS_PER_ROW)
+    return shard.queries.count_ready_before(TOPIC, pack_order_key(PRIORITY_MAX, 0, 1), 100 * KEYS_PER_ROW)
 
 
 @pytest.mark.parametrize("large", [a_page, many_rows, many_keys])
@@ -46,7 +47,7 @@ def test_small_reads_of_one_namespace_run_between_the_large_ones_of_another(larg
 
         one = [parse_id(other, "id")[1]]
         reads = [run_read("large", large(shard, ids)) for _ in range(LARGE)]
-        reads += [run_read("small", shard.read_rows("other", one)) for _ in range(SMALL)]
+        reads += [run_read("small", shard.queries.by_number("other", one)) for _ in range(SMALL)]
         calls = asyncio.gather(*reads)
         await world.pass_s(0.1)
         world.resume()

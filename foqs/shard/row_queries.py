@@ -1,0 +1,106 @@
+"""What callers read of a shard's rows: some by id, a page in an order, and what is before a key.
+
+Holds `RowQueries`. Always true: a purged row is not returned. The reads wait for no
+flush, so a row may have changed when it arrives. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from foqs.core.items.idempotency_keys import is_reserved
+from foqs.core.items.item import OrderKey, Row, State, TopicName
+from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.life import RetryPolicy
+from foqs.shard.shard_memory import ShardMemory
+from foqs.shard.shard_reader import ShardReader
+from foqs.store.port import IdPage, IdRange
+
+KEYS_PER_ROW: Final = 100
+"""This many keys cost a reader as much as one row."""
+
+
+class RowQueries:
+    """The reads of one shard. All raise `Unavailable`.
+
+    Args:
+        check_serving: raises `Unavailable` while the shard is not served.
+        reader: no refill and no prefetch waits for its reads.
+        now_ms: returns the time of the shard.
+    """
+
+    def __init__(
+        self,
+        check_serving: Callable[[], None],
+        memory: ShardMemory,
+        reader: ShardReader,
+        retry_policies: Mapping[str, RetryPolicy],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._check_serving = check_serving
+        self._memory = memory
+        self._reader = reader
+        self._retry_policies = retry_policies
+        self._now_ms = now_ms
+
+    async def by_number(self, namespace: str, numbers: Sequence[int]) -> list[Row]:
+        """Return the rows of these numbers that exist."""
+        self._check_serving()
+        rows = await self._reader.read(namespace, lambda reads, committed: reads.rows(committed, numbers), len(numbers))
+        return [row for row in rows if not self._memory.purge_markers.covers(row)]
+
+    async def in_order(self, topic: TopicName, state: State, after: OrderKey | None, limit: int) -> list[Row]:
+        """Return a page of a topic's rows in a state, in key order, without payload."""
+        self._check_serving()
+        markers = self._memory.purge_markers
+        return await self._reader.read(
+            topic[0],
+            lambda reads, committed: reads.list_rows(
+                committed, topic, state, after, limit, markers.last_number(topic), with_payload=False
+            ),
+            limit,
+        )
+
+    async def in_id_range(self, namespace: str, only: ItemFilter, ids: IdRange) -> IdPage:
+        """Return a page of a namespace's rows that match."""
+        self._check_serving()
+        page = await self._reader.read(
+            namespace, lambda reads, committed: reads.rows_by_id(committed, namespace, only, ids), ids.rows_max
+        )
+        covers = self._memory.purge_markers.covers
+        return IdPage([row for row in page.rows if not covers(row)], page.last_id)
+
+    async def idempotency_keys(self, namespace: str, rows: Sequence[Row]) -> dict[int, bytes]:
+        """Return by number the idempotency keys of a namespace's items, as far as they are remembered.
+
+        A key is missing if its window is over, or if the namespace's `key_window_ms` has changed since the enqueue.
+        """
+        self._check_serving()
+        window_ms, now_ms = self._retry_policies[namespace].key_window_ms, self._now_ms()
+        untils = {row.id: row.enqueued_at_ms + window_ms for row in rows if row.enqueued_at_ms + window_ms > now_ms}
+        if not untils:
+            return {}
+        found = await self._reader.read(
+            namespace, lambda reads, committed: reads.idempotency_keys_of(committed, untils), len(untils)
+        )
+        return {number: key for number, key in found.items() if not is_reserved(key)}
+
+    async def count_ready_before(self, topic: TopicName, order_key: OrderKey, limit: int) -> int:
+        """Count the READY items of a topic before `order_key`, up to `limit` + 1.
+
+        Items outside the window are read from the table, so the count is approximate.
+        """
+        self._check_serving()
+        count, after = self._memory.index.rank(topic, order_key)
+        remaining = limit + 1 - count
+        if after is not None and remaining > 0:
+            purged_up_to = self._memory.purge_markers.last_number(topic)
+            keys = await self._reader.read(
+                topic[0],
+                lambda reads, committed: reads.ready_keys(committed, topic, after, remaining, purged_up_to),
+                remaining / KEYS_PER_ROW,
+            )
+            count += bisect_left(keys, order_key)
+        return min(count, limit + 1)
