@@ -29,6 +29,7 @@ from foqs.shard.background_reads import PrefetchJob, RefillJob
 from foqs.shard.host_services import HostServices
 from foqs.shard.initial_count import InitialCount
 from foqs.shard.key_expiry import run_key_expiry
+from foqs.shard.owned_store import OwnedStore
 from foqs.shard.purge_worker import PurgeWorker
 from foqs.shard.row_queries import KEYS_PER_ROW, RowQueries
 from foqs.shard.shard_breaker import ShardBreaker
@@ -36,7 +37,7 @@ from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.shard_reader import ShardReader
 from foqs.shard.snapshot import ShardSnapshot, take_snapshot
 from foqs.shard.timer_service import TimerService
-from foqs.shard.writer import OwnedStore, Writer
+from foqs.shard.writer import Writer
 from foqs.store.port import Store
 from foqs_contract.errors import HANDOVER_RETRY_MS, Overloaded, Unavailable
 

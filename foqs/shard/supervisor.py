@@ -19,8 +19,8 @@ from foqs.core.flush.fence import Owner
 from foqs.core.items.item import EPOCH_MAX
 from foqs.shard.host_services import HostServices
 from foqs.shard.host_shards import HostShards, ShardStatus
+from foqs.shard.owned_store import OwnershipGivenUp, ShardLost
 from foqs.shard.shard import Shard
-from foqs.shard.writer import OwnershipGivenUp, ShardLost
 from foqs.store.port import StoreLost, StoreUnusable, Superseded
 from shardmgr.ownership import OwnershipEvent, OwnershipState, next_ownership_state
 from shardmgr.port import Coordinator, CoordinatorFailed

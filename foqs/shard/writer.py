@@ -14,11 +14,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from foqs.core.flush.batch import Batch, Part
-from foqs.core.flush.fence import CommitOutcome, Fence, Owner, commit_outcome
+from foqs.core.flush.fence import CommitOutcome, Fence, commit_outcome
 from foqs.core.flush.flush_plan import FindRow, FlushPlan, chain_finders, plan_flush
 from foqs.core.flush.intake import LANE_SHARES, Intake
 from foqs.core.flush.operation import Inserts, Lane, Operation
@@ -29,9 +28,10 @@ from foqs.core.items.item import Row
 from foqs.core.items.life import FlushContext
 from foqs.core.timing.shard_clock import ShardClock
 from foqs.shard.host_services import HostServices
+from foqs.shard.owned_store import OwnedStore, OwnershipGivenUp, ShardLost
 from foqs.shard.shard_breaker import ShardBreaker
 from foqs.shard.shard_memory import ShardMemory
-from foqs.store.port import ANY_LENGTH, FencedOut, IdempotencyKeyExists, Store, StoreError, StoreLost, WriteRefused
+from foqs.store.port import ANY_LENGTH, FencedOut, IdempotencyKeyExists, Store, StoreLost, WriteRefused
 from foqs_contract.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
 
 log = logging.getLogger(__name__)
@@ -49,28 +49,6 @@ STALLED_S: Final = 1.0
 
 _REFUSAL_LOG_INTERVAL_S: Final = 1.0
 """The least time between two log lines about refused writes."""
-
-
-class ShardLost(Exception):
-    """This host must not write to the shard any more. `owner` is the owner row as last seen."""
-
-    def __init__(self, reason: str, owner: Owner | None) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.owner = owner
-
-
-class OwnershipGivenUp(Exception):
-    """This ownership is unusable, although no other host has taken the shard. It can be taken over again."""
-
-
-@dataclass(slots=True, frozen=True)
-class OwnedStore:
-    """The store of a shard: open, and taken over by `owner`."""
-
-    shard: int
-    store: Store
-    owner: Owner
 
 
 class Writer:
@@ -103,6 +81,7 @@ class Writer:
         """When the trouble of `unavailable_reason` began."""
         self.unavailable_reason: str | None = None
         """Why the store does not answer or refuses our writes; None when it works."""
+        self._owned = owned
         self._shard = owned.shard
         self._store = owned.store
         self._epoch = owned.owner.epoch
@@ -304,7 +283,7 @@ class Writer:
             await self._commit_or_bisect(batch)
             self._intake.on_flush_ended(batch)
         if self._bisection_queue:
-            self._sealed_batch = _reseal(self._bisection_queue.popleft())
+            self._sealed_batch = self._bisection_queue.popleft().reseal()
             if self._sealed_batch:
                 await self._commit_or_bisect(self._sealed_batch)
         self._sealed_batch = _EMPTY_BATCH
@@ -341,12 +320,12 @@ class Writer:
             # Bisection would only put more load on an unhealthy database.
             for part in batch.inserts:
                 part.fail(self._breaker.unavailable_error())
-            batch = Batch(_parts_but_inserts(batch))
+            batch = Batch(batch.parts_but_inserts())
             if batch:
                 await self._commit_or_bisect(batch)
             return
         inserts: list[Part[Any]] = [*batch.inserts]
-        events = _parts_but_inserts(batch)
+        events = batch.parts_but_inserts()
         if events and inserts:
             self._bisect_later(Batch(inserts))
             await self._commit_or_bisect(Batch(events))
@@ -412,7 +391,7 @@ class Writer:
                     return refused
             except FencedOut as fenced:
                 self._mark_unavailable(str(fenced))  # calls need not wait until the owner is known
-                raise ShardLost(str(fenced), await self._try_read_owner()) from fenced
+                raise ShardLost(str(fenced), await self._owned.try_read_owner()) from fenced
             self._observer.flush_retried(self._shard)
             await asyncio.sleep(self._backoff.pause_s(attempt))
             attempt += 1
@@ -589,12 +568,6 @@ class Writer:
         self.unavailable_reason = reason
         self._unavailable_since_s = self._stopwatch_s()
 
-    async def _try_read_owner(self) -> Owner | None:
-        try:
-            return await self._store.read_owner()
-        except StoreError:
-            return None
-
     def _fail_all(self, error: FoqsError, is_maybe_written: bool) -> None:
         """Fail everything that waits with `error`; the flush under way with `UnknownOutcome` if it may be written."""
         self.is_ended = True
@@ -626,16 +599,3 @@ class Writer:
 
 def _ignore() -> None:
     """Do nothing: no callback was given."""
-
-
-def _parts_but_inserts(batch: Batch) -> list[Part[Any]]:
-    """Return the parts of a batch that insert nothing."""
-    return [*batch.acks, *batch.events, *batch.moves, *batch.leases, *batch.purges, *batch.replay_lookups]
-
-
-def _reseal(refused: Batch) -> Batch:
-    """Seal the inserts that their callers have not withdrawn."""
-    batch = Batch([part for part in refused.inserts if not part.operation.is_abandoned])
-    for part in batch.inserts:
-        part.operation.seal(part.start, part.stop)
-    return batch

@@ -23,8 +23,9 @@ from foqs.core.memory.row_cache import Prefetch, RowCache
 from foqs.queue.dequeue import Dequeue
 from foqs.queue.waiters import Waiters
 from foqs.shard.observer import NullObserver
+from foqs.shard.owned_store import ShardLost
 from foqs.shard.shard_memory import ShardMemory
-from foqs.shard.writer import ShardLost, Writer
+from foqs.shard.writer import Writer
 from foqs.store.port import IdempotencyKeyExists
 from foqs_contract.errors import FoqsError, KeyConflict
 

@@ -180,3 +180,14 @@ class Batch:
             if middle < part.stop:
                 second.append(Part(part.operation, middle, part.stop))
         return Batch(first), Batch(second)
+
+    def parts_but_inserts(self) -> list[Part[Any]]:
+        """Return the parts that insert nothing, without direct deliveries."""
+        return [*self.acks, *self.events, *self.moves, *self.leases, *self.purges, *self.replay_lookups]
+
+    def reseal(self) -> Batch:
+        """Seal the inserts that their callers have not withdrawn since they were refused. Return a batch of them."""
+        batch = Batch([part for part in self.inserts if not part.operation.is_abandoned])
+        for part in batch.inserts:
+            part.operation.seal(part.start, part.stop)
+        return batch
