@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from foqs.core.flush.batch import Batch, Part
+from foqs.core.flush.batch import Batch
 from foqs.core.flush.fence import CommitOutcome, Fence, commit_outcome
 from foqs.core.flush.flush_plan import FindRow, FlushPlan, chain_finders, plan_flush
 from foqs.core.flush.intake import LANE_SHARES, Intake
@@ -324,12 +324,11 @@ class Writer:
             if batch:
                 await self._commit_or_bisect(batch)
             return
-        inserts: list[Part[Any]] = [*batch.inserts]
         events = batch.parts_but_inserts()
-        if events and inserts:
-            self._bisect_later(Batch(inserts))
+        if events and batch.inserts:
+            self._bisect_later(Batch(batch.inserts))
             await self._commit_or_bisect(Batch(events))
-        elif len(batch) > 1 and inserts:
+        elif len(batch) > 1 and batch.inserts:
             for half in reversed(batch.split()):
                 self._bisect_later(half)
         elif len(batch) > 1:
