@@ -20,7 +20,7 @@ RunBetweenFlushes = Callable[[Callable[[], None]], None]
 """Calls a function while no flush is under way."""
 
 
-class RefillJob:
+class RefillRead:
     """Extends the window of a topic in the ready index."""
 
     is_wanted = True
@@ -59,7 +59,7 @@ class RefillJob:
         self._on_ended()
 
 
-class PrefetchJob:
+class PrefetchRead:
     """Loads rows of READY keys with their payloads, as many as the cache has room for in their namespace."""
 
     is_wanted = True

@@ -25,7 +25,7 @@ from foqs.core.limits.in_flight import InFlight
 from foqs.core.memory.row_cache import RowCache
 from foqs.core.memory.topic_counts import TopicCounts
 from foqs.core.timing.shard_clock import ShardClock, initial_time_ms
-from foqs.shard.background_reads import PrefetchJob, RefillJob
+from foqs.shard.background_reads import PrefetchRead, RefillRead
 from foqs.shard.host_services import HostServices
 from foqs.shard.initial_count import InitialCount
 from foqs.shard.key_expiry import run_key_expiry
@@ -497,8 +497,8 @@ class Shard:
                 self.counts.mark_changed([topic])
                 self._delivery_port.on_items_ready([topic])
 
-            job = RefillJob(self.memory, topic, self._writer.run_between_flushes, on_ended)
-            self._reader.submit(topic[0], self._settings.ready_window_items_max / KEYS_PER_ROW, job)
+            read = RefillRead(self.memory, topic, self._writer.run_between_flushes, on_ended)
+            self._reader.submit(topic[0], self._settings.ready_window_items_max / KEYS_PER_ROW, read)
 
     def start_prefetch(self, topic: TopicName, order_keys: Sequence[OrderKey]) -> None:
         """Load the rows of sorted READY keys, so that their delivery reads nothing."""
@@ -507,7 +507,7 @@ class Shard:
         rows = map(self.memory.cache.get, map(order_key_number, order_keys))
         if any(row is None or row.payload is None for row in rows):
             self._prefetching.add(topic)
-            job = PrefetchJob(
+            read = PrefetchRead(
                 self.memory,
                 topic,
                 order_keys,
@@ -516,7 +516,7 @@ class Shard:
                 self._writer.run_between_flushes,
                 lambda: self._prefetching.discard(topic),
             )
-            self._reader.submit(topic[0], len(order_keys), job)
+            self._reader.submit(topic[0], len(order_keys), read)
         else:
             self.index.set_prefetched(topic, order_keys[-1])
 

@@ -1,7 +1,7 @@
 """The reads of one shard, beside its flushes.
 
 One task, one connection, one read at a time; namespaces take turns by weight.
-Rows may be stale when they arrive, and each job must handle that. A read that
+Rows may be stale when they arrive, and each read must handle that. A read that
 fails is tried once more over a new connection, and then fails alone. Knows
 nothing of indexes or rows.
 """
@@ -26,7 +26,7 @@ T = TypeVar("T")
 _ATTEMPTS_MAX: Final = 2
 
 
-class ReadJob(Protocol):
+class QueuedRead(Protocol):
     """One read."""
 
     @property
@@ -44,7 +44,7 @@ class ReadJob(Protocol):
 
 
 class ShardReader:
-    """Runs jobs until it is cancelled.
+    """Runs reads until it is cancelled.
 
     Args:
         last_committed: the last flush known to be committed; every read shows at least that.
@@ -63,7 +63,7 @@ class ShardReader:
         self._reads = reads
         self._last_committed = last_committed
         self._backoff = backoff
-        self._jobs: FairQueue[ReadJob] = FairQueue(weight)
+        self._waiting: FairQueue[QueuedRead] = FairQueue(weight)
         self._wake = asyncio.Event()
         self._is_ended = False
         self.failure_count = 0
@@ -71,38 +71,38 @@ class ShardReader:
 
     @property
     def waiting_count(self) -> int:
-        """Jobs that wait for their turn."""
-        return len(self._jobs)
+        """Reads that wait for their turn."""
+        return len(self._waiting)
 
-    def submit(self, namespace: str, cost: float, job: ReadJob) -> None:
-        """Queue a job. `cost` is the approximate number of rows that it reads."""
+    def submit(self, namespace: str, cost: float, queued: QueuedRead) -> None:
+        """Queue a read. `cost` is the approximate number of rows that it reads."""
         if self._is_ended:
             # After a pause, because the caller may try again at once.
             pause_s = self._backoff.pause_s(0)
-            asyncio.get_running_loop().call_later(pause_s, job.on_failed, self._closing_error())
+            asyncio.get_running_loop().call_later(pause_s, queued.on_failed, self._closing_error())
             return
-        self._jobs.push(namespace, cost, job)
+        self._waiting.push(namespace, cost, queued)
         self._wake.set()
 
     async def read(self, namespace: str, query: Callable[[Reads, Fence], Awaitable[T]], cost: float = 1) -> T:
         """Run `query` and return its result; for `cost` see `submit`. Raises `Unavailable`."""
-        job = _QueryJob(query)
-        self.submit(namespace, cost, job)
-        return await job.future
+        queued = _QueryRead(query)
+        self.submit(namespace, cost, queued)
+        return await queued.future
 
     async def run(self) -> None:
-        """Run jobs until it is cancelled."""
+        """Run reads until it is cancelled."""
         failures = 0
-        job: ReadJob | None = None
+        queued: QueuedRead | None = None
         try:
             while True:
-                while self._jobs:
-                    job = self._jobs.pop()
+                while self._waiting:
+                    queued = self._waiting.pop()
                     for attempt in range(_ATTEMPTS_MAX):
-                        if not job.is_wanted:
+                        if not queued.is_wanted:
                             break
                         try:
-                            await job.run(self._reads, self._last_committed())
+                            await queued.run(self._reads, self._last_committed())
                             failures = 0
                             break
                         except StoreLost as lost:
@@ -111,25 +111,25 @@ class ShardReader:
                             failures += 1
                             self.failure_count += 1
                             if attempt + 1 == _ATTEMPTS_MAX:
-                                job.on_failed(
+                                queued.on_failed(
                                     Unavailable(f"shard {self._shard} could not read this: {lost}", retry_after_ms=1000)
                                 )
-                    job = None
+                    queued = None
                 self._wake.clear()
                 await self._wake.wait()
         finally:
             self._is_ended = True
-            unfinished = self._jobs.drain()
-            for unfinished_job in unfinished if job is None else [job, *unfinished]:
-                unfinished_job.on_failed(self._closing_error())
+            unfinished = self._waiting.drain()
+            for unfinished_read in unfinished if queued is None else [queued, *unfinished]:
+                unfinished_read.on_failed(self._closing_error())
             await self._reads.close()
 
     def _closing_error(self) -> Unavailable:
         return Unavailable(f"shard {self._shard} is closing; try again", retry_after_ms=HANDOVER_RETRY_MS)
 
 
-class _QueryJob(Generic[T]):
-    """A job whose caller awaits its result."""
+class _QueryRead(Generic[T]):
+    """A read whose caller awaits its result."""
 
     def __init__(self, query: Callable[[Reads, Fence], Awaitable[T]]) -> None:
         self._query = query

@@ -10,7 +10,7 @@ from foqs.core.items import life
 from foqs.core.items.item import OrderKey, Row, State, TopicName
 from foqs.core.memory.ready_index import Refill
 from foqs.core.timing.due_timers import DueTimers
-from foqs.shard.background_reads import RefillJob
+from foqs.shard.background_reads import RefillRead
 from foqs.shard.shard import Shard
 from foqs.shard.timer_service import TimerService
 from foqs.shard.writer import Writer
@@ -46,11 +46,11 @@ class _ReadsIgnoringPurges:
 def refills_ignore_purges() -> None:
     """A refill adds purged items to the index until their rows are deleted."""
 
-    async def run(self: RefillJob, reads: Any, committed: Fence) -> None:
+    async def run(self: RefillRead, reads: Any, committed: Fence) -> None:
         await original(self, _ReadsIgnoringPurges(reads), committed)  # type: ignore[arg-type]
 
-    original = RefillJob.run
-    RefillJob.run = run  # type: ignore[method-assign]
+    original = RefillRead.run
+    RefillRead.run = run  # type: ignore[method-assign]
 
 
 def refusals_on_full_pages_forgotten() -> None:
