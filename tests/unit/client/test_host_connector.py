@@ -15,7 +15,7 @@ from tests.support.virtual_time import run_virtual
 CLOSING, OPEN = ("closing", 1), ("open", 2)
 
 
-class Network:
+class TwoHosts:
     """Connects to two hosts. One of them closes every connection at once."""
 
     def __init__(self) -> None:
@@ -31,43 +31,43 @@ class Network:
         return transport, protocol
 
 
-def run_story(story: Callable[[Network], Awaitable[None]]) -> None:
+def run_story(story: Callable[[TwoHosts], Awaitable[None]]) -> None:
     async def main() -> None:
-        await story(Network())
+        await story(TwoHosts())
 
     run_virtual(main)
 
 
 def test_host_that_closes_connections_at_once_is_retried_after_growing_pauses() -> None:
-    async def story(network: Network) -> None:
+    async def story(hosts: TwoHosts) -> None:
         begun = asyncio.get_running_loop().time()
         with pytest.raises(NotSent, match="closed the connection at once"):
-            await HostConnector([CLOSING], network.connect).wait_for_connection(begun + 31 * BACKOFF_S_MIN)
-        after = [round((at - begun) / BACKOFF_S_MIN) for _, at in network.asked]
+            await HostConnector([CLOSING], hosts.connect).wait_for_connection(begun + 31 * BACKOFF_S_MIN)
+        after = [round((at - begun) / BACKOFF_S_MIN) for _, at in hosts.asked]
         assert after == [0, 1, 3, 7, 15]
 
     run_story(story)
 
 
 def test_caller_without_retry_connects_once_to_a_host_that_closes_connections_at_once() -> None:
-    async def story(network: Network) -> None:
+    async def story(hosts: TwoHosts) -> None:
         begun = asyncio.get_running_loop().time()
         with pytest.raises(NotSent, match="closed the connection at once"):
-            await HostConnector([CLOSING], network.connect).wait_for_connection(begun + 10.0, retry_connect=False)
-        assert network.asked == [(CLOSING[0], begun)]
+            await HostConnector([CLOSING], hosts.connect).wait_for_connection(begun + 10.0, retry_connect=False)
+        assert hosts.asked == [(CLOSING[0], begun)]
 
     run_story(story)
 
 
 def test_next_host_is_tried_after_one_closes_connections_at_once() -> None:
-    async def story(network: Network) -> None:
-        transport = HostConnector([CLOSING, OPEN], network.connect)
+    async def story(hosts: TwoHosts) -> None:
+        transport = HostConnector([CLOSING, OPEN], hosts.connect)
         deadline = asyncio.get_running_loop().time() + 10.0
         first, second = await asyncio.gather(
             transport.wait_for_connection(deadline), transport.wait_for_connection(deadline)
         )
         assert first is second
         assert first.is_ready
-        assert [host for host, _ in network.asked] == [CLOSING[0], OPEN[0]]
+        assert [host for host, _ in hosts.asked] == [CLOSING[0], OPEN[0]]
 
     run_story(story)

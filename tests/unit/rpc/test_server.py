@@ -30,6 +30,7 @@ from tests.support.rpc_server import (
     parse_reply,
     serve_queue,
 )
+from tests.support.virtual_time import run_virtual
 
 FAST = rpc_options(reply_grace_ms=50)
 
@@ -407,22 +408,13 @@ def test_every_reply_is_reported_to_the_observer() -> None:
     assert sorted(reported) == [("ack", "INVALID_ARGUMENT"), ("enqueue", "NAMESPACE_NOT_FOUND"), ("getRouting", "OK")]
 
 
-class FakeTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop with a clock that the test sets."""
-
-    ahead_s = 0.0
-
-    def time(self) -> float:
-        return super().time() + self.ahead_s
-
-
 def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcOptions) -> RecordingTransport:
     """Return the transport of a connection that sends a chunk, waits, sends the next one, and so on."""
-    loop = FakeTimeLoop()
 
     async def main() -> RecordingTransport:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
+        loop = asyncio.get_running_loop()
         server = RpcServer(loop, QueueHandlers(queue, HostIdentity("h", 1, 1), random.Random(1)), limits)
         transport = RecordingTransport()
         connection = server.connection()
@@ -430,18 +422,11 @@ def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcOp
         for step, step_s in enumerate(waited_s):
             if step < len(chunks):
                 connection.data_received(chunks[step])
-            loop.ahead_s += step_s
-            for _ in range(3):
-                await asyncio.sleep(0)
+            await asyncio.sleep(step_s)
         connection.connection_lost(None)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
         return transport
 
-    try:
-        return loop.run_until_complete(main())
-    finally:
-        loop.close()
+    return run_virtual(main)
 
 
 @pytest.mark.parametrize(
