@@ -20,6 +20,7 @@ from foqs.testing import FakeHost
 from foqs_client import Client, Item, Outcome, UnknownOutcome, Unreachable
 from foqs_client.consumer import Consumer, Job
 from foqs_client.consumer.in_flight_set import InFlightItem, InFlightSet
+from tests.simulation.planting import plant
 from tests.support.virtual_time import run_virtual
 
 SEEDS: Final = range(16)
@@ -118,8 +119,7 @@ def renewal_recorded_at_wished_length() -> None:
         for one in items:
             original(self, [one], sent_s, one.lease_ms)
 
-    original = InFlightSet.on_renewed
-    InFlightSet.on_renewed = renewed  # type: ignore[method-assign]
+    original = plant(InFlightSet, "on_renewed", renewed)
 
 
 def losses_unreported() -> None:
@@ -131,12 +131,12 @@ def losses_unreported() -> None:
         if item.job is not None:
             item.job.lost = False
 
-    InFlightSet.mark_lost = lose  # type: ignore[method-assign]
+    plant(InFlightSet, "mark_lost", lose)
 
 
 def shortened_when_answered() -> None:
     """A renewal that shortens a lease counts only with its reply, which may be lost."""
-    InFlightSet.on_renewal_sent = lambda self, items, sent_s, lease_ms: None  # type: ignore[method-assign]
+    plant(InFlightSet, "on_renewal_sent", lambda self, items, sent_s, lease_ms: None)
 
 
 BUGS: Final[Mapping[str, Callable[[], None]]] = {

@@ -62,8 +62,7 @@ def no_fence() -> None:
         self._tables.owner = replace(old, epoch=fence.epoch, nonce=fence.nonce, flush=fence.flush - 1)
         await original(self, fence, row_ids, payload_limits, key_names, decide)
 
-    original = memory_store.MemoryStore._flush_locked
-    memory_store.MemoryStore._flush_locked = flush_locked  # type: ignore[method-assign]
+    original = plant(memory_store.MemoryStore, "_flush_locked", flush_locked)
 
 
 def token_ignored() -> None:
@@ -85,7 +84,7 @@ def answered_before_commit() -> None:
         await asyncio.sleep(0.02)
         await self._apply(connection, fence, writes, asyncio.get_running_loop().create_future())
 
-    memory_store.MemoryStore._commit = commit  # type: ignore[method-assign]
+    plant(memory_store.MemoryStore, "_commit", commit)
 
 
 def lease_cut_short() -> None:
@@ -112,7 +111,7 @@ def rerun_without_reading() -> None:
             self.flush_number = owner.flush
             return CommitOutcome.COMMITTED if fence.clock_ms == 0 else CommitOutcome.NOT_COMMITTED
 
-    Writer._resolve_outcome = resolve  # type: ignore[method-assign]
+    plant(Writer, "_resolve_outcome", resolve)
 
 
 def reads_trusted() -> None:
@@ -128,8 +127,8 @@ def reads_trusted() -> None:
         loaded(self, prefetch, rows)
 
     refilled, loaded = ReadyIndex.finish_refill, RowCache.finish_prefetch
-    ReadyIndex.finish_refill = end_refill  # type: ignore[method-assign]
-    RowCache.finish_prefetch = end_load  # type: ignore[method-assign]
+    plant(ReadyIndex, "finish_refill", end_refill)
+    plant(RowCache, "finish_prefetch", end_load)
 
 
 def direct_delivery_before_commit() -> None:
@@ -175,13 +174,12 @@ def rows_of_two_shards() -> None:
         self.get = self._rows.get  # type: ignore[misc]
 
     rows: dict[Any, dict[int, Row]] = {}
-    original = RowCache.__init__
-    RowCache.__init__ = init  # type: ignore[method-assign]
+    original = plant(RowCache, "__init__", init)
 
 
 def tokens_without_epoch() -> None:
     """The tokens of leases do not contain the epoch: after a takeover they start at one again."""
-    Fence.token = property(lambda fence: make_number(1, fence.flush))  # type: ignore[assignment]
+    plant(Fence, "token", property(lambda fence: make_number(1, fence.flush)))
 
 
 def unknown_is_failure() -> None:
@@ -196,7 +194,7 @@ def check_unlocked() -> None:
         await self._reconnect()
         return self._tables.owner
 
-    memory_store.MemoryStore.read_owner = owner  # type: ignore[method-assign]
+    plant(memory_store.MemoryStore, "read_owner", owner)
 
 
 def dead_items_deleted() -> None:
@@ -252,7 +250,7 @@ def namespaces_ignored() -> None:
 
 def no_refill() -> None:
     """Items that did not fit into a window are never read again."""
-    Shard.start_refill = lambda self, topic: None  # type: ignore[method-assign]
+    plant(Shard, "start_refill", lambda self, topic: None)
 
 
 def boundary_kept() -> None:
@@ -263,8 +261,7 @@ def boundary_kept() -> None:
         original(self, window, keys_max)
         window.boundary = boundary
 
-    original = ReadyIndex._lower_boundary
-    ReadyIndex._lower_boundary = lower  # type: ignore[method-assign]
+    original = plant(ReadyIndex, "_lower_boundary", lower)
 
 
 def watermark_too_early() -> None:
@@ -273,7 +270,7 @@ def watermark_too_early() -> None:
     def on_scan_incomplete(self: DueTimers, next_scan_ms: int) -> None:
         self.on_scan_completed(next_scan_ms, next_scan_ms)
 
-    DueTimers.on_scan_incomplete = on_scan_incomplete  # type: ignore[method-assign]
+    plant(DueTimers, "on_scan_incomplete", on_scan_incomplete)
 
 
 def clock_followed_at_once() -> None:
@@ -283,7 +280,7 @@ def clock_followed_at_once() -> None:
         self._since_ms = self._monotonic_ms()
         self._base_us = database_ms * 1_000
 
-    ShardClock.on_database_time = sample  # type: ignore[method-assign]
+    plant(ShardClock, "on_database_time", sample)
 
 
 def offset_forgotten() -> None:
@@ -310,8 +307,7 @@ def dead_uncounted() -> None:
     def found_some(self: TopicCounts, counts: Sequence[tuple[TopicName, State, int]]) -> None:
         original(self, [each for each in counts if each[1] is not State.DEAD])
 
-    original = TopicCounts.add_initial
-    TopicCounts.add_initial = found_some  # type: ignore[method-assign, assignment]
+    original = plant(TopicCounts, "add_initial", found_some)
 
 
 def walk_ends_early() -> None:
@@ -323,8 +319,7 @@ def walk_ends_early() -> None:
             await self._advance()
         return seen
 
-    original = Walk.read
-    Walk.read = read  # type: ignore[method-assign]
+    original = plant(Walk, "read", read)
     plant(bulk, "COUNT_ROWS_PER_READ", 1)
 
 
@@ -336,13 +331,12 @@ def pauses_ignored() -> None:
         self.paused_topics = frozenset()
         return resumed
 
-    original = Namespaces.apply
-    Namespaces.apply = apply  # type: ignore[method-assign]
+    original = plant(Namespaces, "apply", apply)
 
 
 def limits_ignored() -> None:
     """A namespace has the defaults of the host, whatever was set."""
-    Namespaces.settings_of = lambda self, name: self.default_settings  # type: ignore[method-assign]
+    plant(Namespaces, "settings_of", lambda self, name: self.default_settings)
 
 
 def purge_markers_unread() -> None:
@@ -351,13 +345,12 @@ def purge_markers_unread() -> None:
     def recovered(self: ShardMemory, topics: Any, key_slots: Any, purge_markers: Any) -> Iterator[None]:
         return original(self, topics, key_slots, ())
 
-    original = ShardMemory.recover
-    ShardMemory.recover = recovered  # type: ignore[method-assign]
+    original = plant(ShardMemory, "recover", recovered)
 
 
 def purge_markers_ignored() -> None:
     """A purged item can be delivered until its row is deleted."""
-    PurgeMarkers.hide_purged = lambda self, find: find  # type: ignore[method-assign]
+    plant(PurgeMarkers, "hide_purged", lambda self, find: find)
 
 
 def purges_fail() -> None:
@@ -366,7 +359,7 @@ def purges_fail() -> None:
     def purged(self: ShardMemory, batch: Any, plan: Any, finished: Any) -> None:
         raise RuntimeError(PLANTED_ERROR)
 
-    ShardMemory._apply_purges = purged  # type: ignore[method-assign]
+    plant(ShardMemory, "_apply_purges", purged)
 
 
 def refills_fail() -> None:
@@ -375,7 +368,7 @@ def refills_fail() -> None:
     def end_refill(self: ReadyIndex, refill: Any, keys: Any, complete: bool) -> None:
         raise RuntimeError(PLANTED_ERROR)
 
-    ReadyIndex.finish_refill = end_refill  # type: ignore[method-assign]
+    plant(ReadyIndex, "finish_refill", end_refill)
 
 
 SEEDS: Final = range(16)

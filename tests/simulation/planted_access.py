@@ -26,13 +26,12 @@ def permission_missing_for_one_call() -> None:
         if method.name != "peek":
             original(self, method, request)
 
-    original = AuthSession.authorize
-    AuthSession.authorize = authorize  # type: ignore[method-assign]
+    original = plant(AuthSession, "authorize", authorize)
 
 
 def authentication_skipped() -> None:
     """A client without a token is admitted."""
-    AuthSession.require_principal = lambda self, method: None  # type: ignore[method-assign]
+    plant(AuthSession, "require_principal", lambda self, method: None)
 
 
 def grants_never_revoked() -> None:
@@ -43,8 +42,7 @@ def grants_never_revoked() -> None:
         return granted[principal, name]
 
     granted: dict[tuple[str, str], frozenset[Permission]] = {}
-    original = Namespaces.permissions_of
-    Namespaces.permissions_of = permissions  # type: ignore[method-assign]
+    original = plant(Namespaces, "permissions_of", permissions)
 
 
 def deleted_with_deferred_items() -> None:
@@ -56,8 +54,7 @@ def deleted_with_deferred_items() -> None:
     def deferred(counts: TopicCounts, namespace: str) -> int:
         return sum(counts.count((namespace, topic), State.DEFERRED) for topic in counts.topic_names(namespace))
 
-    original = TopicCounts.item_count
-    TopicCounts.item_count = items  # type: ignore[method-assign]
+    original = plant(TopicCounts, "item_count", items)
 
 
 def deleted_namespace_served() -> None:
@@ -72,8 +69,7 @@ def deleted_namespace_served() -> None:
         return served[name]
 
     served: dict[str, NamespaceSettings] = {}
-    original = Namespaces.settings_of
-    Namespaces.settings_of = settings_of  # type: ignore[method-assign]
+    original = plant(Namespaces, "settings_of", settings_of)
 
 
 def leased_explained_as_ready() -> None:
@@ -111,5 +107,4 @@ def imports_without_grants() -> None:
         }
         return original(document, replace(imported, namespaces={**bare, **kept}), **incarnation)
 
-    original = changes.restore
-    changes.restore = restored
+    original = plant(changes, "restore", restored)

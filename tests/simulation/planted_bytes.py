@@ -13,6 +13,7 @@ from foqs.shard.shard import Shard
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import ANY_LENGTH
 from tests.simulation.planted import Bug
+from tests.simulation.planting import plant
 
 
 def _read_all_payloads() -> None:
@@ -24,7 +25,7 @@ def _read_all_payloads() -> None:
     ) -> None:
         await original(self, fence, row_ids, dict.fromkeys(payload_limits, ANY_LENGTH), key_names, decide)
 
-    MemoryStore.flush = flush  # type: ignore[method-assign]
+    plant(MemoryStore, "flush", flush)
 
 
 def cached_row_reserves_nothing() -> None:
@@ -46,18 +47,18 @@ def cached_row_reserves_nothing() -> None:
         self._writer.submit(operation, is_internal=True)
         return operation
 
-    Shard.submit_lease = submit_lease  # type: ignore[method-assign]
+    plant(Shard, "submit_lease", submit_lease)
 
 
 def older_longer_payloads_ignored() -> None:
     """A row that is not cached reserves the namespace's present limit, though its payload may be longer, and is read."""
     _read_all_payloads()
-    LongestPayloads.payload_bytes_max = lambda self, namespace: 0  # type: ignore[method-assign]
+    plant(LongestPayloads, "payload_bytes_max", lambda self, namespace: 0)
 
 
 def prefetch_beyond_reservation() -> None:
     """A prefetch reads payloads even beyond its reservation."""
-    Prefetch.payload_bytes_max = property(lambda self: ANY_LENGTH)  # type: ignore[assignment, method-assign]
+    plant(Prefetch, "payload_bytes_max", property(lambda self: ANY_LENGTH))
 
 
 BUGS: Final[Mapping[str, Bug]] = {

@@ -7,11 +7,12 @@ from typing import Final
 
 from foqs.store.in_memory.memory_store import MemoryStore
 from tests.simulation.planted import Bug
+from tests.simulation.planting import plant
 
 
 def durability_checked_at_start_only() -> None:
     """A store that reconnects does not check the server's settings again."""
-    MemoryStore._check_durability = lambda self: None  # type: ignore[method-assign]
+    plant(MemoryStore, "_check_durability", lambda self: None)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

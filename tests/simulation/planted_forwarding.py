@@ -8,6 +8,7 @@ from typing import Any
 from foqs.cluster.forwarding.enqueues import EnqueueForwarder
 from foqs.cluster.peers import Peer, PeerUnreachable
 from foqs_contract.errors import Overloaded, UnknownOutcome
+from tests.simulation.planting import plant
 
 
 def unanswered_forward_repeated() -> None:
@@ -30,8 +31,7 @@ def forwarded_twice() -> None:
         if peer is None:
             await original(self, peer, request, results, places, deadline)
 
-    original = EnqueueForwarder._forward_to
-    EnqueueForwarder._forward_to = to  # type: ignore[method-assign]
+    original = plant(EnqueueForwarder, "_forward_to", to)
 
 
 def results_in_order_of_peer() -> None:
@@ -52,8 +52,7 @@ def results_in_order_of_peer() -> None:
             results[place] = before[place]
         results[: len(changed)] = changed
 
-    original = EnqueueForwarder._forward_to
-    EnqueueForwarder._forward_to = to  # type: ignore[method-assign]
+    original = plant(EnqueueForwarder, "_forward_to", to)
 
 
 def _call_raising(kind: type[Exception]) -> None:
@@ -71,5 +70,4 @@ def _call_raising(kind: type[Exception]) -> None:
         peers.call = careless
         original(self, local, peers)
 
-    original = EnqueueForwarder.__init__
-    EnqueueForwarder.__init__ = init  # type: ignore[method-assign]
+    original = plant(EnqueueForwarder, "__init__", init)

@@ -9,6 +9,7 @@ from foqs.cluster.gossip.change_log import ChangeLog, Changes
 from foqs.core.items.item import TopicName
 from foqs.shard.shard_memory import ShardMemory
 from tests.simulation.planted import Bug
+from tests.simulation.planting import plant
 
 
 def emptied_topics_unreported() -> None:
@@ -18,14 +19,13 @@ def emptied_topics_unreported() -> None:
         if exists:
             original(self, topic, exists=exists)
 
-    original = ChangeLog.record
-    ChangeLog.record = changed  # type: ignore[method-assign]
+    original = plant(ChangeLog, "record", changed)
 
 
 def moved_shards_unreported() -> None:
     """The topics of a shard that changes its owner are reported only when they change."""
 
-    ShardMemory.all_topics = lambda self: []  # type: ignore[method-assign]
+    plant(ShardMemory, "all_topics", lambda self: [])
 
 
 def sent_counts_as_received() -> None:
@@ -39,8 +39,7 @@ def sent_counts_as_received() -> None:
         return changes
 
     sent: dict[Any, int] = {}
-    original = ChangeLog.changes_since
-    ChangeLog.changes_since = since  # type: ignore[method-assign]
+    original = plant(ChangeLog, "changes_since", since)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

@@ -27,8 +27,7 @@ def lost_reply_as_unwritten() -> None:
         self._is_maybe_written = False
         return await original(self, fence, reason)
 
-    original = Writer._resolve_outcome
-    Writer._resolve_outcome = resolve  # type: ignore[method-assign]
+    original = plant(Writer, "_resolve_outcome", resolve)
 
 
 class _ReadsIgnoringPurges:
@@ -49,8 +48,7 @@ def refills_ignore_purges() -> None:
     async def run(self: RefillRead, reads: Any, committed: Fence) -> None:
         await original(self, _ReadsIgnoringPurges(reads), committed)  # type: ignore[arg-type]
 
-    original = RefillRead.run
-    RefillRead.run = run  # type: ignore[method-assign]
+    original = plant(RefillRead, "run", run)
 
 
 def refusals_on_full_pages_forgotten() -> None:
@@ -63,8 +61,7 @@ def refusals_on_full_pages_forgotten() -> None:
     async def _without_errors(written: Any) -> list[Any]:
         return [None if isinstance(result, FoqsError) else result for result in await written]
 
-    original = TimerService._submit_rows
-    TimerService._submit_rows = submit_rows  # type: ignore[method-assign]
+    original = plant(TimerService, "_submit_rows", submit_rows)
 
 
 def dues_in_the_past_not_raised() -> None:
@@ -78,17 +75,17 @@ def dues_in_the_past_not_raised() -> None:
         return row.state is not State.LEASED and original(row, now_ms)
 
     original: Callable[[Row, int], bool] = plant(life, "_is_expired", expired)
-    DueTimers.raise_to_watermark = lambda self, due_ms: due_ms  # type: ignore[method-assign]
+    plant(DueTimers, "raise_to_watermark", lambda self, due_ms: due_ms)
 
 
 def refills_miss_concurrent_writes() -> None:
     """A refill does not see changes that were written while it read."""
-    Refill.record_changes = lambda self, numbers, keys: None  # type: ignore[method-assign]
+    plant(Refill, "record_changes", lambda self, numbers, keys: None)
 
 
 def disputes_ignored() -> None:
     """A shard serves the key slots in its table even if another shard is recorded as their holder."""
-    Shard.dispute_key_slots = lambda self, key_slots, reason: None  # type: ignore[method-assign]
+    plant(Shard, "dispute_key_slots", lambda self, key_slots, reason: None)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

@@ -21,8 +21,7 @@ def incarnations_repeated() -> None:
     def create(document: Any, name: str, tier: Any, settings: Any, *, incarnation: int = 0) -> Any:
         return original(document, name, tier, settings, incarnation=7)
 
-    original = changes.create
-    changes.create = create
+    original = plant(changes, "create", create)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

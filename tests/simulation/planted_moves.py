@@ -30,8 +30,7 @@ def moved_items_kept() -> None:
         copies = [replace(new, payload=b"" if old.payload is None else old.payload) for old, new in self.moved]
         return replace(written, moves=[], inserts=[*written.inserts, *copies])
 
-    original = FlushPlan.writes
-    FlushPlan.writes = writes  # type: ignore[method-assign]
+    original = plant(FlushPlan, "writes", writes)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

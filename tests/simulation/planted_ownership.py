@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,8 +27,7 @@ def epochs_issued_again() -> None:
         self._epochs[spec.number] = max(0, self._epochs.get(spec.number, 0) - 1)
         original(self, spec, owner)
 
-    original = planning._Draft.assign
-    planning._Draft.assign = assign  # type: ignore[method-assign]
+    original = plant(planning._Draft, "assign", assign)
 
 
 def handed_over_early() -> None:
@@ -51,8 +50,8 @@ def handed_over_early() -> None:
 
     leaving: set[int] = set()
     original, original_init = planning._Draft.assign, planning._Draft.__init__
-    planning._Draft.assign = assign  # type: ignore[method-assign]
-    planning._Draft.__init__ = init  # type: ignore[method-assign]
+    plant(planning._Draft, "assign", assign)
+    plant(planning._Draft, "__init__", init)
     plant(planning, "_may_reassign", may_reassign)
 
 
@@ -73,8 +72,7 @@ def session_outlived() -> None:
         if event is not SessionEvent.ENDED:
             original(self, event)
 
-    original = Agent._advance
-    Agent._advance = advance  # type: ignore[method-assign]
+    original = plant(Agent, "_advance", advance)
 
 
 def epoch_serves_twice() -> None:
@@ -84,8 +82,7 @@ def epoch_serves_twice() -> None:
         original(self, number)
         self._used_epochs.pop(number, None)
 
-    original = Agent._drop_shard
-    Agent._drop_shard = drop  # type: ignore[method-assign]
+    original = plant(Agent, "_drop_shard", drop)
 
 
 def dropped_writes_reported_as_unwritten() -> None:
@@ -94,8 +91,7 @@ def dropped_writes_reported_as_unwritten() -> None:
     def end(self: Writer, error: FoqsError, is_maybe_written: bool) -> None:
         original(self, error, False)
 
-    original = Writer._fail_all
-    Writer._fail_all = end  # type: ignore[method-assign]
+    original = plant(Writer, "_fail_all", end)
 
 
 def any_shard_accepts_any_key() -> None:
@@ -105,8 +101,7 @@ def any_shard_accepts_any_key() -> None:
         serving = self._answering_shards()
         return [holder or (serving[0] if serving else None) for holder in original(self, keys)]
 
-    original: Callable[..., list[Shard | None]] = Placement.shards_for_keys
-    Placement.shards_for_keys = holders_of  # type: ignore[method-assign]
+    original = plant(Placement, "shards_for_keys", holders_of)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

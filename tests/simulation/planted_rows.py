@@ -19,7 +19,7 @@ def first_delivery_rewritten() -> None:
     def with_lease(self: Row, due_ms: int, token: int, now_ms: int) -> Row:
         return lease(replace(self, first_delivered_at_ms=None), due_ms, token, now_ms)
 
-    Row.with_lease = with_lease  # type: ignore[method-assign]
+    plant(Row, "with_lease", with_lease)
 
 
 def first_delivery_unwritten() -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from shardmgr.registry.session_lifetime import SessionLifetime
 from tests.simulation.planted import Bug
+from tests.simulation.planting import plant
 
 
 def heartbeat_prolongs_session_at_once() -> None:
@@ -15,7 +16,7 @@ def heartbeat_prolongs_session_at_once() -> None:
     def answered(self: SessionLifetime, sent_ms: int, now_ms: int) -> None:
         self.alive_until_ms = max(self.alive_until_ms, sent_ms + self.timeout_ms)
 
-    SessionLifetime.on_sync_answered = answered  # type: ignore[method-assign]
+    plant(SessionLifetime, "on_sync_answered", answered)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

@@ -13,18 +13,19 @@ from foqs_client.retried_calls import RetriedCallById
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 from tests.simulation.planted import Bug
+from tests.simulation.planting import plant
 
 _NACK: Final = ThriftMethod("nack")
 
 
 def surplus_kept_by_hosts() -> None:
     """Items that a peer leased too late, or for a caller that has left, stay leased."""
-    PeerDequeues.release = lambda self, peer, namespace, deliveries: None  # type: ignore[method-assign]
+    plant(PeerDequeues, "release", lambda self, peer, namespace, deliveries: None)
 
 
 def surplus_kept_by_clients() -> None:
     """Items of a poll that no call takes stay leased."""
-    LongPolls.release_in_background = lambda self, deliveries: None  # type: ignore[method-assign]
+    plant(LongPolls, "release_in_background", lambda self, deliveries: None)
 
 
 def surplus_nacked_by_hosts() -> None:
@@ -35,7 +36,7 @@ def surplus_nacked_by_hosts() -> None:
         nacked = ttypes.NackRequest(request.namespace_name, nacks)
         await self.peers.call(peer, _NACK, nacked, self._loop.time() + peer_dequeues.RELEASE_TIMEOUT_S)
 
-    PeerDequeues._send_release = release  # type: ignore[method-assign]
+    plant(PeerDequeues, "_send_release", release)
 
 
 def surplus_nacked_by_clients() -> None:
@@ -45,7 +46,7 @@ def surplus_nacked_by_clients() -> None:
         nacks = conversion.nacks([Nack(each.id, each.token, delay_ms=0) for each in deliveries])
         await self._call_by_id(_NACK, ttypes.NackRequest, nacks, RetriedCallById, self.timeout_ms, immediate=True)
 
-    Client._release_surplus = release_surplus  # type: ignore[method-assign]
+    plant(Client, "_release_surplus", release_surplus)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

@@ -8,16 +8,17 @@ from typing import Final
 from foqs.catalog.namespaces import Namespaces
 from foqs.cluster.membership import Membership
 from tests.simulation.planted import Bug
+from tests.simulation.planting import plant
 
 
 def tiers_ignored() -> None:
     """A host accepts items of the namespaces of every tier."""
-    Namespaces.check_tier = lambda self, name: None  # type: ignore[method-assign]
+    plant(Namespaces, "check_tier", lambda self, name: None)
 
 
 def deleted_from_one_tier() -> None:
     """A namespace is deleted when the shards of one tier hold no item of it."""
-    Membership.all_shards = Membership.tier_shards  # type: ignore[method-assign]
+    plant(Membership, "all_shards", Membership.tier_shards)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

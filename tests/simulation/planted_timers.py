@@ -23,8 +23,7 @@ def direct_leases_forgotten() -> None:
         self.direct_lease_ends.clear()
         return original(self)
 
-    original = FlushPlan.lease_ends
-    FlushPlan.lease_ends = lease_ends  # type: ignore[method-assign]
+    original = plant(FlushPlan, "lease_ends", lease_ends)
 
 
 def extensions_forgotten() -> None:
@@ -37,8 +36,7 @@ def extensions_forgotten() -> None:
         finally:
             self.changed = changed
 
-    original = FlushPlan.lease_ends
-    FlushPlan.lease_ends = lease_ends  # type: ignore[method-assign]
+    original = plant(FlushPlan, "lease_ends", lease_ends)
 
 
 def later_leases_forgotten() -> None:
@@ -47,8 +45,7 @@ def later_leases_forgotten() -> None:
     async def apply(self: TimerService, leases: list[DueRow], now_ms: int) -> None:
         await original(self, [lease for lease in leases if lease.due_ms <= now_ms], now_ms)
 
-    original = TimerService._apply_leases
-    TimerService._apply_leases = apply  # type: ignore[assignment, method-assign]
+    original = plant(TimerService, "_apply_leases", apply)
 
 
 def timers_undeleted() -> None:
@@ -63,7 +60,7 @@ def timers_unwritten() -> None:
 
 def new_timers_unwritten() -> None:
     """A new row gets no entry in the timer table."""
-    FlushPlan.new_timers = lambda self: self.timers_added  # type: ignore[method-assign]
+    plant(FlushPlan, "new_timers", lambda self: self.timers_added)
 
 
 def walks_skip_a_topic() -> None:
@@ -73,8 +70,7 @@ def walks_skip_a_topic() -> None:
         for step in original(self):
             yield step[1:]
 
-    original = ShardMemory.topics_with_leases
-    ShardMemory.topics_with_leases = topics_with_leases  # type: ignore[assignment, method-assign]
+    original = plant(ShardMemory, "topics_with_leases", topics_with_leases)
 
 
 def walks_end_early() -> None:
@@ -84,8 +80,7 @@ def walks_end_early() -> None:
         async for leases in original(self, reads):
             yield leases[:1]
 
-    original = TimerService._leased_rows
-    TimerService._leased_rows = leased_rows  # type: ignore[method-assign]
+    original = plant(TimerService, "_leased_rows", leased_rows)
 
 
 def no_walk_after_a_takeover() -> None:
@@ -96,8 +91,7 @@ def no_walk_after_a_takeover() -> None:
         self.begin_walk()
         self.end_walk(complete=True)
 
-    original = LeaseEnds.__init__
-    LeaseEnds.__init__ = init  # type: ignore[method-assign]
+    original = plant(LeaseEnds, "__init__", init)
 
 
 def forgotten_silently() -> None:
@@ -108,8 +102,7 @@ def forgotten_silently() -> None:
         original(self)
         self.unread_from_ms, self._forgotten_from_ms = unread_from_ms, forgotten_from_ms
 
-    original = LeaseEnds._forget_last
-    LeaseEnds._forget_last = forget  # type: ignore[method-assign]
+    original = plant(LeaseEnds, "_forget_last", forget)
 
 
 def leases_written_during_a_walk_forgotten() -> None:
@@ -119,8 +112,7 @@ def leases_written_during_a_walk_forgotten() -> None:
         if not self._is_walking:
             original(self, *arguments)
 
-    original = LeaseEnds._add
-    LeaseEnds._add = add  # type: ignore[assignment, method-assign, assignment]
+    original = plant(LeaseEnds, "_add", add)
 
 
 def neighbours_count_as_deleted() -> None:
@@ -129,8 +121,7 @@ def neighbours_count_as_deleted() -> None:
     def on_deleted(self: LeaseEnds, numbers: list[int]) -> None:
         original(self, sorted({*numbers, *[number + 1 for number in numbers]}))
 
-    original = LeaseEnds.on_deleted
-    LeaseEnds.on_deleted = on_deleted  # type: ignore[method-assign]
+    original = plant(LeaseEnds, "on_deleted", on_deleted)
 
 
 BUGS: Final[Mapping[str, Bug]] = {

@@ -1,4 +1,4 @@
-"""Plants a bug: replaces the object that a module holds under a name.
+"""Plants a bug: replaces what a module or a class defines under a name.
 
 Always true: a missing name is an error, so a planted bug whose target was renamed
 fails instead of doing nothing.
@@ -7,12 +7,13 @@ fails instead of doing nothing.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
+from typing import TypeVar
+
+_Bug = TypeVar("_Bug")
 
 
-def plant(module: ModuleType, name: str, bug: Any) -> Any:
-    """Replace an object of a module by a bug. Returns the original; raises KeyError if the name is missing."""
-    names = vars(module)
-    original = names[name]
-    names[name] = bug
+def plant(owner: ModuleType | type, name: str, bug: _Bug) -> _Bug:
+    """Replace what `owner` defines by a bug of the same type. Returns the original; raises KeyError if the name is missing."""
+    original: _Bug = vars(owner)[name]
+    setattr(owner, name, bug)
     return original
