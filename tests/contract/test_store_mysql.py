@@ -34,6 +34,7 @@ from foqs.store.port import (
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.dropping_proxy import DroppingProxy
+from tests.support.inner_parts import link_of
 from tests.support.mariadb import MariaDb
 from tests.support.poll import soon
 from tests.support.stores import NONCE, OTHER, TOPIC, contents, make_row, opened, reading
@@ -271,7 +272,7 @@ def test_abandoned_connection_is_ended_on_the_server(bench: Bench, monkeypatch: 
     async def story() -> None:
         owned = await opened(bench.store())
         assert isinstance(owned.store, MysqlStore)
-        abandoned = owned.store._require_link()
+        abandoned = link_of(owned.store)
         received = _ignore_replies(owned.store)
         with monkeypatch.context() as patched:
             patched.setattr(abandoned, "abort", lambda: None)
@@ -308,9 +309,8 @@ def test_takeover_does_not_kill_another_connection_with_the_former_owners_id(
 
 def _ignore_replies(store: Store) -> asyncio.Event:
     """Make the store ignore the server from now on. The event is set with the first ignored reply."""
-    assert isinstance(store, MysqlStore)
     received = asyncio.Event()
-    link = store._require_link()
+    link = link_of(store)
     link.data_received = lambda data: received.set()  # type: ignore[method-assign]
     link.connection_lost = lambda exc: received.set()  # type: ignore[method-assign]
     return received
@@ -340,7 +340,7 @@ def test_silent_server_is_lost_after_the_statement_timeout(place: MysqlSettings)
     async def story() -> None:
         store = MysqlStore(place, 3)
         owned = await opened(store)
-        store._require_link().timeout_s = 1.0
+        link_of(store).timeout_s = 1.0
         holder = await MysqlLink.connect(place)
         await holder.run(b"START TRANSACTION", b"SELECT * FROM foqs_3_owner FOR UPDATE")
         with pytest.raises(StoreLost, match="no answer"):
@@ -524,8 +524,7 @@ def test_rows_without_a_due_moment_are_never_due_including_those_of_earlier_vers
         rows = {number: make_row(number) for number in (1, 2)}
         await owned.write(inserts=[*rows.values(), make_row(3, due_ms=5)], timers_added=[(5, 3)])
         store = owned.store
-        assert isinstance(store, MysqlStore)
-        await store._require_link().run(b"UPDATE foqs_3_item SET due_ms = NULL WHERE id = 2", mysql_session_sql.COMMIT)
+        await link_of(store).run(b"UPDATE foqs_3_item SET due_ms = NULL WHERE id = 2", mysql_session_sql.COMMIT)
         assert await contents(owned) == {**rows, 3: make_row(3, due_ms=5)}
         assert await store.due_rows(None, TIME_MS_MAX, None, 10) == [DueRow(5, 3)]
         assert await store.next_due_ms(0, TIME_MS_MAX + 1) == 5
@@ -595,7 +594,7 @@ def test_writes_by_id_read_no_other_rows_however_small_the_table(place: MysqlSet
         await owned.write(inserts=[make_row(n) for n in range(1, 41)])
         store = owned.store
         assert isinstance(store, MysqlStore)
-        await store._require_link().run(b"ANALYZE TABLE foqs_3_item")
+        await link_of(store).run(b"ANALYZE TABLE foqs_3_item")
         texts = mysql_sql.Statements(3)
         for text in (
             *texts.write(Writes(deletes=ids), 1 << 20),
@@ -617,7 +616,7 @@ def test_pages_by_id_read_a_range_of_the_primary_key(bench: Bench) -> None:
         await owned.write(inserts=[make_row(n) for n in range(1, 401)])
         store = owned.store
         assert isinstance(store, MysqlStore)
-        await store._require_link().run(b"ANALYZE TABLE foqs_3_item")
+        await link_of(store).run(b"ANALYZE TABLE foqs_3_item")
         for text in mysql_sql.Statements(3).rows_by_id("default", ItemFilter(topic="t"), IdRange(200, 300, 10, 20)):
             used = [step for step in await explain(store, text) if step.table in ("foqs_3_item", "item")]
             assert {(step.access, step.key) for step in used} <= {("range", "PRIMARY"), ("eq_ref", "PRIMARY")}, text
@@ -639,7 +638,7 @@ def test_writes_by_id_read_no_deleted_rows_that_a_snapshot_holds(place: MysqlSet
             await owned.write(deletes=list(range(1, 996)))
             store = owned.store
             assert isinstance(store, MysqlStore)
-            await store._require_link().run(b"ANALYZE TABLE foqs_3_item")
+            await link_of(store).run(b"ANALYZE TABLE foqs_3_item")
             texts = mysql_sql.Statements(3)
             for text in (
                 *texts.write(Writes(deletes=ids), 1 << 20),
@@ -672,7 +671,7 @@ def test_timers_and_leases_are_read_by_ranges_whatever_a_snapshot_holds(place: M
             await owned.write(deletes=list(range(1, 996)), timers_removed=entries[:995])
             store = owned.store
             assert isinstance(store, MysqlStore)
-            await store._require_link().run(b"ANALYZE TABLE foqs_3_item", b"ANALYZE TABLE foqs_3_timer")
+            await link_of(store).run(b"ANALYZE TABLE foqs_3_item", b"ANALYZE TABLE foqs_3_timer")
             texts = mysql_sql.Statements(3)
             for text in (
                 *texts.write(Writes(timers_removed=[(333, 1_000)]), 1 << 20),
@@ -733,7 +732,7 @@ class Step:
 
 async def explain(store: MysqlStore, text: bytes) -> list[Step]:
     """Return the plan of a statement. Only MySQL's plan has a column for partitions, the fourth."""
-    (plan,) = await store._require_link().run(b"EXPLAIN FORMAT=TRADITIONAL " + text)
+    (plan,) = await link_of(store).run(b"EXPLAIN FORMAT=TRADITIONAL " + text)
     steps = []
     for values in plan.rows:
         _, _, table, *_, access, _, key, _, _, rows = values[:9] if len(values) == 10 else values[:10]

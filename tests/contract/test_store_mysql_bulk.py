@@ -14,6 +14,7 @@ from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import StoreLost, WriteRefused
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
+from tests.support.inner_parts import link_of
 from tests.support.mariadb import MariaDb
 from tests.support.stores import contents, make_row, opened
 
@@ -189,7 +190,7 @@ def test_a_connection_that_breaks_in_the_middle_of_a_packet_in_bulk_writes_nothi
         store = MysqlStore(bulk_place, 3)
         owned = await opened(store)
         await owned.write(inserts=[make_row(1_000)])
-        link: Any = store._link
+        link: Any = link_of(store)
         link._transport = _Cutting(link._transport, sent_bytes)
         with pytest.raises(StoreLost):
             await owned.write(inserts=rows)

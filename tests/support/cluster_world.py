@@ -89,10 +89,23 @@ class ClusterHost:
         await self.engine.run()
         await self.membership.close()
 
+    def stop_planner(self) -> None:
+        """Let it hand no shard over."""
+        self._membership_tasks[1].cancel()
+
+    def start_planner(self) -> None:
+        """Let it plan again."""
+        self._membership_tasks[1] = asyncio.ensure_future(self.membership.planner.run())
+
+    @property
+    def _membership_tasks(self) -> list[asyncio.Task[None]]:
+        """The tasks of its agent and of its planner."""
+        return self.membership._tasks
+
     async def die(self) -> None:
         """End without a notice: the session ends after its timeout."""
         self._world.ensemble.disconnect(self.registry)
-        for task in self.membership._tasks:
+        for task in self._membership_tasks:
             task.cancel()
         await self.engine.abort()
 

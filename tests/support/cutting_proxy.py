@@ -43,7 +43,7 @@ class CuttingProxy:
                     return
                 finally:
                     far.close()
-                if proxy._is_to_be_cut(self.headers.get("amz-sdk-invocation-id", "")):
+                if proxy.is_to_be_cut(self.headers.get("amz-sdk-invocation-id", "")):
                     self.close_connection = True
                     return
                 self.send_response_only(reply.status)
@@ -69,7 +69,7 @@ class CuttingProxy:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def _is_to_be_cut(self, invocation_id: str) -> bool:
+    def is_to_be_cut(self, invocation_id: str) -> bool:
         with self._lock:
             self._request_count += 1
             is_due = self._request_count // self._every > self.cut_count

@@ -76,6 +76,11 @@ class LocalEnsemble:
         self._documents = {each: entry for each, entry in self._documents.items() if each != name}
         self._notify_users()
 
+    def wipe(self) -> None:
+        """Lose all documents, as a registry that gets an empty disk. The users learn of it when they read again."""
+        assert self._documents is not None
+        self._documents.clear()
+
     # ------------------------------------------------------------ for sessions
 
     def add_user(self, registry: LocalRegistry) -> None:

@@ -108,8 +108,9 @@ def _counts(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
         held_by = usage.setdefault(row.namespace, [0, 0])
         held_by[0] += 1
         held_by[1] += row.payload_bytes
-    if shard.memory.usage._usage != usage:
-        yield f"usage {shard.memory.usage._usage} instead of {usage}"
+    counted_usage = shard.memory.usage._usage
+    if counted_usage != usage:
+        yield f"usage {counted_usage} instead of {usage}"
     totals = [sum(row.state is state for row in rows) for state in State]
     if counts.totals[1:] != totals:
         yield f"totals {counts.totals[1:]} instead of {totals}"

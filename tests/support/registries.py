@@ -34,8 +34,9 @@ boot_ms: Final = SystemClock().monotonic_ms
 def session_of(registry: Registry) -> ZooKeeperSession:
     """Return the connection of an open registry, for tests that delay or break single requests."""
     assert isinstance(registry, ZooKeeperRegistry)
-    assert registry._zk is not None
-    return registry._zk
+    session = registry._zk
+    assert session is not None
+    return session
 
 
 def kazoo_of(session: ZooKeeperSession) -> KazooClient:

@@ -29,6 +29,7 @@ from foqs_contract import errors
 from foqs_contract.key_slots import KEY_SLOT_COUNT, key_slot_of
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue, HeldCall
+from tests.support.inner_parts import pool_of
 from tests.support.poll import soon
 from tests.support.rpc_server import ServedQueue, serve_queue
 
@@ -267,14 +268,14 @@ def test_attempt_that_reaches_no_host_keeps_the_result_of_the_earlier_one(monkey
         async with serve_queue(queue) as host:
             client = Client(host.url)
             queue.lose = lambda: None
-            reached = client._pool.wait_for_connection
+            reached = pool_of(client).wait_for_connection
 
             async def once(deadline: float, *, retry_connect: bool = True) -> Any:
                 if queue.sent:
                     raise NotSent("nobody is there")
                 return await reached(deadline, retry_connect=retry_connect)
 
-            client._pool.wait_for_connection = once  # type: ignore[method-assign]
+            pool_of(client).wait_for_connection = once  # type: ignore[method-assign]
             pending = asyncio.ensure_future(client.enqueue([Item("t")]))
             await soon(lambda: bool(queue.sent))
             _cut(host)

@@ -31,6 +31,7 @@ from foqs_contract.key_slots import key_slot_of
 from tests.support.aio import run
 from tests.support.builders import changed
 from tests.support.fake_queue import LIMITS, FakeQueue, HeldCall
+from tests.support.inner_parts import coalescer_of
 from tests.support.poll import soon
 from tests.support.rpc_server import serve_queue
 
@@ -145,8 +146,7 @@ def test_single_call_is_sent_by_its_caller() -> None:
                 for call in (client.enqueue([Item("t")]), client.ack([(IDS[0], 1)]), client.dequeue({"t": 1}))
             ]
             await soon(lambda: queue.running == 3)
-            assert client._coalescer is not None
-            assert client._coalescer.in_flight_count == 0
+            assert coalescer_of(client).in_flight_count == 0
             assert len(asyncio.all_tasks() - tasks) == len(calls) + queue.running  # of the host
             queue.gate.set()
             await asyncio.gather(*calls)
@@ -443,8 +443,7 @@ def test_closing_the_client_ends_coalesced_calls() -> None:
             calls += [asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=9_000)) for _ in range(2)]
             await soon(lambda: queue.running == 2)
             await client.close()
-            assert client._coalescer is not None
-            assert client._coalescer.in_flight_count == 0
+            assert coalescer_of(client).in_flight_count == 0
             assert [type(each) for each in await together(*calls)] == [UnknownOutcome] * 4
 
     run_story(story)

@@ -35,6 +35,7 @@ from foqs_contract.contract_version import CONTRACT_VERSION, FIRST_VERSION
 from foqs_contract.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
+from tests.support.inner_parts import pool_of
 from tests.support.poll import soon
 from tests.support.rpc_server import serve_queue
 
@@ -246,7 +247,7 @@ def test_call_without_a_reply_is_unknown_only_if_it_may_have_written(
     async def main() -> None:
         mute = Mute()
         async with mute.listen() as url, Client(url) as client:
-            await client._pool.wait_for_connection(asyncio.get_running_loop().time() + 30)
+            await pool_of(client).wait_for_connection(asyncio.get_running_loop().time() + 30)
             task = asyncio.ensure_future(call(client))
             if hang_up:
                 await soon(lambda: mute.received > 0)

@@ -20,6 +20,7 @@ from foqs_client.types import Routing
 from foqs_contract import errors
 from foqs_contract.key_slots import key_slot_of
 from tests.support.aio import run
+from tests.support.inner_parts import polls_of, router_of
 from tests.support.poll import soon
 from tests.support.two_hosts import (
     EASILY_OPENED,
@@ -175,7 +176,7 @@ def test_item_of_a_poll_without_a_waiting_call_is_released() -> None:
                     ids.append(result.require())
             [first] = await waiting
             assert first.id == ids[0]
-            await client._polls.close()
+            await polls_of(client).close()
             [second] = await client.dequeue({"t": 1}, wait_ms=5_000)
             assert second.id == ids[1]
             assert second.attempt == 1
@@ -210,7 +211,7 @@ def test_client_with_one_seed_continues_with_another_host(monkeypatch: pytest.Mo
         async with two_hosts() as two, Client(two.urls[0], automatic_keys=False) as client:
             await client.dequeue({"t": 1})
             await client.dequeue({"t": 1})  # reads the routing table
-            await client._router.wait_refreshed()
+            await router_of(client).wait_refreshed()
             assert not client.hosts  # it still calls the host that it was given
             await two.stacks[0].aclose()
             two.map.set_hosts((two.hosts[1], SHARDS[1]))
@@ -229,7 +230,7 @@ def test_client_with_one_seed_follows_its_routing_table_after_not_owner(
         async with two_hosts() as two, Client(two.urls[0]) as client:
             await client.dequeue({"t": 1})
             await client.dequeue({"t": 1})
-            routes = client._router
+            routes = router_of(client)
             await routes.wait_refreshed()
             routes.mark_stale()  # as after NOT_OWNER
             assert client.hosts
@@ -408,7 +409,7 @@ def test_host_that_replied_is_no_longer_avoided() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await client.dequeue({"t": 1})
             await wait_for_routing(client)
-            routes = client._router
+            routes = router_of(client)
             routes.on_unreachable(two.owner_of(1))
             assert routes.hosts() == [two.owner_of(3)]
             [result] = await client.enqueue([Item("t", b"x", idempotency_key=key_of(1))])

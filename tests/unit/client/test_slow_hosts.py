@@ -17,6 +17,7 @@ from foqs_client.consumer import Consumer, Job
 from foqs_client.long_polls import DequeueKind, Poll
 from tests.support.cluster_world import ClusterHost
 from tests.support.frozen_dequeues import FrozenDequeues
+from tests.support.inner_parts import polls_of
 from tests.support.rpc_tier import RpcTierWorld, run_rpc_tier
 
 NAMES = ("one", "two")
@@ -200,14 +201,14 @@ def test_cancelled_dequeue_releases_its_items(monkeypatch: pytest.MonkeyPatch) -
             ids = await world.put(hosts[:1])
             slow_down(monkeypatch, hosts[0], 4.0)
             asked = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=20_000, timeout_ms=60_000))
-            ended = client._polls._assign_or_release
+            ended = polls_of(client)._assign_or_release
 
             def cancelled_when_given(kind: DequeueKind, poll: Poll) -> None:
                 ended(kind, poll)
-                if any(got for _, got in client._polls._waiting_calls.values()):
+                if any(got for _, got in polls_of(client)._waiting_calls.values()):
                     asked.cancel()
 
-            monkeypatch.setattr(client._polls, "_assign_or_release", cancelled_when_given)
+            monkeypatch.setattr(polls_of(client), "_assign_or_release", cancelled_when_given)
             with pytest.raises(asyncio.CancelledError):
                 await asked
             [delivery] = await client.dequeue({"t": 1}, wait_ms=20_000, timeout_ms=60_000)

@@ -20,6 +20,7 @@ from foqs_client import Client, InvalidArgument, Item, NotFound, SyncClient, Unk
 from foqs_client.background_loop import BackgroundLoop
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
+from tests.support.inner_parts import pool_of
 from tests.support.poll import until
 from tests.support.rpc_server import ServedQueue, serve_queue
 
@@ -110,7 +111,7 @@ def test_ctrl_c_ends_the_waiting_call_and_the_client_stays_usable() -> None:
             client.dequeue({"t": 1}, wait_ms=60_000)
         presser.join()
         assert client.routing().version == 42
-        link = client._client._pool.ready_connection
+        link = pool_of(client).ready_connection
         assert link is not None
         assert link.in_flight_count == 0
 

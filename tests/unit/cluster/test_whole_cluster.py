@@ -87,7 +87,7 @@ def test_removed_shard_accepts_no_new_items_while_it_is_still_owned(back: bool) 
     async def story(world: ClusterWorld) -> None:
         one = await world.host("one")
         await world.wait_until_settled(one)
-        one.membership._tasks[1].cancel()  # its planner: no planner asks it to hand shards over
+        one.stop_planner()  # it is not asked to hand shards over
         await layout_changes.remove_shard(world.administrator, 0, force=True)
         if back:
             await layout_changes.add_shard(world.administrator, ShardSpec(0, "elsewhere"))
@@ -104,7 +104,7 @@ def test_removed_shard_accepts_no_new_items_while_it_is_still_owned(back: bool) 
         assert refused
         assert {type(result) for result in refused} == {Unavailable}
 
-        one.membership._tasks[1] = asyncio.ensure_future(one.membership.planner.run())
+        one.start_planner()
         if not back:
             await world.until(lambda: one.is_serving() == {1})
             return
@@ -313,9 +313,7 @@ def test_wiped_registry_repeats_no_epoch_and_loses_no_item() -> None:
         ids = [item for host in hosts for item in await host.caller.put(count=2)]
         shards = {parse_id(item, "id")[0] for item in ids}
         assert len(shards) == 3
-        documents = world.ensemble._documents
-        assert documents is not None
-        documents.clear()
+        world.ensemble.wipe()
         for registry in [host.registry for host in hosts]:
             world.ensemble.expire(registry)
         await world.until(lambda: not any(host.is_serving() for host in hosts))

@@ -18,6 +18,7 @@ from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from tests.support.builders import ROW_CACHE, changed, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, run_in_world
+from tests.support.inner_parts import store_of, writer_of
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
 
@@ -195,11 +196,11 @@ def test_waiter_whose_shard_is_lost_is_served_by_another(monkeypatch: pytest.Mon
         commits.close()
         putting = start_task(caller.enqueue([new_item()]))
         await world.until(lambda: commits.held == 1)
-        (lost,) = [number for number, shard in engine.shards.items() if shard._writer._sealed_batch]
-        engine.shards[lost]._writer.give_up("a test says so")
+        (lost,) = [number for number, shard in engine.shards.items() if writer_of(shard)._sealed_batch]
+        writer_of(engine.shards[lost]).give_up("a test says so")
         table = world.database.tables[lost]
         table.owner = type(table.owner)(table.owner.epoch + 1, "somebody", 0, 0, 0)
-        world.database.kill(engine.shards[lost]._store._connection)  # type: ignore[attr-defined]
+        world.database.kill(store_of(engine.shards[lost])._connection)
         commits.open()
         assert not isinstance((await putting)[0], str)
         assert deliveries == [1]
@@ -336,14 +337,14 @@ def test_failing_shard_is_skipped_until_it_responds() -> None:
         for _ in range(4):
             await caller.put(count=2)
             await world.pass_s(ROTATION_S)
-        engine.shards[1]._writer.unavailable_reason = "it does not answer"
+        writer_of(engine.shards[1]).unavailable_reason = "it does not answer"
         assert {seen.shard for seen in (await caller.get(count=9)).items} == {2}
         ids = [parse_id(name, "id")[0] for _ in range(4) for name in await caller.put("other")]
         assert set(ids) == {2}
         waiting = start_task(caller.get(count=9, wait_ms=5_000))
         await world.pass_s(0.1)
         assert not waiting.done()
-        engine.shards[1]._writer.unavailable_reason = None
+        writer_of(engine.shards[1]).unavailable_reason = None
         engine.shards[1].memory.on_store_recovered()
         assert {seen.shard for seen in (await waiting).items} == {1}
 

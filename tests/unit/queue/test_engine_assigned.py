@@ -18,6 +18,7 @@ from foqs.store.port import Store, StoreUnusable
 from foqs_contract.errors import NotOwner, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
+from tests.support.inner_parts import store_of, writer_of
 from tests.support.memory_check import is_at_rest
 from tests.support.method_gate import MethodGate, closed
 from tests.support.scripted_coordinator import ScriptedCoordinator
@@ -166,7 +167,7 @@ def test_dequeue_from_two_shards_replies_without_the_dropped_one() -> None:
             assert item.startswith(f"{shard}-")
             engine.shards[other]._is_open = True
         slow = asyncio.Event()
-        store = engine.shards[2]._store
+        store = store_of(engine.shards[2])
         assert isinstance(store, MemoryStore)
         flush = store.flush
 
@@ -210,7 +211,7 @@ def test_shard_taken_over_by_another_host_waits_for_the_plan() -> None:
         caller = Caller(world, engine)
         shard = engine.shards.get(1)
         if shard is not None:
-            shard._writer.request_flush()
+            writer_of(shard).request_flush()
         await world.until(lambda: coordinator.wanted == {1: 1})
         [status] = engine.queue.shard_statuses()
         assert status.state == "acquiring"

@@ -21,6 +21,7 @@ from foqs_contract.errors import DeadlineExceeded, KeyConflict, Overloaded, Unav
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 from tests.support.builders import NAMESPACE, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
+from tests.support.inner_parts import writer_of
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
 WINDOW_S = NAMESPACE.key_window_ms / 1000
@@ -341,7 +342,7 @@ def test_keys_find_their_shard_after_another_takeover() -> None:
         caller = Caller(world, engine)
         (first,) = await put(caller, keyed_item("k"))
         lost = engine.shards[1]
-        lost._writer.give_up("to see what becomes of its keys")
+        writer_of(lost).give_up("to see what becomes of its keys")
         await world.until(lambda: engine.is_ready and engine.shards[1] is not lost)
         assert repeated((await put(caller, keyed_item("k")))[0]) == first
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -148,19 +147,17 @@ def test_new_owner_refuses_nothing_wrongly_and_limits_the_backlog_once_counted(
         await first.abort()
         counting = MethodGate(monkeypatch, MemoryReads, "counts", on_the_way_back=True)
         with closed(counting):
-            caller = Caller(world, await world.engine(limited(world, **limits)))
+            engine = await world.engine(limited(world, **limits))
+            caller = Caller(world, engine)
             held = (await caller.get(count=9, wait_ms=1_000)).items
             await caller.do(EventKind.ACK, held[:6])
             # There were nine items, which it has not counted yet; six of them were deleted since.
             await caller.put(count=7, payload=bytes(size))
-        await world.until(lambda: not any(shard.counts.is_lagging for shard in caller_shards(caller)))
+        await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
         assert len(world.rows()) == 10
         await refused(caller, [new_item(payload=bytes(size))])
         await caller.do(EventKind.ACK, held[6:])
         await caller.put(count=3, payload=bytes(size))
-
-    def caller_shards(caller: Caller) -> list[Any]:
-        return list(caller.queue._shards.values())
 
     run_in_world(story)
 

@@ -101,7 +101,7 @@ def test_call_written_in_parts_counts_once() -> None:
         call = start_task(caller.enqueue([new_item() for _ in range(60)]))
         seen = set()
         while not call.done():
-            under_way = engine.queue.quota._in_flight["default"] if engine.queue.quota._in_flight else None
+            under_way = engine.queue.quota._in_flight.get("default")
             if under_way is not None:
                 assert len(world.rows()) - 10 <= 60 - under_way.items <= len(world.rows())
                 assert engine.queue.quota.usage("default")[0] + under_way.items == 60

@@ -77,23 +77,23 @@ class CountingShard:
     def __init__(self) -> None:
         self.counts = self
         self.listings = 0
-        self._real = TopicCounts()
+        self.real = TopicCounts()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        return getattr(self.real, name)
 
     def topic_names(self, namespace: str) -> list[str]:
         self.listings += 1
-        return self._real.topic_names(namespace)
+        return self.real.topic_names(namespace)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcdef"), st.integers(1, 4)), max_size=40))
 def test_earlier_counts_give_the_same_limit_as_counting_again(steps: list[tuple[int, str, int]]) -> None:
     shards, totals = [CountingShard() for _ in range(3)], TopicTotals()
     for number, name, new_topics in steps:
-        counts = shards[number]._real
+        counts = shards[number].real
         counts.add(("n", name), State.READY, -1 if ("n", name) in counts else 1)
-        exact_count = len(set().union(*[shard._real.topic_names("n") for shard in shards]))
+        exact_count = len(set().union(*[shard.real.topic_names("n") for shard in shards]))
         for topics_max in (2, 4):
             assert room(totals.total(cast("Any", shards), "n", new_topics, topics_max), new_topics, topics_max) == room(
                 exact_count, new_topics, topics_max
@@ -103,18 +103,18 @@ def test_earlier_counts_give_the_same_limit_as_counting_again(steps: list[tuple[
 def test_names_are_not_read_again_while_changes_do_not_matter() -> None:
     shards, totals = [CountingShard(), CountingShard()], TopicTotals()
     for shard in shards:
-        shard._real.complete_initial([(("n", str(number)), State.READY, 1) for number in range(60)])
+        shard.real.complete_initial([(("n", str(number)), State.READY, 1) for number in range(60)])
 
     def total(topics_max: int) -> int:
         return totals.total(cast("Any", shards), "n", 1, topics_max)
 
     assert total(100) == 60
     for number in range(30):
-        shards[0]._real.add(("n", f"new {number}"), State.READY, 1)
+        shards[0].real.add(("n", f"new {number}"), State.READY, 1)
         assert total(100) == 61 + number
     assert total(91) == 90
     assert total(90) == 90
     assert [shard.listings for shard in shards] == [1, 1]
-    shards[0]._real.forget(("n", "new 1"))
+    shards[0].real.forget(("n", "new 1"))
     assert total(90) == 89
     assert [shard.listings for shard in shards] == [2, 2]

@@ -16,6 +16,7 @@ from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs_contract.errors import DeadlineExceeded, NotFound, NotOwner, Overloaded, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
+from tests.support.inner_parts import writer_of
 from tests.support.memory_check import differences, is_at_rest
 from tests.support.method_gate import MethodGate, closed, start_task
 
@@ -584,10 +585,10 @@ def test_concurrent_purges_of_many_topics_share_flushes() -> None:
         await world.pass_s(0.01)
         quick = start_task(purge(other))
         await world.pass_s(0.01)
-        first = engine.shards[1]._writer.flush_number
+        first = writer_of(engine.shards[1]).flush_number
         world.resume()
         assert await quick == 1
-        assert engine.shards[1]._writer.flush_number <= first + 3
+        assert writer_of(engine.shards[1]).flush_number <= first + 3
         assert sum(not call.done() for call in calls) > 10
         assert await asyncio.gather(*calls) == [1] * 50
         await wait_for_deletion(world, engine)

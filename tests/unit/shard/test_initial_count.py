@@ -15,6 +15,7 @@ from foqs.store.in_memory.memory_store import MemoryReads
 from foqs.store.port import TopicCount
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
+from tests.support.inner_parts import writer_of
 from tests.support.method_gate import MethodGate, closed, restarted, wait_until_idle
 
 
@@ -205,7 +206,7 @@ def test_a_topic_with_items_of_another_owner_is_found_and_not_removed() -> None:
         second = await world.engine(settings)
         await Caller(world, second).put("new", 2)
         for shard in first.shards.values():
-            shard._writer.request_flush()
+            writer_of(shard).request_flush()
         with pytest.raises(ShardTakenOver):
             await first.run()
         third = await restarted(world, second, settings)
@@ -278,7 +279,7 @@ class SmallSteps:
         self._shard.memory.restart_count()
 
     def add_counts(self, found: Sequence[TopicCount]) -> Iterator[None]:
-        counts, writer = self._shard.memory.counts, self._shard._writer
+        counts, writer = self._shard.memory.counts, writer_of(self._shard)
         changed: dict[Any, None] = {}
         counts.changed = changed
         for _ in self._shard.memory.add_counts(found, self._topics_per_step):

@@ -20,6 +20,7 @@ from foqs.store.port import StoreLost, WriteRefused
 from foqs_contract.errors import DeadlineExceeded, FoqsError, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
+from tests.support.inner_parts import writer_of
 from tests.support.method_gate import start_task
 
 STUCK_S = 0.1 * 5
@@ -219,7 +220,7 @@ def test_refused_items_and_existing_keys_do_not_open_the_breaker() -> None:
             (error,) = await offer(caller, [new_item(payload=b"bad")])
             assert isinstance(error, Unavailable)
             await offer(caller, [keyed_item("taken")])
-            engine.shards[1]._writer._key_read_flushes_left = 0
+            writer_of(engine.shards[1])._key_read_flushes_left = 0
         assert engine.shards[1].breaker_state == "closed"
 
     run_in_world(story)

@@ -19,6 +19,7 @@ from shardmgr.local_coordinator import FileEpochBook, LocalCoordinator
 from shardmgr.port import CoordinatorFailed
 from tests.support.builders import MemoryEpochBook, engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
+from tests.support.inner_parts import timer_service_of
 
 
 async def started(world: World, book: Any = None) -> Engine:
@@ -224,7 +225,7 @@ def test_a_shard_whose_timers_fail_is_taken_over_again(monkeypatch: pytest.Monke
         async def broken(*_: object) -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(shard._timer_service, "_look", broken)
+        monkeypatch.setattr(timer_service_of(shard), "_look", broken)
         assert (await caller.one(wait_ms=4_000)).row.attempt == 2
         assert engine.shards[1] is not shard
 

@@ -19,6 +19,7 @@ from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs.store.port import DueRow, Reads, StoreLost, WriteRefused
 from tests.support.builders import ROW_CACHE, changed, engine_settings
 from tests.support.engines import Caller, World, run_in_world
+from tests.support.inner_parts import store_of, timer_service_of
 from tests.support.memory_check import differences
 
 NEVER_MS = 10**9
@@ -419,7 +420,7 @@ def test_a_walk_inspects_the_topics_in_steps_and_reads_many_at_once(monkeypatch:
             return await leases_of(self, committed, topics, limit)
 
         monkeypatch.setattr(MemoryReads, "leases_of", noted)
-        await shard._timer_service._walk(shard._store.reads())
+        await timer_service_of(shard)._walk(store_of(shard).reads())
         assert read == [WALK_TOPICS, WALK_TOPICS, 50]
 
     run_in_world(story)

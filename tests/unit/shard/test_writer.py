@@ -20,6 +20,7 @@ from foqs.store.port import StoreLost
 from foqs_contract.errors import DeadlineExceeded, InvalidArgument, NotOwner, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, run_in_world
+from tests.support.inner_parts import writer_of
 from tests.support.method_gate import start_task
 
 Method = Callable[..., Awaitable[Any]]
@@ -499,7 +500,7 @@ def test_a_shard_that_is_given_up_is_not_fenced_and_its_calls_may_be_retried(
         first = engine.shards[1].epoch
         call = start_task(caller.enqueue([new_item()]))
         await asyncio.sleep(0)
-        engine.shards[1]._writer.give_up("a test requests it")
+        writer_of(engine.shards[1]).give_up("a test requests it")
         (result,) = await call
         assert isinstance(result, Unavailable)
         await world.until(

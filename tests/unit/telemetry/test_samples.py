@@ -22,6 +22,7 @@ from foqs.telemetry.metrics import Metrics
 from foqs.telemetry.samples import HostSampler
 from tests.support.builders import NAMESPACE, engine_settings, keyed_item, rpc_options
 from tests.support.engines import Caller, World, run_in_world
+from tests.support.inner_parts import writer_of
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 ONE = engine_settings(1)
@@ -161,7 +162,7 @@ def test_unserved_shard_has_no_breaker_state(monkeypatch: pytest.MonkeyPatch) ->
         engine = await world.engine(ONE)
         assert shown(engine)["foqs_shard_breaker_state", "1", "closed"] == 1
         monkeypatch.setattr(MemoryStore, "take_over", lost)
-        engine.shards[1]._writer.give_up("it must be taken over again")
+        writer_of(engine.shards[1]).give_up("it must be taken over again")
         await world.until(lambda: 1 not in engine.shards)
         found = shown(engine)
         assert found["foqs_shard_state", "1", "owned"] == 0
