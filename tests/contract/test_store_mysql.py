@@ -364,8 +364,9 @@ def test_a_count_may_take_longer_than_the_statement_timeout(place: MysqlSettings
         await owned.write(inserts=[make_row(1)])
         reads = MysqlReads(place, 3)
         await reads.begin_snapshot(owned.past)
-        assert reads._link is not None
-        reads._link.timeout_s = 0.3
+        link = reads._link
+        assert link is not None
+        link.timeout_s = 0.3
         await holder.run(b"LOCK TABLES foqs_3_item WRITE")
         counting = asyncio.ensure_future(reads.counts())
         clock = asyncio.get_running_loop().time

@@ -17,7 +17,7 @@ from foqs_contract.errors import FoqsError, UnknownOutcome
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod
 from tests.simulation import surplus
-from tests.simulation.planting import plant
+from tests.simulation.planting import wrap
 from tests.simulation.surplus import SurplusLedger
 
 _KINDS: Final = ("enqueues", "keys", "dequeues", "calls by id")
@@ -102,8 +102,8 @@ def install(counts: Counter[str]) -> None:
     _redirects = counts
     if not _installed:
         _installed = True
-        plant(RetriedCall, "record_results", _counting_results(RetriedCall.record_results))
-        plant(ForwardedDequeue, "_reply", _counting_replies(ForwardedDequeue._reply))
+        wrap(RetriedCall, "record_results", _counting_results)
+        wrap(ForwardedDequeue, "_reply", _counting_replies)
 
 
 def _counting_results(original: Callable[..., bool]) -> Callable[..., bool]:

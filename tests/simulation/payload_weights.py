@@ -18,7 +18,7 @@ from foqs.core.memory.row_cache import Prefetch, RowCache
 from foqs.shard.writer import Writer
 from foqs.store.in_memory.memory_store import MemoryStore
 from foqs.store.port import Decide
-from tests.simulation.planting import plant
+from tests.simulation.planting import wrap
 
 OVER: Final[dict[str, None]] = {}
 """The reads beyond a limit."""
@@ -35,9 +35,9 @@ def reset() -> None:
 def install() -> None:
     """Start to measure all reads. Further calls do nothing."""
     if not hasattr(MemoryStore.flush, "weighed"):
-        plant(Writer, "_flush_once", _flush_once(Writer._flush_once))
-        plant(MemoryStore, "flush", _flush(MemoryStore.flush))
-        plant(RowCache, "finish_prefetch", _end_load(RowCache.finish_prefetch))
+        wrap(Writer, "_flush_once", _flush_once)
+        wrap(MemoryStore, "flush", _flush)
+        wrap(RowCache, "finish_prefetch", _end_load)
 
 
 def _flush_once(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -161,8 +161,7 @@ def keys_always_replaced() -> None:
         over = {name: row._replace(until_ms=0) for name, row in keys.items()}
         return original(part, moment, over, plan)
 
-    original = flush_plan._add_keys
-    plant(flush_plan, "_add_keys", firsts)
+    original = plant(flush_plan, "_add_keys", firsts)
 
 
 def rows_of_two_shards() -> None:

@@ -36,6 +36,12 @@ def store_of(shard: Shard) -> Any:
     return shard._store
 
 
+def connection_of(shard: Shard) -> int:
+    """Return the id of the connection of a shard whose store is in memory."""
+    connection: int = store_of(shard)._connection
+    return connection
+
+
 def link_of(store: Store) -> MysqlLink:
     """Return the open connection of a MySQL store."""
     assert isinstance(store, MysqlStore)
@@ -59,5 +65,6 @@ def pool_of(client: Client | SyncClient) -> ConnectionPool:
 
 def coalescer_of(client: Client) -> Coalescer:
     """Return what joins the calls of a client."""
-    assert client._coalescer is not None
-    return client._coalescer
+    coalescer = client._coalescer
+    assert coalescer is not None
+    return coalescer

@@ -19,7 +19,7 @@ from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from foqs_contract.errors import StaleLease
 from tests.support.builders import ROW_CACHE, changed, engine_settings
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.inner_parts import store_of
+from tests.support.inner_parts import connection_of
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
 NEVER_MS = 10**9
@@ -354,7 +354,7 @@ def test_direct_delivery_with_an_unknown_commit_is_made_once(monkeypatch: pytest
         commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=True)
         with closed(commits):
             await world.until(lambda: commits.held == 1)
-            world.database.kill(store_of(engine.shards[1])._connection)
+            world.database.kill(connection_of(engine.shards[1]))
         (seen,) = (await waiting).items
         assert (deliveries, seen.row.attempt) == ([1], 1)
         assert await caller.do(EventKind.ACK, [seen]) == [None]

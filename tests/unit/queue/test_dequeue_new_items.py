@@ -18,7 +18,7 @@ from foqs.shard.supervisor import ShardTakenOver
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
 from tests.support.builders import ROW_CACHE, changed, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, run_in_world
-from tests.support.inner_parts import store_of, writer_of
+from tests.support.inner_parts import connection_of, writer_of
 from tests.support.method_gate import MethodGate, closed, restarted, start_task, wait_until_idle
 
 
@@ -200,7 +200,7 @@ def test_waiter_whose_shard_is_lost_is_served_by_another(monkeypatch: pytest.Mon
         writer_of(engine.shards[lost]).give_up("a test says so")
         table = world.database.tables[lost]
         table.owner = type(table.owner)(table.owner.epoch + 1, "somebody", 0, 0, 0)
-        world.database.kill(store_of(engine.shards[lost])._connection)
+        world.database.kill(connection_of(engine.shards[lost]))
         commits.open()
         assert not isinstance((await putting)[0], str)
         assert deliveries == [1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -29,6 +31,15 @@ def begun(in_flight: InFlightSet) -> InFlightItem:
     assert item is not None
     item.job = Job(item.delivery, lambda job, lease_ms: None)
     return item
+
+
+def items_of(in_flight: InFlightSet) -> list[InFlightItem]:
+    return list(in_flight._items)
+
+
+def timers_of(in_flight: InFlightSet) -> list[tuple[float, bool, Collection[InFlightItem]]]:
+    """Return (time, whether leases end then, their items) of each timer."""
+    return [(at_s, is_end, group.items) for at_s, _, is_end, group in in_flight._timers]
 
 
 class InFlightSetMachine(RuleBasedStateMachine):
@@ -116,7 +127,7 @@ class InFlightSetMachine(RuleBasedStateMachine):
         assert in_flight.room >= 0
         assert len(in_flight) + sum(self.asked) + in_flight.room == in_flight.items_max
         assert 0 <= in_flight.running_count <= in_flight.concurrency
-        assert in_flight.waiting_count == sum(item.state is HandlingState.WAITING for item in in_flight._items)
+        assert in_flight.waiting_count == sum(item.state is HandlingState.WAITING for item in items_of(in_flight))
 
     @invariant()
     def each_item_is_in_flight_or_ended_once(self) -> None:
@@ -124,9 +135,9 @@ class InFlightSetMachine(RuleBasedStateMachine):
 
     @invariant()
     def each_lease_is_watched(self) -> None:
-        for item in self.in_flight._items:
+        for item in items_of(self.in_flight):
             if item.state in (HandlingState.WAITING, HandlingState.RUNNING) and not item.is_lost:
-                watched = [entry[0] for entry in self.in_flight._timers if item in entry[3].items and entry[2]]
+                watched = [at_s for at_s, is_end, items in timers_of(self.in_flight) if item in items and is_end]
                 assert item.lease_end_s in watched
 
 
@@ -154,7 +165,7 @@ def test_settled_item_is_not_renewed_and_is_forgotten() -> None:
     in_flight.on_renewed(renew, 5.0, None)
     second = begun(in_flight)
     in_flight.finish(second, DONE)
-    assert not any(entry[3].items for entry in in_flight._timers)
+    assert not any(items for _, _, items in timers_of(in_flight))
 
 
 def test_renewal_sets_the_duration_it_asked_for_and_not_a_later_one() -> None:

@@ -36,8 +36,9 @@ def test_runs_have_a_bounded_length() -> None:
     rng, names = Random(1), SortedNames()
     for _ in range(20_000):
         names.add(str(rng.random()))
-    assert max(map(len, names._runs)) <= module.RUN_MAX
-    assert len(names._runs) > 20_000 // module.RUN_MAX
+    runs = names._runs
+    assert max(map(len, runs)) <= module.RUN_MAX
+    assert len(runs) > 20_000 // module.RUN_MAX
 
 
 @given(st.lists(st.lists(LETTERS, unique=True), max_size=4), LETTERS, st.booleans())
