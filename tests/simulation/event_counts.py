@@ -28,6 +28,7 @@ from foqs.shard.shard_memory import ShardMemory
 from foqs.shard.writer import Writer
 from foqs.store.port import IdempotencyKeyExists
 from foqs_contract.errors import FoqsError, KeyConflict
+from tests.simulation.planting import wrap
 
 NAMES: Final = (
     "refills",
@@ -62,10 +63,6 @@ NAMES: Final = (
 COUNTS: Final[Counter[str]] = Counter()
 DIRECT_DELIVERIES: Final[set[Leases]] = set()
 """Direct deliveries that are being written."""
-
-
-def _wrap(owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    setattr(owner, name, around(getattr(owner, name)))
 
 
 def _end_refill(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -245,23 +242,23 @@ def install() -> None:
     if _installed:
         return
     _installed = True
-    _wrap(ReadyIndex, "finish_refill", _end_refill)
-    _wrap(ReadyIndex, "_insert_keys", _insert_keys_counted)
-    _wrap(ReadyIndex, "_lower_boundary", _lower)
-    _wrap(RowCache, "finish_prefetch", _end_load)
-    _wrap(Waiters, "add", _add_waiter)
-    _wrap(Dequeue, "assign", _assign)
-    _wrap(Leases, "settle", _settle)
-    _wrap(Intake, "_submit_in_parts", _submit_in_parts)
-    _wrap(IdempotencyKeyExists, "__init__", _key_taken)
-    _wrap(flush_plan, "_add_keys", _firsts)
-    _wrap(flush_plan, "_decide_moves", _moves)
-    _wrap(NullObserver, "breaker_changed", _breaker_changed)
-    _wrap(ShardMemory, "assign_to_waiters", _assign_to_waiters)
-    _wrap(ShardMemory, "_apply_purge_marker", _apply_purge_marker_counted)
-    _wrap(ShardMemory, "_apply_purges", _purged)
-    _wrap(flush_plan, "_not_purged", _not_purged)
-    _wrap(Writer, "_resolve_outcome", _resolve)
+    wrap(ReadyIndex, "finish_refill", _end_refill)
+    wrap(ReadyIndex, "_insert_keys", _insert_keys_counted)
+    wrap(ReadyIndex, "_lower_boundary", _lower)
+    wrap(RowCache, "finish_prefetch", _end_load)
+    wrap(Waiters, "add", _add_waiter)
+    wrap(Dequeue, "assign", _assign)
+    wrap(Leases, "settle", _settle)
+    wrap(Intake, "_submit_in_parts", _submit_in_parts)
+    wrap(IdempotencyKeyExists, "__init__", _key_taken)
+    wrap(flush_plan, "_add_keys", _firsts)
+    wrap(flush_plan, "_decide_moves", _moves)
+    wrap(NullObserver, "breaker_changed", _breaker_changed)
+    wrap(ShardMemory, "assign_to_waiters", _assign_to_waiters)
+    wrap(ShardMemory, "_apply_purge_marker", _apply_purge_marker_counted)
+    wrap(ShardMemory, "_apply_purges", _purged)
+    wrap(flush_plan, "_not_purged", _not_purged)
+    wrap(Writer, "_resolve_outcome", _resolve)
 
 
 def reset() -> None:

@@ -84,7 +84,7 @@ def answered_before_commit() -> None:
         await asyncio.sleep(0.02)
         await self._apply(connection, fence, writes, asyncio.get_running_loop().create_future())
 
-    plant(memory_store.MemoryStore, "_commit", commit)
+    plant(memory_store.MemoryStore, "commit", commit)
 
 
 def lease_cut_short() -> None:

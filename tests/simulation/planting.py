@@ -21,5 +21,5 @@ def plant(owner: ModuleType | type, name: str, bug: _T) -> _T:
 
 
 def wrap(owner: ModuleType | type, name: str, make: Callable[[_T], _T]) -> None:
-    """Replace what `owner` defines by `make(original)`. Raises KeyError if the name is missing."""
-    setattr(owner, name, make(vars(owner)[name]))
+    """Replace what `owner` has by `make(original)`. Raises AttributeError if the name is missing."""
+    setattr(owner, name, make(getattr(owner, name)))

@@ -276,20 +276,20 @@ class FaultyStore(MemoryStore):
             self._is_lost = True
             raise StoreLost("the server is read-only")
 
-    async def _commit(self, fence: Fence, writes: Writes) -> None:
+    async def commit(self, fence: Fence, writes: Writes) -> None:
         """Send COMMIT. Sometimes it is very late, even if its connection is lost, and its caller often gives up."""
         server, rng = self._server, self._server.rng
         server.steps_carried_ms[self._connection] = self._steps_known_ms or 0
         if server.commit_s:
             await Pause(server.loop, server.commit_s)
         if rng.random() >= server.troubles.late_commit:
-            return await super()._commit(fence, writes)
+            return await super().commit(fence, writes)
         late_s = rng.uniform(0.02, 0.4) if rng.random() < 0.7 else rng.uniform(0.8, 7.0)
         server.late_s[self._connection] = late_s
         server.counts["late commits"] += 1
         try:
             async with asyncio.timeout(late_s * rng.uniform(0, 1.5)):
-                await super()._commit(fence, writes)
+                await super().commit(fence, writes)
         except TimeoutError:
             server.counts["late commits given up"] += 1
             raise StoreLost("no reply to COMMIT in time") from None

@@ -250,10 +250,10 @@ class MemoryStore:
         await self._round_trip()
         self._faults("written")
         await self._round_trip()
-        await self._commit(fence, writes)
+        await self.commit(fence, writes)
         self._faults("committed")
 
-    async def _commit(self, fence: Fence, writes: Writes) -> None:
+    async def commit(self, fence: Fence, writes: Writes) -> None:
         """Send COMMIT. From here on the database acts by itself, even if the sender dies."""
         loop = asyncio.get_running_loop()
         self._committing_connection = self._connection

@@ -275,7 +275,7 @@ def test_page_with_an_unknown_outcome_can_be_repeated_safely(monkeypatch: pytest
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         await caller.put(count=4)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=True)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=True)
         with closed(commits), pytest.raises(UnknownOutcome):
             await page(caller, update(delay_ms=60_000), s=0.5)
         await world.pass_s(1)

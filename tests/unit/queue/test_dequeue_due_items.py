@@ -327,7 +327,7 @@ def test_direct_delivery_to_a_consumer_that_leaves_is_released(leaves: str, monk
         waiting = start_task(caller.get(count=2, wait_ms=5_000))
         await world.pass_s(0.1)
         deliveries = record_direct_deliveries(monkeypatch)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         with closed(commits):
             await world.until(lambda: commits.held == 1)
             if leaves == "by its caller":
@@ -351,7 +351,7 @@ def test_direct_delivery_with_an_unknown_commit_is_made_once(monkeypatch: pytest
         waiting = start_task(caller.get(wait_ms=5_000))
         await world.pass_s(0.1)
         deliveries = record_direct_deliveries(monkeypatch)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=True)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=True)
         with closed(commits):
             await world.until(lambda: commits.held == 1)
             world.database.kill(connection_of(engine.shards[1]))

@@ -151,7 +151,7 @@ def test_direct_delivery_to_a_consumer_that_left_is_released(monkeypatch: pytest
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         deliveries = record_direct_deliveries(monkeypatch)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         waiting = start_task(caller.get(count=2, wait_ms=5_000))
         await world.pass_s(0.1)
         with closed(commits):
@@ -172,7 +172,7 @@ def test_direct_delivery_that_commits_too_late_is_released(monkeypatch: pytest.M
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, delivery_wait_ms_max=50))
         caller = Caller(world, engine)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         waiting = start_task(caller.get(wait_ms=5_000))
         await world.pass_s(0.1)
         with closed(commits):
@@ -192,7 +192,7 @@ def test_waiter_whose_shard_is_lost_is_served_by_another(monkeypatch: pytest.Mon
         deliveries = record_direct_deliveries(monkeypatch)
         waiting = start_task(caller.get(wait_ms=5_000))
         await world.pass_s(0.1)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         commits.close()
         putting = start_task(caller.enqueue([new_item()]))
         await world.until(lambda: commits.held == 1)

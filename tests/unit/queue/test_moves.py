@@ -168,7 +168,7 @@ def test_move_whose_host_dies_is_done_once_by_the_next_owner(
         settings = engine_settings(1)
         engine = await world.engine(settings)
         names = await Caller(world, engine).put(count=3)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=is_committed)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=is_committed)
         with closed(commits):
             moving = start_task(move(Caller(world, engine), *names))
             await world.until(lambda: commits.held == 1)
@@ -190,7 +190,7 @@ def test_item_that_is_leased_or_acked_first_is_not_moved(monkeypatch: pytest.Mon
         caller = Caller(world, engine)
         names = await caller.put(count=2)
         taken = await caller.one()
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         with closed(commits):
             acking = start_task(caller.do(EventKind.ACK, [taken]))
             await world.until(lambda: commits.held == 1)
@@ -211,7 +211,7 @@ def test_dequeue_that_reserved_an_item_goes_on_without_it(monkeypatch: pytest.Mo
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         names = await caller.put(count=2)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         with closed(commits):
             moving = start_task(move(caller, names[0]))
             await world.until(lambda: commits.held == 1)
@@ -248,7 +248,7 @@ def test_purge_of_the_target_in_the_flush_of_the_move_covers_the_moved_item(monk
         caller = Caller(world, engine)
         names = await caller.put(count=2)
         await caller.put("other")
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         with closed(commits):
             first = start_task(caller.put("busy"))
             await world.until(lambda: commits.held == 1)

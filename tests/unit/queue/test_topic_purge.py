@@ -226,7 +226,7 @@ def test_reserved_items_are_not_delivered_after_a_purge(monkeypatch: pytest.Monk
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         await caller.put(count=5)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         keep_rows(world)
         with closed(commits):
             first = start_task(caller.put("other"))

@@ -155,7 +155,7 @@ def test_item_updated_while_reserved_is_judged_by_its_new_state(monkeypatch: pyt
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         names = await caller.put(count=2)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         with closed(commits):
             updating = start_task(change(caller, names[0], delay_ms=60_000))
             await world.until(lambda: commits.held == 1)

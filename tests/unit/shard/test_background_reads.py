@@ -29,7 +29,7 @@ def test_a_refill_ignores_items_that_a_flush_deleted_during_its_read(
         caller = Caller(world, engine)
         await world.until(lambda: not engine.shards[1].counts.is_lagging)
         reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=True)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         commits.close()
         cancelling = start_task(caller.cancel(*names[3:]))
         await world.until(lambda: commits.held == 1)
@@ -54,7 +54,7 @@ def test_a_refill_that_ends_during_a_flush_does_not_hide_its_items(monkeypatch: 
         await Caller(world, engine).put(count=3, priority=5)
         engine = await restarted(world, engine, settings)
         caller = Caller(world, engine)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         with closed(commits):
             putting = start_task(caller.put(count=2, priority=1))
             await world.until(lambda: commits.held == 1)
@@ -137,7 +137,7 @@ def test_a_read_with_an_unexpected_error_makes_the_shard_be_taken_over_again(
             return await original(self, *arguments)
 
         monkeypatch.setattr(MemoryReads, "ready_keys", ready)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         caller = Caller(world, engine)
         with closed(commits):
             putting = start_task(caller.enqueue([new_item("other")]))
