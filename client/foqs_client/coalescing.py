@@ -155,7 +155,7 @@ class Coalescer:
         return reply, call
 
     async def lead(self, call: CoalescedCall, serve: Serve[G, A]) -> A | None:
-        """Wait one turn for others to join, have all served, and return the leader's reply; None if nobody joined."""
+        """Wait one turn for others to join, send the joined call, and return the reply; None if none joined."""
         participants = call.participants
         reply: asyncio.Future[A | None] = participants[0].reply
         try:

@@ -172,7 +172,7 @@ def find_program(name: str, package: str) -> str:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens now, and none of those that this process was given last.
+    """Return a port of 127.0.0.1 on which nothing listens now, and which this process did not get lately.
 
     The kernel may offer one port twice before anybody listens there.
     """

@@ -109,7 +109,7 @@ def check_listen_addresses(server: ServerOptions, auth: AuthOptions) -> None:
 
 
 def check_authentication(server: ServerOptions, auth: AuthOptions) -> None:
-    """Refuse TLS or authentication that is half configured, or lets nobody in. Raises InvalidOption."""
+    """Refuse TLS or authentication that is half configured or accepts no principal. Raises InvalidOption."""
     if bool(server.tls_cert_file) != bool(server.tls_key_file):
         absent = "tls_key_file" if server.tls_cert_file else "tls_cert_file"
         raise InvalidOption("a certificate and its key go together", "set both, or neither", f"server.{absent}")

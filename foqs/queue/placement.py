@@ -68,7 +68,7 @@ class Placement:
         self.drained_shards: Collection[int] = frozenset()
         """Shards that accept new items only with a key, because such items can be nowhere else."""
         self.removed_shards: Collection[int] = frozenset()
-        """Shards that accept no new items, because nobody would dequeue them."""
+        """Shards that accept no new items, because no host would deliver them."""
         self._shards = shards
         self._statuses = statuses
         self._loop_time = loop_time

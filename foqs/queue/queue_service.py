@@ -129,7 +129,7 @@ class QueueService:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether nothing is delivered because the shards may soon be another host's. All else goes on."""
+        """Whether nothing is delivered, because the shards may soon belong to another host. All other calls are served."""
         return self._is_suspended
 
     def suspend(self) -> None:

@@ -94,7 +94,7 @@ class ShardMemory:
         self._stopwatch_s = host.clock.stopwatch_s
         self._linger_ms = options.empty_topic_linger_ms
         self._waiter_payload_bytes_max = options.flush_bytes_max
-        """Payloads of due items that one flush may read for those who wait."""
+        """Payloads of due items that one flush may read for waiting dequeues."""
         self._now_ms = shard.now_ms
         self.key_slots: frozenset[int] = frozenset()
         """The slots table."""

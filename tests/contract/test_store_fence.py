@@ -205,7 +205,7 @@ def test_concurrent_takeovers_with_one_epoch_have_one_winner(bench: Bench) -> No
 
 
 def test_racing_takeovers_and_flushes_leave_one_history(bench: Bench) -> None:
-    """Four owners in turn, all still flushing: the rows are exactly the acknowledged ones."""
+    """Four owners, one after another, all still flushing: the rows are exactly the acknowledged ones."""
 
     async def live(store: Store, epoch: int) -> list[int]:
         nonce = f"nonce-{epoch}"

@@ -101,7 +101,7 @@ def test_rows_in_bulk_have_every_kind_of_value(bulk_bench: Bench, in_bulk: list[
 
 
 @pytest.mark.parametrize("at", [0, 50, 99])
-def test_a_row_that_is_refused_in_bulk_takes_back_those_before_it(
+def test_a_row_that_is_refused_in_bulk_undoes_the_rows_before_it(
     bulk_bench: Bench, in_bulk: list[BoundStatement], at: int
 ) -> None:
     rows = [make_row(number) for number in range(1, 101)]
@@ -166,7 +166,7 @@ def test_the_largest_packet_in_bulk_is_accepted(
     assert packet_bytes // 5 < max(map(len, in_bulk)) <= packet_bytes
 
 
-def test_a_table_that_was_altered_takes_rows_in_bulk_again(
+def test_an_altered_table_accepts_rows_in_bulk_again(
     bulk_bench: Bench, bulk_place: MysqlSettings, bulk_server: MariaDb, in_bulk: list[BoundStatement]
 ) -> None:
     async def story() -> None:

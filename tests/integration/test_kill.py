@@ -42,7 +42,7 @@ def seed() -> int:
 
 @pytest.fixture(scope="module", params=BOTH)
 def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
-    """MariaDB and MySQL 9 in turn."""
+    """MariaDB, then MySQL 9."""
     with running(request.param) as server:
         yield server
 

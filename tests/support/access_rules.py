@@ -113,7 +113,7 @@ def _certainly(histories: ItemHistories, call: Call, permission: str, spread_ms:
 
 
 def check_deletions(histories: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
-    """19: a deleted namespace answers no call until somebody creates it again."""
+    """19: a deleted namespace answers no call until it is created again."""
     for deletion in histories.calls_of("delete"):
         namespace = deletion.args["namespace"]
         creations = [
@@ -152,7 +152,7 @@ def check_deleted_with_namespace(item: ItemHistory) -> Iterator[str]:
 
 
 def check_imports(histories: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
-    """19: an export shows what was imported, until somebody changes it."""
+    """19: an export shows what was imported until a change."""
     changes = [call for op in _CHANGES for call in histories.calls_of(op)]
     for call in histories.calls_of("import"):
         for export in histories.calls_of("export"):

@@ -69,7 +69,7 @@ def check_pages(
 
 
 def check_pauses(histories: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[tuple[list[str], str]]:
-    """19: a dequeue of a paused topic gets nothing until somebody resumes the topic."""
+    """19: a dequeue of a paused topic gets nothing until the topic is resumed."""
     pauses, resumes, imports = _changes(histories, "pause"), _changes(histories, "resume"), _of(histories, "import")
     for call in histories.record.calls:
         if call.op != "dequeue" or not call.results:
@@ -87,7 +87,7 @@ def check_pauses(histories: ItemHistories, spread_ms: float = SPREAD_MS) -> Iter
 
 
 def check_limits(histories: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[tuple[list[str], str]]:
-    """19: once a limit is set, the namespace refuses what it forbids until somebody sets another."""
+    """19: from the moment when a limit is set, the namespace refuses what it forbids, until another limit is set."""
     changes = [call for call in _of(histories, "limit") if call.args["metadata_bytes_max"] is not None]
     for index, change in enumerate(changes):
         if change.args["metadata_bytes_max"] != 0:

@@ -100,7 +100,7 @@ def init(file: Path, shards: int | None, each: int | None, no_tables: bool, epoc
 
 
 def spread_over_databases(count: int, databases: Sequence[str], tier: str) -> list[ShardSpec]:
-    """Return the shards 0 to count-1, spread over the databases in turn."""
+    """Return the shards 0 to count-1, distributed over the databases one after another."""
     from shardmgr.model import ShardSpec
 
     return [ShardSpec(number, databases[number % len(databases)], tier) for number in range(count)]

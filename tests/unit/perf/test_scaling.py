@@ -51,7 +51,7 @@ def eager(work: TopicWork, target: ScaleTarget) -> int:
     return ceil(work.ready / target.items_per_s / 5)
 
 
-def test_simulation_tells_good_rules_from_bad_ones() -> None:
+def test_simulation_distinguishes_good_rules_from_bad_ones() -> None:
     by_backlog = by_phase(1, rule=by_backlog_alone)
     for name in ("steady", "five times as much", "back", "a wave"):
         assert by_backlog[name].late_s > 0

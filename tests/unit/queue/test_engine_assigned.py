@@ -327,7 +327,7 @@ def test_unexpected_error_in_a_takeover_affects_only_its_shard(
     run_in_world(story)
 
 
-def test_failing_callback_does_not_keep_other_callers_from_their_errors() -> None:
+def test_other_callers_get_their_errors_if_a_callback_fails() -> None:
     async def story(world: World) -> None:
         engine, _ = await joined_engine(world, {1: 1})
         shard = engine.shards[1]

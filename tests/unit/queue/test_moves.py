@@ -206,7 +206,7 @@ def test_item_that_is_leased_or_acked_first_is_not_moved(monkeypatch: pytest.Mon
     run_in_world(story)
 
 
-def test_dequeue_that_reserved_an_item_goes_on_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dequeue_that_reserved_a_moved_item_continues_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)

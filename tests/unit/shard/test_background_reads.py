@@ -118,7 +118,7 @@ def test_a_dequeue_without_wait_waits_at_most_delivery_wait_ms_max(monkeypatch: 
     run_in_world(story)
 
 
-def test_a_read_with_an_unexpected_error_makes_the_shard_be_taken_over_again(
+def test_shard_is_taken_over_again_after_an_unexpected_error_of_a_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(world: World) -> None:

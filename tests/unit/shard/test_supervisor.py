@@ -167,7 +167,7 @@ def test_a_shard_without_epochs_left_is_not_served() -> None:
     run_in_world(story)
 
 
-def test_a_shard_lost_to_no_other_host_is_taken_over_again_with_a_higher_epoch() -> None:
+def test_a_given_up_shard_is_taken_over_again_with_a_higher_epoch() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)

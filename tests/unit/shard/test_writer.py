@@ -404,7 +404,7 @@ def test_callers_get_their_results_while_the_next_flush_is_under_way(monkeypatch
     run_in_world(story)
 
 
-def test_a_callback_that_raises_keeps_no_other_caller_from_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_callers_get_their_results_if_a_callback_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)

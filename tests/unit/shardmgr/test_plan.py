@@ -299,7 +299,7 @@ def test_tiers_do_not_mix() -> None:
     assert shard_counts(plan, "a", "big") == [4, 1]
 
 
-def test_the_region_of_the_primary_comes_first_even_when_it_is_less_even() -> None:
+def test_region_of_the_primary_is_preferred_to_an_even_distribution() -> None:
     wanted = Layout({number: ShardSpec(number, "db", region="eu") for number in range(6)})
     eu, us = make_member("eu", region="eu"), make_member("us", region="us")
     assert shard_counts(step(wanted, Plan(), eu, us), "eu", "us") == [6, 0]
@@ -324,7 +324,7 @@ def test_move_to_the_region_comes_before_balance() -> None:
     assert [number for number, each in asked.assignments.items() if each.leaving] == [9]
 
 
-def test_shards_without_a_region_even_out_those_that_have_one() -> None:
+def test_shards_without_a_region_balance_those_with_one() -> None:
     wanted = Layout({**make_layout(3).shards, 9: ShardSpec(9, "db", region="eu"), 8: ShardSpec(8, "db", region="eu")})
     plan = plans_until_stable(
         wanted, Plan(), [make_member("eu", region="eu"), make_member("us", region="us")], moves_max=2
