@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from foqs.core.flush.fence import CommitOutcome, commit_outcome
 from foqs.core.flush.writes import LeaseUpdate, Writes
-from foqs.core.items.idempotency_keys import IdempotencyKey
-from foqs.core.items.item import TIME_MS_MAX, State, pack_order_key
-from foqs.core.items.item_filter import ItemFilter
-from foqs.store.mysql import mysql_migrations, mysql_session_sql, mysql_sql, mysql_store
+from foqs.core.items.item import TIME_MS_MAX, State
+from foqs.store.mysql import mysql_session_sql, mysql_store
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings, OnResults
 from foqs.store.mysql.mysql_protocol import Result
-from foqs.store.mysql.mysql_reads import MysqlReads
 from foqs.store.mysql.mysql_rows import decode_processes
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.port import (
-    ANY_LENGTH,
     FAULT_POINTS,
     DueRow,
-    IdRange,
     Store,
     StoreLost,
     StoreUnusable,
-    TopicCount,
     WriteRefused,
 )
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
-from tests.support.dropping_proxy import DroppingProxy
 from tests.support.inner_parts import link_of
 from tests.support.mariadb import MariaDb
 from tests.support.poll import soon
-from tests.support.stores import NONCE, OTHER, TOPIC, contents, make_row, opened, reading
+from tests.support.stores import NONCE, OTHER, contents, make_row, opened, reading
 
 pytestmark = pytest.mark.mysql
 
@@ -352,109 +345,6 @@ def test_silent_server_is_lost_after_the_statement_timeout(place: MysqlSettings)
     run(story())
 
 
-def test_a_count_may_take_longer_than_the_statement_timeout(place: MysqlSettings) -> None:
-    waiting = (
-        b"SELECT COUNT(*) FROM information_schema.PROCESSLIST "
-        b"WHERE STATE LIKE 'Waiting for table metadata lock%' AND INFO LIKE '%foqs_3_item%'"
-    )
-
-    async def story() -> None:
-        holder = await MysqlLink.connect(place)
-        owned = await opened(MysqlStore(place, 3))
-        await owned.write(inserts=[make_row(1)])
-        reads = MysqlReads(place, 3)
-        await reads.begin_snapshot(owned.past)
-        link = reads._link
-        assert link is not None
-        link.timeout_s = 0.3
-        await holder.run(b"LOCK TABLES foqs_3_item WRITE")
-        counting = asyncio.ensure_future(reads.counts())
-        clock = asyncio.get_running_loop().time
-        waits_since_s = float("inf")
-        while not counting.done() and clock() < waits_since_s + 0.6:
-            (found,) = await holder.run(waiting)
-            if found.rows[0][0]:
-                waits_since_s = min(waits_since_s, clock())
-        await holder.run(b"UNLOCK TABLES")
-        assert [count.rows for count in await counting] == [1]
-        for each in (reads, holder, owned.store):
-            await each.close()
-
-    run(story())
-
-
-@pytest.mark.parametrize("is_server_in_reach", [True, False])
-def test_count_whose_reply_is_lost_by_the_network_fails_soon(
-    mariadb: MariaDb, place: MysqlSettings, is_server_in_reach: bool
-) -> None:
-    async def story(proxy: DroppingProxy) -> None:
-        behind = replace(place, unix_socket=None, port=proxy.port, connect_timeout_s=0.5, statement_timeout_s=0.5)
-        store = MysqlStore(behind, 3)
-        reads = MysqlReads(behind, 3)
-        try:
-            owned = await opened(store)
-            await owned.write(inserts=[make_row(1)])
-            await reads.begin_snapshot(owned.past)
-            proxy.drop()
-            if is_server_in_reach:
-                reads._settings = replace(place, statement_timeout_s=0.5)
-            with pytest.raises(StoreLost, match="was lost" if is_server_in_reach else "no answer|MySQL"):
-                await reads.counts()
-            proxy.heal()
-            await owned.store.read_owner()
-            await reads.begin_snapshot(owned.past)
-            assert [count.rows for count in await reads.counts()] == [1]
-        finally:
-            await reads.close()
-            await store.close()
-
-    with DroppingProxy(mariadb.port) as proxy:
-        run(story(proxy), timeout=20)
-
-
-def test_a_count_that_sleeps_at_some_rows_counts_all_of_them(bench: Bench) -> None:
-    numbers = [1, 4_095, 4_096, 4_097, 8_192]
-
-    async def story() -> None:
-        owned = await opened(bench.store())
-        await owned.write(inserts=[make_row(number) for number in numbers])
-        async with reading(owned.store) as reads:
-            await reads.begin_snapshot(owned.past)
-            assert await reads.counts() == [TopicCount(*TOPIC, State.READY, 5, 35)]
-
-    bench.run(story())
-
-
-def test_flushes_continue_while_a_count_sleeps_and_a_killed_count_is_lost(
-    bench: Bench, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_statements = MysqlReads._run_while_server_works
-
-    async def run_with_long_pauses(reads: MysqlReads, statements: Sequence[bytes]) -> list[Result]:
-        pause = f"SLEEP({mysql_sql.PAUSE_S})".encode()
-        return await run_statements(reads, [statement.replace(pause, b"SLEEP(3600)") for statement in statements])
-
-    monkeypatch.setattr(MysqlReads, "_run_while_server_works", run_with_long_pauses)
-    asleep = "SELECT ID FROM information_schema.PROCESSLIST WHERE STATE = 'User sleep' AND INFO LIKE '%foqs_3_item%SLEEP(3600)%'"
-
-    async def story() -> None:
-        owned = await opened(bench.store())
-        await owned.write(inserts=[make_row(1), make_row(4_096), make_row(4_097)])
-        async with reading(owned.store) as reads:
-            await reads.begin_snapshot(owned.past)
-            counting = asyncio.ensure_future(reads.counts())
-            await soon(lambda: counting.done() or bool(mariadb.query(asleep)))
-            await owned.write(inserts=[make_row(2)], deletes=[1, 4_096])
-            assert not counting.done()
-            ((connection,),) = mariadb.query(asleep)
-            mariadb.query(f"KILL QUERY {connection}")
-            with pytest.raises(StoreLost):
-                await counting
-            await reads.begin_snapshot(owned.past)
-
-    bench.run(story())
-
-
 def test_unreachable_server_is_lost(place: MysqlSettings, tmp_path: Path) -> None:
     async def story() -> None:
         store = MysqlStore(replace(place, unix_socket=str(tmp_path / "nothing")), 1)
@@ -560,189 +450,6 @@ def test_connections_are_listed_while_one_of_them_runs_a_statement_with_binary_v
             await other.close()
 
     run(story())
-
-
-def test_statements_use_their_indexes(place: MysqlSettings, bench: Bench) -> None:
-    async def story() -> None:
-        owned = await opened(bench.store())
-        rows = [make_row(n, priority=n % 5, due_ms=n) for n in range(1, 400)]
-        await owned.write(inserts=rows, timers_added=[(n, n) for n in range(1, 400)])
-        store = owned.store
-        assert isinstance(store, MysqlStore)
-        texts = mysql_sql.Statements(3)
-        for text, index in (
-            (texts.ready_keys(TOPIC, None, 5), "item_order"),
-            (texts.ready_keys(TOPIC, pack_order_key(1, 1_000, 7), 5), "item_order"),
-            (texts.leases_of(TOPIC, pack_order_key(1, 1_000, 7), 5), "item_order"),
-            (texts.due_rows(3, 9, None, 5, is_filled=True), "PRIMARY"),
-            (texts.next_due_ms(3, 9, is_filled=True), "PRIMARY"),
-            (texts.counts, "item_order"),
-        ):
-            steps = await explain(store, text)
-            used = [step for step in steps if step.table in ("foqs_3_item", "foqs_3_timer")]
-            assert {step.key for step in used} == {index}, text
-            assert all(step.access in ("range", "ref", "index") for step in used), text
-            assert text != texts.counts or "Using index" in steps[0].more, "the items are read"
-
-    bench.run(story())
-
-
-def test_writes_by_id_read_no_other_rows_however_small_the_table(place: MysqlSettings, bench: Bench) -> None:
-    ids = list(range(1, 11))
-
-    async def story() -> None:
-        owned = await opened(bench.store())
-        await owned.write(inserts=[make_row(n) for n in range(1, 41)])
-        store = owned.store
-        assert isinstance(store, MysqlStore)
-        await link_of(store).run(b"ANALYZE TABLE foqs_3_item")
-        texts = mysql_sql.Statements(3)
-        for text in (
-            *texts.write(Writes(deletes=ids), 1 << 20),
-            *texts.write(Writes(leases=[LeaseUpdate(9, 9, 1, ids)]), 1 << 20),
-            *texts.write(Writes(updates=[make_row(n) for n in ids]), 1 << 20),
-            *texts.read_rows_with_payload(dict.fromkeys(ids, ANY_LENGTH)),
-        ):
-            assert isinstance(text, bytes)
-            (used,) = [step for step in await explain(store, text) if step.table in ("foqs_3_item", "item")]
-            assert (used.access, used.key) in {("range", "PRIMARY"), ("eq_ref", "PRIMARY")}, text
-            assert used.rows <= len(ids), text
-
-    bench.run(story())
-
-
-def test_pages_by_id_read_a_range_of_the_primary_key(bench: Bench) -> None:
-    async def story() -> None:
-        owned = await opened(bench.store())
-        await owned.write(inserts=[make_row(n) for n in range(1, 401)])
-        store = owned.store
-        assert isinstance(store, MysqlStore)
-        await link_of(store).run(b"ANALYZE TABLE foqs_3_item")
-        for text in mysql_sql.Statements(3).rows_by_id("default", ItemFilter(topic="t"), IdRange(200, 300, 10, 20)):
-            used = [step for step in await explain(store, text) if step.table in ("foqs_3_item", "item")]
-            assert {(step.access, step.key) for step in used} <= {("range", "PRIMARY"), ("eq_ref", "PRIMARY")}, text
-            assert all(step.rows <= 100 for step in used), text
-
-    bench.run(story())
-
-
-def test_writes_by_id_read_no_deleted_rows_that_a_snapshot_holds(place: MysqlSettings, bench: Bench) -> None:
-    """The server expects a handful of rows, because its statistics leave deleted ones out."""
-    ids = list(range(901, 1_001))
-
-    async def story() -> None:
-        owned = await opened(bench.store())
-        holder = await MysqlLink.connect(place)
-        try:
-            await holder.run(b"START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            await owned.write(inserts=[make_row(n) for n in range(1, 1_001)])
-            await owned.write(deletes=list(range(1, 996)))
-            store = owned.store
-            assert isinstance(store, MysqlStore)
-            await link_of(store).run(b"ANALYZE TABLE foqs_3_item")
-            texts = mysql_sql.Statements(3)
-            for text in (
-                *texts.write(Writes(deletes=ids), 1 << 20),
-                *texts.write(Writes(leases=[LeaseUpdate(9, 9, 1, ids)]), 1 << 20),
-                *texts.write(Writes(updates=[make_row(n) for n in ids]), 1 << 20),
-                *texts.read_rows(ids),
-                *mysql_migrations.fill_timers(3, ids),
-            ):
-                assert isinstance(text, bytes)
-                (used,) = [step for step in await explain(store, text) if step.table in ("foqs_3_item", "item")]
-                assert (used.access, used.key) in {("range", "PRIMARY"), ("eq_ref", "PRIMARY")}, text
-        finally:
-            await holder.close()
-
-    bench.run(story())
-
-
-def test_timers_and_leases_are_read_by_ranges_whatever_a_snapshot_holds(place: MysqlSettings, bench: Bench) -> None:
-    """The tables look empty to the server, so a scan looks as cheap as a range."""
-    ids = list(range(901, 1_001))
-
-    async def story() -> None:
-        owned = await opened(bench.store())
-        holder = await MysqlLink.connect(place)
-        try:
-            await holder.run(b"START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            entries = [(n // 3, n) for n in range(1, 1_001)]
-            rows = [make_row(n, state=State.LEASED, due_ms=n) for n in range(1, 1_001)]
-            await owned.write(inserts=rows, timers_added=entries)
-            await owned.write(deletes=list(range(1, 996)), timers_removed=entries[:995])
-            store = owned.store
-            assert isinstance(store, MysqlStore)
-            await link_of(store).run(b"ANALYZE TABLE foqs_3_item", b"ANALYZE TABLE foqs_3_timer")
-            texts = mysql_sql.Statements(3)
-            for text in (
-                *texts.write(Writes(timers_removed=[(333, 1_000)]), 1 << 20),
-                *texts.write(Writes(timers_removed=[(7, n) for n in ids]), 1 << 20),
-                *texts.write(Writes(timers_removed=[(n, n) for n in ids]), 1 << 20),
-                texts.due_rows(332, 400, None, 5, is_filled=True),
-                texts.due_rows(None, 400, DueRow(330, 7), 5, is_filled=True),
-                texts.next_due_ms(332, 400, is_filled=True),
-                texts.leases_in([(1, 4_000)], 9),
-                texts.leases_in([(n, n + 1) for n in range(1, 999, 5)], 9),
-            ):
-                assert isinstance(text, bytes)
-                used = [step for step in await explain(store, text) if step.table in ("foqs_3_item", "foqs_3_timer")]
-                assert used
-                assert {step.key for step in used} == {"PRIMARY"}, text
-                assert {step.access for step in used} <= {"range", "const"}, text
-        finally:
-            await holder.close()
-
-    bench.run(story())
-
-
-def test_statements_of_keys_use_their_indexes(place: MysqlSettings, bench: Bench) -> None:
-    rows = [IdempotencyKey("n", b"%d" % n, n, bytes(16), n) for n in range(1, 2_000)]
-
-    async def story() -> None:
-        owned = await opened(bench.store())
-        await owned.write(idempotency_keys_added=rows)
-        store = owned.store
-        assert isinstance(store, MysqlStore)
-        texts = mysql_sql.Statements(3)
-        (clear,) = texts.write(Writes(keys_expired_by_ms=5), 1 << 20)
-        (read,) = texts.read_idempotency_keys([(row.namespace, row.key) for row in rows[:300]])
-        for text, index in (
-            (clear, "key_until"),
-            (texts.next_key_expiry(3), "key_until"),
-            (read, "PRIMARY"),
-            (texts.idempotency_keys_of({7: 7})[0], "key_until"),
-        ):
-            assert isinstance(text, bytes)
-            (step,) = await explain(store, text)
-            assert (step.key, step.access) in {(index, "range"), (index, "index"), (index, "ref")}, text
-            assert "filesort" not in step.more, text
-
-    bench.run(story())
-
-
-@dataclass(slots=True, frozen=True)
-class Step:
-    """One table in the plan of a statement."""
-
-    table: str
-    access: str
-    key: str
-    rows: int
-    more: str
-
-
-async def explain(store: MysqlStore, text: bytes) -> list[Step]:
-    """Return the plan of a statement. Only MySQL's plan has a column for partitions, the fourth."""
-    (plan,) = await link_of(store).run(b"EXPLAIN FORMAT=TRADITIONAL " + text)
-    steps = []
-    for values in plan.rows:
-        _, _, table, *_, access, _, key, _, _, rows = values[:9] if len(values) == 10 else values[:10]
-        steps.append(Step(_name(table), _name(access), _name(key), int(rows or 0), _name(values[-1])))
-    return steps
-
-
-def _name(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def test_reads_that_lost_their_connection_connect_again(bench: Bench, mariadb: MariaDb) -> None:
