@@ -9,24 +9,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from foqs.core.flush.fence import Fence
-from foqs.core.flush.purge_markers import PurgeMarker
-from foqs.core.items.idempotency_keys import IdempotencyKey
-from foqs.core.items.item import TIME_MS_MAX, State
-from foqs.store.migrations import Migration
-from foqs.store.port import DueRow, FencedOut, StoreLost, StoreUnusable, WriteRefused, no_faults
+from foqs.store.port import StoreLost, StoreUnusable, WriteRefused, no_faults
 from foqs.store.sqlite import sqlite_sql
 from foqs.store.sqlite.sqlite_file import SqliteFile
 from foqs.store.sqlite.sqlite_header import SqliteHeader, read_header
 from foqs.store.sqlite.sqlite_reads import SqliteReads
 from foqs.store.sqlite.sqlite_store import SqliteStore
 from tests.support.aio import run
-from tests.support.stores import OTHER, TOPIC, Ownership, contents, make_row, opened, reading
+from tests.support.sqlite_files import edit, open_and_close
+from tests.support.stores import OTHER, contents, make_row, opened, reading
 
 _NOBODY = 65_534
 _OTHER_PROCESS = """
@@ -52,25 +48,6 @@ asyncio.run(main())
 """
 
 
-def _open_and_close(store: SqliteStore) -> None:
-    async def story() -> None:
-        try:
-            await store.open()
-        finally:
-            await store.close()
-
-    run(story())
-
-
-def _edit(path: Path, *statements: str) -> None:
-    db = sqlite3.connect(path, isolation_level=None)
-    try:
-        for statement in statements:
-            db.execute(statement)
-    finally:
-        db.close()
-
-
 def test_opened_file_is_in_wal_mode_and_syncs_fully(tmp_path: Path) -> None:
     db = SqliteFile(tmp_path / "s.db", 1, "FULL", unsafe_durability=False, busy_timeout_s=1.0).open(create=True)
     try:
@@ -85,11 +62,11 @@ def test_opened_file_is_in_wal_mode_and_syncs_fully(tmp_path: Path) -> None:
 def test_weak_synchronous_is_refused_unless_accepted(tmp_path: Path, level: str) -> None:
     path = tmp_path / "s.db"
     with pytest.raises(StoreUnusable, match=f"synchronous={level.upper()} .*--unsafe-durability"):
-        _open_and_close(SqliteStore(path, 1, synchronous=level))
+        open_and_close(SqliteStore(path, 1, synchronous=level))
     assert not path.exists()
-    _open_and_close(SqliteStore(path, 1, synchronous=level, unsafe_durability=True))
+    open_and_close(SqliteStore(path, 1, synchronous=level, unsafe_durability=True))
     with pytest.raises(StoreUnusable, match="is unknown"):
-        _open_and_close(SqliteStore(path, 1, synchronous="SOMETIMES"))
+        open_and_close(SqliteStore(path, 1, synchronous="SOMETIMES"))
 
 
 def test_the_file_header_shows_the_schema_while_the_file_is_open(tmp_path: Path) -> None:
@@ -104,7 +81,7 @@ def test_the_file_header_shows_the_schema_while_the_file_is_open(tmp_path: Path)
 
 def test_folders_are_created_and_special_characters_in_names_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "a b" / "c?d#e%20" / "s.db"
-    _open_and_close(SqliteStore(path, 1))
+    open_and_close(SqliteStore(path, 1))
     assert path.is_file()
 
 
@@ -112,227 +89,34 @@ def test_new_file_is_synced_into_its_folders(tmp_path: Path, monkeypatch: pytest
     synced: list[Path] = []
     monkeypatch.setattr("foqs.store.sqlite.sqlite_file.sync_folder", synced.append)
     path = tmp_path / "one" / "two" / "s.db"
-    _open_and_close(SqliteStore(path, 1))
+    open_and_close(SqliteStore(path, 1))
     assert synced == [tmp_path, tmp_path / "one", tmp_path / "one" / "two"]
     synced.clear()
-    _open_and_close(SqliteStore(path, 1))
+    open_and_close(SqliteStore(path, 1))
     assert synced == []
 
 
 def test_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnusable, match="cannot be created"):
-        _open_and_close(SqliteStore(tmp_path / "file" / "s.db", 1))
+        open_and_close(SqliteStore(tmp_path / "file" / "s.db", 1))
 
 
 def test_file_of_another_shard_is_refused(tmp_path: Path) -> None:
-    _open_and_close(SqliteStore(tmp_path / "s.db", 1))
+    open_and_close(SqliteStore(tmp_path / "s.db", 1))
     with pytest.raises(StoreUnusable, match="holds shard 1, not shard 2"):
-        _open_and_close(SqliteStore(tmp_path / "s.db", 2))
+        open_and_close(SqliteStore(tmp_path / "s.db", 2))
 
 
 def test_file_of_another_program_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    _edit(path, "CREATE TABLE theirs (x)")
+    edit(path, "CREATE TABLE theirs (x)")
     with pytest.raises(StoreUnusable, match="another program"):
-        _open_and_close(SqliteStore(path, 1))
+        open_and_close(SqliteStore(path, 1))
     text = tmp_path / "text"
     text.write_text("no database at all, but long enough to have a header that SQLite reads and rejects" * 20)
     with pytest.raises(StoreUnusable, match="not a database"):
-        _open_and_close(SqliteStore(text, 1))
-
-
-def test_newer_schema_is_refused_with_both_numbers(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    _open_and_close(SqliteStore(path, 1))
-    _edit(path, "PRAGMA user_version = 99")
-    with pytest.raises(StoreUnusable, match=f"version 99.*up to {sqlite_sql.MIGRATIONS[-1].number}"):
-        _open_and_close(SqliteStore(path, 1))
-
-
-def test_later_migrations_are_applied_in_order_and_all_or_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "s.db"
-    first = sqlite_sql.MIGRATIONS
-    newest = first[-1].number
-
-    async def fill() -> None:
-        owned = await opened(SqliteStore(path, 1))
-        await owned.write(inserts=[make_row(1)])
-        await owned.store.close()
-
-    run(fill())
-    note = Migration(newest + 1, "a note", ("CREATE TABLE note (n INTEGER)", "INSERT INTO note VALUES (1)"))
-    broken = Migration(newest + 2, "a mistake", ("INSERT INTO note VALUES (2)", "THIS IS NOT SQL"))
-    monkeypatch.setattr(sqlite_sql, "MIGRATIONS", (*first, note, broken))
-    with pytest.raises(StoreLost):
-        _open_and_close(SqliteStore(path, 1))
-    db = sqlite3.connect(path)
-    assert db.execute("PRAGMA user_version").fetchone() == (newest,)
-    assert db.execute("SELECT name FROM sqlite_schema WHERE name = 'note'").fetchall() == []
-    monkeypatch.setattr(sqlite_sql, "MIGRATIONS", (*first, note, replace(broken, statements=broken.statements[:1])))
-
-    async def story() -> None:
-        store = SqliteStore(path, 1)
-        await store.open()
-        assert await contents(Ownership(store)) == {1: make_row(1)}
-        await store.close()
-
-    run(story())
-    assert db.execute("SELECT n FROM note ORDER BY n").fetchall() == [(1,), (2,)]
-    assert db.execute("PRAGMA user_version").fetchone() == (newest + 2,)
-    db.close()
-
-
-_NO_OFFSET = "ALTER TABLE owner DROP COLUMN offset_ms"
-_NO_PURGE_MARKERS = "DROP TABLE cut"
-_AS_VERSION_6 = (
-    *(f"ALTER TABLE item DROP COLUMN {name}" for name in ("item_group", "trace_context", "first_delivered_at_ms")),
-    "DROP TABLE timer",
-    "CREATE INDEX item_due ON item (due_ms) WHERE due_ms IS NOT NULL",
-)
-
-
-def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    topics = [("n", "a"), ("n", "A"), ("n", "a "), ("N", "a")]
-
-    async def fill() -> None:
-        owned = await opened(SqliteStore(path, 1))
-        rows = [make_row(n, namespace=namespace, topic=topic) for n, (namespace, topic) in enumerate(topics * 3, 1)]
-        await owned.write(inserts=rows)
-        await owned.store.close()
-
-    async def story() -> None:
-        owned = await opened(SqliteStore(path, 1), epoch=2)
-        assert sorted(await owned.store.topics()) == sorted(topics)
-        assert len(await contents(owned)) == 3 * len(topics)
-        await owned.store.close()
-
-    run(fill())
-    _edit(
-        path,
-        "DROP TABLE topic",
-        "DROP TABLE key",
-        "DROP TABLE slot",
-        _NO_PURGE_MARKERS,
-        _NO_OFFSET,
-        *_AS_VERSION_6,
-        "PRAGMA user_version = 1",
-    )
-    run(story())
-
-
-def test_a_version_2_file_gets_tables_of_keys_and_slots(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    key = IdempotencyKey("n", b"k", 1, b"d" * 16, 9)
-
-    async def fill() -> None:
-        owned = await opened(SqliteStore(path, 1))
-        await owned.write(inserts=[make_row(1)], topics_added=[TOPIC])
-        await owned.store.close()
-
-    async def story() -> None:
-        owned = await opened(SqliteStore(path, 1), epoch=2)
-        assert set(await contents(owned)) == {1}
-        assert (await owned.store.topics(), await owned.store.key_slots()) == ([TOPIC], [])
-        await owned.write(idempotency_keys_added=[key], key_slots_added=[5])
-        assert (await owned.store.next_key_expiry_ms(), await owned.store.key_slots()) == (9, [5])
-        await owned.store.close()
-
-    run(fill())
-    new = ("DROP TABLE key", "DROP TABLE slot", _NO_PURGE_MARKERS, _NO_OFFSET, *_AS_VERSION_6)
-    _edit(path, *new, "PRAGMA user_version = 2")
-    run(story())
-
-
-def test_a_version_4_file_gets_its_payload_bytes_counted(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-
-    async def fill() -> None:
-        owned = await opened(SqliteStore(path, 1))
-        await owned.write(inserts=[make_row(1), make_row(2, payload=bytes(300))], topics_added=[TOPIC])
-        await owned.store.close()
-
-    async def story() -> None:
-        owned = await opened(SqliteStore(path, 1), epoch=2)
-        async with reading(owned.store) as reads:
-            assert await reads.ready_keys(owned.past, TOPIC, None, 9) == [make_row(1).order_key, make_row(2).order_key]
-            await reads.begin_snapshot(owned.past)
-            assert [count.payload_bytes for count in await reads.counts()] == [307]
-        await owned.store.close()
-
-    run(fill())
-    old = "CREATE INDEX item_order ON item (namespace, topic, state, priority, deliver_after_ms)"
-    _edit(path, "DROP INDEX item_order", old, _NO_PURGE_MARKERS, *_AS_VERSION_6, "PRAGMA user_version = 4")
-    run(story())
-
-
-def test_a_version_5_file_gets_a_table_of_purge_markers(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    marker = PurgeMarker(*TOPIC, 1)
-
-    async def fill() -> None:
-        owned = await opened(SqliteStore(path, 1))
-        await owned.write(inserts=[make_row(1)], topics_added=[TOPIC])
-        await owned.store.close()
-
-    async def story() -> None:
-        owned = await opened(SqliteStore(path, 1), epoch=2)
-        assert await owned.store.purge_markers() == []
-        await owned.write(purge_markers_added=[marker])
-        assert await owned.store.purge_markers() == [marker]
-        await owned.store.close()
-
-    run(fill())
-    _edit(path, _NO_PURGE_MARKERS, *_AS_VERSION_6, "PRAGMA user_version = 5")
-    run(story())
-
-
-def test_a_version_6_file_gets_the_columns_of_the_first_delivery_and_the_trace(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    old, leased = make_row(1), make_row(2, state=State.LEASED, due_ms=9, token=3, attempt=1)
-    new = make_row(3, trace_context=b"t", first_delivered_at_ms=7)
-
-    async def fill() -> None:
-        owned = await opened(SqliteStore(path, 1))
-        await owned.write(inserts=[old, leased])
-        await owned.store.close()
-
-    async def story() -> None:
-        owned = await opened(SqliteStore(path, 1), epoch=2)
-        await owned.write(inserts=[new])
-        assert await contents(owned) == {1: old, 2: leased, 3: new}
-        await owned.store.close()
-
-    run(fill())
-    _edit(path, *_AS_VERSION_6, "PRAGMA user_version = 6")
-    run(story())
-
-
-def test_a_version_6_file_gets_a_table_of_timers(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    rows = [
-        make_row(1),
-        make_row(2, due_ms=7),
-        make_row(3, state=State.LEASED, due_ms=5),
-        make_row(4, state=State.DEAD, due_ms=TIME_MS_MAX),
-    ]
-
-    async def fill() -> None:
-        owned = await opened(SqliteStore(path, 1))
-        await owned.write(inserts=rows, topics_added=[TOPIC])
-        await owned.store.close()
-
-    async def story() -> None:
-        owned = await opened(SqliteStore(path, 1), epoch=2)
-        assert await owned.store.due_rows(None, TIME_MS_MAX, None, 9) == [DueRow(7, 2), DueRow(TIME_MS_MAX, 4)]
-        await owned.store.close()
-
-    run(fill())
-    _edit(path, *_AS_VERSION_6, "PRAGMA user_version = 6")
-    run(story())
+        open_and_close(SqliteStore(text, 1))
 
 
 def test_reads_of_a_missing_file_are_lost_and_create_none(tmp_path: Path) -> None:
@@ -582,7 +366,7 @@ def test_a_missing_owner_row_is_reported(tmp_path: Path) -> None:
 
     async def story() -> None:
         owned = await opened(SqliteStore(path, 1, no_faults))
-        _edit(path, "DELETE FROM owner")
+        edit(path, "DELETE FROM owner")
         with pytest.raises(StoreUnusable, match=r"owner row is missing.*backup"):
             await owned.write(inserts=[make_row(1)])
         with pytest.raises(StoreUnusable, match=r"owner row is missing.*backup"):
@@ -650,22 +434,5 @@ def test_cancelled_call_ends_in_the_thread_before_the_next_begins(tmp_path: Path
         assert (await check).flush == 1
         assert order[-1] == "committed"
         await owned.store.close()
-
-    run(story())
-
-
-def test_a_migration_ends_the_ownership_of_a_program_that_writes_no_timers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def story() -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(sqlite_sql, "MIGRATIONS", sqlite_sql.MIGRATIONS[:6])
-            old = await opened(SqliteStore(tmp_path / "s.db", 1))
-        new = SqliteStore(tmp_path / "s.db", 1)
-        await new.open()
-        with pytest.raises(FencedOut):
-            await old.write(deletes=[7])
-        await old.store.close()
-        await new.close()
 
     run(story())
