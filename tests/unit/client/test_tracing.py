@@ -24,8 +24,8 @@ from foqs_client import Client, Delivery, Item, Nack, StaleLease, SyncClient
 from foqs_client.background_loop import BackgroundLoop
 from foqs_client.consumer import Consumer, Job, Retry
 from foqs_client.tracing import make_tracing
+from tests.support.consumer_stories import until
 from tests.support.virtual_time import run_virtual
-from tests.unit.client.consumer.test_consumer import until
 
 Story = Callable[[FakeHost, Client, Callable[[], list[ReadableSpan]]], Coroutine[Any, Any, None]]
 TYPES = names.MessagingOperationTypeValues
