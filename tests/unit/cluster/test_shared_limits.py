@@ -278,11 +278,15 @@ def test_idle_allocations_are_forgotten_and_unlimited_namespaces_are_ignored() -
     tier.run(5, at(0, 1))
     tier.run(70)
     limits = tier.hosts[0].limits
-    assert not limits._allocations
+
+    def is_empty() -> bool:
+        return not limits._allocations
+
+    assert is_empty()
     assert limits.namespace_reports() == []
     peer: Any = 1
     limits.on_namespace_reports(peer, [ttypes.NamespaceReport("unheard of", 1, 1, 1, 1)])
-    assert not limits._allocations
+    assert is_empty()
 
 
 def test_false_report_of_a_peer_costs_at_most_a_minute() -> None:
