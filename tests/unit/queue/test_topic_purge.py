@@ -7,61 +7,26 @@ import asyncio
 import pytest
 
 from foqs.core.flush.writes import Writes
-from foqs.core.items.item import Row, State, parse_id, unpack_order_key
+from foqs.core.items.item import State, parse_id, unpack_order_key
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import EventKind
-from foqs.queue.engine import Engine
 from foqs.queue.port import ALREADY_GONE, ItemExplanation
 from foqs.store.in_memory.memory_store import MemoryReads, MemoryStore
-from foqs_contract.errors import DeadlineExceeded, NotFound, NotOwner, Overloaded, Unavailable, UnknownOutcome
+from foqs_contract.errors import DeadlineExceeded, NotFound, NotOwner, Unavailable, UnknownOutcome
 from tests.support.builders import engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, run_in_world
-from tests.support.inner_parts import writer_of
-from tests.support.memory_check import differences, is_at_rest
 from tests.support.method_gate import MethodGate, closed, start_task
+from tests.support.purges import (
+    count,
+    keep_rows,
+    marker_count,
+    purge,
+    put_items_of_every_state,
+    stored,
+    wait_for_deletion,
+)
 
 FOREVER_MS = 10**9
-
-
-async def purge(caller: Caller, topic: str = "t", timeout_s: float = 5.0) -> int:
-    return await caller.queue.purge_topic(caller.namespace, topic, caller.world.deadline_in(timeout_s))
-
-
-async def count(caller: Caller) -> int:
-    only = ItemFilter()
-    return (await caller.queue.count_matching(caller.namespace, only, caller.world.deadline_in(5))).items
-
-
-def stored(world: World, topic: str = "t") -> list[Row]:
-    tables = world.database.tables.values()
-    return [row for table in tables for row in table.rows.values() if row.topic == topic]
-
-
-def marker_count(world: World) -> int:
-    return sum(len(table.purge_markers) for table in world.database.tables.values())
-
-
-def keep_rows(world: World) -> None:
-    """Refuse to delete rows, so that only the purge markers have an effect."""
-    world.database.refuse = lambda writes: "they stay" if len(writes.deletes) > 0 else None
-
-
-async def wait_for_deletion(world: World, engine: Engine) -> None:
-    """Wait until purged rows and markers are deleted, and check memory against the tables."""
-    world.database.refuse = lambda writes: None
-    await world.until(lambda: marker_count(world) == 0 and all(map(is_at_rest, engine.shards.values())))
-    for number, shard in engine.shards.items():
-        assert differences(shard, world.database.tables[number]) == []
-
-
-async def put_items_of_every_state(caller: Caller) -> None:
-    """Put two items in each state."""
-    await caller.put(count=2, attempts_max=1)
-    await caller.do(EventKind.NACK, (await caller.get(count=2)).items)
-    await caller.put(count=2)
-    assert len((await caller.get(count=2)).items) == 2
-    await caller.put(count=2)
-    await caller.put(count=2, delay_ms=500)
 
 
 @pytest.mark.parametrize("page", [1, 3, 50])
@@ -506,121 +471,6 @@ def test_partly_committed_purge_is_unknown_and_a_refused_one_is_not() -> None:
         with pytest.raises(Unavailable):
             await purge(caller)
         await wait_for_deletion(world, engine)
-
-    run_in_world(story)
-
-
-def test_too_many_purge_markers_are_refused_but_not_a_repeated_purge() -> None:
-    async def story(world: World) -> None:
-        engine = await world.engine(engine_settings(1, purge_topics_max=2))
-        caller = Caller(world, engine)
-        for topic in ("t", "u", "v"):
-            await caller.put(topic)
-        keep_rows(world)
-        await purge(caller, "t")
-        await purge(caller, "u")
-        with pytest.raises(Overloaded):
-            await purge(caller, "v")
-        assert await purge(caller, "u") == 0
-        await wait_for_deletion(world, engine)
-        assert await purge(caller, "v") == 1
-
-    run_in_world(story)
-
-
-def test_namespace_with_many_purges_leaves_room_for_others() -> None:
-    async def story(world: World) -> None:
-        engine = await world.engine(engine_settings(1, purge_topics_max=3, purge_topics_per_namespace_max=2))
-        many, other = Caller(world, engine), Caller(world, engine, "other")
-        for topic in ("t", "u", "v"):
-            await many.put(topic)
-            await other.put(topic)
-        keep_rows(world)
-        await purge(many, "t")
-        await purge(many, "u")
-        with pytest.raises(Overloaded):
-            await purge(many, "v")
-        assert await purge(many, "u") == 0
-        assert await purge(other, "t") == 1
-        with pytest.raises(Overloaded):
-            await purge(other, "u")
-        await wait_for_deletion(world, engine)
-        assert await purge(many, "v") == 1
-
-    run_in_world(story)
-
-
-def test_small_purge_completes_during_many_large_ones_of_another_namespace() -> None:
-    async def story(world: World) -> None:
-        engine = await world.engine(engine_settings(1, purge_page_items=20))
-        many, other = Caller(world, engine), Caller(world, engine, "other")
-        await many.put("large", 500)
-        for number in range(30):
-            await many.put(f"{number}", 3)
-        await other.put("t", 30)
-        await purge(many, "large")
-        await asyncio.gather(*(purge(many, f"{number}") for number in range(30)))
-        await purge(other, "t")
-        await world.until(
-            lambda: stored(world) == [] and engine.shards[1].memory.purge_markers.topic_count("other") == 0
-        )
-        assert len(stored(world, "large")) > 300
-        assert engine.shards[1].memory.purge_markers.topic_count("default") == 31
-        await wait_for_deletion(world, engine)
-        assert world.rows() == []
-
-    run_in_world(story)
-
-
-def test_concurrent_purges_of_many_topics_share_flushes() -> None:
-    async def story(world: World) -> None:
-        engine = await world.engine(engine_settings(1))
-        many, other = Caller(world, engine), Caller(world, engine, "other")
-        for number in range(50):
-            await many.put(f"{number}")
-        await other.put("t")
-        keep_rows(world)
-        world.stall()
-        calls = [start_task(purge(many, f"{number}")) for number in range(50)]
-        await world.pass_s(0.01)
-        quick = start_task(purge(other))
-        await world.pass_s(0.01)
-        first = writer_of(engine.shards[1]).flush_number
-        world.resume()
-        assert await quick == 1
-        assert writer_of(engine.shards[1]).flush_number <= first + 3
-        assert sum(not call.done() for call in calls) > 10
-        assert await asyncio.gather(*calls) == [1] * 50
-        await wait_for_deletion(world, engine)
-
-    run_in_world(story)
-
-
-def test_large_purge_does_not_delay_other_calls() -> None:
-    """While rows are deleted, each flush has room for other calls, and acks come first."""
-
-    async def story(world: World) -> None:
-        engine = await world.engine(engine_settings(1, purge_page_items=500))
-        caller = Caller(world, engine)
-        for _ in range(20):
-            await caller.put(count=100)
-        most_deletes = 0
-
-        def record(writes: Writes) -> None:
-            nonlocal most_deletes
-            most_deletes = max(most_deletes, len({row.id for row in stored(world)}.intersection(writes.deletes)))
-
-        world.database.refuse = record
-        await purge(caller)
-        before = len(stored(world))
-        await caller.put("other", count=10)
-        assert await caller.do(EventKind.ACK, (await caller.get("other", 10)).items) == [None] * 10
-        assert len(stored(world)) > 0
-        assert before - len(stored(world)) < 500
-        await world.until(lambda: stored(world) == [])
-        assert most_deletes == 20  # of a flush of 100
-        await wait_for_deletion(world, engine)
-        assert stored(world) == []
 
     run_in_world(story)
 
