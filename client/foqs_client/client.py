@@ -37,11 +37,11 @@ from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import Tls, make_handshake, tls_connect
 from foqs_client.dequeue_method import DequeueMethod
 from foqs_client.host_connector import Connect
-from foqs_client.long_polls import POLL_MS_MAX, DequeueKind, LongPolls
+from foqs_client.long_polls import LongPolls
 from foqs_client.moving_calls import MovingCalls
 from foqs_client.reading_calls import ReadingCalls
-from foqs_client.retried_calls import BACKOFF_S_MAX, RetriedCallById, RetriedDeletion
-from foqs_client.routed_calls import REPLY_GRACE_S
+from foqs_client.retried_calls import RetriedCallById, RetriedDeletion
+from foqs_client.routed_dequeue import DequeueParts, RoutedDequeue
 from foqs_client.router import Router
 from foqs_client.routing_table import Address
 from foqs_client.shared_dequeues import SharedDequeues
@@ -144,6 +144,13 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls):
             SharedDequeues(self._coalescer, self._polls.release_in_background) if self._coalescer is not None else None
         )
         self._best_priorities = BestPriorities()
+        self._dequeue_parts = DequeueParts(
+            self._polls,
+            self._best_priorities,
+            self._router,
+            self._pool,
+            lambda *arguments: self._dequeue_from(*arguments),
+        )
         self._automatic_keys = AutomaticKeys(rng, self._router.next_slot) if automatic_keys else None
         self.tracing = make_tracing(tracing, namespace, addresses[0] if len(addresses) == 1 else None)
 
@@ -238,7 +245,8 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls):
             if waited_ms:
                 wait_ms, timeout_ms = max(0, wait_ms - waited_ms), max(1, timeout_ms - waited_ms)
         if self._router.routing_table is not None:
-            return await self._dequeue_from_any(wants, wait_ms, lease_ms, items_max, timeout_ms)
+            dequeue = RoutedDequeue(self._dequeue_parts, wants, wait_ms, lease_ms, items_max, timeout_ms)
+            return await dequeue.run()
 
         async def ask(wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> list[Delivery]:
             return await self._dequeue_from(None, wants, wait_ms, lease_ms, items_max, timeout_ms)
@@ -267,90 +275,6 @@ class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls):
             now = asyncio.get_running_loop().time()
             self._best_priorities.on_dequeue_reply(host, wants, reply.availability, now, has_items=bool(deliveries))
         return deliveries
-
-    async def _dequeue_from_any(
-        self, wants: Mapping[str, int], wait_ms: int, lease_ms: int | None, items_max: int | None, timeout_ms: int
-    ) -> list[Delivery]:
-        """Dequeue from the host that has the best item, else from the next. A long poll waits at all hosts."""
-        loop = asyncio.get_running_loop()
-        begun_s = loop.time()
-        failure: errors.FoqsError | None = None
-        long_poll = DequeueKind(tuple(wants.items()), lease_ms, items_max, is_long_poll=True)
-        short_poll = long_poll._replace(is_long_poll=False)
-        slice_ms = min(wait_ms, POLL_MS_MAX)
-        wait_until_s = begun_s + min(wait_ms, timeout_ms) / 1_000
-        reply_by_s = begun_s + timeout_ms / 1_000 + REPLY_GRACE_S
-
-        async def ask(at: Address, wait_ms: int) -> list[Delivery]:
-            # A slow host may need all of the call's time to commit the leases.
-            left_ms = max(1, timeout_ms - int((loop.time() - begun_s) * 1_000))
-            return await self._dequeue_from(at, wants, wait_ms, lease_ms, items_max, left_ms)
-
-        async def poll(at: Address) -> list[Delivery]:
-            slice_ends_s = loop.time() + slice_ms / 1_000
-            found = await ask(at, slice_ms)
-            if not found and (early_s := slice_ends_s - loop.time()) > 0:
-                await asyncio.sleep(min(early_s, BACKOFF_S_MAX))  # a host that is stopping replies at once each time
-            return found
-
-        async def ask_now(at: Address) -> list[Delivery]:
-            try:
-                return await ask(at, 0)
-            except errors.FoqsError as error:
-                if error.may_succeed_elsewhere:  # a dequeue does no harm twice: leased items come back
-                    self._best_priorities.on_dequeue_reply(at, wants, (), loop.time(), has_items=False)
-                raise
-
-        hosts = self._best_priorities.order(self._routed_hosts(), wants, begun_s)
-        if wait_ms > 0:
-            if self._polls.has_deliveries(long_poll):
-                found = await self._polls.poll_all(long_poll, (), poll, reply_by_s)
-                if found:
-                    return found
-            # A host without items is not asked again and again: a long poll waits there.
-            for at in hosts:
-                if self._best_priorities.is_known_empty(at, wants, begun_s):
-                    self._polls.start_detached(long_poll, at, poll)
-            polled = self._polls.detached_hosts(long_poll)
-            hosts = [at for at in hosts if at not in polled]
-        if hosts:
-            try:
-                found = await self._polls.poll_one_by_one(
-                    short_poll, hosts, ask_now, self._router.on_unreachable, wait_for_slow=wait_ms <= 0
-                )
-            except errors.FoqsError as error:
-                if not error.may_succeed_elsewhere:
-                    raise
-                failure = error
-            else:
-                if found:
-                    return found
-        while (left_ms := int((wait_until_s - loop.time()) * 1_000)) > 0 and self._router.routing_table is not None:
-            slice_ms = min(left_ms, POLL_MS_MAX)
-            try:
-                found = await self._polls.poll_all(long_poll, self._routed_hosts(), poll, reply_by_s)
-            except errors.FoqsError as error:
-                if not error.may_succeed_elsewhere:
-                    raise
-                failure = error
-                pause_s = max(0.0, min(BACKOFF_S_MAX, wait_until_s - loop.time()))
-                if not await self._pool.sleep_unless_closed(pause_s):
-                    raise
-                continue
-            failure = None
-            if found:
-                return found
-        if failure is None:
-            return []
-        if wait_ms <= 0 or self._router.routing_table is None or loop.time() >= begun_s + timeout_ms / 1_000:
-            raise failure
-        # An event loop that was blocked runs its timers first: the wait has ended while replies are still unread.
-        return await self._polls.poll_one_by_one(
-            short_poll, self._routed_hosts(), ask_now, self._router.on_unreachable, wait_for_slow=True
-        )
-
-    def _routed_hosts(self) -> list[Address]:
-        return [at for at in self._router.hosts() if at is not None]
 
     async def _release_surplus(self, deliveries: Sequence[Delivery]) -> None:
         outcomes = await self._call_by_id(

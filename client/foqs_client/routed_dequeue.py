@@ -1,0 +1,154 @@
+"""One dequeue of a client that follows the routing table.
+
+Holds `RoutedDequeue`. Always true: hosts are asked in the order of their best items; a
+host without items is not asked again and again, because a long poll waits there; the
+call ends by its deadline. It does no harm to ask two hosts, because items that are not
+needed are released. Knows nothing of connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from foqs_client.best_priorities import BestPriorities
+from foqs_client.connection_pool import ConnectionPool
+from foqs_client.errors import FoqsError
+from foqs_client.long_polls import POLL_MS_MAX, DequeueKind, LongPolls
+from foqs_client.retried_calls import BACKOFF_S_MAX
+from foqs_client.routed_calls import REPLY_GRACE_S
+from foqs_client.router import Router
+from foqs_client.routing_table import Address
+from foqs_client.types import Delivery
+
+
+@dataclass(slots=True, frozen=True)
+class DequeueParts:
+    """What all dequeues of a client share.
+
+    Attributes:
+        dequeue_from: dequeues from one host: (host, wants, wait_ms, lease_ms, items_max, timeout_ms).
+    """
+
+    polls: LongPolls
+    best_priorities: BestPriorities
+    router: Router
+    pool: ConnectionPool
+    dequeue_from: Callable[[Address, Mapping[str, int], int, int | None, int | None, int], Awaitable[list[Delivery]]]
+
+
+class RoutedDequeue:
+    """One dequeue; see `Client.dequeue` for the arguments."""
+
+    def __init__(
+        self,
+        parts: DequeueParts,
+        wants: Mapping[str, int],
+        wait_ms: int,
+        lease_ms: int | None,
+        items_max: int | None,
+        timeout_ms: int,
+    ) -> None:
+        self._parts = parts
+        self._wants = wants
+        self._wait_ms = wait_ms
+        self._timeout_ms = timeout_ms
+        self._loop = asyncio.get_running_loop()
+        self._begun_s = begun_s = self._loop.time()
+        self._long_poll = DequeueKind(tuple(wants.items()), lease_ms, items_max, is_long_poll=True)
+        self._short_poll = self._long_poll._replace(is_long_poll=False)
+        self._slice_ms = min(wait_ms, POLL_MS_MAX)
+        """The wait of the next poll."""
+        self._wait_until_s = begun_s + min(wait_ms, timeout_ms) / 1_000
+        self._reply_by_s = begun_s + timeout_ms / 1_000 + REPLY_GRACE_S
+
+    async def run(self) -> list[Delivery]:
+        """Dequeue from the host that has the best item, else from the next. A long poll waits at all hosts."""
+        polls = self._parts.polls
+        failure: FoqsError | None = None
+        hosts = self._parts.best_priorities.order(self._hosts(), self._wants, self._begun_s)
+        if self._wait_ms > 0:
+            if polls.has_deliveries(self._long_poll):
+                found = await polls.poll_all(self._long_poll, (), self._poll, self._reply_by_s)
+                if found:
+                    return found
+            hosts = self._without_polled(hosts)
+        if hosts:
+            try:
+                found = await self._ask_one_by_one(hosts, wait_for_slow=self._wait_ms <= 0)
+            except FoqsError as error:
+                if not error.may_succeed_elsewhere:
+                    raise
+                failure = error
+            else:
+                if found:
+                    return found
+        found, failure = await self._wait_at_all(failure)
+        if found or failure is None:
+            return found
+        is_over = self._loop.time() >= self._begun_s + self._timeout_ms / 1_000
+        if self._wait_ms <= 0 or self._parts.router.routing_table is None or is_over:
+            raise failure
+        # An event loop that was blocked runs its timers first: the wait has ended while replies are still unread.
+        return await self._ask_one_by_one(self._hosts(), wait_for_slow=True)
+
+    def _hosts(self) -> list[Address]:
+        return [at for at in self._parts.router.hosts() if at is not None]
+
+    def _without_polled(self, hosts: Sequence[Address]) -> list[Address]:
+        """Return the hosts without a long poll. Start one at each host that is known to have no items."""
+        polls = self._parts.polls
+        for at in hosts:
+            if self._parts.best_priorities.is_known_empty(at, self._wants, self._begun_s):
+                polls.start_detached(self._long_poll, at, self._poll)
+        polled = polls.detached_hosts(self._long_poll)
+        return [at for at in hosts if at not in polled]
+
+    async def _wait_at_all(self, failure: FoqsError | None) -> tuple[list[Delivery], FoqsError | None]:
+        """Poll all hosts while the call waits. Return the items, or why the last poll or an earlier call failed."""
+        while (left_ms := int((self._wait_until_s - self._loop.time()) * 1_000)) > 0:
+            if self._parts.router.routing_table is None:
+                break
+            self._slice_ms = min(left_ms, POLL_MS_MAX)
+            try:
+                found = await self._parts.polls.poll_all(self._long_poll, self._hosts(), self._poll, self._reply_by_s)
+            except FoqsError as error:
+                if not error.may_succeed_elsewhere:
+                    raise
+                failure = error
+                pause_s = max(0.0, min(BACKOFF_S_MAX, self._wait_until_s - self._loop.time()))
+                if not await self._parts.pool.sleep_unless_closed(pause_s):
+                    raise
+                continue
+            failure = None
+            if found:
+                return found, None
+        return [], failure
+
+    async def _ask_one_by_one(self, hosts: Sequence[Address], *, wait_for_slow: bool) -> list[Delivery]:
+        return await self._parts.polls.poll_one_by_one(
+            self._short_poll, hosts, self._ask_now, self._parts.router.on_unreachable, wait_for_slow=wait_for_slow
+        )
+
+    async def _ask_now(self, at: Address) -> list[Delivery]:
+        try:
+            return await self._ask(at, 0)
+        except FoqsError as error:
+            if error.may_succeed_elsewhere:  # a dequeue does no harm twice: leased items come back
+                now_s = self._loop.time()
+                self._parts.best_priorities.on_dequeue_reply(at, self._wants, (), now_s, has_items=False)
+            raise
+
+    async def _poll(self, at: Address) -> list[Delivery]:
+        slice_ends_s = self._loop.time() + self._slice_ms / 1_000
+        found = await self._ask(at, self._slice_ms)
+        if not found and (early_s := slice_ends_s - self._loop.time()) > 0:
+            await asyncio.sleep(min(early_s, BACKOFF_S_MAX))  # a host that is stopping replies at once each time
+        return found
+
+    async def _ask(self, at: Address, wait_ms: int) -> list[Delivery]:
+        # A slow host may need all of the call's time to commit the leases.
+        left_ms = max(1, self._timeout_ms - int((self._loop.time() - self._begun_s) * 1_000))
+        kind = self._long_poll
+        return await self._parts.dequeue_from(at, self._wants, wait_ms, kind.lease_ms, kind.items_max, left_ms)
