@@ -67,7 +67,7 @@ class InitialCount:
         """Count in a snapshot of now. Raises `StoreLost`, `NotOwner`, `Unavailable`."""
         reads = self._store.reads()
 
-        async def begin(_: Store) -> StoreLost | None:
+        async def begin_snapshot(_: Store) -> StoreLost | None:
             try:
                 await reads.begin_snapshot(writer.last_committed)
             except StoreLost as lost:
@@ -76,8 +76,8 @@ class InitialCount:
             return None
 
         try:
-            await reads.rows(writer.last_committed, [])  # connect now: flushes wait for `begin`
-            if lost := await writer.read(begin):
+            await reads.rows(writer.last_committed, [])  # connect now: flushes wait for the snapshot
+            if lost := await writer.read(begin_snapshot):
                 raise lost
             return await reads.counts()
         finally:

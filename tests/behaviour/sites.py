@@ -85,14 +85,14 @@ class Site:
         """Enqueue items and return their ids; every item must succeed."""
         return [result.require() for result in await self.client.enqueue(items)]
 
-    async def take(self, count: int = 1, *, lease_ms: int | None = None) -> list[Delivery]:
+    async def get(self, count: int = 1, *, lease_ms: int | None = None) -> list[Delivery]:
         """Dequeue from the topic, with a wait; at least one item must be delivered."""
         deliveries = await self.client.dequeue({self.topic: count}, wait_ms=5_000, lease_ms=lease_ms)
         assert deliveries
         return deliveries
 
     async def one(self, *, lease_ms: int | None = None) -> Delivery:
-        [delivery] = await self.take(lease_ms=lease_ms)
+        [delivery] = await self.get(lease_ms=lease_ms)
         return delivery
 
     async def states(self, ids: Sequence[str]) -> list[str]:

@@ -60,7 +60,7 @@ async def test_items_are_delivered_in_order_over_the_whole_range_of_priorities(s
     mixed = list(priorities)
     random.Random(1).shuffle(mixed)
     await site.put(*(ttypes.NewItem("t", priority) for priority in mixed))
-    assert [delivery.priority for delivery in await site.take("t")] == priorities
+    assert [delivery.priority for delivery in await site.get("t")] == priorities
 
 
 @wire_story
@@ -69,7 +69,7 @@ async def test_past_time_means_now_and_a_time_in_9999_is_kept(site: WireSite) ->
     first = await site.put(ttypes.NewItem("past"))
     await site.pass_ms(50)  # two shards' clocks may differ by some milliseconds
     ids = await site.put(*(ttypes.NewItem("past", deliver_after_ms=moment) for moment in past))
-    taken = [delivery.id for delivery in await site.take("past")]
+    taken = [delivery.id for delivery in await site.get("past")]
     assert (taken[0], set(taken[1:])) == (first[0], set(ids))
     future: list[dict[str, int]] = [
         {"deliver_after_ms": TIME_MS_MAX},
@@ -92,7 +92,7 @@ async def test_past_time_means_now_and_a_time_in_9999_is_kept(site: WireSite) ->
 @wire_story
 async def test_nack_and_update_accept_the_farthest_times(site: WireSite) -> None:
     await site.put(*(ttypes.NewItem("t", n) for n in range(4)))
-    first, second, third, fourth = await site.take("t")
+    first, second, third, fourth = await site.get("t")
     nacks = [
         ttypes.Nack(first.id, first.token, delay_ms=TIME_MS_MAX),
         ttypes.Nack(second.id, second.token, deliver_after_ms=TIME_MS_MAX, metadata=b"m" * 1_024),
@@ -121,7 +121,7 @@ async def test_nack_and_update_accept_the_farthest_times(site: WireSite) -> None
 async def test_longest_lease_is_granted(site: WireSite) -> None:
     longest = await lease_ms_max(site)
     await site.put(ttypes.NewItem("t"))
-    [delivery] = await site.take("t", lease_ms=longest)
+    [delivery] = await site.get("t", lease_ms=longest)
     assert longest - 60_000 < delivery.lease_remaining_ms <= longest
     extension = ttypes.Extension(delivery.id, delivery.token, longest)
     assert await site.outcome("extendLease", ttypes.ExtendLeaseRequest(site.namespace, [extension])) == OK

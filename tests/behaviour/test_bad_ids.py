@@ -116,7 +116,7 @@ async def test_duplicate_id_is_refused_the_second_time(site: WireSite) -> None:
 async def test_bad_entry_affects_no_other(site: WireSite) -> None:
     for method in BY_LEASE:
         one, other = await site.put(ttypes.NewItem(method), ttypes.NewItem(method))
-        tokens = {delivery.id: delivery.token for delivery in await site.take(method)}
+        tokens = {delivery.id: delivery.token for delivery in await site.get(method)}
         requests = [good(method, Names(site.namespace, id=id_, token=tokens.get(id_, 1))) for id_ in (one, other)]
         bad = [good(method, Names(site.namespace, id=id_)) for id_ in ("no id", "65535-8796093022209")]
         [field] = [
@@ -160,7 +160,7 @@ async def test_every_call_on_an_acked_item_changes_nothing(site: WireSite) -> No
 @wire_story
 async def test_ended_lease_can_only_be_acked_and_only_until_the_next_lease(site: WireSite) -> None:
     await site.put(*(ttypes.NewItem("t") for _ in range(2)))
-    first, second = [Names(site.namespace, "t", each.id, each.token) for each in await site.take("t", lease_ms=50)]
+    first, second = [Names(site.namespace, "t", each.id, each.token) for each in await site.get("t", lease_ms=50)]
     await site.pass_ms(50)
 
     async def is_back(name: Names) -> bool:
@@ -171,7 +171,7 @@ async def test_ended_lease_can_only_be_acked_and_only_until_the_next_lease(site:
     late = ("nack", "extendLease", "release")
     await assert_refused(site, ((method, "over", good(method, first), STALE) for method in late))
     assert await site.outcomes("ack", good("ack", first)) == [OK]
-    [again] = await site.take("t")
+    [again] = await site.get("t")
     assert again.id == second.id
     await assert_refused(site, ((method, "superseded", good(method, second), STALE) for method in BY_LEASE))
     assert await site.outcomes("ack", good("ack", replace(second, token=again.token))) == [OK]
@@ -181,7 +181,7 @@ async def test_ended_lease_can_only_be_acked_and_only_until_the_next_lease(site:
 async def test_lease_of_a_returned_item_has_ended(site: WireSite) -> None:
     for method in ("nack", "release"):
         await site.put(ttypes.NewItem(method))
-        [delivery] = await site.take(method)
+        [delivery] = await site.get(method)
         name = Names(site.namespace, method, delivery.id, delivery.token)
         request = good(method, name)
         if method == "nack":
@@ -230,7 +230,7 @@ async def test_first_item_wins_if_a_key_is_twice_in_a_call(site: WireSite) -> No
 
     request = ttypes.EnqueueRequest(site.namespace, [new(b"1"), new(b"2"), new(b"1"), ttypes.NewItem("t")])
     assert await site.outcomes("enqueue", request) == [OK, CONFLICT, REPEATED, OK]
-    assert len(await site.take("t")) == 2
+    assert len(await site.get("t")) == 2
 
 
 def test_key_can_be_used_again_after_its_window() -> None:

@@ -78,7 +78,7 @@ async def test_similar_topics_are_delivered_and_paused_separately(site: WireSite
     }
     for name in paused:
         assert await site.outcome("resumeTopic", ttypes.TopicRequest(site.namespace, name)) == OK
-        assert [delivery.id for delivery in await site.take(name)] == [ids[name]]
+        assert [delivery.id for delivery in await site.get(name)] == [ids[name]]
 
 
 @wire_story

@@ -35,7 +35,7 @@ async def test_best_priority_is_first_and_within_it_the_oldest_item(site: Site) 
     await site.put(*(Item(site.topic, str(n).encode(), n) for n in (5, most, 0, least, -5)))
     await site.pass_ms(50)  # two shards' clocks may differ by some milliseconds
     await site.put(Item(site.topic, b"0 again"))
-    deliveries = await site.take(ALL)
+    deliveries = await site.get(ALL)
     assert [d.payload for d in deliveries] == [str(least).encode(), b"-5", b"0", b"0 again", b"5", str(most).encode()]
 
 
@@ -82,9 +82,9 @@ async def test_an_item_is_leased_to_one_consumer_at_a_time(site: Site) -> None:
 async def test_a_delayed_item_is_not_delivered_before_its_time(site: Site) -> None:
     await site.put(Item(site.topic, b"far", delay_ms=3_600_000), Item(site.topic, b"near", 9, delay_ms=SPAN_MS))
     await site.put(Item(site.topic, b"past", deliver_after_ms=1))
-    assert [d.payload for d in await site.take(ALL)] == [b"past"]
+    assert [d.payload for d in await site.get(ALL)] == [b"past"]
     await site.pass_ms(SPAN_MS)
-    assert [d.payload for d in await site.take(ALL)] == [b"near"]
+    assert [d.payload for d in await site.get(ALL)] == [b"near"]
     assert await site.client.dequeue({site.topic: ALL}) == []
 
 
@@ -117,7 +117,7 @@ async def test_dequeue_waits_no_longer_than_its_wait(site: Site) -> None:
 async def test_item_is_deleted_when_its_ttl_ends(site: Site) -> None:
     brief, lasting = await site.put(Item(site.topic, ttl_ms=150), Item(site.topic, b"lasts", ttl_ms=60_000))
     await site.pass_ms(150)
-    assert [delivery.id for delivery in await site.take(ALL)] == [lasting]
+    assert [delivery.id for delivery in await site.get(ALL)] == [lasting]
 
     async def is_gone() -> bool:
         try:
@@ -179,7 +179,7 @@ async def test_bad_item_fails_alone_and_its_field_is_named(site: Site) -> None:
     for place, (result, (_, kind, field)) in enumerate(zip(results, bad, strict=True)):
         assert isinstance(result.error, kind), field
         assert result.error.field == f"items[{place}].{field}"
-    assert [delivery.id for delivery in await site.take(ALL)] == [last.require()]
+    assert [delivery.id for delivery in await site.get(ALL)] == [last.require()]
 
 
 @story

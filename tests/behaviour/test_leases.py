@@ -32,7 +32,7 @@ async def assert_gone(site: Site, *ids: str) -> None:
 @story
 async def test_an_acked_item_is_gone_and_acking_again_is_fine(site: Site) -> None:
     await site.put(Item(site.topic), Item(site.topic))
-    deliveries = await site.take(ALL)
+    deliveries = await site.get(ALL)
     assert_done(*await site.client.ack(deliveries))
     for again in await site.client.ack([lease(delivery) for delivery in deliveries]):
         assert again.error is None
@@ -88,7 +88,7 @@ async def test_nacked_item_is_delivered_again_after_a_backoff(site: Site) -> Non
 @story
 async def test_nack_can_set_the_time_and_the_metadata_of_the_next_delivery(site: Site) -> None:
     now, soon, far, past = await site.put(*(Item(site.topic, priority=n, metadata=b"old") for n in range(4)))
-    held = {delivery.id: delivery for delivery in await site.take(ALL)}
+    held = {delivery.id: delivery for delivery in await site.get(ALL)}
     assert_done(
         *await site.client.nack(
             [
@@ -99,7 +99,7 @@ async def test_nack_can_set_the_time_and_the_metadata_of_the_next_delivery(site:
             ]
         )
     )
-    at_once = {delivery.id: delivery.metadata for delivery in await site.take(2)}
+    at_once = {delivery.id: delivery.metadata for delivery in await site.get(2)}
     assert at_once == {now: b"new", past: b"old"}
     await site.pass_ms(SPAN_MS)
     later = await site.one()
@@ -188,7 +188,7 @@ async def test_namespace_sets_the_attempts_and_the_retention_of_dead_items(site:
 @story
 async def test_an_item_at_most_once_is_never_delivered_again(site: Site) -> None:
     nacked, left = await site.put(*(Item(site.topic, at_most_once=True) for _ in range(2)))
-    held = {delivery.id: delivery for delivery in await site.take(ALL, lease_ms=SPAN_MS)}
+    held = {delivery.id: delivery for delivery in await site.get(ALL, lease_ms=SPAN_MS)}
     assert (await site.client.item(left)).at_most_once
     assert_done(*await site.client.nack([held[nacked]]))
     await assert_gone(site, nacked)
@@ -241,7 +241,7 @@ async def test_an_item_is_cancelled_in_any_state(site: Site) -> None:
     dead, leased, ready, deferred = ids = await site.put(
         *(Item(site.topic, priority=n) for n in range(3)), Item(site.topic, delay_ms=HOUR_MS)
     )
-    held = {delivery.id: delivery for delivery in await site.take(2)}
+    held = {delivery.id: delivery for delivery in await site.get(2)}
     assert_done(*await site.client.nack([Nack(*lease(held[dead]), dead=True)]))
     assert await site.states(ids) == ["dead", "leased", "ready", "deferred"]
     assert_done(*await site.client.cancel(ids))
@@ -255,7 +255,7 @@ async def test_an_item_is_cancelled_in_any_state(site: Site) -> None:
 @story
 async def test_every_entry_has_its_own_outcome(site: Site) -> None:
     await site.put(Item(site.topic), Item(site.topic))
-    one, other = await site.take(ALL)
+    one, other = await site.get(ALL)
     strange, never, old, fine = await site.client.ack([("no id", 1), (NEVER, 1), (one.id, one.token - 1), lease(other)])
     assert isinstance(strange.error, InvalidArgument)
     assert strange.error.field == "leases[0].id"

@@ -33,7 +33,7 @@ async def test_dead_items_are_moved_by_filter_and_are_ready_with_new_attempts(si
     other = f"{site.topic}-other"
     payload = bytes(range(256)) * 40
     await site.put(*[Item(site.topic, payload, attempts_max=1) for _ in range(5)])
-    await site.client.nack([Nack(each.id, each.token) for each in await site.take(5)])
+    await site.client.nack([Nack(each.id, each.token) for each in await site.get(5)])
     await site.put(Item(site.topic))
     moved, cursor = 0, None
     while True:

@@ -18,7 +18,7 @@ async def one_of_each(site: Site) -> dict[str, str]:
     dead, leased, ready, deferred = await site.put(
         *(Item(site.topic, b"payload", n, b"m") for n in range(3)), Item(site.topic, delay_ms=HOUR_MS)
     )
-    held = {delivery.id: delivery for delivery in await site.take(2)}
+    held = {delivery.id: delivery for delivery in await site.get(2)}
     [outcome] = await site.client.nack([Nack(dead, held[dead].token, dead=True)])
     outcome.require()
     return {"dead": dead, "leased": leased, "ready": ready, "deferred": deferred}
@@ -76,7 +76,7 @@ async def test_peek_shows_the_items_of_a_state_best_first_page_by_page(site: Sit
         if cursor is None:
             break
     assert found == ids
-    assert [delivery.attempt for delivery in await site.take(5)] == [1] * 5
+    assert [delivery.attempt for delivery in await site.get(5)] == [1] * 5
 
 
 @story
@@ -121,7 +121,7 @@ async def test_an_item_shows_the_key_that_names_it(site: Site) -> None:
     made = (await site.client.item(automatic)).idempotency_key
     assert made is not None
     assert made.startswith("~")
-    await site.take(2)
+    await site.get(2)
     assert (await site.client.item(mine)).idempotency_key == f"ké-{site.topic}"
 
 

@@ -18,7 +18,7 @@ async def left(site: Site) -> int:
 async def test_a_purge_ends_all_items_of_a_topic_in_every_state_and_no_others(site: Site) -> None:
     other = f"{site.topic}-other"
     await site.put(Item(site.topic, attempts_max=1))
-    [dead] = await site.take()
+    [dead] = await site.get()
     await site.client.nack([dead])
     await site.put(Item(site.topic))
     leased = await site.one()
@@ -39,7 +39,7 @@ async def test_a_purge_ends_all_items_of_a_topic_in_every_state_and_no_others(si
 @story
 async def test_lease_of_a_purged_item_is_acked_as_gone_and_cannot_be_returned(site: Site) -> None:
     await site.put(*(Item(site.topic) for _ in range(3)))
-    held = await site.take(3)
+    held = await site.get(3)
     assert await site.client.purge_topic(site.topic) == 3
     [acked] = await site.client.ack(held[:1])
     assert (acked.error, acked.already_gone) == (None, True)
@@ -56,7 +56,7 @@ async def test_purge_deletes_deferred_items_but_not_later_ones(site: Site) -> No
     assert await site.client.purge_topic(site.topic) == 20
     await site.put(Item(site.topic, b"new", 5))
     await site.pass_ms(300)
-    assert [delivery.payload for delivery in await site.take(9)] == [b"new"]
+    assert [delivery.payload for delivery in await site.get(9)] == [b"new"]
     assert await site.client.purge_topic(site.topic) == 1
     assert await site.client.purge_topic(site.topic) == 0
 

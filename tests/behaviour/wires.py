@@ -138,7 +138,7 @@ class WireSite:
         assert all(each.error is None for each in result.success.results), result.success.results
         return [each.id for each in result.success.results]
 
-    async def take(self, topic: str, count: int = 100, lease_ms: int | None = None) -> list[Any]:
+    async def get(self, topic: str, count: int = 100, lease_ms: int | None = None) -> list[Any]:
         """Dequeue from a topic; at least one item must be delivered."""
         request = ttypes.DequeueRequest(
             self.namespace, [ttypes.TopicCount(topic, count)], wait_ms=5_000, lease_ms=lease_ms
@@ -152,7 +152,7 @@ class WireSite:
         """Enqueue an item of each state. Return the names of the leased one."""
         new = ttypes.NewItem
         await self.put(new(topic, 1, b"dead"), new(topic, 2, b"leased"))
-        dead, leased = sorted(await self.take(topic, lease_ms=3_600_000), key=lambda each: each.priority)
+        dead, leased = sorted(await self.get(topic, lease_ms=3_600_000), key=lambda each: each.priority)
         await self.put(new(topic, 3, b"ready", b"meta"), new(topic, 4, b"deferred", delay_ms=3_600_000))
         give_up = ttypes.NackRequest(self.namespace, [ttypes.Nack(dead.id, dead.token, dead=True)])
         assert await self.outcome("nack", give_up) == OK
