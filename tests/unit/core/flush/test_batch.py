@@ -175,6 +175,25 @@ def test_a_batch_splits_into_two_halves(sizes: list[tuple[Lane, int]]) -> None:
     assert Counter(entries_of([*first.parts, *second.parts])) == Counter(entries_of(batch.parts))
 
 
+def test_the_parts_that_insert_nothing_keep_their_order_of_precedence() -> None:
+    caller = Caller()
+    batch = Batch()
+    for operation in (caller.inserts(6, 1), caller.delivery(4, 5), caller.acks(1, 2), caller.events(EventKind.NACK, 3)):
+        batch.add([Part(operation, 0, len(operation))])
+    assert batch.parts_but_inserts() == [*batch.acks, *batch.events, *batch.leases]
+    assert len(Batch(batch.parts_but_inserts())) == len(batch) - 1
+
+
+def test_refused_inserts_are_sealed_again_unless_their_caller_withdrew_them() -> None:
+    operations = [Caller().inserts(1, 5), Caller().inserts(2, 5)]
+    refused = Batch([Part(operation, 0, 1) for operation in operations])
+    operations[0].abandon()
+    again = refused.reseal()
+    assert [part.operation for part in again.inserts] == [operations[1]]
+    assert operations[1].abandon() == []
+    assert [type(result) for result in operations[1].results] == [UnknownOutcome]
+
+
 def test_a_part_fails_only_its_own_entries() -> None:
     operation = Caller().acks(1, 2, 3, 4)
     part = Part(operation, 1, 3)
