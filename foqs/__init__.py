@@ -3,6 +3,6 @@
 import os
 
 if os.environ.get("FOQS_PURE", "0") not in ("", "0"):
-    from foqs.plain_python import ignore_compiled
+    from foqs.runtime.plain_python import ignore_compiled
 
     ignore_compiled()

@@ -22,7 +22,6 @@ from typing import Any, Final
 
 import uvloop
 
-from foqs import stores
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
 from foqs.access.call_permissions import PermissionLookup
 from foqs.access.keyring import Keyring
@@ -49,6 +48,7 @@ from foqs.runtime.clock import Clock, SystemClock
 from foqs.runtime.garbage_collection import GarbageCollection
 from foqs.shard.supervisor import ShardTakenOver
 from foqs.sqs.sqs_port import SqsPort
+from foqs.store import factories
 from foqs.store.port import StoreUnusable
 from foqs.telemetry.cluster_samples import cluster_samples, tier_samples
 from foqs.telemetry.http_server import HttpServer
@@ -123,7 +123,7 @@ class Host:
         membership = self._membership
         self._engine = Engine(
             engine_settings(config),
-            stores.shard_store_factory(config, clock),
+            factories.shard_store_factory(config, clock),
             LocalCoordinator(_make_epoch_book(config.coordinator_file)) if membership is None else membership.agent,
             _make_catalog(config)
             if membership is None

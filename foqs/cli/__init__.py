@@ -34,7 +34,7 @@ from foqs.cli.commands.worker_command import worker
 from foqs.cli.doctor.doctor_command import doctor
 from foqs.cli.host_session import CommandFailed
 from foqs.cli.output import print_message
-from foqs.plain_python import is_compiled
+from foqs.runtime.plain_python import is_compiled
 
 RENAMED_COMMANDS: Final = {"why": "explain"}
 """Old names of commands, with their present names."""

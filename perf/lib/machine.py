@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from foqs.plain_python import is_compiled
+from foqs.runtime.plain_python import is_compiled
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGES: Final = (

@@ -11,19 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import foqs.host
-import foqs.stores
 from foqs.options.config import Config, load
 from foqs.runtime.clock import Clock
+from foqs.store import factories
 from foqs.store.port import Store
 from foqs.store.sqlite.sqlite_store import SqliteStore
 
 
 def unsafe_store_factory(config: Config, clock: Clock) -> Callable[[int], Store]:
-    """Return a store factory like `foqs.stores.local_store_factory`."""
+    """Return a store factory like `factories.local_store_factory`."""
     folder = Path(config.store.parsed_url.path)
     return lambda shard: SqliteStore(folder / f"shard-{shard}.db", shard, synchronous="OFF", unsafe_durability=True)
 
 
 if __name__ == "__main__":
-    foqs.stores.local_store_factory = unsafe_store_factory
+    factories.local_store_factory = unsafe_store_factory
     sys.exit(foqs.host.run_host(load(Path(sys.argv[2]), {}, {})))

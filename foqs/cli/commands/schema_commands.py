@@ -270,7 +270,7 @@ def _check_no_older_hosts(places: SchemaPlaces) -> None:
 
 async def _expand(config: Config, place: ShardPlace) -> None:
     from foqs.runtime.clock import SystemClock
-    from foqs.stores import database_store_factory, local_store_factory
+    from foqs.store.factories import database_store_factory, local_store_factory
 
     make = database_store_factory(config, place.database) if place.database else None
     store = (make or local_store_factory(config, SystemClock()))(place.shard)

@@ -65,7 +65,7 @@ async def find_places(config: Config) -> SchemaPlaces:
 
 
 def _place(config: Config, shard: int, database: str | None) -> ShardPlace:
-    from foqs.stores import mysql_settings
+    from foqs.store.factories import mysql_settings
 
     url = config.store.parsed_url if database is None else config.databases[database].parsed_url
     if url.kind == "mysql":

@@ -30,8 +30,8 @@ async def make_tables(config: Config, specs: Iterable[ShardSpec]) -> None:
     Raises:
         CommandFailed: a database is not configured, or cannot be used.
     """
+    from foqs.store.factories import database_store_factory
     from foqs.store.port import StoreError
-    from foqs.stores import database_store_factory
 
     for name, numbers in shards_by_database(specs).items():
         if name not in config.databases:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import click
 
 from foqs.cli.output import Format, show_fields
-from foqs.plain_python import is_compiled
+from foqs.runtime.plain_python import is_compiled
 
 EXTRAS_SHOWN: Final = ("server", "spark")
 """The other extras are for developers."""

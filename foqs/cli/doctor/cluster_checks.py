@@ -20,7 +20,7 @@ from foqs.cli.doctor.peer_checks import check_peers
 from foqs.cli.doctor.sqlite_checks import check_sqlite
 from foqs.cluster.connections import read_registry
 from foqs.options.config import Config
-from foqs.stores import mysql_settings
+from foqs.store.factories import mysql_settings
 from shardmgr.model import Layout, MalformedDocument, Member
 from shardmgr.registry.port import RegistryError
 

@@ -26,7 +26,7 @@ from foqs.cli.doctor.sqlite_checks import check_files, check_sqlite, nearest_fol
 from foqs.cli.host_session import OpenClient
 from foqs.cli.listen_addresses import local_address, port_problem
 from foqs.options.config import Config
-from foqs.stores import mysql_settings
+from foqs.store.factories import mysql_settings
 
 PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 35, 0)

@@ -8,9 +8,9 @@ import pytest
 
 from foqs.options.config import Config
 from foqs.runtime.clock import SystemClock
+from foqs.store.factories import shard_store_factory
 from foqs.store.port import StoreUnusable
 from foqs.store.sqlite.sqlite_store import SqliteStore
-from foqs.stores import shard_store_factory
 
 
 def test_a_shard_of_a_cluster_is_in_the_database_that_its_layout_names(tmp_path: Path) -> None:

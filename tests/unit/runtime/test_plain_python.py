@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 HOT = "foqs.core.items.item"
 PROGRAM = f"import {HOT} as hot; print(hot.__file__)"
 
