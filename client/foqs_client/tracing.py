@@ -48,7 +48,7 @@ def make_tracing(choice: bool | TracerProvider, namespace: str, server: tuple[st
     except ImportError:
         return None
     provider = trace.get_tracer_provider() if choice is True else choice
-    # Without an SDK the global provider stands for none. Spans that nobody records would make each call dearer.
+    # Without an SDK the global provider records nothing. Spans that are not recorded would only make each call slower.
     if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
         return None
     return Tracing(provider, namespace, server)

@@ -23,9 +23,9 @@ class ShardStatus:
 
 @dataclass(slots=True)
 class HostShards:
-    """Both change as shards come and go."""
+    """Two maps by shard number, which change as shards are acquired and lost."""
 
     served: dict[int, Shard] = field(default_factory=dict)
-    """By number."""
+    """The shards that this host serves."""
     statuses: dict[int, ShardStatus] = field(default_factory=dict)
-    """Of every shard that this host should serve, by number."""
+    """The status of each shard that this host should serve."""

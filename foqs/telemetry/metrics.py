@@ -36,7 +36,7 @@ PRINCIPALS_MAX: Final = 100
 _SECONDS_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _ITEMS_BUCKETS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 
-# The library's *_created series double the page, and nobody reads them. They can only be disabled for the process.
+# The library's *_created series double the page and are not used. They can only be switched off for the whole process.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
