@@ -146,7 +146,7 @@ class KeySlotSync:
         self._on_settled()
 
     def _update_disputes(self) -> None:
-        """Have each shard refuse keys in slots that are recorded as another's."""
+        """Make each shard refuse keys in slots that the catalog assigns to another shard."""
         recorded = self.assignment
         disputes: dict[int, str] = {}
         for number, shard in self._shards.items():

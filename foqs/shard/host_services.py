@@ -25,11 +25,11 @@ class NamespaceRules(Protocol):
 
     @property
     def retry_policies(self) -> Mapping[str, RetryPolicy]:
-        """By namespace; has an answer for every name."""
+        """The retry policy of each namespace. Every name has one."""
         ...
 
     def weight_of(self, name: str) -> int:
-        """Its part of what is short, at least 1."""
+        """Return the weight of a namespace where a resource is short; at least 1."""
         ...
 
 

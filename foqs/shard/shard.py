@@ -340,7 +340,7 @@ class Shard:
 
     @property
     def breaker_state(self) -> str:
-        """closed, open or half-open."""
+        """The state of its breaker: closed, open or half-open."""
         return self._breaker.state
 
     def snapshot(self) -> ShardSnapshot:

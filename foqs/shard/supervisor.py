@@ -37,7 +37,7 @@ class _Released(Exception):
 
 
 class OwnershipListener(Protocol):
-    """Who is called when a shard of this host becomes its own."""
+    """Gets the events of a shard that this host acquires."""
 
     async def on_taken_over(self) -> None:
         """Awaited between a takeover and serving. Raises `CoordinatorFailed`: the shard cannot be served yet."""

@@ -157,7 +157,7 @@ class ForwardedDequeue:
             self._continue_locally()
 
     def _continue_locally(self) -> None:
-        """Go on locally, because the peer delivered nothing."""
+        """Continue on this host, because the peer delivered nothing."""
         if self._is_local_done or (self._local_pending is None and self._unknown_outcome is not None):
             self._reply_empty()
         elif self._local_pending is None:

@@ -17,7 +17,7 @@ from foqs_contract.errors import FoqsError
 
 
 class ReplayLookup(Operation):
-    """Items that cannot be inserted, of which the repeats still get the first id.
+    """Items beyond a limit, which are not inserted. Those that are repeats get their first id.
 
     It waits in the lane of the inserts, so that earlier inserts are decided first.
 
