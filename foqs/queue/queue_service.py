@@ -56,13 +56,7 @@ from foqs.queue.waiters import Waiters
 from foqs.runtime.deadlines import Deadlines
 from foqs.shard.host_shards import HostShards, ShardStatus
 from foqs.shard.shard import Shard
-from foqs_contract.errors import (
-    HANDOVER_RETRY_MS,
-    DeadlineExceeded,
-    FoqsError,
-    NotFound,
-    Unavailable,
-)
+from foqs_contract.errors import HANDOVER_RETRY_MS, DeadlineExceeded, FoqsError, NotFound, Unavailable
 
 _T = TypeVar("_T")
 
