@@ -6,16 +6,19 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from foqs.console.server import LOGINS_IN_FLIGHT_MAX
 from foqs_client import Client, Item, ItemFilter, Nack, Namespace
 from tests.integration.test_auth import BOSS, ORDERS, Guarded
 from tests.support.aio import run
 from tests.support.certificates import Authority, secret_file
 from tests.support.console import OWN_FORM, Answer, Browser
+from tests.support.poll import until
 from tests.support.ports import free_port
 from tests.support.processes import RestartableHost
 
@@ -471,6 +474,30 @@ def test_with_tls_the_cookie_is_for_this_host_only(tmp_path: Path) -> None:
         assert done.headers["Set-Cookie"].startswith("__Host-foqs=")
         assert "Secure" in done.headers["Set-Cookie"]
         assert browser.get("/cluster").status == 200
+
+
+def test_guessing_tokens_is_slow_and_while_many_guess_nobody_logs_in(tmp_path: Path) -> None:
+    with GuardedConsole(tmp_path / "guarded") as host:
+        slow = host.config.read_text().replace("failure_delay_ms = 50", "failure_delay_ms = 2000")
+        host.config.write_text(slow)
+        host.start()
+
+        def guess() -> int:
+            return Browser(host.console_port).post("/login", token="guess").status
+
+        def failures() -> bool:
+            answer = host.get("/metrics")
+            return (
+                answer is not None
+                and f"foqs_authentication_failures_total {float(LOGINS_IN_FLIGHT_MAX)}\n" in answer[1]
+            )
+
+        with ThreadPoolExecutor(LOGINS_IN_FLIGHT_MAX) as pool:
+            guesses = [pool.submit(guess) for _ in range(LOGINS_IN_FLIGHT_MAX)]
+            until(failures, "all guesses are refused, and not answered yet")
+            assert logged_in(host.console_port, BOSS)[1].status == guess() == 429
+            assert [each.result() for each in guesses] == [403] * LOGINS_IN_FLIGHT_MAX
+        assert logged_in(host.console_port, BOSS)[1].status == 200
 
 
 def test_a_certificate_that_was_replaced_is_used(tmp_path: Path) -> None:
