@@ -13,7 +13,7 @@ from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.store.migrations import Phase, SchemaState
 from foqs.store.mysql import mysql_store
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlSettings, Result, Statement
-from foqs.store.mysql.mysql_sql import COMMIT, ROLLBACK
+from foqs.store.mysql.mysql_session_sql import COMMIT, ROLLBACK
 from foqs.store.mysql.mysql_store import MysqlStore
 from foqs.store.mysql.schema_upgrade import RUN_RIGHTS, SCHEMA_RIGHTS, contract_tables, read_state, schema_link
 from foqs.store.mysql.timer_filling import read_filling

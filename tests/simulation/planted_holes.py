@@ -46,7 +46,7 @@ def refills_ignore_purges() -> None:
     """A refill adds purged items to the index until their rows are deleted."""
 
     async def run(self: RefillRead, reads: Any, committed: Fence) -> None:
-        await original(self, _ReadsIgnoringPurges(reads), committed)  # type: ignore[arg-type]
+        await original(self, _ReadsIgnoringPurges(reads), committed)
 
     original = plant(RefillRead, "run", run)
 

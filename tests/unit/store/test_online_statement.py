@@ -10,7 +10,7 @@ import pytest
 
 from foqs.store.mysql import online_statement
 from foqs.store.mysql.mysql_driver import MysqlLinkLost, MysqlSettings
-from foqs.store.mysql.mysql_sql import PROCESSES
+from foqs.store.mysql.mysql_session_sql import PROCESSES
 from foqs.store.mysql.online_statement import run_online
 from tests.support.aio import run
 
