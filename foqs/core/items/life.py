@@ -385,9 +385,15 @@ def _reject_redrive(event: Event, row: Row, context: FlushContext) -> Transition
 
 
 def _move(event: Event, row: Row, context: FlushContext) -> Transition:
-    """Move a READY or DEFERRED item: it keeps its place in the order and the rest of its TTL."""
+    """Move a READY or DEFERRED item: it keeps its place in the order and the rest of its TTL.
+
+    A DEFERRED item whose time has come is READY. A scan that is under way knows only its old id, and no
+    later one looks for a due that has passed.
+    """
     if _is_expired(row, context.now_ms):
         return _ttl_ended()
+    if row.state is State.DEFERRED and row.deliver_after_ms <= context.now_ms:
+        row = replace(row, state=State.READY, due_ms=row.expires_at_ms)
     return _to_moved(event, row)
 
 

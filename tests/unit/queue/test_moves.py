@@ -96,6 +96,28 @@ def test_deferred_item_stays_deferred_until_its_moment_and_expires_at_its_time()
     run_in_world(story)
 
 
+def test_item_that_is_moved_when_its_time_has_come_is_ready_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan has read the old entry, and no later one would find an entry of the new id with the same due."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=10**9))
+        caller = Caller(world, engine)
+        (name,) = await caller.put(delay_ms=100, ttl_ms=60_000)
+        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        with closed(commits):
+            first = start_task(caller.put("busy"))
+            await world.until(lambda: commits.held == 1)
+            moving = start_task(move(caller, name))
+            await world.pass_s(0.3)
+        await asyncio.gather(first, moving)
+        await wait_until_idle(world, engine)
+        assert world.rows() == [("busy", READY), ("other", READY)]
+        await world.pass_s(60)
+        assert world.rows() == [("busy", READY)]
+
+    run_in_world(story)
+
+
 def test_leased_expired_absent_and_foreign_items_are_refused_and_do_not_change() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))

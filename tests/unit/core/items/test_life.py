@@ -309,6 +309,8 @@ def test_moved_item_is_a_new_one_that_was_never_delivered_and_keeps_all_else() -
                 assert transition.effect is Effect.UNCHANGED
             else:
                 new = replace(row, topic="other", token=0, attempt=0, first_delivered_at_ms=None)
+                if state is State.DEFERRED and row.deliver_after_ms <= NOW:
+                    new = replace(new, state=State.READY, due_ms=row.expires_at_ms)
                 assert transition == Transition(Effect.MOVED, new)
 
 
