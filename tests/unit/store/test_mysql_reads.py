@@ -59,3 +59,4 @@ def test_a_short_read_after_a_long_one_has_the_usual_time_limit(monkeypatch: pyt
         assert await reads.idempotency_keys_of(Fence(1, "n", 1, 0, 0), {1: 2}) == {}
 
     run(story())
+    assert limits_s == [3_600.0, 7.0]
