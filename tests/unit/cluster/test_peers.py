@@ -242,6 +242,7 @@ def test_a_peer_that_does_not_accept_this_host_was_not_asked(monkeypatch: pytest
         raise Unauthenticated("a token is missing")
 
     monkeypatch.setattr("foqs.cluster.peers.check_served", refuse)
+    monkeypatch.setattr("foqs.cluster.peers.CONTRACT_VERSION", CONTRACT_VERSION + 1)
 
     async def story(tier: EnqueueTier) -> None:
         alpha, _ = await tier.host("alpha"), await tier.host("beta")
