@@ -26,29 +26,28 @@ def first_delivery_unwritten() -> None:
     """An item that is inserted as leased has no first delivery."""
 
     def decide_and_forget(*arguments: Any) -> None:
-        decide(*arguments)
+        original(*arguments)
         for row in arguments[-1].inserted:
             row.first_delivered_at_ms = None
 
-    decide = plant(flush_plan, "_decide_direct_deliveries", decide_and_forget)
+    original = plant(flush_plan, "_decide_direct_deliveries", decide_and_forget)
 
 
 def trace_lost_at_insert() -> None:
     """A new row has no trace context."""
 
-    def insert(item: NewItem, number: int, now_ms: int) -> Any:
-        row: Row = new_row(item, number, now_ms)
-        return replace(row, trace_context=None)
+    def insert(item: NewItem, number: int, now_ms: int) -> Row:
+        return replace(original(item, number, now_ms), trace_context=None)
 
-    new_row = plant(flush_plan, "new_row", insert)
+    original = plant(flush_plan, "new_row", insert)
 
 
 def trace_lost_at_nack() -> None:
     """A change of a row drops its trace context."""
 
     def lose(*arguments: Any, **more: Any) -> Transition:
-        transition: Transition = change(*arguments, **more)
+        transition = original(*arguments, **more)
         assert transition.row is not None
         return replace(transition, row=replace(transition.row, trace_context=None))
 
-    change = plant(life, "_to_changed", lose)
+    original = plant(life, "_to_changed", lose)
