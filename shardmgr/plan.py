@@ -36,7 +36,7 @@ def next_plan(layout: Layout, plan: Plan, members: Sequence[Member], overdue: fr
         overdue: the shards whose handover takes too long.
         moves_max: the number of shards that may leave at once for balance or region only.
     """
-    draft = _Draft(layout, plan, members)
+    draft = PlanDraft(layout, plan, members)
     for number, assignment in sorted(plan.assignments.items()):
         owner = draft.member(assignment)
         if owner is None or _may_reassign(number, assignment, owner, overdue):
@@ -63,7 +63,7 @@ def _may_reassign(number: int, assignment: Assignment, owner: Member, overdue: f
     return free or owner.taken_epochs.get(number, 0) >= assignment.epoch or number in overdue
 
 
-class _Draft:
+class PlanDraft:
     """A plan under construction."""
 
     def __init__(self, layout: Layout, plan: Plan, members: Sequence[Member]) -> None:

@@ -23,11 +23,11 @@ from tests.simulation.planting import plant
 def epochs_issued_again() -> None:
     """The next owner of a shard gets the epoch of the last one."""
 
-    def assign(self: planning._Draft, spec: ShardSpec, owner: Member) -> None:
+    def assign(self: planning.PlanDraft, spec: ShardSpec, owner: Member) -> None:
         self._epochs[spec.number] = max(0, self._epochs.get(spec.number, 0) - 1)
         original(self, spec, owner)
 
-    original = plant(planning._Draft, "assign", assign)
+    original = plant(planning.PlanDraft, "assign", assign)
 
 
 def handed_over_early() -> None:
@@ -36,22 +36,22 @@ def handed_over_early() -> None:
     def may_reassign(number: int, assignment: Assignment, owner: Member, overdue: frozenset[int]) -> bool:
         return assignment.leaving
 
-    def assign(self: planning._Draft, spec: ShardSpec, owner: Member) -> None:
+    def assign(self: planning.PlanDraft, spec: ShardSpec, owner: Member) -> None:
         before = self._epochs.get(spec.number, 0)
         original(self, spec, owner)
         if before and spec.number in leaving:
             self._assignments[spec.number] = replace(self._assignments[spec.number], epoch=before)
             self._epochs[spec.number] = before
 
-    def init(self: planning._Draft, layout: Any, plan: Any, members: Any) -> None:
+    def init(self: planning.PlanDraft, layout: Any, plan: Any, members: Any) -> None:
         original_init(self, layout, plan, members)
         leaving.clear()
         leaving.update(number for number, each in plan.assignments.items() if each.leaving)
 
     leaving: set[int] = set()
-    original, original_init = planning._Draft.assign, planning._Draft.__init__
-    plant(planning._Draft, "assign", assign)
-    plant(planning._Draft, "__init__", init)
+    original, original_init = planning.PlanDraft.assign, planning.PlanDraft.__init__
+    plant(planning.PlanDraft, "assign", assign)
+    plant(planning.PlanDraft, "__init__", init)
     plant(planning, "_may_reassign", may_reassign)
 
 
