@@ -103,7 +103,7 @@ def test_item_that_is_moved_when_its_time_has_come_is_ready_at_once(monkeypatch:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=10**9))
         caller = Caller(world, engine)
         (name,) = await caller.put(delay_ms=100, ttl_ms=60_000)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         with closed(commits):
             first = start_task(caller.put("busy"))
             await world.until(lambda: commits.held == 1)
@@ -338,7 +338,7 @@ def test_topic_that_loses_its_last_item_and_gets_a_moved_one_in_one_flush_is_kno
         caller = Caller(world, engine)
         (leaving,) = await caller.put("u")
         (coming,) = await caller.put("t")
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=False)
         with closed(commits):
             first = start_task(caller.put("busy"))
             await world.until(lambda: commits.held == 1)
