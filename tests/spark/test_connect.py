@@ -18,7 +18,7 @@ from tests.support.spark_queue import DAY_MS, SparkQueue, spark_queue
 from tests.support.spark_stream import driver_process
 from tests.support.tour import ADDRESS
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.long, pytest.mark.timeout(480)]
 
 LINES: Final = 100
 ORDERS: Final = 1_000
