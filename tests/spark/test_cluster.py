@@ -90,7 +90,7 @@ def test_frames_and_streams_run_on_workers_that_only_have_the_shipped_environmen
     assert len(found["ids"]) == len(set(found["ids"])) == ORDERS
     assert found["addresses"] == cluster.addresses
     for package in found["packages"]:
-        assert "/work/app-" in package and "/environment/lib/" in package, package
+        assert "/app-" in package and "/environment/lib/" in package, package
     assert Counter(found["taken"]) == Counter([*map(str, range(ORDERS)), *lines])
     assert queue.rows("orders") == queue.rows("lines") == []
 

@@ -218,7 +218,7 @@ def test_every_row_of_a_stream_is_one_item_after_drivers_an_executor_and_a_host_
 def wait_until_in_a_batch(
     process: DriverProcess, checkpoint: Path, tables: Tables, count_min: int, per_batch: int
 ) -> None:
-    """Wait until a batch is in its middle after which there are so many items. Raise AssertionError if the driver ends."""
+    """Wait for the middle of a batch that ends at `count_min` items or later. Raise AssertionError if the driver ends."""
     until(
         lambda: not process.is_running or is_in_a_batch(checkpoint, tables, count_min, per_batch),
         f"a batch that ends at {count_min} items or later is in its middle",
