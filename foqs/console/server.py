@@ -171,6 +171,8 @@ class Console:
             response = self._error_page(request, 408, f"The request took too long.{unknown}")
         except FoqsError as error:
             response = self._error_page(request, _STATUS.get(error.code, 500), _sentence(error))
+        except OverflowError:  # from the encoding of a call, before anything of it was sent
+            response = self._error_page(request, 400, "A number is larger than its field allows.")
         except Exception:
             log.exception("the page %s failed with an unexpected error", request.path)
             response = self._error_page(request, 500, "The page failed; the host's log says why.")

@@ -204,6 +204,17 @@ def test_numbers_and_durations_that_are_none_name_their_field(host: OpenHost, br
     )
 
 
+def test_numbers_that_no_field_holds_are_answered_by_a_sentence(host: OpenHost, browser: Browser) -> None:
+    (item_id,) = put(host, Item("large"))
+    for page in (
+        browser.post("/item", id=item_id, action="update", priority="99999999999"),
+        browser.post("/item", id=item_id, action="update", delay="999999999999d"),
+        browser.post("/enqueue", topic="large", key="k-large", priority="-99999999999"),
+        browser.post("/namespace", action="update", backlog_items_max="9" * 30),
+    ):
+        assert page.status == 400, page.text
+
+
 # --------------------------------------------------------------------- attacks
 
 
