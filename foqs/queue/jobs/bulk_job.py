@@ -1,0 +1,176 @@
+"""A bulk job: what it does to which items, how far it has come, and who works on it.
+
+Holds the frozen values and the table of a job's states. Always true: a job that has
+ended stays as it is, but for the counts of its last page; `run` increases by one each
+time a host takes the job. Pure; knows nothing of how pages are made or where jobs are
+stored.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from foqs.core.items.item_filter import ItemFilter
+
+
+class JobAction(enum.Enum):
+    """What a job does to each item."""
+
+    CANCEL = "cancel"
+    UPDATE = "update"
+    REDRIVE = "redrive"
+    MOVE = "move"
+
+
+class JobState(enum.Enum):
+    """The state of a job."""
+
+    RUNNING = "running"
+    """A host works on it, or will."""
+    INTERRUPTED = "interrupted"
+    """It stands still until it is resumed or cancelled."""
+    DONE = "done"
+    FAILED = "failed"
+    """It ended with an error that no repetition mends."""
+    CANCELLED = "cancelled"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the job has not ended."""
+        return self is JobState.RUNNING or self is JobState.INTERRUPTED
+
+
+class JobCommand(enum.Enum):
+    """What a person can tell a job. Each may be repeated."""
+
+    INTERRUPT = "interrupt"
+    RESUME = "resume"
+    CANCEL = "cancel"
+
+
+NEXT_STATE: Final[Mapping[tuple[JobState, JobCommand], JobState]] = {
+    (JobState.RUNNING, JobCommand.INTERRUPT): JobState.INTERRUPTED,
+    (JobState.RUNNING, JobCommand.RESUME): JobState.RUNNING,
+    (JobState.RUNNING, JobCommand.CANCEL): JobState.CANCELLED,
+    (JobState.INTERRUPTED, JobCommand.INTERRUPT): JobState.INTERRUPTED,
+    (JobState.INTERRUPTED, JobCommand.RESUME): JobState.RUNNING,
+    (JobState.INTERRUPTED, JobCommand.CANCEL): JobState.CANCELLED,
+    (JobState.CANCELLED, JobCommand.CANCEL): JobState.CANCELLED,
+}
+"""The state after a command. A pair that is missing is refused."""
+
+
+@dataclass(slots=True, frozen=True)
+class JobChange:
+    """The change of each item. Fields that the action does not use are None.
+
+    Attributes:
+        priority, delay_ms, deliver_after_ms, metadata: UPDATE; None means unchanged. A delay counts from the start of
+            the walk.
+        move_to: MOVE; the topic of the new items. The filter then names one topic, another one.
+    """
+
+    action: JobAction
+    priority: int | None = None
+    delay_ms: int | None = None
+    deliver_after_ms: int | None = None
+    metadata: bytes | None = None
+    move_to: str | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class JobSpec:
+    """What a job shall do. It never changes.
+
+    Attributes:
+        item_filter: the items. Its ages count from the start of the walk; its `at_ms` is not used.
+        rate_per_s: the most items to change in a second; None: as fast as the shards allow.
+        expected: the number of matching items that the caller counted before; for people. None: not counted.
+        started_by: the principal; None if the host does not authenticate.
+        start_key: a start with the key of an existing job of the namespace returns that job. The caller draws it.
+        is_exclusive: refused while another job of the same action on the same topic is live.
+    """
+
+    namespace: str
+    item_filter: ItemFilter
+    change: JobChange
+    start_key: str
+    rate_per_s: int | None = None
+    expected: int | None = None
+    started_by: str | None = None
+    is_exclusive: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class JobOwner:
+    """The host that works on a job: its name, and the nonce of its run."""
+
+    name: str
+    nonce: str
+
+
+@dataclass(slots=True, frozen=True)
+class JobCounts:
+    """The items of finished pages.
+
+    Attributes:
+        seen: those that matched when their page was read.
+        changed: those that the job has changed.
+        failed: those that refused the change, such as a leased item's move.
+        at_least: the numbers may be too low, because the result of a page was lost. They are never too high.
+    """
+
+    seen: int = 0
+    changed: int = 0
+    failed: int = 0
+    at_least: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Job:
+    """A job as it is recorded. Times are milliseconds since 1970-01-01 UTC, by the clock of the host that wrote them.
+
+    Attributes:
+        id: 16 hexadecimal digits.
+        tier: the hosts that may work on it.
+        incarnation: that of the namespace; another one means that it was deleted and created again.
+        cursor: the pages before it are done; None: the walk has not started.
+        refusal: why the first of the failed items refused the change.
+        problem: FAILED: why; RUNNING: what the job waits for, if it cannot go on now.
+        owner: None: nobody works on it. A job that has ended has an owner until its last page is counted.
+        run: increases by one each time a host takes the job.
+        ended_at_ms: None while it is live.
+        unknown: what a newer version has written beside, kept.
+    """
+
+    id: str
+    spec: JobSpec
+    tier: str
+    incarnation: int
+    started_at_ms: int
+    changed_at_ms: int
+    state: JobState = JobState.RUNNING
+    cursor: str | None = None
+    counts: JobCounts = JobCounts()
+    refusal: str | None = None
+    problem: str | None = None
+    owner: JobOwner | None = None
+    run: int = 0
+    ended_at_ms: int | None = None
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class Jobs:
+    """All jobs of a cluster by id, the oldest first."""
+
+    by_id: Mapping[str, Job] = field(default_factory=dict)
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """What a newer version has written beside, kept."""
+
+    def of_namespace(self, namespace: str) -> list[Job]:
+        """Return the jobs of a namespace, the newest first."""
+        return [job for job in reversed(self.by_id.values()) if job.spec.namespace == namespace]

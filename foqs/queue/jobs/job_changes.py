@@ -1,0 +1,190 @@
+"""The changes of the jobs: each takes the recorded jobs and returns the next ones.
+
+Always true: the result is the same object if nothing changes, so that a change can be
+repeated safely; the numbers of jobs stay within the limits; only the host of a job's
+last run writes its cursor and counts. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Final
+
+from foqs.queue.jobs.bulk_job import NEXT_STATE, Job, JobCommand, JobCounts, JobOwner, Jobs, JobState
+from foqs_contract.errors import InvalidArgument, LimitExceeded, NotFound
+
+LIVE_MAX: Final = 32
+LIVE_PER_NAMESPACE_MAX: Final = 8
+ENDED_MAX: Final = 64
+ENDED_PER_NAMESPACE_MAX: Final = 16
+
+
+class JobTaken(Exception):
+    """Another host has taken the job, or its record is gone. Nothing is written; the caller stops its work on it."""
+
+
+@dataclass(slots=True, frozen=True)
+class JobProgress:
+    """What the host of one run reports. The values are absolute, so a report may be repeated.
+
+    Attributes:
+        run: the run of the host.
+        end: DONE or FAILED if the job ends; None if it goes on.
+        is_leaving: the host gives the job up.
+    """
+
+    run: int
+    cursor: str | None
+    counts: JobCounts
+    refusal: str | None = None
+    problem: str | None = None
+    end: JobState | None = None
+    is_leaving: bool = False
+
+
+def start(jobs: Jobs, job: Job) -> tuple[Jobs, Job]:
+    """Add a job, and forget the oldest ended ones beyond the limits.
+
+    Returns:
+        The jobs, and the new job; or the job that was started before with the same key.
+
+    Raises:
+        LimitExceeded: too many jobs are live, or the job is exclusive and another such job is live.
+    """
+    spec = job.spec
+    same_namespace = jobs.of_namespace(spec.namespace)
+    for other in same_namespace:
+        if other.spec.start_key == spec.start_key:
+            return jobs, other
+    live = [other for other in same_namespace if other.state.is_live]
+    if len(live) >= LIVE_PER_NAMESPACE_MAX or sum(other.state.is_live for other in jobs.by_id.values()) >= LIVE_MAX:
+        raise LimitExceeded(
+            f"at most {LIVE_PER_NAMESPACE_MAX} bulk jobs of a namespace and {LIVE_MAX} in all may be running or "
+            "interrupted; wait until one ends, or cancel one",
+            field="jobs",
+        )
+    if spec.is_exclusive and any(_is_alike(other, job) for other in live):
+        raise LimitExceeded(
+            "such a job of this topic is running or interrupted; wait until it ends, or cancel it",
+            field="is_exclusive",
+        )
+    return _without_oldest(replace(jobs, by_id={**jobs.by_id, job.id: job})), job
+
+
+def _is_alike(other: Job, job: Job) -> bool:
+    return (
+        other.spec.change.action is job.spec.change.action
+        and other.spec.item_filter.topic_names == job.spec.item_filter.topic_names
+    )
+
+
+def _without_oldest(jobs: Jobs) -> Jobs:
+    """Forget the oldest ended jobs beyond the limits."""
+    kept: dict[str, Job] = {}
+    ended: dict[str, int] = {}
+    ended_in_all = 0
+    for job in reversed(jobs.by_id.values()):
+        if not job.state.is_live:
+            namespace = job.spec.namespace
+            if ended_in_all >= ENDED_MAX or ended.get(namespace, 0) >= ENDED_PER_NAMESPACE_MAX:
+                continue
+            ended_in_all += 1
+            ended[namespace] = ended.get(namespace, 0) + 1
+        kept[job.id] = job
+    return replace(jobs, by_id=dict(reversed(kept.items())))
+
+
+def control(jobs: Jobs, namespace: str, job_id: str, command: JobCommand, now_ms: int) -> tuple[Jobs, Job]:
+    """Apply a command. Returns the jobs, and the job.
+
+    Raises:
+        NotFound: the namespace has no such job.
+        InvalidArgument: the job has ended otherwise.
+    """
+    job = jobs.by_id.get(job_id)
+    if job is None or job.spec.namespace != namespace:
+        raise NotFound("the namespace has no such job; jobs that ended long ago are forgotten", field="id")
+    state = NEXT_STATE.get((job.state, command))
+    if state is None:
+        raise InvalidArgument(f"the job is {job.state.value}; start a new one", field="command")
+    if state is job.state:
+        return jobs, job
+    job = replace(job, state=state, problem=None, changed_at_ms=now_ms, ended_at_ms=None if state.is_live else now_ms)
+    return _without_oldest(_with(jobs, job)), job
+
+
+def take(
+    jobs: Jobs, owner: JobOwner, tier: str, missing: Collection[str], room: int, now_ms: int
+) -> tuple[Jobs, list[Job]]:
+    """Give a host up to `room` running jobs that have no owner, or a missing one.
+
+    A job that does not run and whose owner is missing loses its owner.
+
+    Args:
+        missing: the nonces of owners that are gone for certain.
+
+    Returns:
+        The jobs, and those that the host has now taken.
+    """
+    by_id, taken = dict(jobs.by_id), []
+    for job in jobs.by_id.values():
+        is_lost = job.owner is not None and job.owner.nonce in missing
+        if job.tier != tier or not (job.owner is None or is_lost):
+            continue
+        counts = replace(job.counts, at_least=True) if is_lost else job.counts
+        if job.state is not JobState.RUNNING:
+            if is_lost:
+                by_id[job.id] = replace(job, owner=None, counts=counts, changed_at_ms=now_ms)
+        elif len(taken) < room:
+            by_id[job.id] = replace(job, owner=owner, run=job.run + 1, counts=counts, changed_at_ms=now_ms)
+            taken.append(by_id[job.id])
+    return (replace(jobs, by_id=by_id), taken) if by_id != jobs.by_id else (jobs, taken)
+
+
+def report(jobs: Jobs, job_id: str, progress: JobProgress, now_ms: int) -> tuple[Jobs, Job]:
+    """Write the progress of a run. Returns the jobs, and the job: its state may have been changed by a command.
+
+    The host gives the job up if it leaves, the job ends, or the job does not run any more.
+
+    Raises:
+        JobTaken: the record has another run, or is gone.
+    """
+    job = jobs.by_id.get(job_id)
+    if job is None or job.run != progress.run:
+        raise JobTaken(job_id)
+    state = job.state
+    ended_at_ms = job.ended_at_ms
+    if progress.end is not None and state.is_live:
+        state, ended_at_ms = progress.end, now_ms
+    is_given_up = progress.is_leaving or progress.end is not None or state is not JobState.RUNNING
+    written = replace(
+        job,
+        state=state,
+        ended_at_ms=ended_at_ms,
+        cursor=progress.cursor,
+        counts=progress.counts,
+        refusal=progress.refusal,
+        problem=progress.problem if state in (JobState.RUNNING, JobState.FAILED) else None,
+        owner=None if is_given_up else job.owner,
+    )
+    if written == job:
+        return jobs, job
+    written = replace(written, changed_at_ms=now_ms)
+    return _without_oldest(_with(jobs, written)), written
+
+
+def release(jobs: Jobs, nonce: str, now_ms: int) -> Jobs:
+    """Take from a host that stops all jobs that it has not given up itself: the result of a page may be lost."""
+    owned = [job for job in jobs.by_id.values() if job.owner is not None and job.owner.nonce == nonce]
+    if not owned:
+        return jobs
+    freed = {
+        job.id: replace(job, owner=None, counts=replace(job.counts, at_least=True), changed_at_ms=now_ms)
+        for job in owned
+    }
+    return replace(jobs, by_id={**jobs.by_id, **freed})
+
+
+def _with(jobs: Jobs, job: Job) -> Jobs:
+    return replace(jobs, by_id={**jobs.by_id, job.id: job})
