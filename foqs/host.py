@@ -38,8 +38,13 @@ from foqs.cluster.tier_member import TierMember
 from foqs.console.server import Console, ConsoleSettings
 from foqs.options.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
 from foqs.queue.engine import Engine, EngineSettings
+from foqs.queue.jobs.bulk_job import JobOwner
+from foqs.queue.jobs.host_jobs import HostJobs
+from foqs.queue.jobs.job_store import LocalDocuments
 from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.rpc.job_handlers import job_handlers
+from foqs.rpc.job_pages import BulkCallPages
 from foqs.rpc.methods import RpcService
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
@@ -47,10 +52,11 @@ from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.clock import Clock, SystemClock
 from foqs.runtime.garbage_collection import GarbageCollection
 from foqs.shard.supervisor import ShardTakenOver
+from foqs.sqs.in_host_calls import InHostCalls
 from foqs.sqs.sqs_port import SqsPort
 from foqs.store import factories
 from foqs.store.port import StoreUnusable
-from foqs.telemetry.cluster_samples import cluster_samples, tier_samples
+from foqs.telemetry.cluster_samples import cluster_samples, job_samples, tier_samples
 from foqs.telemetry.http_server import HttpServer
 from foqs.telemetry.metrics import Metrics, Samples
 from foqs.telemetry.samples import HostSampler
@@ -66,6 +72,7 @@ _PLAN_WAIT_S: Final = 2.0
 STOP_STEPS: Final = (
     ("listener", "no new connections are accepted; TLS handshakes are cancelled"),
     ("console", "its pages make calls"),
+    ("bulk jobs", "other hosts go on with them while the shards are still served"),
     ("long polls", "they get an empty reply at once, and their clients use other hosts"),
     ("plan", "in a cluster, other hosts take over the shards one by one while calls are still answered"),
     ("calls in flight", "they still need the shards"),
@@ -74,6 +81,8 @@ STOP_STEPS: Final = (
     ("HTTP port", "/livez and /metrics are useful until the end"),
 )
 """The parts of a host in the order in which they stop, each with the reason for its place."""
+_JOBS_STOP_S: Final = 2.0
+"""How long a page of a bulk job may take while the host stops."""
 _CLOSE_TIMEOUT_S: Final = 2.0
 """A host that has stopped ends after this time even if its event loop does not close."""
 
@@ -136,6 +145,13 @@ class Host:
         )
         if membership is not None:
             self._engine.queue.placement.owner_of = membership.owner_of
+        self._jobs = HostJobs(
+            LocalDocuments(_jobs_folder(config)) if membership is None else membership.registry,
+            self._engine.namespaces,
+            clock.wall_ms,
+            rng,
+            self._metrics,
+        )
         self._http = HttpServer(self._metrics, self._not_ready_reasons, self._console_sentence)
         self._console: Console | None = None
         self._console_port = 0
@@ -220,7 +236,10 @@ class Host:
             tier=server.tier,
             program_version=version("foqs"),
         )
-        extra_handlers = dict(admin_handlers(self._engine.admin, server.tier))
+        extra_handlers = {
+            **admin_handlers(self._engine.admin, server.tier),
+            **job_handlers(self._jobs.calls, self._engine.namespaces.settings_of),
+        }
         cluster: RegistryCluster | None = None
         if self._membership is not None:
             cluster = self._membership.cluster_service(
@@ -272,11 +291,26 @@ class Host:
             self._gossip_task = asyncio.ensure_future(self._tier_member.run())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._plan_read.wait(), _PLAN_WAIT_S)
+        self._start_jobs(service, port)
         await self._listener.start_serving()
         if self._sqs_port is not None:
             await self._sqs_port.serve()
         found = {"port": port, "http_port": http_port, "console_port": console_port, "sqs_port": sqs_port}
         return self._config.model_copy(update={"server": server.model_copy(update=found)})
+
+    def _start_jobs(self, service: RpcService, port: int) -> None:
+        """Work on bulk jobs. Their pages are calls of this host. `port` is that of the calls."""
+        calls = InHostCalls(service, self._config.rpc.reply_grace_ms / 1_000)
+        membership, nonce = self._membership, self._nonce
+        self._jobs.start(
+            BulkCallPages(lambda name, request, timeout_s: calls.call(name, request, timeout_s, None)),
+            JobOwner(self._host_name(port), nonce),
+            (lambda: (nonce,)) if membership is None else membership.running_hosts,
+        )
+
+    def _host_name(self, port: int) -> str:
+        server = self._config.server
+        return server.name or f"{server.host}:{port}"
 
     async def _start_console(self, port: int) -> int:
         """Start the console if it is wanted. Returns its port. `port` is that of the calls."""
@@ -284,7 +318,7 @@ class Host:
         if not server.console:
             return server.console_port
         settings = ConsoleSettings(
-            host_name=server.name or f"{server.host}:{port}",
+            host_name=self._host_name(port),
             is_cluster=self._membership is not None,
             authenticator=self._authenticator,
             permissions_of=self._engine.namespaces.permissions_of,
@@ -324,7 +358,7 @@ class Host:
         self._engine.on_view_changed(*self._membership.closed_shards())
 
     def _samples(self) -> Samples:
-        own = self._sampler.sample()
+        own = {**self._sampler.sample(), **job_samples(self._jobs.jobs)}
         membership = self._membership
         if membership is None or self._tier_member is None:
             return own
@@ -405,6 +439,9 @@ class Host:
             if self._console is not None:
                 await self._console.stop()
 
+        async def bulk_jobs() -> None:
+            await self._jobs.stop(max(0.0, min(_JOBS_STOP_S, deadline - loop.time())))
+
         async def long_polls() -> None:
             self._engine.queue.drain()
 
@@ -430,6 +467,7 @@ class Host:
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "listener": listener,
             "console": console,
+            "bulk jobs": bulk_jobs,
             "long polls": long_polls,
             "plan": plan,
             "calls in flight": calls_in_flight,
@@ -502,6 +540,11 @@ def _make_catalog(config: Config) -> Catalog:
     if path is None:
         return MemoryCatalog(bytes_max=catalog.bytes_max)
     return FileCatalog(path, catalog.bytes_max, catalog.poll_interval_ms / 1000)
+
+
+def _jobs_folder(config: Config) -> Path | None:
+    """Return the folder of the bulk jobs of a host alone; None when nothing outlives the process."""
+    return None if config.catalog_file is None else config.catalog_file.parent
 
 
 def _make_epoch_book(path: Path | None) -> EpochBook:

@@ -621,6 +621,104 @@ struct BulkReply {
   3: optional i64 refused,
   /** Why the first of them was refused. */
   4: optional Error refusal,
+  /** The items of this page that matched: changed, refused, or gone meanwhile. Missing from an older host. */
+  5: optional i64 matched,
+}
+
+// ------------------------------------------------------------- bulk jobs
+
+enum BulkJobState {
+  /** A host works on it, or will. */
+  RUNNING = 1,
+  /** It stands still until it is resumed or cancelled. */
+  INTERRUPTED = 2,
+  DONE = 3,
+  /** It ended with an error that no repetition mends; see `problem`. */
+  FAILED = 4,
+  CANCELLED = 5,
+}
+
+enum BulkJobCommand {
+  INTERRUPT = 1,
+  RESUME = 2,
+  CANCEL = 3,
+}
+
+struct StartBulkJobRequest {
+  /** Required. */
+  1: optional string namespace_name,
+  /** Required. Filter and change have at most 4,096 bytes together, as JSON. */
+  2: optional ItemFilter filter,
+  /** Required without `move_to`. With REDRIVE, the filter's states are DEAD or missing. */
+  3: optional BulkAction action,
+  /** Required with UPDATE. */
+  4: optional Change change,
+  /** In place of an action: moves the items to this topic. The filter names the topic of the items. */
+  5: optional string move_to,
+  /** The most items to change in a second. Missing: as fast as the shards allow. */
+  6: optional i32 rate_per_s,
+  /** How many items match, if the caller has counted them; shown with the job. */
+  7: optional i64 expected,
+  /**
+   * Required: a random text of at most 64 bytes. A repeated start with the same key returns the job that was started
+   * before. KEY_CONFLICT if that job does something else.
+   */
+  8: optional string start_key,
+  /** LIMIT_EXCEEDED while another job with the same action and topics is running or interrupted. */
+  9: optional bool exclusive,
+  10: optional i64 timeout_ms,
+}
+
+/** Times are milliseconds since 1970-01-01 UTC by the clock of the host that recorded them; they are for people. */
+struct BulkJob {
+  1: optional string id,
+  2: optional string namespace_name,
+  3: optional ItemFilter filter,
+  4: optional BulkAction action,
+  5: optional Change change,
+  6: optional string move_to,
+  7: optional i32 rate_per_s,
+  8: optional i64 expected,
+  9: optional BulkJobState state,
+  /** The items that matched when their page was read. Counts are recorded about once a second. */
+  10: optional i64 seen,
+  11: optional i64 changed,
+  /** Those that matched but cannot be changed this way. */
+  12: optional i64 failed,
+  /** The counts may be too low, because the result of a page was lost. */
+  13: optional bool at_least,
+  /** Why the first of the failed items was refused. */
+  14: optional string refusal,
+  /** FAILED: why. RUNNING: what it waits for, if it cannot go on now. */
+  15: optional string problem,
+  /** The principal; missing if the host does not authenticate. */
+  16: optional string started_by,
+  /** The name of the host that works on it, or that still counts its last page. */
+  17: optional string owner,
+  18: optional i64 started_at_ms,
+  19: optional i64 changed_at_ms,
+  20: optional i64 ended_at_ms,
+}
+
+struct ListBulkJobsRequest {
+  /** Required. */
+  1: optional string namespace_name,
+  2: optional i64 timeout_ms,
+}
+
+struct ListBulkJobsReply {
+  /** The newest first: all that are running or interrupted, and those that ended lately. */
+  1: optional list<BulkJob> jobs,
+}
+
+struct ControlBulkJobRequest {
+  /** Required. */
+  1: optional string namespace_name,
+  /** Required. */
+  2: optional string id,
+  /** Required. */
+  3: optional BulkJobCommand command,
+  4: optional i64 timeout_ms,
 }
 
 // ----------------------------------------------------------- dead items
@@ -1113,8 +1211,21 @@ service Foqs {
   /** Counts the items that match a filter, before a bulk call. */
   CountItemsReply countItems(1: CountItemsRequest request) throws (1: CallFailed failed),
 
-  /** Cancels, updates, redrives or moves the items that match a filter, one page per call. */
+  /** Cancels, updates, redrives or moves the items that match a filter, one page per call. A limit of 0 changes nothing and returns the first cursor. */
   BulkReply bulk(1: BulkRequest request) throws (1: CallFailed failed),
+
+  /**
+   * Starts a bulk job: a host of the tier changes all items that match, page by page. The job goes on when that host
+   * dies. LIMIT_EXCEEDED if too many jobs are running or interrupted: 8 of a namespace, 32 in all. It may be repeated.
+   */
+  BulkJob startBulkJob(1: StartBulkJobRequest request) throws (1: CallFailed failed),
+  /** Lists the bulk jobs of a namespace. */
+  ListBulkJobsReply listBulkJobs(1: ListBulkJobsRequest request) throws (1: CallFailed failed),
+  /**
+   * Interrupts, resumes or cancels a bulk job. Items may be changed for about a second after an interruption or a
+   * cancellation. A job that has ended is INVALID_ARGUMENT. It may be repeated.
+   */
+  BulkJob controlBulkJob(1: ControlBulkJobRequest request) throws (1: CallFailed failed),
 
   /**
    * Lists the items of one shard by id, one page per call. An item that exists during all pages and matches the filter

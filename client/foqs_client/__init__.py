@@ -28,6 +28,7 @@ from foqs_client.errors import (
     UnknownOutcome,
     Unreachable,
 )
+from foqs_client.job_calls import BulkJob
 from foqs_client.sync_client import SyncClient
 from foqs_client.types import (
     BulkPage,
@@ -51,6 +52,7 @@ from foqs_client.types import (
 )
 
 __all__ = [
+    "BulkJob",
     "BulkPage",
     "Change",
     "Client",

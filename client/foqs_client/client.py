@@ -37,6 +37,7 @@ from foqs_client.connection_pool import ConnectionPool
 from foqs_client.credentials import Tls, make_handshake, tls_connect
 from foqs_client.dequeue_method import DequeueMethod
 from foqs_client.host_connector import Connect
+from foqs_client.job_calls import JobCalls
 from foqs_client.long_polls import LongPolls
 from foqs_client.moving_calls import MovingCalls
 from foqs_client.reading_calls import ReadingCalls
@@ -60,7 +61,7 @@ Lease: TypeAlias = Delivery | tuple[str, int]
 """A delivery, or its (id, token)."""
 
 
-class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls):
+class Client(BulkCalls, MovingCalls, ReadingCalls, AdminCalls, ClusterCalls, JobCalls):
     """The client of a cluster or of a single host, for code in an event loop.
 
     It connects with the first call, and connects again when a connection is lost.

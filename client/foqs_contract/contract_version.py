@@ -26,7 +26,15 @@ ADDED_FIELDS: Final[Mapping[type, Mapping[str, int]]] = {
     ttypes.ItemFilter: {"topics": 2},
 }
 """By struct and field: the first version with the field."""
-ADDED_METHODS: Final[Mapping[str, int]] = {"listItems": 2, "moveItems": 2, "rankItem": 2, "restoreItems": 2}
+ADDED_METHODS: Final[Mapping[str, int]] = {
+    "controlBulkJob": 2,
+    "listBulkJobs": 2,
+    "listItems": 2,
+    "moveItems": 2,
+    "rankItem": 2,
+    "restoreItems": 2,
+    "startBulkJob": 2,
+}
 """By method: the first version with the method."""
 
 

@@ -101,6 +101,13 @@ class Membership:
         view = self.agent.view
         return frozenset() if view is None else frozenset(view.layout.shards)
 
+    def running_hosts(self) -> frozenset[str] | None:
+        """Return the nonces of the hosts of the cluster; None while this host does not follow the plan."""
+        view = self.agent.view
+        if view is None or self.agent.session_state is not SessionState.SERVING:
+            return None
+        return frozenset(member.nonce for member in view.members)
+
     def closed_shards(self) -> tuple[frozenset[int], frozenset[int]]:
         """Return the shards of this host that are draining, and those whose assignment is obsolete.
 

@@ -107,7 +107,7 @@ async def change_matching(
                 break
             found += await walk.read(limit - len(found))
     # An item that changed its state while the page was read may have been found twice.
-    found = [item for item in {item.row.id: item for item in found}.values() if not _is_already_updated(item, event)]
+    found = [item for item in {item.row.id: item for item in found}.values() if not _is_already_changed(item, event)]
     if not found:
         return BulkPage(0, 0, None, _format_cursor(walk.cursor))
     all_outcomes: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
@@ -126,7 +126,7 @@ async def change_matching(
 
 def _bulk_page(change: Event, items: Sequence[ItemView], outcomes: Sequence[Outcome], walk: Walk) -> BulkPage:
     """Return the result of a page. Raises `UnknownOutcome`, or the error if nothing was changed."""
-    changed, refusals, failure, next_cursor = 0, [], None, walk.cursor
+    changed, matched, refusals, failure, next_cursor = 0, 0, [], None, walk.cursor
     for item, outcome in zip(items, outcomes, strict=True):
         if isinstance(outcome, UnknownOutcome):
             raise UnknownOutcome("some of this page may be changed; call again with the same cursor")
@@ -134,13 +134,17 @@ def _bulk_page(change: Event, items: Sequence[ItemView], outcomes: Sequence[Outc
             changed += 1
         elif isinstance(outcome, InvalidArgument):
             refusals.append(outcome)
-        elif isinstance(outcome, Exception) and not isinstance(outcome, NotFound) and failure is None:
-            failure, next_cursor = outcome, walk.cursor_before(item)
+        elif isinstance(outcome, Exception) and not isinstance(outcome, NotFound):
+            if failure is None:
+                failure, next_cursor = outcome, walk.cursor_before(item)
+            continue
+        matched += 1
     if failure is not None and not changed:
         raise failure
     for refusal in refusals[:1] if change.kind is EventKind.UPDATE else ():
         refusal.field = "change.deliver_after_ms" if change.delay_ms is None else "change.delay_ms"
-    return BulkPage(changed, len(refusals), refusals[0] if refusals else None, _format_cursor(next_cursor))
+    first = refusals[0] if refusals else None
+    return BulkPage(changed, len(refusals), first, _format_cursor(next_cursor), matched)
 
 
 def _with_absolute_time(change: Event, item_filter: ItemFilter) -> Event:
@@ -151,11 +155,14 @@ def _with_absolute_time(change: Event, item_filter: ItemFilter) -> Event:
     return replace(change, item_filter=item_filter, delay_ms=None, deliver_after_ms=after)
 
 
-def _is_already_updated(item: ItemView, event: Event) -> bool:
-    """Return whether an UPDATE would not change the item."""
+def _is_already_changed(item: ItemView, event: Event) -> bool:
+    """Return whether this walk has redriven the item before, or an UPDATE would not change it."""
+    row: Row = item.row
+    if event.kind is EventKind.REDRIVE and event.item_filter is not None:
+        # Dead again, or dead since the walk started: else items that fail at once would be redriven without end.
+        return row.deliver_after_ms > event.item_filter.at_ms
     if event.kind is not EventKind.UPDATE:
         return False
-    row: Row = item.row
     after = event.deliver_after_ms
     return (
         (event.priority is None or event.priority == row.priority)

@@ -131,12 +131,16 @@ class ItemCount:
 
 @dataclass(slots=True, frozen=True)
 class BulkPage:
-    """The result of a page: items changed, and matching items that refuse the change, with the first one's error."""
+    """The result of a page: items changed, and matching items that refuse the change, with the first one's error.
+
+    `matched` counts the items that the page is done with: changed, refused, or gone meanwhile.
+    """
 
     changed: int
     refused: int
     refusal: FoqsError | None
     next_cursor: str | None
+    matched: int = 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -294,7 +298,9 @@ class Queue(Protocol):
         deadline: float,
         shards: Collection[int] | None = None,
     ) -> BulkPage:
-        """Apply `change` to a page of the items that match and differ from its result. The id of `change` is not used.
+        """Apply `change` to a page of the items that match. The id of `change` is not used.
+
+        Items that have the result already, and those that this walk has redriven before, are skipped.
 
         An empty page holds the cursor at which the next one starts.
 

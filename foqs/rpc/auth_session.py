@@ -86,6 +86,11 @@ class AuthSession:
         )
 
     @property
+    def principal_name(self) -> str | None:
+        """The name of the peer's principal; None if it has none."""
+        return None if self._authenticated is None else self._authenticated.principal.name
+
+    @property
     def is_administrator(self) -> bool:
         """Whether the peer is an administrator, as other hosts of the tier are."""
         return self._authenticated is not None and self._authenticated.principal.is_admin

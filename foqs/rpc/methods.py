@@ -30,6 +30,11 @@ class CallerSession(Protocol):
     """The auth session of a call's peer, as handlers need it."""
 
     @property
+    def principal_name(self) -> str | None:
+        """The name of the peer's principal; None if it has none."""
+        ...
+
+    @property
     def is_administrator(self) -> bool:
         """Whether the peer is an administrator, as other hosts of the tier are."""
         ...
@@ -116,10 +121,15 @@ def contract_methods(handlers: Mapping[str, MethodHandler]) -> dict[bytes, Serve
 
 def task_handler(handle: Callable[[Any, float], Coroutine[Any, Any, Any]]) -> MethodHandler:
     """Return a handler that runs a task per call; `handle(request, deadline)` returns the reply struct."""
+    return caller_task_handler(lambda request, deadline, caller: handle(request, deadline))
+
+
+def caller_task_handler(handle: Callable[[Any, float, Caller], Coroutine[Any, Any, Any]]) -> MethodHandler:
+    """Return a handler as `task_handler` does; `handle` also gets the caller, whose reply it must not send."""
 
     async def run(request: Any, deadline: float, caller: Caller) -> None:
         try:
-            reply = await handle(request, deadline)
+            reply = await handle(request, deadline, caller)
         except Exception as error:
             caller.fail(error)
         else:

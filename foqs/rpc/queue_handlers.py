@@ -286,12 +286,12 @@ class QueueHandlers:
     async def bulk(self, request: Any, deadline: float) -> Any:
         namespace, settings = self._namespace(request)
         change, item_filter = filters.parse_bulk(request, namespace, settings)
-        limit, cursor = parse_page(request.page, limit_min=0 if request.forwarded else 1)
+        limit, cursor = parse_page(request.page, limit_min=0)
         page = await self._queue.change_matching(
             namespace, change, item_filter, cursor, limit, deadline, requested_shards(request)
         )
         refusal = None if page.refusal is None else codec.error_struct(page.refusal)
-        return ttypes.BulkReply(page.changed, page.next_cursor, page.refused, refusal)
+        return ttypes.BulkReply(page.changed, page.next_cursor, page.refused, refusal, page.matched)
 
     async def purge_topic(self, request: Any, deadline: float) -> Any:
         namespace, _ = self._namespace(request)

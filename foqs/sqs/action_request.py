@@ -36,7 +36,7 @@ class ActionRequest:
     @property
     def session(self) -> InHostSession | None:
         """The session for calls inside the host."""
-        return None if self.principal is None else InHostSession(is_administrator=self.principal.is_admin)
+        return None if self.principal is None else InHostSession(self.principal)
 
     @property
     def sender(self) -> str:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
+from foqs.access.call_permissions import Principal
 from foqs.queue.port import ItemView, PendingCall
 from foqs.rpc import codec
 from foqs.rpc.call import deadline_error, internal_error
@@ -26,12 +27,16 @@ _T = TypeVar("_T")
 class InHostSession:
     """The session of a principal whose requests are signed one by one."""
 
-    def __init__(self, *, is_administrator: bool) -> None:
-        self._is_administrator = is_administrator
+    def __init__(self, principal: Principal) -> None:
+        self._principal = principal
+
+    @property
+    def principal_name(self) -> str | None:
+        return self._principal.name
 
     @property
     def is_administrator(self) -> bool:
-        return self._is_administrator
+        return self._principal.is_admin
 
     def authenticate(self, token: bytes | None, caller: Caller) -> PendingCall | None:
         raise Unauthenticated("requests are signed one by one; there is nothing to authenticate")

@@ -1,7 +1,7 @@
-"""A host's metrics of its cluster: the samples of `CLUSTER_METRICS` and `TIER_METRICS`.
+"""A host's metrics of its cluster: the samples of `CLUSTER_METRICS`, `TIER_METRICS` and `JOB_METRICS`.
 
-Always true: a scrape sends no request; it shows the agent's last view and the
-gossip view. Knows nothing of the format.
+Always true: a scrape sends no request; it shows what the host read last: the
+agent's view, the gossip view, the record of the jobs. Knows nothing of the format.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from foqs.cluster.gossip.gossip import Gossip
 from foqs.cluster.membership import Membership
 from foqs.cluster.order_probe import OrderProbe
+from foqs.queue.jobs.bulk_job import Jobs, JobState
 from foqs.telemetry.metrics import Samples
 from foqs.telemetry.samples import SHARD_STATES
 from shardmgr.model import ClusterView
@@ -60,3 +61,9 @@ def _count_states(view: ClusterView, tier: str) -> Counter[str]:
             owner = None if assignment is None else members.get(assignment.nonce)
             states[ownership_state_of(number, assignment, owner)] += 1
     return states
+
+
+def job_samples(jobs: Jobs) -> Samples:
+    """Return the samples of `JOB_METRICS`."""
+    states = Counter(job.state for job in jobs.by_id.values())
+    return {"foqs_bulk_jobs": [((state.value,), float(states[state])) for state in JobState]}

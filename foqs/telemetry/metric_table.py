@@ -13,6 +13,8 @@ from typing import Final, Literal
 
 BREAKER_STATES: Final = ("closed", "half-open", "open")
 """The states of a shard's circuit breaker."""
+BULK_ACTIONS: Final = ("cancel", "update", "redrive", "move")
+"""What a bulk job does to items."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,6 +75,12 @@ EVENT_METRICS: Final = (
     _counter("authentications", "Connections that authenticated as this principal", "principal"),
     _counter("authentication_failures", "Attempts to authenticate with a wrong token"),
     _counter("tls_handshake_failures", "TLS handshakes that failed"),
+    _counter(
+        "bulk_job_items",
+        "Items that bulk jobs changed at this host, or could not change: changed, failed",
+        "action",
+        "outcome",
+    ),
     _counter("calls", "Answered calls, by method (or sqs. and the action) and code: OK or the error", "method", "code"),
     _histogram("enqueue_duration_seconds", "Duration of an enqueue call, from its read to its reply"),
     _histogram(
@@ -246,7 +254,10 @@ TIER_METRICS: Final = (
 )
 """Sampled at each scrape of a host in a cluster: the gossip with other hosts of its tier."""
 
-METRICS: Final = EVENT_METRICS + SAMPLED_METRICS + CLUSTER_METRICS + TIER_METRICS
+JOB_METRICS: Final = (_gauge("bulk_jobs", "Bulk jobs on record, as this host read them last", "state"),)
+"""Sampled at each scrape, too."""
+
+METRICS: Final = EVENT_METRICS + SAMPLED_METRICS + CLUSTER_METRICS + TIER_METRICS + JOB_METRICS
 
 
 @dataclass(slots=True, frozen=True)

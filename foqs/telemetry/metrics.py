@@ -26,7 +26,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from foqs.telemetry import metric_table
-from foqs.telemetry.metric_table import BREAKER_STATES, CLUSTER_METRICS, METRICS, SAMPLED_METRICS, TIER_METRICS
+from foqs.telemetry.metric_table import (
+    BREAKER_STATES,
+    BULK_ACTIONS,
+    CLUSTER_METRICS,
+    JOB_METRICS,
+    METRICS,
+    SAMPLED_METRICS,
+    TIER_METRICS,
+)
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -69,6 +77,9 @@ class Metrics:
         self._principals: set[str] = set()
         self._authentication_failures = self._counter("foqs_authentication_failures")
         self._handshake_failures = self._counter("foqs_tls_handshake_failures")
+        self._bulk_items = self._counter("foqs_bulk_job_items")
+        for action in BULK_ACTIONS:  # each counter is shown from the start
+            self.bulk_items(action, 0, 0)
         self._calls: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._call_seconds = {
             method: _PlainHistogram(_SECONDS_BUCKETS) for method in ("enqueue", "dequeue", "ack", "nack")
@@ -167,6 +178,11 @@ class Metrics:
     def handshake_failed(self) -> None:
         """Record that a TLS handshake was refused, broken off or too slow."""
         self._handshake_failures.inc()
+
+    def bulk_items(self, action: str, changed: int, failed: int) -> None:
+        """Record the items of a page of a bulk job."""
+        self._bulk_items.labels(action, "changed").inc(changed)
+        self._bulk_items.labels(action, "failed").inc(failed)
 
     def add_sampler(self, sample: Callable[[], Samples]) -> None:
         """Call `sample` at every scrape from now on. Call this method once."""
@@ -284,7 +300,7 @@ class _SampleCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._sample()
-        for described in SAMPLED_METRICS + CLUSTER_METRICS + TIER_METRICS:
+        for described in SAMPLED_METRICS + CLUSTER_METRICS + TIER_METRICS + JOB_METRICS:
             kind = CounterMetricFamily if described.kind == "counter" else GaugeMetricFamily
             family: Metric = kind(described.name, described.text, labels=described.labels)
             for labels, value in now.get(described.name, ()):

@@ -112,7 +112,7 @@ class ScatterGather:
 
     async def _bulk(self, request: Any, deadline: float) -> Any:
         """Change a page of items of one shard: the first shard at which any host's walk has items left."""
-        limit, cursor = parse_page(request.page)
+        limit, cursor = parse_page(request.page, limit_min=0)
         part = copy(request)
         part.page = ttypes.Page(0, None if cursor is None else cursor.encode())
         replies = await self._ask_owners("bulk", part, deadline)
@@ -120,6 +120,8 @@ class ScatterGather:
         if not cursors:
             return ttypes.BulkReply(0, None, 0)
         place = first_place(cursors)
+        if not limit:
+            return ttypes.BulkReply(0, str(place), 0)
         part.page = ttypes.Page(limit, str(place).encode())
         (reply,) = await self._ask_owners("bulk", part, deadline, [place.shard], writes=True)
         if reply.next_cursor is None and any(shard > place.shard for shard in self._tier_shards.owners()):

@@ -168,6 +168,8 @@ class Jobs:
     """All jobs of a cluster by id, the oldest first."""
 
     by_id: Mapping[str, Job] = field(default_factory=dict)
+    unread: Mapping[str, Any] = field(default_factory=dict)
+    """Jobs that only a newer version can read, as it wrote them."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
     """What a newer version has written beside, kept."""
 

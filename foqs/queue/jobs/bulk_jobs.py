@@ -28,6 +28,7 @@ class BulkJobs(Protocol):
             InvalidArgument: the change and the filter contradict each other, or the namespace is of another tier.
             LimitExceeded: there are too many live jobs (`field` is `jobs`), the filter is too long (`filter`), or
                 `is_exclusive` and another such job is live (`is_exclusive`).
+            KeyConflict: the `start_key` belongs to a job that does something else.
             UnknownOutcome: the job may be stored. Repeat the call with the same `start_key`.
         """
         ...
@@ -39,7 +40,7 @@ class BulkJobs(Protocol):
     async def control(self, namespace: str, job_id: str, command: JobCommand, deadline: float) -> Job:
         """Interrupt, resume or cancel a job, and return it as it is then.
 
-        A page in progress ends: at most one page is changed after the reply. Until then the job has an owner.
+        A page in progress ends: items may be changed for about a second after the reply. Until then the job has an owner.
 
         Raises:
             NotFound: the namespace has no such job; it may have ended long ago.

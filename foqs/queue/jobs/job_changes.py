@@ -11,8 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
-from foqs.queue.jobs.bulk_job import NEXT_STATE, Job, JobCommand, JobCounts, JobOwner, Jobs, JobState
-from foqs_contract.errors import InvalidArgument, LimitExceeded, NotFound
+from foqs.queue.jobs.bulk_job import NEXT_STATE, Job, JobCommand, JobCounts, JobOwner, Jobs, JobState, shorten
+from foqs_contract.errors import InvalidArgument, KeyConflict, LimitExceeded, NotFound
 
 LIVE_MAX: Final = 32
 LIVE_PER_NAMESPACE_MAX: Final = 8
@@ -21,7 +21,7 @@ ENDED_PER_NAMESPACE_MAX: Final = 16
 
 
 class JobTaken(Exception):
-    """Another host has taken the job, or its record is gone. Nothing is written; the caller stops its work on it."""
+    """The host has given the job up, another host has taken it, or its record is gone. Nothing is written; the caller stops its work on it."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -50,12 +50,15 @@ def start(jobs: Jobs, job: Job) -> tuple[Jobs, Job]:
         The jobs, and the new job; or the job that was started before with the same key.
 
     Raises:
+        KeyConflict: the key belongs to a job that does something else.
         LimitExceeded: too many jobs are live, or the job is exclusive and another such job is live.
     """
     spec = job.spec
     same_namespace = jobs.of_namespace(spec.namespace)
     for other in same_namespace:
         if other.spec.start_key == spec.start_key:
+            if (other.spec.item_filter, other.spec.change) != (spec.item_filter, spec.change):
+                raise KeyConflict("another job was started with this key; draw a new one", field="start_key")
             return jobs, other
     live = [other for other in same_namespace if other.state.is_live]
     if len(live) >= LIVE_PER_NAMESPACE_MAX or sum(other.state.is_live for other in jobs.by_id.values()) >= LIVE_MAX:
@@ -145,13 +148,13 @@ def take(
 def report(jobs: Jobs, job_id: str, progress: JobProgress, now_ms: int) -> tuple[Jobs, Job]:
     """Write the progress of a run. Returns the jobs, and the job: its state may have been changed by a command.
 
-    The host gives the job up if it leaves, the job ends, or the job does not run any more.
+    The host gives the job up if it leaves, the job ends, or the job does not run any more. Then it cannot report again.
 
     Raises:
-        JobTaken: the record has another run, or is gone.
+        JobTaken: the record has another run or no owner, or is gone.
     """
     job = jobs.by_id.get(job_id)
-    if job is None or job.run != progress.run:
+    if job is None or job.owner is None or job.run != progress.run:
         raise JobTaken(job_id)
     state = job.state
     ended_at_ms = job.ended_at_ms
@@ -164,8 +167,8 @@ def report(jobs: Jobs, job_id: str, progress: JobProgress, now_ms: int) -> tuple
         ended_at_ms=ended_at_ms,
         cursor=progress.cursor,
         counts=progress.counts,
-        refusal=progress.refusal,
-        problem=progress.problem if state in (JobState.RUNNING, JobState.FAILED) else None,
+        refusal=shorten(progress.refusal),
+        problem=shorten(progress.problem) if state in (JobState.RUNNING, JobState.FAILED) else None,
         owner=None if is_given_up else job.owner,
     )
     if written == job:

@@ -321,7 +321,7 @@ def test_next_page_starts_at_an_item_that_could_not_be_written() -> None:
         with pytest.raises(Unavailable, match="a bad row"):
             await page(caller, CANCEL, cursor=done.next_cursor)
         world.database.refuse = lambda writes: None
-        assert await page(caller, CANCEL, cursor=done.next_cursor) == BulkPage(1, 0, None, None)
+        assert await page(caller, CANCEL, cursor=done.next_cursor) == BulkPage(1, 0, None, None, 1)
         await wait_until_idle(world, engine)
 
     run_in_world(story)

@@ -1,0 +1,141 @@
+"""The bulk jobs that this host works on: takes those that nobody works on, and gives them up when it stops.
+
+Always true: a host works on a job only while the record names it as the owner, or for
+one page after that changed; at most `JOBS_PER_HOST_MAX` jobs at a time. Knows nothing of
+pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Final
+
+from foqs.queue.jobs.bulk_job import Job, JobOwner, Jobs, JobState
+from foqs.queue.jobs.job_changes import release, take
+from foqs.queue.jobs.job_worker import JobTools, JobWorker
+from shardmgr.registry.port import RegistryError
+
+log = logging.getLogger(__name__)
+
+JOBS_PER_HOST_MAX: Final = 4
+MISSING_S: Final = 2.0
+"""The owner of a job must be missing for this long before another host takes the job."""
+TICK_S: Final = 1.0
+"""The interval of looks at the members while another host works on a job, or none does."""
+IDLE_S: Final = 10.0
+
+
+class JobHost:
+    """Runs the jobs of one host.
+
+    Args:
+        owner: this host.
+        tier: jobs of other tiers are left alone.
+        members: returns the nonces of the running hosts; None while this host does not know, or does not serve.
+    """
+
+    def __init__(
+        self, tools: JobTools, owner: JobOwner, tier: str, members: Callable[[], Collection[str] | None]
+    ) -> None:
+        self.jobs = Jobs()
+        """As they were read last."""
+        self._tools = tools
+        self._owner = owner
+        self._tier = tier
+        self._members = members
+        self._loop = asyncio.get_running_loop()
+        self._workers: dict[str, tuple[JobWorker, asyncio.Task[None]]] = {}
+        """By the id of the job."""
+        self._started_runs: dict[str, int] = {}
+        """By the id of a job of this host: the run of its last worker."""
+        self._missing_since_s: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Take and work on jobs until cancelled."""
+        timeout_s, failures = 0.0, 0
+        while True:
+            await self._tools.store.wait_for_change(timeout_s)
+            try:
+                await self._look()
+                failures = 0
+                timeout_s = TICK_S if self._is_anything_to_watch() else IDLE_S
+            except RegistryError as error:
+                if not failures:
+                    log.warning("the bulk jobs cannot be read or written: %s", error)
+                timeout_s = self._tools.backoff.pause_s(failures)
+                failures += 1
+
+    async def stop(self, timeout_s: float) -> None:
+        """Give all jobs up, so that other hosts go on with them at once. `run` must have ended."""
+        for worker, _ in self._workers.values():
+            worker.leave()
+        tasks = [task for _, task in self._workers.values()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if any(job.owner == self._owner for job in self.jobs.by_id.values()):
+            nonce, now_ms = self._owner.nonce, self._tools.now_ms()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._tools.store.update(lambda jobs: (release(jobs, nonce, now_ms), None))
+            except (RegistryError, TimeoutError):
+                log.warning("other hosts take this host's bulk jobs only when its session is over")
+
+    async def _look(self) -> None:
+        """Read the record and follow it. Raises `RegistryError`."""
+        working = set(self._workers)  # before the read: what a worker writes as its last word is read then
+        self.jobs = await self._tools.store.load()
+        missing = self._missing_owners()
+        if missing is not None and self._take(self.jobs, missing) is not self.jobs:
+            self.jobs = await self._tools.store.update(lambda jobs: (taken := self._take(jobs, missing), taken))
+        for job_id, (worker, _) in self._workers.items():
+            job = self.jobs.by_id.get(job_id)
+            if job is None or job.run != worker.run_number or job.state is not JobState.RUNNING:
+                worker.heed_record()
+        for job in self.jobs.by_id.values():
+            if job.owner == self._owner and job.id not in working:
+                self._start(job)
+
+    def _take(self, jobs: Jobs, missing: Collection[str]) -> Jobs:
+        room = JOBS_PER_HOST_MAX - sum(job.owner == self._owner for job in jobs.by_id.values())
+        return take(jobs, self._owner, self._tier, missing, room, self._tools.now_ms())[0]
+
+    def _missing_owners(self) -> Collection[str] | None:
+        """Return the nonces of owners that are gone for certain; None if this host does not know."""
+        members, now_s = self._members(), self._loop.time()
+        if members is None:
+            self._missing_since_s.clear()
+            return None
+        owners = {job.owner.nonce for job in self.jobs.by_id.values() if job.owner is not None}
+        absent = owners.difference(members, (self._owner.nonce,))
+        self._missing_since_s = {nonce: self._missing_since_s.get(nonce, now_s) for nonce in sorted(absent)}
+        return [nonce for nonce, since_s in self._missing_since_s.items() if now_s - since_s >= MISSING_S]
+
+    def _is_anything_to_watch(self) -> bool:
+        """Return whether a job may need another owner."""
+        return any(
+            job.owner != self._owner and (job.owner is not None or job.state is JobState.RUNNING)
+            for job in self.jobs.by_id.values()
+        )
+
+    def _start(self, job: Job) -> None:
+        if self._started_runs.get(job.id) == job.run:  # its former worker failed, perhaps after a page
+            job = replace(job, counts=replace(job.counts, at_least=True))
+        self._started_runs = {job_id: run for job_id, run in self._started_runs.items() if job_id in self.jobs.by_id}
+        self._started_runs[job.id] = job.run
+        worker = JobWorker(job, self._tools)
+        if job.state is not JobState.RUNNING:
+            worker.heed_record()
+        task = asyncio.ensure_future(worker.run())
+        self._workers[job.id] = worker, task
+        task.add_done_callback(lambda task: self._on_worker_ended(job.id, task))
+
+    def _on_worker_ended(self, job_id: str, task: asyncio.Task[None]) -> None:
+        del self._workers[job_id]
+        if not task.cancelled() and task.exception() is not None:
+            log.error("bulk job %s failed unexpectedly; it is started again", job_id, exc_info=task.exception())

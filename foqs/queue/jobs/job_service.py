@@ -1,0 +1,118 @@
+"""Serves the calls on bulk jobs from the record; see `BulkJobs`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from random import Random
+from typing import Any, Final, TypeVar
+
+from foqs.catalog.namespaces import Namespaces
+from foqs.core.items.item import State
+from foqs.queue.jobs import job_changes
+from foqs.queue.jobs.bulk_job import Job, JobAction, JobCommand, JobSpec
+from foqs.queue.jobs.bulk_jobs import BulkJobs
+from foqs.queue.jobs.job_document import SPEC_BYTES_MAX, spec_bytes
+from foqs.queue.jobs.job_store import JobStore
+from foqs_contract.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    LimitExceeded,
+    Unavailable,
+    UnknownOutcome,
+)
+from shardmgr.registry.port import RegistryError, RegistryFailed
+
+_T = TypeVar("_T")
+
+_RETRY_MS: Final = 1_000
+
+
+class JobService(BulkJobs):
+    """The calls of one host.
+
+    Args:
+        now_ms: milliseconds since 1970-01-01 UTC.
+        rng: draws the ids of jobs.
+    """
+
+    def __init__(self, store: JobStore, namespaces: Namespaces, now_ms: Callable[[], int], rng: Random) -> None:
+        self._store = store
+        self._namespaces = namespaces
+        self._now_ms = now_ms
+        self._rng = rng
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def start(self, spec: JobSpec, deadline: float) -> Job:
+        name = spec.namespace
+        self._namespaces.settings_of(name)
+        self._namespaces.check_tier(name)
+        spec = _checked(spec)
+        now_ms = self._now_ms()
+        job = Job(
+            id=f"{self._rng.getrandbits(64):016x}",
+            spec=spec,
+            tier=self._namespaces.tier,
+            incarnation=self._namespaces.document.namespaces[name].incarnation,
+            started_at_ms=now_ms,
+            changed_at_ms=now_ms,
+        )
+        return await self._write(self._store.update(lambda jobs: job_changes.start(jobs, job)), deadline)
+
+    async def list_jobs(self, namespace: str, deadline: float) -> list[Job]:
+        self._namespaces.settings_of(namespace)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return (await self._store.load()).of_namespace(namespace)
+        except TimeoutError:
+            raise DeadlineExceeded("the time ran out before the bulk jobs were read; try again") from None
+        except RegistryFailed as error:
+            raise Unavailable(str(error), retry_after_ms=_RETRY_MS) from None
+
+    async def control(self, namespace: str, job_id: str, command: JobCommand, deadline: float) -> Job:
+        self._namespaces.settings_of(namespace)
+        now_ms = self._now_ms()
+        changing = self._store.update(lambda jobs: job_changes.control(jobs, namespace, job_id, command, now_ms))
+        return await self._write(changing, deadline)
+
+    async def _write(self, changing: Coroutine[Any, Any, _T], deadline: float) -> _T:
+        """Complete a change of the record, even if its caller leaves."""
+        task = asyncio.ensure_future(changing)
+        self._running.add(task)
+        task.add_done_callback(self._on_written)
+        await asyncio.wait((task,), timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+        if not task.done():
+            raise UnknownOutcome("the change was not recorded by the deadline, and may still be; call again")
+        try:
+            return task.result()
+        except RegistryFailed as error:
+            raise Unavailable(str(error), retry_after_ms=_RETRY_MS) from None
+        except RegistryError as error:
+            raise UnknownOutcome(f"{error}; the change may be recorded; call again") from None
+
+    def _on_written(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved: its caller may have left
+
+
+def _checked(spec: JobSpec) -> JobSpec:
+    """Return what is recorded of a job. Raises `InvalidArgument`, `LimitExceeded`."""
+    item_filter, change = spec.item_filter, spec.change
+    if change.action is JobAction.MOVE and (item_filter.topic is None or change.move_to in (None, item_filter.topic)):
+        raise InvalidArgument("a move needs a topic of the items and another one to move them to", field="move_to")
+    if spec.rate_per_s is not None and spec.rate_per_s < 1:
+        raise InvalidArgument(f"{spec.rate_per_s} is too low; give at least 1, or leave it out", field="rate_per_s")
+    if not spec.start_key:
+        raise InvalidArgument("this is empty; draw a random text", field="start_key")
+    if change.action is JobAction.REDRIVE:
+        spec = replace(spec, item_filter=replace(item_filter, states=(State.DEAD,)))
+    length = spec_bytes(spec)
+    if length > SPEC_BYTES_MAX:
+        raise LimitExceeded(
+            f"filter and change have {length} bytes as JSON; at most {SPEC_BYTES_MAX} are kept for a job: "
+            "name fewer topics, or start several jobs",
+            field="filter",
+        )
+    return spec

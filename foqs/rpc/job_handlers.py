@@ -1,0 +1,46 @@
+"""The calls on bulk jobs: from a decoded request to the jobs, and back to a reply.
+
+Knows nothing of how jobs are kept or worked on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from foqs.options.options import NamespaceOptions
+from foqs.queue.jobs.bulk_jobs import BulkJobs
+from foqs.rpc import codec
+from foqs.rpc.job_structs import job_struct, parse_control, parse_start
+from foqs.rpc.methods import Caller, MethodHandler, caller_task_handler, task_handler
+from foqs_contract.idl import ttypes
+
+
+def job_handlers(jobs: BulkJobs, settings_of: Callable[[str], NamespaceOptions]) -> Mapping[str, MethodHandler]:
+    """Return the handlers by method name. `settings_of` raises `NamespaceNotFound`."""
+
+    async def start(request: Any, deadline: float, caller: Caller) -> Any:
+        namespace = _namespace_name(request)
+        session = caller.session
+        started_by = None if session is None else session.principal_name
+        spec = parse_start(request, namespace, settings_of(namespace), started_by)
+        return job_struct(await jobs.start(spec, deadline))
+
+    async def list_jobs(request: Any, deadline: float) -> Any:
+        found = await jobs.list_jobs(_namespace_name(request), deadline)
+        return ttypes.ListBulkJobsReply([job_struct(job) for job in found])
+
+    async def control(request: Any, deadline: float) -> Any:
+        namespace = _namespace_name(request)
+        job_id, command = parse_control(request)
+        return job_struct(await jobs.control(namespace, job_id, command, deadline))
+
+    return {
+        "startBulkJob": caller_task_handler(start),
+        "listBulkJobs": task_handler(list_jobs),
+        "controlBulkJob": task_handler(control),
+    }
+
+
+def _namespace_name(request: Any) -> str:
+    return codec.parse_name(request.namespace_name, "namespace_name")

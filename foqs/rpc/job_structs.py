@@ -1,0 +1,163 @@
+"""Converts bulk jobs to Thrift structs, and requests to what a job shall do.
+
+Always true: a job's filter and change survive the way there and back. Knows nothing of
+calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from foqs.core.items import validation
+from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX
+from foqs.core.items.item_filter import ALL_STATES, ItemFilter
+from foqs.core.items.life import Event, EventKind
+from foqs.options.options import NamespaceOptions
+from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCommand, JobSpec, JobState
+from foqs.rpc import filters
+from foqs_contract.errors import InvalidArgument
+from foqs_contract.idl import ttypes
+
+START_KEY_BYTES_MAX: Final = 64
+JOB_ID_BYTES_MAX: Final = 64
+RATE_MAX: Final = 1_000_000
+_COUNT_MAX: Final = (1 << 63) - 1
+
+_ACTIONS: Final = {
+    JobAction.CANCEL: ttypes.BulkAction.CANCEL,
+    JobAction.UPDATE: ttypes.BulkAction.UPDATE,
+    JobAction.REDRIVE: ttypes.BulkAction.REDRIVE,
+    JobAction.MOVE: None,
+}
+_ACTION_OF_KIND: Final = {
+    EventKind.CANCEL: JobAction.CANCEL,
+    EventKind.UPDATE: JobAction.UPDATE,
+    EventKind.REDRIVE: JobAction.REDRIVE,
+    EventKind.MOVE: JobAction.MOVE,
+}
+_STATES: Final = {
+    JobState.RUNNING: ttypes.BulkJobState.RUNNING,
+    JobState.INTERRUPTED: ttypes.BulkJobState.INTERRUPTED,
+    JobState.DONE: ttypes.BulkJobState.DONE,
+    JobState.FAILED: ttypes.BulkJobState.FAILED,
+    JobState.CANCELLED: ttypes.BulkJobState.CANCELLED,
+}
+_COMMANDS: Final = {
+    ttypes.BulkJobCommand.INTERRUPT: JobCommand.INTERRUPT,
+    ttypes.BulkJobCommand.RESUME: JobCommand.RESUME,
+    ttypes.BulkJobCommand.CANCEL: JobCommand.CANCEL,
+}
+
+
+# ----------------------------------------------------------------- to structs
+
+
+def bulk_request(spec: JobSpec, cursor: str | None, limit: int, timeout_ms: int) -> Any:
+    """Return the request for a page of a job."""
+    return ttypes.BulkRequest(
+        namespace_name=spec.namespace.encode(),
+        page=ttypes.Page(limit, None if cursor is None else cursor.encode()),
+        timeout_ms=timeout_ms,
+        **_work_fields(spec),
+    )
+
+
+def job_struct(job: Job) -> Any:
+    """Return a job as replies have it."""
+    spec, counts = job.spec, job.counts
+    return ttypes.BulkJob(
+        id=job.id,
+        namespace_name=spec.namespace,
+        **_work_fields(spec),
+        rate_per_s=spec.rate_per_s,
+        expected=spec.expected,
+        state=_STATES[job.state],
+        seen=counts.seen,
+        changed=counts.changed,
+        failed=counts.failed,
+        at_least=counts.at_least or None,
+        refusal=job.refusal,
+        problem=job.problem,
+        started_by=spec.started_by,
+        owner=None if job.owner is None else job.owner.name,
+        started_at_ms=job.started_at_ms,
+        changed_at_ms=job.changed_at_ms,
+        ended_at_ms=job.ended_at_ms,
+    )
+
+
+def _work_fields(spec: JobSpec) -> dict[str, Any]:
+    """Return the fields that say what is done to which items."""
+    change = spec.change
+    is_update = change.action is JobAction.UPDATE
+    return {
+        "filter": _filter_struct(spec.item_filter),
+        "action": _ACTIONS[change.action],
+        "change": ttypes.Change(
+            priority=change.priority,
+            delay_ms=change.delay_ms,
+            deliver_after_ms=change.deliver_after_ms,
+            metadata=change.metadata,
+        )
+        if is_update
+        else None,
+        "move_to": None if change.move_to is None else change.move_to.encode(),
+    }
+
+
+def _filter_struct(only: ItemFilter) -> Any:
+    """Return a filter with the conditions that it has; texts are bytes, as in a decoded request."""
+    return ttypes.ItemFilter(
+        topic=None if only.topic is None else only.topic.encode(),
+        states=None if only.states == ALL_STATES else [int(state) for state in only.states],
+        priority_min=None if only.priority_min == PRIORITY_MIN else only.priority_min,
+        priority_max=None if only.priority_max == PRIORITY_MAX else only.priority_max,
+        age_min_ms=only.age_min_ms or None,
+        age_max_ms=None if only.age_max_ms == TIME_MS_MAX else only.age_max_ms,
+        topics=None if only.topics is None else [name.encode() for name in only.topics],
+    )
+
+
+# ------------------------------------------------------------------- parsing
+
+
+def parse_start(request: Any, namespace: str, settings: NamespaceOptions, started_by: str | None) -> JobSpec:
+    """Parse a `StartBulkJobRequest`. Raises FoqsError."""
+    event, item_filter = filters.parse_bulk(request, namespace, settings)
+    rate = request.rate_per_s
+    expected = request.expected
+    return JobSpec(
+        namespace=namespace,
+        item_filter=item_filter,
+        change=_parse_change(event),
+        start_key=_parse_text(request.start_key, START_KEY_BYTES_MAX, "start_key"),
+        rate_per_s=None if rate is None else validation.check_number(rate, 1, RATE_MAX, "rate_per_s"),
+        expected=None if expected is None else validation.check_number(expected, 0, _COUNT_MAX, "expected"),
+        started_by=started_by,
+        is_exclusive=bool(request.exclusive),
+    )
+
+
+def _parse_change(event: Event) -> JobChange:
+    return JobChange(
+        action=_ACTION_OF_KIND[event.kind],
+        priority=event.priority,
+        delay_ms=event.delay_ms,
+        deliver_after_ms=event.deliver_after_ms,
+        metadata=event.metadata,
+        move_to=event.topic or None,
+    )
+
+
+def parse_control(request: Any) -> tuple[str, JobCommand]:
+    """Parse (id of the job, command) of a `ControlBulkJobRequest`. Raises FoqsError."""
+    command = _COMMANDS.get(request.command)
+    if command is None:
+        raise InvalidArgument("give INTERRUPT, RESUME or CANCEL", field="command")
+    return _parse_text(request.id, JOB_ID_BYTES_MAX, "id"), command
+
+
+def _parse_text(raw: bytes | None, bytes_max: int, field: str) -> str:
+    if not raw:
+        raise InvalidArgument("this is missing", field=field)
+    return validation.decode_text(raw, bytes_max, field)
