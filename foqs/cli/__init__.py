@@ -22,6 +22,7 @@ from foqs.cli.commands.grant_commands import grant
 from foqs.cli.commands.host_commands import host_drain, host_list, host_undrain
 from foqs.cli.commands.host_process_commands import dev, host
 from foqs.cli.commands.item_commands import ack, dequeue, item, nack, peek
+from foqs.cli.commands.jobs_commands import jobs
 from foqs.cli.commands.namespace_commands import namespace
 from foqs.cli.commands.schema_commands import schema
 from foqs.cli.commands.shard_commands import shard
@@ -85,6 +86,7 @@ for command in (
     item,
     explain,
     dead,
+    jobs,
     namespace,
     grant,
     cluster,

@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from foqs.cli.commands.bulk_runs import BulkOptions, BulkWork, apply_to_matching
 from foqs.cli.commands.item_commands import show_moved
-from foqs.cli.commands.item_selection import (
-    apply_to_ids,
-    apply_to_matching,
-    call_in_parts,
-    item_selection_options,
-)
+from foqs.cli.commands.item_selection import apply_to_ids, call_in_parts, item_selection_options
 from foqs.cli.host_session import HostSession, host_call_options
 from foqs.cli.values import DURATION
 
@@ -28,19 +24,12 @@ if TYPE_CHECKING:
 )
 @item_selection_options
 @host_call_options
-def item_cancel(session: HostSession, ids: Sequence[str], only: ItemFilter, yes: bool) -> None:
+def item_cancel(session: HostSession, ids: Sequence[str], only: ItemFilter, how: BulkOptions) -> None:
     """Delete items by their IDs or by a filter; leased ones too, unless --state excludes them."""
     if ids:
         apply_to_ids(session, ids, lambda client, part: client.cancel(part), "cancelled")
     else:
-        apply_to_matching(
-            session,
-            only,
-            lambda client, only, cursor: client.cancel_matching(only, cursor=cursor),
-            "cancel",
-            yes=yes,
-            removes_matches=True,
-        )
+        apply_to_matching(session, only, BulkWork("cancel"), how)
 
 
 @click.command(
@@ -57,7 +46,7 @@ def item_update(
     session: HostSession,
     ids: Sequence[str],
     only: ItemFilter,
-    yes: bool,
+    how: BulkOptions,
     priority: int | None,
     delay: int | None,
     metadata: str | None,
@@ -74,14 +63,7 @@ def item_update(
     if ids:
         apply_to_ids(session, ids, lambda client, part: client.update(part, change), "updated")
     else:
-        apply_to_matching(
-            session,
-            only,
-            lambda client, only, cursor: client.update_matching(only, change, cursor=cursor),
-            "update",
-            yes=yes,
-            removes_matches=False,
-        )
+        apply_to_matching(session, only, BulkWork("update", change, removes_matches=False), how)
 
 
 @click.command(
@@ -93,7 +75,7 @@ def item_update(
 @click.option("--to", "target", required=True, metavar="TOPIC", help="The topic of the new items.")
 @item_selection_options
 @host_call_options
-def item_move(session: HostSession, ids: Sequence[str], only: ItemFilter, yes: bool, target: str) -> None:
+def item_move(session: HostSession, ids: Sequence[str], only: ItemFilter, how: BulkOptions, target: str) -> None:
     """Move ready, deferred and dead items to another topic, by their IDs or by a filter with --topic.
 
     Each becomes a new item with a new ID. Its attempts start again, and a dead one is ready.
@@ -101,14 +83,7 @@ def item_move(session: HostSession, ids: Sequence[str], only: ItemFilter, yes: b
     if not ids:
         if only.topic is None:
             raise click.UsageError("Name the topic of the items with --topic.")
-        apply_to_matching(
-            session,
-            only,
-            lambda client, only, cursor: client.move_matching(only, target, cursor=cursor),
-            "move",
-            yes=yes,
-            removes_matches=True,
-        )
+        apply_to_matching(session, only, BulkWork("move", move_to=target), how)
         return
 
     async def move(client: Client) -> list[Enqueued]:

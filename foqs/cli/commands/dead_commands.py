@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from foqs.cli.commands.bulk_runs import BulkOptions, BulkWork, apply_to_matching, bulk_options
 from foqs.cli.commands.item_commands import PAGE_ITEMS, view_row
-from foqs.cli.commands.item_selection import apply_to_ids, apply_to_matching
+from foqs.cli.commands.item_selection import apply_to_ids, refuse_bulk_options
 from foqs.cli.host_session import HostSession, host_call_options
 from foqs.cli.output import Column, Row, print_message, short_text, show
 from foqs.cli.watch import run_watchable, watch_option
@@ -78,22 +79,18 @@ def dead_list(session: HostSession, topic: str | None, limit: int, payload: bool
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--topic", default=None, help="All dead items of this topic.")
 @click.option("--all", "everything", is_flag=True, help="All dead items of the namespace.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@bulk_options
 @host_call_options
-def dead_redrive(session: HostSession, ids: Sequence[str], topic: str | None, everything: bool, yes: bool) -> None:
+def dead_redrive(
+    session: HostSession, ids: Sequence[str], topic: str | None, everything: bool, how: BulkOptions
+) -> None:
     """Make dead items ready again. Their attempts and their TTL start again."""
     from foqs_client import ItemFilter
 
     if bool(ids) + (topic is not None) + everything != 1:
         raise click.UsageError("Name items by their IDs, or give --topic, or --all.")
     if ids:
+        refuse_bulk_options(how)
         apply_to_ids(session, ids, lambda client, part: client.redrive(part), "ready")
     else:
-        apply_to_matching(
-            session,
-            ItemFilter(topic, ["dead"]),
-            lambda client, only, cursor: client.redrive_matching(only, cursor=cursor),
-            "redrive",
-            yes=yes,
-            removes_matches=True,
-        )
+        apply_to_matching(session, ItemFilter(topic, ["dead"]), BulkWork("redrive"), how)

@@ -14,12 +14,14 @@ from click.testing import Result
 
 from foqs.cli import root
 from foqs_client import (
+    BulkJob,
     Enqueued,
     Explanation,
     FoqsError,
     Grant,
     Host,
     InvalidArgument,
+    ItemFilter,
     ItemPage,
     Namespace,
     NamespaceNotFound,
@@ -42,6 +44,27 @@ DONE = [Outcome()]
 ORDERS = Namespace("orders", weight=1)
 HOST = Host("h", 7411, "here", "default", 1, False, None, "1", "host1", "ab", 1)
 SHARD = Shard(3, "default", ("h", 7411), 4, "owned", None, None, None, "host1", "db1", 1, False, None)
+JOB = BulkJob(
+    id="5f3c9a0b7d2e4f10",
+    action="redrive",
+    only=ItemFilter("mail", ("dead",)),
+    change=None,
+    move_to=None,
+    rate_per_s=None,
+    expected=10,
+    state="running",
+    seen=5,
+    changed=4,
+    failed=1,
+    at_least=True,
+    refusal="it is leased",
+    problem=None,
+    started_by="ops",
+    owner="host1",
+    started_at_ms=1_700_000_000_000,
+    changed_at_ms=1_700_000_001_000,
+    ended_at_ms=None,
+)
 DOCUMENT = json.dumps({"format": 1, "version": 1, "namespaces": {}})
 
 TABLE: Final[dict[str, tuple[str, str, Any]]] = {
@@ -63,6 +86,11 @@ TABLE: Final[dict[str, tuple[str, str, Any]]] = {
     "item move": ("0-7 --to mail", "move", [Enqueued("0-9")]),
     "dead list": ("", "dead", ItemPage([VIEW], None)),
     "dead redrive": ("0-7", "redrive", DONE),
+    "jobs list": ("", "bulk_jobs", [JOB]),
+    "jobs show": (JOB.id, "bulk_job", JOB),
+    "jobs interrupt": (JOB.id, "control_bulk_job", JOB),
+    "jobs resume": (JOB.id, "control_bulk_job", JOB),
+    "jobs cancel": (JOB.id, "control_bulk_job", JOB),
     "namespace create": ("orders", "create_namespace", ORDERS),
     "namespace update": ("orders --weight 2", "update_namespace", ORDERS),
     "namespace show": ("orders", "get_namespace", ORDERS),

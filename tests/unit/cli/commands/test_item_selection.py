@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from foqs.cli.commands import item_selection
+from foqs.cli.commands import bulk_runs
 from foqs_client import (
-    BulkPage,
+    BulkJob,
     Change,
     Enqueued,
     InvalidArgument,
@@ -22,9 +22,10 @@ from foqs_client import (
     ItemPage,
     NotFound,
     Outcome,
-    UnknownOutcome,
+    Unavailable,
 )
 from tests.unit.cli.commands.test_item_commands import VIEW, FakeClient, client, run
+from tests.unit.cli.test_command_table import JOB
 
 __all__ = ["client", "run"]
 
@@ -34,10 +35,11 @@ DEAD = ItemFilter(None, ["dead"])
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(item_selection, "PAUSE_S", 0.0)
+    for name in ("PAUSE_S", "POLL_S_MIN", "POLL_S_MAX"):
+        monkeypatch.setattr(bulk_runs, name, 0.0)
 
 
-def counts(*items: int) -> Callable[..., ItemCount]:
+def count_answers(*items: int) -> Callable[..., ItemCount]:
     left = list(items)
     return lambda only: ItemCount(left.pop(0), None)
 
@@ -45,6 +47,25 @@ def counts(*items: int) -> Callable[..., ItemCount]:
 def pages(*given: Any) -> Callable[..., Any]:
     left = list(given)
     return lambda *args, **options: left.pop(0)
+
+
+def job(state: str = "running", **changes: Any) -> BulkJob:
+    """Return the job that the command started, as it is at one look."""
+    owner = "host1" if state == "running" else None
+    return replace(JOB, **{"state": state, "owner": owner, "changed": 0, "failed": 0, "refusal": None, **changes})
+
+
+def runs(client: FakeClient, *looks: Any) -> None:
+    """Let a command start a job, and let it see the job like this."""
+    client.answers["start_bulk_job"] = job()
+    client.answers["bulk_job"] = pages(*looks)
+
+
+def started(client: FakeClient) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of the job's start, without its key."""
+    [(args, options)] = [(args, options) for name, args, options in client.calls if name == "start_bulk_job"]
+    assert len(options.pop("start_key")) == 32
+    return args, options
 
 
 def names(client: FakeClient) -> list[str]:
@@ -81,11 +102,11 @@ def test_moved_items_are_shown_with_their_new_ids(run: Run, client: FakeClient) 
 
 
 def test_items_of_a_topic_are_moved_by_filter(run: Run, client: FakeClient) -> None:
-    client.answers["count"] = counts(2, 0)
-    client.answers["move_matching"] = BulkPage(2, 0, None, None)
+    client.answers["count"] = count_answers(2, 0)
+    runs(client, job("done", changed=2))
     assert run("item", "move", "--topic", "mail", "--state", "dead", "--to", "other", "--yes").exit_code == 0
     only = ItemFilter("mail", ["dead"])
-    assert client.calls[1] == ("move_matching", (only, "other"), {"cursor": None})
+    assert started(client) == (("move", only, None), {"move_to": "other", "rate_per_s": None, "expected": 2})
     assert run("item", "move", "--state", "dead", "--to", "other", "--yes").exit_code == 2
 
 
@@ -104,31 +125,36 @@ def test_filter_is_counted_and_confirmed_before_anything_is_changed(run: Run, cl
     assert names(client) == ["count", "count"]
 
 
-def test_pages_are_called_for_until_the_last(run: Run, client: FakeClient) -> None:
-    client.answers["count"] = counts(5, 0)
-    client.answers["cancel_matching"] = pages(BulkPage(3, 0, None, "x"), BulkPage(2, 0, None, None))
+def test_job_is_watched_until_it_has_ended(run: Run, client: FakeClient) -> None:
+    client.answers["count"] = count_answers(5, 0)
+    runs(client, job(changed=3), Unavailable("?"), job(changed=4), job("done", changed=5))
     options = (
         "--topic mail --state ready --state dead --priority-min -1 --priority-max 4 --older-than 1h --newer-than 2d"
     )
-    result = run("item", "cancel", *options.split(), "-o", "json", stdin="y\n")
+    result = run("item", "cancel", *options.split(), "--rate", "100", "-o", "json", stdin="y\n")
     assert result.exit_code == 0
-    assert json.loads(result.stdout) == [{"matched": 5, "changed": 5, "refused": 0, "left": 0}]
+    assert json.loads(result.stdout) == [{"job": JOB.id, "matched": 5, "changed": 5, "refused": 0, "left": 0}]
     only = ItemFilter("mail", ["ready", "dead"], -1, 4, 3_600_000, 2 * 86_400_000)
-    assert client.calls == [
-        ("count", (only,), {}),
-        ("cancel_matching", (only,), {"cursor": None}),
-        ("cancel_matching", (only,), {"cursor": "x"}),
-        ("count", (only,), {}),
-    ]
+    assert started(client) == (("cancel", only, None), {"move_to": None, "rate_per_s": 100, "expected": 5})
+    assert names(client) == ["count", "start_bulk_job", *["bulk_job"] * 4, "count"]
+
+
+def test_job_in_the_background_is_started_and_not_watched(run: Run, client: FakeClient) -> None:
+    client.answers["count"] = count_answers(5)
+    runs(client)
+    result = run("item", "cancel", "--all", "--yes", "--background", "-o", "json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)[0]["job"] == JOB.id
+    assert f"foqs jobs show {JOB.id}" in result.stderr
 
 
 def test_items_that_match_afterwards_are_reported(run: Run, client: FakeClient) -> None:
-    client.answers["count"] = counts(2, 1)
-    client.answers["redrive_matching"] = BulkPage(2, 0, None, None)
+    client.answers["count"] = count_answers(2, 1)
+    runs(client, job("done", changed=2))
     result = run("dead", "redrive", "--all", "--yes")
     assert result.exit_code == 0
     assert "1 items match now" in result.stderr
-    assert client.calls[1] == ("redrive_matching", (DEAD,), {"cursor": None})
+    assert started(client)[0] == ("redrive", DEAD, None)
 
 
 def test_filter_without_matches_does_not_ask(run: Run, client: FakeClient) -> None:
@@ -137,41 +163,53 @@ def test_filter_without_matches_does_not_ask(run: Run, client: FakeClient) -> No
     assert client.calls == [("count", (replace(DEAD, topic="mail"),), {})]
 
 
-def test_page_of_unknown_outcome_is_requested_again(run: Run, client: FakeClient) -> None:
-    client.answers["count"] = ItemCount(2, None)
-    client.answers["update_matching"] = pages(
-        BulkPage(1, 0, None, "x"), UnknownOutcome("?"), UnknownOutcome("?"), BulkPage(1, 0, None, None)
-    )
-    result = run("item", "update", "--all", "--priority", "3", "--yes")
-    assert result.exit_code == 0
-    asked = [options for name, _, options in client.calls if name == "update_matching"]
-    assert asked == [{"cursor": None}] + [{"cursor": "x"}] * 3
-    assert client.calls[1][1] == (ItemFilter(), Change(3))
+def test_update_by_filter_counts_once(run: Run, client: FakeClient) -> None:
+    client.answers["count"] = count_answers(2)
+    runs(client, job("done", changed=2))
+    assert run("item", "update", "--all", "--priority", "3", "--yes").exit_code == 0
+    assert started(client)[0] == ("update", ItemFilter(), Change(3))
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt(), InvalidArgument("no"), *[UnknownOutcome("?")] * 1])
-def test_finished_part_of_an_interrupted_change_is_reported(
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), InvalidArgument("no"), Unavailable("no host")])
+def test_job_that_cannot_be_watched_goes_on_and_the_command_says_so(
     run: Run, client: FakeClient, failure: BaseException
 ) -> None:
-    given = [BulkPage(3, 0, None, "x")]
+    looks = [job(changed=3)]
 
-    def page(*args: Any, **options: Any) -> BulkPage:
-        if given:
-            return given.pop()
+    def look(job_id: str) -> BulkJob:
+        if looks:
+            return looks.pop()
         raise failure
 
     client.answers["count"] = ItemCount(9, None)
-    client.answers["cancel_matching"] = page
+    client.answers["start_bulk_job"] = job()
+    client.answers["bulk_job"] = look
     result = run("item", "cancel", "--all", "--yes", "-o", "json")
     assert result.exit_code != 0
-    assert "3 of 9 items are done; repeat the command for the others." in result.stderr
+    assert f"The job goes on; see it with: foqs jobs show {JOB.id}" in result.stderr
     assert json.loads(result.stdout)[0]["changed"] == 3
-    assert len(client.calls) <= 2 + item_selection.ATTEMPTS_MAX
+    assert len(client.calls) <= 3 + bulk_runs.ATTEMPTS_MAX
+
+
+@pytest.mark.parametrize(
+    ("last", "sentence"),
+    [
+        (job("failed", problem="the topic is wrong"), "The job is failed: the topic is wrong"),
+        (job("cancelled"), "The job is cancelled"),
+        (job("interrupted"), f"foqs jobs resume {JOB.id}"),
+    ],
+)
+def test_job_that_does_not_do_all_fails_the_command(run: Run, client: FakeClient, last: BulkJob, sentence: str) -> None:
+    client.answers["count"] = count_answers(9)
+    runs(client, job("cancelled", owner="host1"), last)
+    result = run("item", "cancel", "--all", "--yes")
+    assert result.exit_code == 1
+    assert sentence in result.stderr
 
 
 def test_items_that_were_refused_fail_the_command_with_the_reason(run: Run, client: FakeClient) -> None:
     client.answers["count"] = ItemCount(3, None)
-    client.answers["update_matching"] = BulkPage(1, 2, InvalidArgument("it is leased", field="change.delay_ms"), None)
+    runs(client, job("done", changed=1, failed=2, refusal="it is leased"))
     result = run("item", "update", "--topic", "t", "--delay", "1h", "--yes")
     assert result.exit_code == 1
     assert "2 items were refused" in result.stderr
@@ -183,6 +221,8 @@ def test_items_that_were_refused_fail_the_command_with_the_reason(run: Run, clie
     [
         "item cancel",
         "item cancel 0-7 --topic t",
+        "item cancel 0-7 --rate 5",
+        "dead redrive 0-7 --background",
         "item cancel --all --topic t",
         "item update 0-7",
         "item update --priority 5",
@@ -206,3 +246,27 @@ def test_dead_items_are_listed_with_the_reason(run: Run, client: FakeClient) -> 
     assert client.calls[1] == ("dead", ("mail",), {"limit": 1, "cursor": "x", "with_payload": False})
     client.answers["dead"] = ItemPage([], None)
     assert "No item is dead." in run("dead", "list").stderr
+
+
+def test_jobs_are_listed_with_their_counts(run: Run, client: FakeClient) -> None:
+    client.answers["bulk_jobs"] = [JOB]
+    result = run("jobs", "list")
+    assert re.search("redrive +running +at least 4 +10 +1 +2023-11-14T22:13:20[+]00:00 +ops +host1", result.stdout)
+    client.answers["bulk_jobs"] = []
+    assert "no bulk job" in run("jobs", "list").stderr
+
+
+def test_job_is_shown_with_what_it_does(run: Run, client: FakeClient) -> None:
+    client.answers["bulk_job"] = replace(JOB, action="update", change=Change(3, metadata=b"\xff"))
+    [row] = json.loads(run("jobs", "show", JOB.id, "-o", "json").stdout)
+    assert row["filter"] == {"topic": "mail", "states": ["dead"]}
+    assert row["change"] == {"priority": 3, "metadata": None, "metadata_base64": "/w=="}
+    assert (row["started_at"], row["ended_at"]) == ("2023-11-14T22:13:20+00:00", None)
+    assert client.calls == [("bulk_job", (JOB.id,), {})]
+
+
+@pytest.mark.parametrize("command", ["interrupt", "resume", "cancel"])
+def test_job_is_told_what_to_do(run: Run, client: FakeClient, command: str) -> None:
+    client.answers["control_bulk_job"] = job("interrupted")
+    assert run("jobs", command, JOB.id).exit_code == 0
+    assert client.calls == [("control_bulk_job", (JOB.id, command), {})]
