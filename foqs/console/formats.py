@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from foqs.runtime.durations import format_duration
@@ -50,8 +51,14 @@ def visible(text: str | None) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def moment(time_ms: int | None) -> str:
+    """Return a time since 1970-01-01 UTC as a date and a time; a dash for None."""
+    return "-" if time_ms is None else f"{datetime.fromtimestamp(time_ms / 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "duration": format_duration,
+    "moment": moment,
     "number": number,
     "payload": payload,
     "visible": visible,

@@ -13,9 +13,6 @@ from foqs.runtime.durations import parse_duration
 from foqs_client import Change, InvalidArgument, Item, ItemFilter
 
 DEAD_ITEMS: Final = 100
-REDRIVE_PAGES_MAX: Final = 20
-"""The pages of one request that redrives all that match. The next request goes on."""
-_REDRIVE_PAGE: Final = 500
 
 
 async def item(visit: Visit) -> web.StreamResponse:
@@ -81,33 +78,20 @@ async def _redrive(visit: Visit, topic: str | None) -> web.StreamResponse:
         done = sum(outcome.error is None for outcome in outcomes)
         visit.see("/dead", topic=topic, done="redriven_many", count=done)
     only = ItemFilter(topic, ("dead",))
-    if visit.text("confirmed") != "1":
-        count = await visit.client.count(only)
-        where = f"of the topic {topic}" if topic else f"of the namespace {visit.namespace}"
-        return visit.page(
-            "confirm.html",
-            "Redrive all dead items?",
-            path="/dead",
-            action="redrive_all",
-            fields={"topic": topic or ""},
-            text=f"This makes all dead items {where} ready again: {count.items:,} at the moment.",
-            button="Redrive them",
-            back={"topic": topic or ""},
-        )
-    changed, cursor = visit.number("changed") or 0, visit.values.get("cursor") or None
-    for _ in range(REDRIVE_PAGES_MAX):
-        page = await visit.client.redrive_matching(only, _REDRIVE_PAGE, cursor)
-        changed, cursor = changed + page.changed, page.next_cursor
-        if cursor is None:
-            visit.see("/dead", topic=topic, done="redriven_many", count=changed)
+    if visit.text("confirmed") == "1":
+        expected, key = visit.number("expected"), visit.require("key")  # the key makes a second sending harmless
+        job = await visit.client.start_bulk_job("redrive", only, expected=expected, start_key=key)
+        visit.see("/bulk", job=job.id)
+    count = await visit.client.count(only)
+    where = f"of the topic {topic}" if topic else f"of the namespace {visit.namespace}"
     return visit.page(
         "confirm.html",
-        "Go on?",
+        "Redrive all dead items?",
         path="/dead",
         action="redrive_all",
-        fields={"topic": topic or "", "cursor": cursor or "", "changed": str(changed)},
-        text=f"{changed:,} items are ready again. There are more.",
-        button="Go on",
+        fields={"topic": topic or "", "expected": str(count.items), "key": secrets.token_hex(16)},
+        text=f"This makes all dead items {where} ready again: {count.items:,} at the moment.",
+        button="Redrive them",
         back={"topic": topic or ""},
     )
 

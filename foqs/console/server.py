@@ -24,6 +24,7 @@ from multidict import MultiMapping
 from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
 from foqs.access.call_permissions import PermissionLookup
 from foqs.console import formats
+from foqs.console.bulk_pages import BULK_PAGES
 from foqs.console.cluster_pages import CLUSTER_PAGES
 from foqs.console.item_pages import ITEM_PAGES
 from foqs.console.listener import ConsoleListener
@@ -48,7 +49,13 @@ IDLE_S: Final = 120.0
 """A connection without requests is closed after this time."""
 Serve: TypeAlias = Callable[[Visit], Awaitable[web.StreamResponse]]
 
-_PAGES: Final[Mapping[str, Serve]] = {**TOPIC_PAGES, **ITEM_PAGES, **NAMESPACE_PAGES, **CLUSTER_PAGES}
+_PAGES: Final[Mapping[str, Serve]] = {
+    **TOPIC_PAGES,
+    **ITEM_PAGES,
+    **BULK_PAGES,
+    **NAMESPACE_PAGES,
+    **CLUSTER_PAGES,
+}
 """The pages by path. A page serves both GET and POST if it has a form."""
 _STATUS: Final[Mapping[str, int]] = {
     "INVALID_ARGUMENT": 400,

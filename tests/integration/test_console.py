@@ -17,7 +17,7 @@ from foqs_client import Client, Item, ItemFilter, Nack, Namespace
 from tests.integration.test_auth import BOSS, ORDERS, Guarded
 from tests.support.aio import run
 from tests.support.certificates import Authority, secret_file
-from tests.support.console import OWN_FORM, Answer, Browser
+from tests.support.console import OWN_FORM, Answer, Browser, hidden_fields, job_id_of
 from tests.support.poll import until
 from tests.support.ports import free_port
 from tests.support.processes import RestartableHost
@@ -143,8 +143,10 @@ def test_dead_items_are_redriven_one_chosen_or_all(host: OpenHost, browser: Brow
     assert "5 " in page.text
     assert "The item is ready again" in browser.post("/item", id=ids[0], action="redrive").text
     assert "1 items are ready again" in browser.post("/dead", topic="sad", action="redrive", id=ids[1]).text
-    assert "3 at the moment" in browser.post("/dead", topic="sad", action="redrive_all").text
-    assert "3 items are ready again" in browser.post("/dead", topic="sad", action="redrive_all", confirmed="1").text
+    asked = browser.post("/dead", topic="sad", action="redrive_all")
+    assert "3 at the moment" in asked.text
+    started = browser.post("/dead", **hidden_fields(asked, "redrive_all"))
+    until(lambda: "done" in browser.get(f"/bulk?job={job_id_of(started)}").text, "the job has ended")
     assert calls(host, lambda client: client.count(ItemFilter("sad", ("ready",)))).items == 5
 
 

@@ -25,6 +25,7 @@ PAGES = (
     "/item?id={item}",
     "/item?id={dead}",
     "/dead",
+    "/bulk",
     "/enqueue",
     "/namespaces",
     "/namespace?namespace=default",

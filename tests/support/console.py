@@ -64,3 +64,20 @@ class Browser:
             name, _, value = line.partition(";")[0].partition("=")
             self.cookies[name] = value.strip('"')
         return answer
+
+
+def hidden_fields(answer: Answer, action: str) -> dict[str, str]:
+    """Return the hidden fields of the form of this action."""
+    for form in re.findall(r"<form.*?</form>", answer.body, re.DOTALL):
+        pairs = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', form)
+        fields = {html.unescape(name): html.unescape(value) for name, value in pairs}
+        if fields.get("action") == action:
+            return fields
+    raise AssertionError(f"the page has no form of the action {action}")
+
+
+def job_id_of(answer: Answer) -> str:
+    """Return the id of the bulk job that a page shows."""
+    found = re.search(r"Bulk job ([0-9a-f]{16})", answer.text)
+    assert found is not None, answer.text
+    return found[1]

@@ -1,0 +1,234 @@
+"""The page of bulk jobs: choose items and a change, see what matches, go, and follow the job."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from foqs.console.topic_pages import STATES
+from foqs.console.visit import Visit
+from foqs.runtime.durations import parse_duration
+from foqs_client import BulkJob, Change, InvalidArgument, ItemFilter, ItemView
+
+PREVIEW_ITEMS: Final = 20
+PREVIEW_READS_MAX: Final = 20
+"""Pages that are read for a preview: each looks at up to 2,000 items."""
+
+ACTIONS: Final = {
+    "redrive": "Redrive: make dead items ready again",
+    "move": "Move to another topic",
+    "update": "Change priority, delay or metadata",
+    "cancel": "Delete",
+}
+"""What a job can do, with the text of the form."""
+_FIELDS: Final = (
+    "topic",
+    "priority_min",
+    "priority_max",
+    "older_than",
+    "newer_than",
+    "what",
+    "move_to",
+    "priority",
+    "delay",
+    "metadata",
+    "rate",
+)
+"""The fields of the form, beside the states."""
+
+
+async def bulk(visit: Visit) -> web.StreamResponse:
+    """Show the jobs of a namespace and a form for a new one; or one job; or do what a form says."""
+    if visit.request.method == "POST":
+        return await _act(visit)
+    job_id = visit.text("job")
+    if job_id:
+        job = await visit.client.bulk_job(job_id)
+        return visit.page(
+            "bulk_job.html", f"Bulk job {job_id}", job=job, conditions=conditions(job), changes=_changes(job)
+        )
+    jobs = await visit.client.bulk_jobs()
+    return visit.page(
+        "bulk.html",
+        "Bulk jobs",
+        jobs=jobs,
+        actions=ACTIONS,
+        states=STATES,
+        chosen=_chosen_states(visit),
+        given={name: visit.values.get(name, "") for name in _FIELDS},
+    )
+
+
+async def _act(visit: Visit) -> web.StreamResponse:
+    action = visit.text("action")
+    if action == "preview":
+        return await _preview(visit)
+    if action == "start":
+        return await _start(visit)
+    if action == "cancel" and visit.text("confirmed") != "1":
+        job_id = visit.require("job")
+        return visit.page(
+            "confirm.html",
+            f"Cancel the bulk job {job_id}?",
+            path="/bulk",
+            action="cancel",
+            fields={"job": job_id},
+            text="This ends the job for good. What it has changed stays changed.",
+            button="Cancel the job",
+            back={"job": job_id},
+        )
+    if action in ("interrupt", "resume", "cancel"):
+        job = await visit.client.control_bulk_job(visit.require("job"), action)
+        visit.see("/bulk", job=job.id)
+    raise InvalidArgument(f"{action!r} is not an action of bulk jobs", field="action")
+
+
+async def _preview(visit: Visit) -> web.StreamResponse:
+    """Count the items that match, and show the first of them."""
+    only, what = _filter(visit), _what(visit)
+    change, move_to = _change(visit, what)
+    count = await visit.client.count(only)
+    found, is_complete = await _first_items(visit, only)
+    return visit.page(
+        "bulk_preview.html",
+        f"{what.capitalize()} {count.items:,} items?",
+        count=count.items,
+        found=found,
+        is_complete=is_complete or len(found) == PREVIEW_ITEMS,
+        what=what,
+        is_everything=only == ItemFilter(states=only.states),
+        fields=_form_fields(visit),
+        key=secrets.token_hex(16),
+        change=change,
+        move_to=move_to,
+        rate=visit.number("rate"),
+    )
+
+
+async def _start(visit: Visit) -> web.StreamResponse:
+    what = _what(visit)
+    change, move_to = _change(visit, what)
+    job = await visit.client.start_bulk_job(
+        what,
+        _filter(visit),
+        change,
+        move_to=move_to,
+        rate_per_s=visit.number("rate"),
+        expected=visit.number("expected"),
+        # The form has the key, so sending it twice starts one job.
+        start_key=visit.require("key"),
+    )
+    visit.see("/bulk", job=job.id)
+
+
+async def _first_items(visit: Visit, only: ItemFilter) -> tuple[list[ItemView], bool]:
+    """Return the first items that match, and whether the search came to its end."""
+    found: list[ItemView] = []
+    reads = 0
+    for shard in (await visit.client.routing()).shards:
+        cursor: str | None = None
+        while True:
+            if reads == PREVIEW_READS_MAX or len(found) == PREVIEW_ITEMS:
+                return found, False
+            reads += 1
+            page = await visit.client.list_items(shard.shard, only, PREVIEW_ITEMS - len(found), cursor)
+            found += page.items
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+    return found, True
+
+
+# ---------------------------------------------------------------------- the form
+
+
+def _filter(visit: Visit) -> ItemFilter:
+    """Return the filter of the form. Raises InvalidArgument."""
+    states = ["dead"] if _what(visit) == "redrive" else _chosen_states(visit)
+    for state in states:
+        if state not in STATES:
+            raise InvalidArgument(f"{state!r} is not a state; use one of {', '.join(STATES)}", field="state")
+    return ItemFilter(
+        visit.values.get("topic") or None,
+        tuple(states) or None,
+        visit.number("priority_min"),
+        visit.number("priority_max"),
+        _duration(visit, "older_than"),
+        _duration(visit, "newer_than"),
+    )
+
+
+def _what(visit: Visit) -> str:
+    what = visit.text("what")
+    if what not in ACTIONS:
+        raise InvalidArgument(f"{what!r} is not an action; use one of {', '.join(ACTIONS)}", field="what")
+    return what
+
+
+def _change(visit: Visit, what: str) -> tuple[Change | None, str | None]:
+    """Return the change of an update, and the target of a move. Raises InvalidArgument."""
+    if what == "move":
+        return None, visit.require("move_to")
+    if what != "update":
+        return None, None
+    metadata = visit.values.get("metadata", "")
+    change = Change(visit.number("priority"), _duration(visit, "delay"), metadata=metadata.encode() or None)
+    if change == Change():
+        raise InvalidArgument("this changes nothing; give a priority, a delay or metadata", field="priority")
+    return change, None
+
+
+def _duration(visit: Visit, field: str) -> int | None:
+    text = visit.text(field)
+    if not text:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise InvalidArgument(str(error), field=field) from None
+
+
+def _chosen_states(visit: Visit) -> list[str]:
+    return [str(value) for value in visit.values.getall("state", [])]
+
+
+def _form_fields(visit: Visit) -> list[tuple[str, str]]:
+    """Return the fields of the form that are filled in, for the next form."""
+    given = [(name, visit.values.get(name, "")) for name in _FIELDS]
+    return [(name, value) for name, value in given if value] + [("state", state) for state in _chosen_states(visit)]
+
+
+# ----------------------------------------------------------------------- one job
+
+
+def conditions(job: BulkJob) -> dict[str, Any]:
+    """Return the conditions of a job's filter, by the words of the page."""
+    only = job.only
+    found = {
+        "topic": only.topic,
+        "topics": None if only.topics is None else ", ".join(only.topics),
+        "states": None if only.states is None else ", ".join(only.states),
+        "priority at least": only.priority_min,
+        "priority at most": only.priority_max,
+        "older than (ms)": only.age_min_ms,
+        "newer than (ms)": only.age_max_ms,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _changes(job: BulkJob) -> dict[str, Any]:
+    change = job.change or Change()
+    found = {
+        "to the topic": job.move_to,
+        "priority": change.priority,
+        "delay (ms)": change.delay_ms,
+        "deliver after (ms since 1970)": change.deliver_after_ms,
+        "metadata": None if change.metadata is None else change.metadata.decode(errors="replace"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+BULK_PAGES: Final[Mapping[str, Callable[[Visit], Awaitable[web.StreamResponse]]]] = {"/bulk": bulk}
