@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import uvloop
 
+from foqs.access.audit_trail import AuditTrail
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
 from foqs.access.call_permissions import PermissionLookup
 from foqs.access.keyring import Keyring
@@ -42,6 +43,8 @@ from foqs.queue.jobs.bulk_job import JobOwner
 from foqs.queue.jobs.host_jobs import HostJobs
 from foqs.queue.jobs.job_store import LocalDocuments
 from foqs.rpc.admin_handlers import admin_handlers
+from foqs.rpc.audit_handlers import audit_handlers
+from foqs.rpc.audited_service import AuditedService
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.job_handlers import job_handlers
 from foqs.rpc.job_pages import BulkCallPages
@@ -236,9 +239,11 @@ class Host:
             tier=server.tier,
             program_version=version("foqs"),
         )
+        trail = AuditTrail()
         extra_handlers = {
             **admin_handlers(self._engine.admin, server.tier),
             **job_handlers(self._jobs.calls, self._engine.namespaces.settings_of),
+            **audit_handlers(trail, self._host_name(port)),
         }
         cluster: RegistryCluster | None = None
         if self._membership is not None:
@@ -263,13 +268,14 @@ class Host:
             self._authenticator = _make_authenticator(
                 self._config, keyring, self._engine.namespaces.permissions_of, self._metrics
             )
+        audited = AuditedService(service, trail, self._clock.wall_ms)
         self._rpc_server = RpcServer(
-            loop, service, self._config.rpc, self._metrics.call, self._authenticator, self._clock.stopwatch_s
+            loop, audited, self._config.rpc, self._metrics.call, self._authenticator, self._clock.stopwatch_s
         )
         self._sampler = HostSampler(self._engine, self._rpc_server, self._clock.stopwatch_s)
         self._engine.queue.write_replies = self._rpc_server.write_replies
         if self._sqs_port is not None:
-            self._sqs_port.attach(service, self._engine.admin, self._authenticator, self._clock, self._metrics)
+            self._sqs_port.attach(service, self._engine.admin, self._authenticator, self._clock, self._metrics, trail)
         if keyring.tls_context is not None:
             self._tls_acceptor = TlsAcceptor(self._rpc_server, keyring.tls_context, self._metrics.handshake_failed)
             if self._sqs_port is not None:
@@ -328,7 +334,7 @@ class Host:
             on_handshake_failed=self._metrics.handshake_failed,
             now_s=time.time,
         )
-        console = Console(settings, self._rpc_server.connection)
+        console = Console(settings, lambda authenticated: self._rpc_server.connection(authenticated, "console"))
         self._console_port = await console.start(server.console_host, server.console_port)
         self._console = console
         return self._console_port

@@ -1104,6 +1104,42 @@ struct TopicRate {
   4: optional double acked_per_s,
 }
 
+struct ListAuditRequest {
+  /** The most entries, 1 to 1,000. Missing: 100. */
+  1: optional i32 limit,
+  /** Only changes that name this namespace. Missing: all. */
+  2: optional string namespace_name,
+  3: optional i64 timeout_ms,
+  /** Set by a host that forwards the call: the called host reports its own changes only. For hosts only. */
+  4: optional bool forwarded,
+}
+
+/** A change that an administrator made. */
+struct AuditEntry {
+  /** When it ended: milliseconds since 1970-01-01 UTC by the clock of the host. */
+  1: optional i64 at_ms,
+  /** Missing if the host does not authenticate. */
+  2: optional string principal,
+  /** Where the call came from: an address, `console` or `sqs`. */
+  3: optional string peer,
+  /** The name of the call, or `sqs.` and an action. */
+  4: optional string call,
+  5: optional string namespace_name,
+  /** What it concerned, for people. No payload and no metadata is in it. */
+  6: optional string target,
+  /** OK, or the code of the error. */
+  7: optional string outcome,
+  /** The name of the host that was called. */
+  8: optional string host,
+}
+
+struct ListAuditReply {
+  /** The newest first. */
+  1: optional list<AuditEntry> entries,
+  /** The hosts that did not report. */
+  2: optional list<string> missing_hosts,
+}
+
 struct GossipRequest {
   /** The version of the last reply that the calling host has completely; missing: it has none. */
   1: optional i64 version,
@@ -1294,6 +1330,12 @@ service Foqs {
   /** Hands the host's shards over to others. It gets none until it is undrained, even after a restart. */
   DoneReply drainHost(1: HostRequest request) throws (1: CallFailed failed),
   DoneReply undrainHost(1: HostRequest request) throws (1: CallFailed failed),
+
+  /**
+   * Lists the last changes of administrators at all hosts of the tier. Each host remembers its last 1,000 until it
+   * stops; its log has all of them.
+   */
+  ListAuditReply listAudit(1: ListAuditRequest request) throws (1: CallFailed failed),
 
   /** Returns the routing table. Any host answers. Loads are not part of the version. */
   GetRoutingReply getRouting(1: GetRoutingRequest request) throws (1: CallFailed failed),

@@ -6,7 +6,7 @@ async with Client("foqs://127.0.0.1:7411") as client:
         await client.ack([delivery])
 """
 
-from foqs_client.admin_calls import Grant, Namespace, NamespacePage, Usage
+from foqs_client.admin_calls import AuditEntry, AuditPage, Grant, Namespace, NamespacePage, Usage
 from foqs_client.client import Client
 from foqs_client.credentials import Tls
 from foqs_client.errors import (
@@ -52,6 +52,8 @@ from foqs_client.types import (
 )
 
 __all__ = [
+    "AuditEntry",
+    "AuditPage",
     "BulkJob",
     "BulkPage",
     "Change",

@@ -105,6 +105,39 @@ class Grant:
     permissions: tuple[str, ...]
 
 
+@dataclass(slots=True, frozen=True)
+class AuditEntry:
+    """A change that an administrator made.
+
+    Attributes:
+        at_ms: when it ended, in milliseconds since 1970-01-01 UTC by the clock of the host.
+        principal: None if the host does not authenticate.
+        peer: where the call came from: an address, "console" or "sqs".
+        call: the call of the contract, or "sqs." and an action.
+        namespace: None if it concerns the whole cluster.
+        target: what it concerned, for people.
+        outcome: "OK", or the code of the error.
+        host: the name of the host that was called.
+    """
+
+    at_ms: int
+    principal: str | None
+    peer: str
+    call: str
+    namespace: str | None
+    target: str
+    outcome: str
+    host: str
+
+
+@dataclass(slots=True, frozen=True)
+class AuditPage:
+    """The last changes of all hosts, and the names of the hosts that did not report."""
+
+    entries: list[AuditEntry]
+    missing_hosts: tuple[str, ...]
+
+
 class AdminCalls:
     """The administrative calls. The default namespace is the client's."""
 
@@ -204,6 +237,20 @@ class AdminCalls:
         text: str | None = (await self._call(_EXPORT, ttypes.ListRequest(), timeout_ms)).json
         return text or ""
 
+    async def audit(
+        self, limit: int = 100, namespace: str | None = None, *, timeout_ms: int | None = None
+    ) -> AuditPage:
+        """List the last changes that administrators made at all hosts, the newest first.
+
+        Each host remembers its last 1,000 until it stops; its log has all of them.
+
+        Args:
+            limit: the most entries, up to 1,000.
+            namespace: only changes that name it; None: all.
+        """
+        reply = await self._call(_AUDIT, ttypes.ListAuditRequest(limit, namespace), timeout_ms)
+        return AuditPage([_audit_entry(raw) for raw in reply.entries or ()], tuple(reply.missing_hosts or ()))
+
     async def import_config(self, json: str, *, timeout_ms: int | None = None) -> None:
         """Replace all namespaces, settings, grants and pauses by an export.
 
@@ -227,6 +274,19 @@ def _namespace(raw: Any) -> Namespace:
     return Namespace(**{**values, "name": raw.name or ""})
 
 
+def _audit_entry(raw: Any) -> AuditEntry:
+    return AuditEntry(
+        raw.at_ms or 0,
+        raw.principal,
+        raw.peer or "",
+        raw.call or "",
+        raw.namespace_name,
+        raw.target or "",
+        raw.outcome or "",
+        raw.host or "",
+    )
+
+
 _CREATE: Final = ThriftMethod("createNamespace")
 _UPDATE: Final = ThriftMethod("updateNamespace")
 _GET: Final = ThriftMethod("getNamespace")
@@ -240,3 +300,4 @@ _RESUME: Final = ThriftMethod("resumeTopic")
 _PURGE: Final = ThriftMethod("purgeTopic")
 _EXPORT: Final = ThriftMethod("exportConfig")
 _IMPORT: Final = ThriftMethod("importConfig")
+_AUDIT: Final = ThriftMethod("listAudit")

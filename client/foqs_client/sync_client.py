@@ -109,6 +109,7 @@ class SyncClient:
     explain = _blocking(Client.explain)
     peek = _blocking(Client.peek)
     list_items = _blocking(Client.list_items)
+    audit = _blocking(Client.audit)
     bulk_job = _blocking(Client.bulk_job)
     bulk_jobs = _blocking(Client.bulk_jobs)
     cancel_matching = _blocking(Client.cancel_matching)

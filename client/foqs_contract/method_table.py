@@ -29,6 +29,7 @@ READ_ONLY_METHODS: Final = frozenset(
         "countItems",
         "listItems",
         "listDead",
+        "listAudit",
         "listBulkJobs",
         "getNamespace",
         "listNamespaces",

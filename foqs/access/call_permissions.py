@@ -61,6 +61,11 @@ class Requirement:
     any_of: tuple[Permission, ...] = ()
     namespace_field: str = "namespace_name"
 
+    @property
+    def is_of_administrators(self) -> bool:
+        """Whether only administrators, of the cluster or of the namespace, may make the call."""
+        return self.scope is Scope.CLUSTER or self.any_of == (Permission.ADMIN,)
+
     def refusal(self, principal: Principal, granted: Collection[int]) -> PermissionDenied | None:
         """Return the error if the principal may not make the call. `granted`: its permissions on the namespace."""
         if principal.is_admin or self.scope is Scope.AUTHENTICATED or self.scope is Scope.PUBLIC:
@@ -139,6 +144,7 @@ REQUIREMENTS: Final[Mapping[str, Requirement]] = {
     "drainHost": _CLUSTER,
     "undrainHost": _CLUSTER,
     "gossip": _CLUSTER,
+    "listAudit": _CLUSTER,
     "rankItem": _CLUSTER,
 }
 """The requirement of each call of the contract, by its name."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from foqs.cli.commands.audit_command import audit
 from foqs.cli.commands.change_commands import item_cancel, item_move, item_update
 from foqs.cli.commands.cluster_commands import cluster
 from foqs.cli.commands.cluster_init import init as cluster_init
@@ -92,6 +93,7 @@ for command in (
     cluster,
     shard,
     doctor,
+    audit,
     config,
     sqs,
     schema,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from foqs.cluster.forwarding.audit_calls import audit_calls
 from foqs.cluster.forwarding.by_id_calls import by_id_handlers
 from foqs.cluster.forwarding.dequeues import DequeueForwarder
 from foqs.cluster.forwarding.enqueues import EnqueueForwarder, RestoreForwarder
@@ -73,6 +74,7 @@ class TierMember:
                 b"dequeue": self.dequeue_forwarder.handle,
                 b"rankItem": self.order_probe.handle,
                 **self.gossip.handlers(local),
+                **audit_calls(methods, peers),
                 **by_id_handlers(methods, peers),
                 **ScatterGather(methods, peers, tier_shards, engine.queue.limits.delivery_bytes_max).handlers,
             },

@@ -24,6 +24,7 @@ from multidict import MultiMapping
 from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
 from foqs.access.call_permissions import PermissionLookup
 from foqs.console import formats
+from foqs.console.audit_page import AUDIT_PAGES
 from foqs.console.bulk_pages import BULK_PAGES
 from foqs.console.cluster_pages import CLUSTER_PAGES
 from foqs.console.item_pages import ITEM_PAGES
@@ -55,6 +56,7 @@ _PAGES: Final[Mapping[str, Serve]] = {
     **BULK_PAGES,
     **NAMESPACE_PAGES,
     **CLUSTER_PAGES,
+    **AUDIT_PAGES,
 }
 """The pages by path. A page serves both GET and POST if it has a form."""
 _STATUS: Final[Mapping[str, int]] = {

@@ -28,6 +28,7 @@ class CallConnection(Protocol):
 
     backstop: DeadlineSweeper
     reply_bytes_max: int
+    peer_address: str
 
     @property
     def session(self) -> CallerSession | None: ...
@@ -89,6 +90,11 @@ class RpcCall:
     def session(self) -> CallerSession | None:
         """The peer's auth session; None if the host does not authenticate."""
         return self._connection.session
+
+    @property
+    def peer(self) -> str:
+        """The address of the peer, or the part of this host that it is."""
+        return self._connection.peer_address
 
     def start(self, request: Any, deadline: float, grace_s: float) -> None:
         """Serve the request; the reply may be given before this returns."""

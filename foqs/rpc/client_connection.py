@@ -67,11 +67,18 @@ class Connection(asyncio.Protocol):
 
     Args:
         authenticated: the peer, if it is known from the beginning.
+        part: the name of the peer, if it is a part of this host.
     """
 
-    def __init__(self, server: ServerState[Connection], authenticated: AuthenticatedPrincipal | None = None) -> None:
+    def __init__(
+        self,
+        server: ServerState[Connection],
+        authenticated: AuthenticatedPrincipal | None = None,
+        part: str | None = None,
+    ) -> None:
         self._server = server
         self._authenticated = authenticated
+        self._part = part
         self._limits = server.limits
         self._loop = server.loop
         self.reply_bytes_max = server.limits.reply_bytes_max
@@ -86,7 +93,7 @@ class Connection(asyncio.Protocol):
         self._pending_replies_bytes = 0
         self._on_unsent_callbacks: list[Callable[[], None]] = []
         self._transport: asyncio.Transport | None = None
-        self._address = self._peer_name = "unknown"
+        self.peer_address = self._peer_name = part or "unknown"
         self.session = None if server.authenticator is None else AuthSession(server.authenticator, self, server.loop)
         self._unauthenticated_since_s: float | None = None
         self._timeout_timer: asyncio.TimerHandle | None = None
@@ -109,7 +116,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._address = self._peer_name = peer_name(transport.get_extra_info("peername"))
+        self.peer_address = self._peer_name = self._part or peer_name(transport.get_extra_info("peername"))
         self.last_received_at_s = self._frame_awaited_since_s = self._loop.time()
         server = self._server
         if server.is_stopping:
@@ -371,11 +378,11 @@ class Connection(asyncio.Protocol):
     def set_principal(self, name: str | None) -> None:
         """Set the peer's principal. Without one, the peer has little time to authenticate and may send only small frames."""
         if name is not None:
-            self._peer_name = f"{self._address} ({name})"
+            self._peer_name = f"{self.peer_address} ({name})"
             self._unauthenticated_since_s = None
             self._frame_reader.shed_above_bytes = self._limits.frame_bytes_max
         elif self.session is not None and self._server.authenticator is not None:
-            self._peer_name = self._address
+            self._peer_name = self.peer_address
             self._unauthenticated_since_s = self._loop.time()
             self._frame_reader.shed_above_bytes = UNAUTHENTICATED_FRAME_BYTES_MAX
             self._check_timeouts_within(self._server.authenticator.limits.timeout_s)

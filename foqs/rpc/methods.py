@@ -52,6 +52,11 @@ class Caller(Protocol):
         """The peer's auth session; None if the host does not authenticate."""
         ...
 
+    @property
+    def peer(self) -> str:
+        """Where the call comes from: an address, or the part of this host that makes it."""
+        ...
+
     def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
         """Reply to the call with the struct `to_struct(value)`.
 

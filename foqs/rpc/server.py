@@ -21,13 +21,14 @@ class RpcServer(ServerState[Connection]):
     simulation's transports.
     """
 
-    def connection(self, authenticated: AuthenticatedPrincipal | None = None) -> Connection:
+    def connection(self, authenticated: AuthenticatedPrincipal | None = None, part: str | None = None) -> Connection:
         """Return a protocol for one new connection.
 
         Args:
             authenticated: its peer, if that is a part of this host that speaks for a principal.
+            part: the name of that part of the host.
         """
-        return Connection(self, authenticated)
+        return Connection(self, authenticated, part)
 
     def close_revoked(self) -> None:
         """Close the connections whose token or certificate is no longer valid; their calls end as unfinished."""

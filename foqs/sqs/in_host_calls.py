@@ -97,6 +97,10 @@ class _InHostCaller:
     def session(self) -> CallerSession | None:
         return self._session
 
+    @property
+    def peer(self) -> str:
+        return "this host"
+
     def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
         if self.reply_future.done():
             if on_unsent is not None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
+from foqs.access.audit_trail import AuditEntry, AuditTrail, shorten_target
 from foqs.access.authenticator import Authenticator
 from foqs.access.call_permissions import REQUIREMENTS, Principal, Requirement
 from foqs.sqs import queue_actions
@@ -34,6 +35,9 @@ log = logging.getLogger(__name__)
 
 CONTENT_TYPE: Final = "application/x-amz-json-1.0"
 TARGET_PREFIX: Final = "AmazonSQS."
+_TARGETS: Final = ("QueueUrl", "QueueName", "SourceArn", "TaskHandle")
+"""Parameters that name what an action concerns."""
+_READS: Final = ("Get", "List")
 _REGION_DEFAULT: Final = "us-east-1"
 _REGION: Final = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
 _AUTHORITY: Final = re.compile(r"[A-Za-z0-9._:\[\]-]{1,255}", re.ASCII)
@@ -119,6 +123,7 @@ class SqsService:
     Args:
         authenticator: None: anybody may call, and signatures are not checked.
         now_s: seconds since 1970-01-01 UTC.
+        trail: notes the changes of administrators.
     """
 
     def __init__(
@@ -127,11 +132,13 @@ class SqsService:
         directory: QueueDirectory,
         authenticator: Authenticator | None,
         now_s: Callable[[], float],
+        trail: AuditTrail,
     ) -> None:
         self._actions = table
         self._directory = directory
         self._authenticator = authenticator
         self._now_s = now_s
+        self._trail = trail
 
     async def refuse(self, head: HttpHead) -> HttpReply | None:
         """Return the reply to a request that is refused whatever its body is, or None."""
@@ -154,7 +161,7 @@ class SqsService:
             action = self._action(name)
             request = self._request(head, body, principal, region)
             self._authorize(action, request)
-            result = await action.handle(request)
+            result = await self._handle(action, request, action_name)
         except SqsError as error:
             return error_reply(error, action_name, is_query_mode=_is_query_mode(head))
         except FoqsError as error:
@@ -164,6 +171,38 @@ class SqsService:
             failure = SqsError("InternalFailure", "The host failed during the call; see the host's log.")
             return error_reply(failure, action_name, is_query_mode=_is_query_mode(head))
         return HttpReply(200, _headers(), json.dumps(result).encode(), action_name)
+
+    async def _handle(self, action: Action, request: ActionRequest, name: str) -> Mapping[str, Any]:
+        """Do an action. A change of an administrator is noted when it ends."""
+        if not action.requirement.is_of_administrators or name.startswith(_READS):
+            return await action.handle(request)
+        outcome = "UNKNOWN_OUTCOME"
+        try:
+            result = await action.handle(request)
+            outcome = "OK"
+            return result
+        except SqsError as error:
+            outcome = error.shape
+            raise
+        except FoqsError as error:
+            outcome = error.code
+            raise
+        finally:
+            self._note(action, request, name, outcome)
+
+    def _note(self, action: Action, request: ActionRequest, name: str, outcome: str) -> None:
+        members = request.parameters.members
+        target = next((found for name in _TARGETS if isinstance(found := members.get(name), str)), "")
+        entry = AuditEntry(
+            at_ms=int(self._now_s() * 1_000),
+            principal=None if request.principal is None else request.principal.name,
+            peer="sqs",
+            call=f"sqs.{name}",
+            namespace=self._directory.namespace_of(action.account_of(request)),
+            target=shorten_target(target),
+            outcome=outcome,
+        )
+        self._trail.record(entry)
 
     def _action(self, name: str) -> Action:
         action = self._actions.get(name)
@@ -295,6 +334,7 @@ def build_service(
     messages: MessageActions,
     authenticator: Authenticator | None,
     now_s: Callable[[], float],
+    trail: AuditTrail,
 ) -> SqsService:
     """Return the service of these parts."""
-    return SqsService(actions(queues, messages), directory, authenticator, now_s)
+    return SqsService(actions(queues, messages), directory, authenticator, now_s, trail)

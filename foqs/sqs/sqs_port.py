@@ -9,6 +9,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
+from foqs.access.audit_trail import AuditTrail
 from foqs.access.authenticator import Authenticator
 from foqs.catalog.administration import Administration
 from foqs.options.config import Config
@@ -52,6 +53,7 @@ class SqsPort:
         authenticator: Authenticator | None,
         clock: Clock,
         metrics: Metrics,
+        trail: AuditTrail,
     ) -> None:
         """Connect the port with the service that the Thrift listener calls."""
         config, loop = self._config, asyncio.get_running_loop()
@@ -64,7 +66,7 @@ class SqsPort:
         calls = InHostCalls(service, config.rpc.reply_grace_ms / 1_000)
         queues = QueueActions(directory, calls, timeout_s, now_s, loop.time)
         messages = MessageActions(directory, calls, timeout_s, now_s)
-        sqs_service = build_service(directory, queues, messages, authenticator, now_s)
+        sqs_service = build_service(directory, queues, messages, authenticator, now_s, trail)
         self._listener = SqsListener(
             sqs_service, config.rpc, config.sqs.request_bytes_max, metrics.call, clock.stopwatch_s
         )

@@ -30,6 +30,7 @@ PAGES = (
     "/namespaces",
     "/namespace?namespace=default",
     "/cluster",
+    "/audit",
     "/login",
     "/nothing",
 )

@@ -58,6 +58,7 @@ class DirectPeers(Peers):
 
 class _ReplySink:
     session = None
+    peer = "test"
 
     def __init__(self) -> None:
         self.received: Any = None

@@ -106,6 +106,10 @@ class _ForwardedByIdCall:
     def session(self) -> CallerSession | None:
         return self._caller.session
 
+    @property
+    def peer(self) -> str:
+        return self._caller.peer
+
     def log_malformed(self, text: str) -> None:
         self._caller.log_malformed(text)
 

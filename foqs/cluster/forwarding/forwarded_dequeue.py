@@ -110,6 +110,10 @@ class ForwardedDequeue:
     def session(self) -> CallerSession | None:
         return self._caller.session
 
+    @property
+    def peer(self) -> str:
+        return self._caller.peer
+
     def log_malformed(self, text: str) -> None:
         self._caller.log_malformed(text)
 

@@ -195,26 +195,29 @@ class ScatterGather:
         request.shards = shards
         try:
             if peer is None:
-                return await self._ask_local(name, request, deadline)
+                return await ask_local(self._local[name.encode()], request, deadline)
             return await self._peers.call(peer, _client_method(name, writes), request, deadline)
         except FoqsError as error:
             return error if peer is None else _peer_error(peer, error)
 
-    async def _ask_local(self, name: str, request: Any, deadline: float) -> Any:
-        caller = _LocalCaller()
-        pending = self._local[name.encode()].handle(request, deadline, caller)
-        try:
-            return await caller.result
-        except asyncio.CancelledError:
-            if pending is not None:
-                pending.abandon()
-            raise
+
+async def ask_local(method: Served, request: Any, deadline: float) -> Any:
+    """Return the reply of this host alone. Raises FoqsError."""
+    caller = _LocalCaller()
+    pending = method.handle(request, deadline, caller)
+    try:
+        return await caller.result
+    except asyncio.CancelledError:
+        if pending is not None:
+            pending.abandon()
+        raise
 
 
 class _LocalCaller:
     """The `Caller` of the local part."""
 
     session = None
+    peer = "this host"
 
     def __init__(self) -> None:
         self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

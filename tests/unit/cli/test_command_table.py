@@ -14,6 +14,8 @@ from click.testing import Result
 
 from foqs.cli import root
 from foqs_client import (
+    AuditEntry,
+    AuditPage,
     BulkJob,
     Enqueued,
     Explanation,
@@ -65,6 +67,7 @@ JOB = BulkJob(
     changed_at_ms=1_700_000_001_000,
     ended_at_ms=None,
 )
+ENTRY = AuditEntry(1_700_000_000_000, "ops", "console", "purgeTopic", "default", "topic=mail", "UNAVAILABLE", "host1")
 DOCUMENT = json.dumps({"format": 1, "version": 1, "namespaces": {}})
 
 TABLE: Final[dict[str, tuple[str, str, Any]]] = {
@@ -110,6 +113,7 @@ TABLE: Final[dict[str, tuple[str, str, Any]]] = {
     "host list": ("", "list_hosts", [HOST]),
     "host drain": ("host1", "drain_host", None),
     "host undrain": ("host1", "undrain_host", None),
+    "audit": ("", "audit", AuditPage([ENTRY], ())),
     "config export": ("", "export_config", DOCUMENT),
     "config import": ("{file} --yes", "import_config", None),
 }

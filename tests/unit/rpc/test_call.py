@@ -31,6 +31,7 @@ class FakeLine:
     """A connection that records the sent replies."""
 
     session: AuthSession | None = None
+    peer_address = "test"
 
     def __init__(self) -> None:
         self.calls: dict[RpcCall, None] = {}

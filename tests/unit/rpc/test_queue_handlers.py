@@ -31,6 +31,7 @@ class Asked:
     """A `Caller` that records the reply."""
 
     session = None
+    peer = "test"
 
     def __init__(self) -> None:
         self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

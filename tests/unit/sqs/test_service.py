@@ -13,6 +13,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from foqs.access.audit_trail import AuditTrail
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
 from foqs.access.call_permissions import REQUIREMENTS, Permission
 from foqs.access.keyring import Keyring
@@ -53,6 +54,7 @@ class World:
             Directory(),  # type: ignore[arg-type]
             authenticator if is_authenticated else None,
             time.time,
+            AuditTrail(),
         )
 
     async def send(self, request: ActionRequest) -> Mapping[str, Any]:

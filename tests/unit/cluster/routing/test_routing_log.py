@@ -168,6 +168,7 @@ def ask(service: RegistryCluster, known: ClientRouting | None) -> Any:
 
     class Caller:
         session = None
+        peer = "test"
 
         def reply(self, shape: Any, value: Any, give_back: Any = None) -> None:
             replies.append(shape(value))

@@ -1,0 +1,59 @@
+"""The command that shows what administrators changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from foqs.cli.host_session import HostSession, host_call_options
+from foqs.cli.output import Column, Row, print_message, short_text, show
+from foqs.cli.watch import run_watchable, watch_option
+
+if TYPE_CHECKING:
+    from foqs_client import AuditPage, Client
+
+_COLUMNS: Final[list[Column]] = [
+    ("WHEN", lambda row: row["at"]),
+    ("WHO", lambda row: row["principal"] or "-"),
+    ("FROM", lambda row: row["peer"]),
+    ("HOST", lambda row: row["host"]),
+    ("CALL", lambda row: row["call"]),
+    ("NAMESPACE", lambda row: row["namespace"] or "-"),
+    ("OUTCOME", lambda row: row["outcome"]),
+    ("WHAT", lambda row: short_text(row, "target")),
+]
+
+
+@click.command(
+    "audit",
+    epilog="\b\nExamples:\n  foqs audit\n  foqs audit --only orders --limit 1000 -o jsonl\n  foqs audit --watch",
+)
+@click.option("--only", default=None, metavar="NAMESPACE", help="Only changes of this namespace.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="The most changes.")
+@watch_option
+@host_call_options
+def audit(session: HostSession, only: str | None, limit: int, watch_ms: int | None) -> None:
+    """Show what administrators changed: who, when, where, and how it ended. The newest is first.
+
+    Each host remembers its last 1,000 changes until it stops; its log has all of them.
+    """
+
+    async def work(client: Client) -> AuditPage:
+        return await client.audit(limit, only)
+
+    def draw(session: HostSession, page: AuditPage) -> None:
+        rows: list[Row] = []
+        for entry in page.entries:
+            fields = dataclasses.asdict(entry)
+            at = datetime.fromtimestamp(fields.pop("at_ms") / 1_000, UTC)
+            rows.append({"at": at.isoformat(timespec="milliseconds"), **fields})
+        show(rows, _COLUMNS, session.output_format)
+        if not rows:
+            print_message("No host remembers a change.")
+        if page.missing_hosts:
+            print_message(f"These hosts did not report: {', '.join(page.missing_hosts)}")
+
+    run_watchable(session, watch_ms, work, draw)

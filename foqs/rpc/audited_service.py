@@ -1,0 +1,174 @@
+"""Notes the changes that administrators make over Thrift, before the handlers serve them.
+
+Always true: each call that changes something and is not a producer's or a consumer's is
+noted once, at the host that the caller called, when it ends; of the pages of `bulk` only
+the first is noted. Knows nothing of what the calls do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from foqs.access.audit_trail import AuditEntry, AuditTrail, shorten_target
+from foqs.access.call_permissions import Scope
+from foqs.queue.port import PendingCall
+from foqs.rpc.methods import Caller, CallerSession, MethodHandler, RpcService, ServerMethod
+from foqs_contract.errors import FoqsError, UnknownOutcome
+from foqs_contract.idl import ttypes
+
+_T = TypeVar("_T")
+
+LISTED_MAX: Final = 3
+"""Entries of a list that a target names."""
+_HIDDEN: Final = frozenset(("payload", "metadata", "json", "token", "items", "trace_context"))
+"""Fields of which only their presence is noted."""
+_LEFT_OUT: Final = frozenset(("namespace_name", "timeout_ms", "page", "forwarded", "shards", "start_key"))
+_ENUMS: Final[Mapping[str, Any]] = {
+    "action": ttypes.BulkAction,
+    "command": ttypes.BulkJobCommand,
+    "permissions": ttypes.Permission,
+    "states": ttypes.ItemState,
+}
+"""The decoder returns plain numbers."""
+
+
+class AuditedService:
+    """An `RpcService` whose changes are noted.
+
+    Args:
+        service: serves the calls.
+        now_ms: milliseconds since 1970-01-01 UTC.
+    """
+
+    def __init__(self, service: RpcService, trail: AuditTrail, now_ms: Callable[[], int]) -> None:
+        self.timeout_s = service.timeout_s
+        self._trail = trail
+        self._now_ms = now_ms
+        self.methods: Mapping[bytes, ServerMethod] = {
+            name: replace(method, handle=self._noting(method)) if _is_noted(method) else method
+            for name, method in service.methods.items()
+        }
+
+    def _noting(self, method: ServerMethod) -> MethodHandler:
+        def handle(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+            if getattr(request, "forwarded", None) or _is_later_page(request):
+                return method.handle(request, deadline, caller)
+            noting = _NotingCaller(caller, lambda outcome: self._note(method, request, caller, outcome))
+            try:
+                noting.pending = method.handle(request, deadline, noting)
+            except Exception as error:
+                noting.end(error.code if isinstance(error, FoqsError) else UnknownOutcome.code)
+                raise
+            return noting
+
+        return handle
+
+    def _note(self, method: ServerMethod, request: Any, caller: Caller, outcome: str) -> None:
+        session = caller.session
+        namespace = method.namespace_of(request) if method.requirement.scope is Scope.NAMESPACE else None
+        entry = AuditEntry(
+            at_ms=self._now_ms(),
+            principal=None if session is None else session.principal_name,
+            peer=caller.peer,
+            call=method.name,
+            namespace=None if namespace is None else _text(namespace),
+            target=describe(request),
+            outcome=outcome,
+        )
+        self._trail.record(entry)
+
+
+def _is_noted(method: ServerMethod) -> bool:
+    return method.writes and method.requirement.is_of_administrators
+
+
+def _is_later_page(request: Any) -> bool:
+    page = getattr(request, "page", None)
+    return page is not None and page.cursor is not None
+
+
+class _NotingCaller:
+    """The `Caller` of a noted call, and its `PendingCall`: notes the end once."""
+
+    def __init__(self, caller: Caller, on_end: Callable[[str], None]) -> None:
+        self._caller = caller
+        self._on_end: Callable[[str], None] | None = on_end
+        self.pending: PendingCall | None = None
+
+    @property
+    def session(self) -> CallerSession | None:
+        return self._caller.session
+
+    @property
+    def peer(self) -> str:
+        return self._caller.peer
+
+    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
+        self.end("OK")
+        self._caller.reply(to_struct, value, on_unsent)
+
+    def fail(self, error: Exception) -> None:
+        self.end(error.code if isinstance(error, FoqsError) else UnknownOutcome.code)
+        self._caller.fail(error)
+
+    def log_malformed(self, text: str) -> None:
+        self._caller.log_malformed(text)
+
+    def abandon(self) -> None:
+        """End the call without an answer: it may be done or not."""
+        self.end(UnknownOutcome.code)
+        if self.pending is not None:
+            self.pending.abandon()
+
+    def end(self, outcome: str) -> None:
+        """Note the end, if this is the first."""
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(outcome)
+
+
+# ------------------------------------------------------------------ what it concerns
+
+
+def describe(request: Any) -> str:
+    """Return what a request concerns, as `name=value` pairs. Payloads, metadata and documents are not shown."""
+    return shorten_target(" ".join(_pairs(request, "")))
+
+
+def _pairs(struct: Any, prefix: str) -> list[str]:
+    pairs: list[str] = []
+    for field in filter(None, struct.thrift_spec):
+        name = field[2]
+        value = getattr(struct, name)
+        if value is None or name in _LEFT_OUT:
+            continue
+        if hasattr(value, "thrift_spec"):
+            pairs += _pairs(value, f"{prefix}{name}.")
+        else:
+            pairs.append(f"{prefix}{name}={_shown(name, value)}")
+    return pairs
+
+
+def _shown(name: str, value: Any) -> str:
+    if name in _HIDDEN:
+        return f"({len(value)})"
+    if isinstance(value, Collection) and not isinstance(value, str | bytes):
+        shown = ",".join(_named(name, entry) for entry in list(value)[:LISTED_MAX])
+        return shown if len(value) <= LISTED_MAX else f"{shown} and {len(value) - LISTED_MAX} more"
+    return _named(name, value)
+
+
+def _named(field: str, value: Any) -> str:
+    """Return a value as text; a number of an enum by its name."""
+    kind = _ENUMS.get(field)
+    if kind is not None:
+        with suppress(ValueError):
+            return str(kind(value).name.lower())
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

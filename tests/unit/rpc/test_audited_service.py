@@ -1,0 +1,223 @@
+"""Changes of administrators are noted once, with who, what and how they ended; nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from foqs.access.audit_trail import ENTRIES_MAX, TARGET_CHARS_MAX, AuditEntry, AuditTrail
+from foqs.access.call_permissions import REQUIREMENTS
+from foqs.queue.port import PendingCall
+from foqs.rpc.audited_service import AuditedService, describe
+from foqs.rpc.methods import Caller, MethodHandler, ServerMethod, contract_methods
+from foqs_contract.errors import FoqsError, Unavailable
+from foqs_contract.idl import ttypes
+from foqs_contract.method_table import METHODS
+
+NOTED = {
+    "cancel",
+    "update",
+    "bulk",
+    "redrive",
+    "moveItems",
+    "restoreItems",
+    "startBulkJob",
+    "controlBulkJob",
+    "createNamespace",
+    "updateNamespace",
+    "deleteNamespace",
+    "setGrant",
+    "pauseTopic",
+    "resumeTopic",
+    "purgeTopic",
+    "bindTopic",
+    "importConfig",
+    "addShard",
+    "removeShard",
+    "moveShard",
+    "drainShard",
+    "undrainShard",
+    "drainHost",
+    "undrainHost",
+}
+
+
+class Session:
+    principal_name = "ops"
+    is_administrator = True
+
+    def authenticate(self, token: bytes | None, caller: Caller) -> PendingCall | None:
+        raise AssertionError("nobody authenticates")
+
+
+class Peer:
+    """The `Caller` of one call."""
+
+    peer = "10.0.0.1:5"
+
+    def __init__(self, session: Session | None = None) -> None:
+        self.session = session
+        self.replies: list[Any] = []
+
+    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
+        self.replies.append(to_struct(value))
+
+    def fail(self, error: Exception) -> None:
+        self.replies.append(error)
+
+    def log_malformed(self, text: str) -> None:
+        raise AssertionError(text)
+
+
+class Pending:
+    def __init__(self) -> None:
+        self.is_abandoned = False
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+
+
+class Service:
+    """An `RpcService` whose handlers all do the same."""
+
+    def __init__(self, handle: MethodHandler) -> None:
+        self.methods: dict[bytes, ServerMethod] = contract_methods(dict.fromkeys(METHODS, handle))
+
+    def timeout_s(self, request: Any) -> float:
+        return 1.0
+
+
+def answer(request: Any, deadline: float, caller: Caller) -> None:
+    caller.reply(lambda value: value, "done")
+
+
+def call(name: str, request: Any, handle: MethodHandler = answer, caller: Peer | None = None) -> list[AuditEntry]:
+    """Make one call and return what was noted."""
+    trail = AuditTrail()
+    service = AuditedService(Service(handle), trail, lambda: 77)
+    service.methods[name.encode()].handle(request, 1.0, caller or Peer())
+    return list(trail.newest())
+
+
+def test_changes_of_administrators_are_noted_and_no_other_call() -> None:
+    plain = Service(answer)
+    audited = AuditedService(plain, AuditTrail(), lambda: 0)
+    found = {
+        name.decode() for name, method in audited.methods.items() if method.handle is not plain.methods[name].handle
+    }
+    assert found == NOTED
+    assert found == {
+        name for name, described in METHODS.items() if described.is_write and REQUIREMENTS[name].is_of_administrators
+    }
+
+
+def test_change_is_noted_with_who_what_and_when() -> None:
+    caller = Peer(Session())
+    request = ttypes.TopicRequest(b"orders", b"mail")
+    assert call("purgeTopic", request, caller=caller) == [
+        AuditEntry(77, "ops", "10.0.0.1:5", "purgeTopic", "orders", "topic=mail", "OK")
+    ]
+    assert caller.replies == ["done"]
+
+
+def test_principal_is_missing_where_nobody_authenticates() -> None:
+    [entry] = call("drainHost", ttypes.HostRequest(host_name=b"host1"))
+    assert (entry.principal, entry.namespace, entry.target) == (None, None, "host_name=host1")
+
+
+def test_failed_change_is_noted_with_its_error() -> None:
+    def fail(request: Any, deadline: float, caller: Caller) -> None:
+        caller.fail(Unavailable("no shard"))
+
+    def refuse(request: Any, deadline: float, caller: Caller) -> None:
+        raise Unavailable("no shard")
+
+    request = ttypes.TopicRequest(b"orders", b"mail")
+    assert [entry.outcome for entry in call("pauseTopic", request, fail)] == ["UNAVAILABLE"]
+    trail = AuditTrail()
+    with pytest.raises(FoqsError):
+        AuditedService(Service(refuse), trail, lambda: 77).methods[b"pauseTopic"].handle(request, 1.0, Peer())
+    assert [entry.outcome for entry in trail.newest()] == ["UNAVAILABLE"]
+
+
+def test_change_whose_caller_left_has_an_unknown_outcome_and_is_noted_once() -> None:
+    pending = Pending()
+    callers: list[Caller] = []
+
+    def wait(request: Any, deadline: float, caller: Caller) -> PendingCall:
+        callers.append(caller)
+        return pending
+
+    trail = AuditTrail()
+    service = AuditedService(Service(wait), trail, lambda: 77)
+    noted = service.methods[b"pauseTopic"].handle(ttypes.TopicRequest(b"orders", b"mail"), 1.0, Peer())
+    assert noted is not None
+    assert list(trail.newest()) == []
+    noted.abandon()
+    callers[0].reply(lambda value: value, "late")
+    assert pending.is_abandoned
+    assert [entry.outcome for entry in trail.newest()] == ["UNKNOWN_OUTCOME"]
+
+
+def test_forwarded_call_is_noted_by_the_host_that_was_called() -> None:
+    assert call("cancel", ttypes.CancelRequest(b"orders", [b"1-2"], forwarded=True)) == []
+
+
+def test_only_the_first_page_of_a_bulk_call_is_noted() -> None:
+    first = ttypes.BulkRequest(b"orders", ttypes.ItemFilter(topic=b"t"), 3)
+    later = ttypes.BulkRequest(b"orders", ttypes.ItemFilter(topic=b"t"), 3, page=ttypes.Page(5, b"cursor"))
+    assert [entry.target for entry in call("bulk", first)] == ["filter.topic=t action=redrive"]
+    assert call("bulk", later) == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "target"),
+    [
+        (ttypes.CancelRequest(b"n", [b"1-1", b"1-2", b"1-3", b"1-4", b"1-5"]), "ids=1-1,1-2,1-3 and 2 more"),
+        (
+            ttypes.UpdateRequest(b"n", [b"1-1"], ttypes.Change(priority=4, metadata=b"secret")),
+            "ids=1-1 change.priority=4 change.metadata=(6)",
+        ),
+        (ttypes.ConfigDocument(b"{'password': 1}"), "json=(15)"),
+        (
+            ttypes.GrantRequest(ttypes.Grant(b"ann", b"n", [2, 3])),
+            "grant.principal=ann grant.permissions=consume,admin",
+        ),
+        (ttypes.ControlBulkJobRequest(b"n", b"abc", 3), "id=abc command=cancel"),
+        (ttypes.RestoreItemsRequest(b"n", [ttypes.RestoredItem(), ttypes.RestoredItem()]), "items=(2)"),
+    ],
+)
+def test_target_names_what_is_concerned_and_shows_no_content(request_: Any, target: str) -> None:
+    assert describe(request_) == target
+
+
+def test_long_target_is_cut() -> None:
+    assert len(describe(ttypes.TopicRequest(b"n", b"t" * 1_000))) == TARGET_CHARS_MAX
+
+
+def test_trail_is_bounded_and_writes_a_line_for_each_change(caplog: pytest.LogCaptureFixture) -> None:
+    trail = AuditTrail()
+    with caplog.at_level("INFO", "foqs.audit"):
+        for number in range(ENTRIES_MAX + 5):
+            trail.record(AuditEntry(number, "ops", "console", "pauseTopic", "orders", "topic=mail", "OK"))
+    kept = [entry.at_ms for entry in trail.newest()]
+    assert kept == list(range(ENTRIES_MAX + 4, 4, -1))
+    assert len(caplog.records) == ENTRIES_MAX + 5
+    assert caplog.records[0].getMessage() == "pauseTopic: OK"
+    assert vars(caplog.records[0])["principal"] == "ops"
+
+
+def test_call_that_ends_later_is_noted_then() -> None:
+    async def main() -> None:
+        trail = AuditTrail()
+        callers: list[Caller] = []
+        service = AuditedService(Service(lambda request, deadline, caller: callers.append(caller)), trail, lambda: 77)
+        service.methods[b"cancel"].handle(ttypes.CancelRequest(b"orders", [b"1-2"]), 1.0, Peer())
+        assert list(trail.newest()) == []
+        callers[0].reply(lambda value: value, None)
+        assert len(list(trail.newest())) == 1
+
+    asyncio.run(main())
