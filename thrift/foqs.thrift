@@ -1108,7 +1108,7 @@ struct ListAuditRequest {
   /** The most entries, 1 to 1,000. Missing: 100. */
   1: optional i32 limit,
   /** Only changes that name this namespace. Missing: all. */
-  2: optional string namespace_name,
+  2: optional string only_namespace,
   3: optional i64 timeout_ms,
   /** Set by a host that forwards the call: the called host reports its own changes only. For hosts only. */
   4: optional bool forwarded,

@@ -33,7 +33,7 @@ def audit_limit(request: Any) -> int:
 
 
 def _is_wanted(entry: AuditEntry, request: Any) -> bool:
-    return request.namespace_name is None or entry.namespace == request.namespace_name.decode(errors="replace")
+    return request.only_namespace is None or entry.namespace == request.only_namespace.decode(errors="replace")
 
 
 def _entry_struct(entry: AuditEntry, host_name: str) -> Any:

@@ -68,7 +68,7 @@ class AuditedService:
 
     def _note(self, method: ServerMethod, request: Any, caller: Caller, outcome: str) -> None:
         session = caller.session
-        namespace = method.namespace_of(request) if method.requirement.scope is Scope.NAMESPACE else None
+        namespace = _namespace(method, request)
         entry = AuditEntry(
             at_ms=self._now_ms(),
             principal=None if session is None else session.principal_name,
@@ -79,6 +79,15 @@ class AuditedService:
             outcome=outcome,
         )
         self._trail.record(entry)
+
+
+def _namespace(method: ServerMethod, request: Any) -> bytes | None:
+    """Return the namespace that a request names; None if it names none."""
+    if method.requirement.scope is Scope.NAMESPACE:
+        return method.namespace_of(request)
+    settings = getattr(request, "settings", None)
+    name: bytes | None = getattr(request, "namespace_name", None) if settings is None else settings.name
+    return name
 
 
 def _is_noted(method: ServerMethod) -> bool:

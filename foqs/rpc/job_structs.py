@@ -13,13 +13,21 @@ from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX
 from foqs.core.items.item_filter import ALL_STATES, ItemFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.options.options import NamespaceOptions
-from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCommand, JobSpec, JobState
+from foqs.queue.jobs.bulk_job import (
+    JOB_ID_CHARS,
+    Job,
+    JobAction,
+    JobChange,
+    JobCommand,
+    JobSpec,
+    JobState,
+    is_job_id,
+)
 from foqs.rpc import filters
 from foqs_contract.errors import InvalidArgument
 from foqs_contract.idl import ttypes
 
 START_KEY_BYTES_MAX: Final = 64
-JOB_ID_BYTES_MAX: Final = 64
 RATE_MAX: Final = 1_000_000
 _COUNT_MAX: Final = (1 << 63) - 1
 
@@ -154,7 +162,14 @@ def parse_control(request: Any) -> tuple[str, JobCommand]:
     command = _COMMANDS.get(request.command)
     if command is None:
         raise InvalidArgument("give INTERRUPT, RESUME or CANCEL", field="command")
-    return _parse_text(request.id, JOB_ID_BYTES_MAX, "id"), command
+    return parse_job_id(request.id), command
+
+
+def parse_job_id(raw: bytes | None) -> str:
+    """Parse the id of a job. Raises FoqsError."""
+    if not is_job_id(job_id := _parse_text(raw, JOB_ID_CHARS, "id")):
+        raise InvalidArgument("this is not the id of a bulk job", field="id")
+    return job_id
 
 
 def _parse_text(raw: bytes | None, bytes_max: int, field: str) -> str:

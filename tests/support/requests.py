@@ -59,6 +59,18 @@ _GOOD: Final[Mapping[str, Callable[[Names], Any]]] = {
     "bulk": lambda n: ttypes.BulkRequest(
         n.namespace, ttypes.ItemFilter(n.topic, [ItemState.READY]), 2, ttypes.Change(7), ttypes.Page(5)
     ),
+    "startBulkJob": lambda n: ttypes.StartBulkJobRequest(
+        n.namespace,
+        ttypes.ItemFilter(n.topic, [ItemState.READY]),
+        2,
+        ttypes.Change(7),
+        rate_per_s=5,
+        expected=3,
+        start_key="key",
+    ),
+    "listBulkJobs": lambda n: ttypes.ListBulkJobsRequest(n.namespace),
+    "controlBulkJob": lambda n: ttypes.ControlBulkJobRequest(n.namespace, "0" * 16, 1),
+    "listAudit": lambda n: ttypes.ListAuditRequest(5),
     "listItems": lambda n: ttypes.ListItemsRequest(
         n.namespace, ttypes.ItemFilter(n.topic, [ItemState.READY]), 3, ttypes.Page(5)
     ),

@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any
 
+from foqs.access.audit_trail import AuditTrail
+from foqs.cluster.forwarding.audit_calls import audit_calls
 from foqs.cluster.forwarding.by_id_calls import by_id_handlers
 from foqs.cluster.forwarding.enqueues import RestoreForwarder
 from foqs.cluster.forwarding.scatter_gather import ScatterGather
@@ -18,6 +20,8 @@ from foqs.cluster.forwarding.tier_service import TierService
 from foqs.cluster.peers import Peers
 from foqs.options.rpc_options import RpcOptions
 from foqs.rpc.admin_handlers import admin_handlers
+from foqs.rpc.audit_handlers import audit_handlers
+from foqs.rpc.audited_service import AuditedService
 from foqs.rpc.cluster_handlers import cluster_handlers
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
@@ -59,13 +63,24 @@ class RpcTierWorld(ClusterWorld):
         cluster = membership.cluster_service(engine.queue.shard_statuses, lambda: engine.slot_assignment)
         peers = Peers(lambda: cluster.hosts, host.nonce, "default", "", self._pools(name))
         self._peers.append(peers)
-        more = {**admin_handlers(engine.admin, "default"), **cluster_handlers(cluster)}
+        trail = AuditTrail()
+        more = {
+            **admin_handlers(engine.admin, "default"),
+            **audit_handlers(trail, name),
+            **cluster_handlers(cluster),
+        }
         alone = QueueHandlers(engine.queue, HostIdentity(f"{name}.example", 7411, 1), Random(1), more)
         scatter = ScatterGather(alone.methods, peers, membership, self._page_bytes_max)
         restores = RestoreForwarder(alone.methods[b"restoreItems"].handle, peers)
-        forwarding = {b"restoreItems": restores.handle, **by_id_handlers(alone.methods, peers), **scatter.handlers}
-        calls = TierService(alone, forwarding)
-        server = RpcServer(asyncio.get_running_loop(), _RecordedCalls(calls, name, self.forwarded_calls), RpcOptions())
+        forwarding = {
+            b"restoreItems": restores.handle,
+            **audit_calls(alone.methods, peers),
+            **by_id_handlers(alone.methods, peers),
+            **scatter.handlers,
+        }
+        calls = _RecordedCalls(TierService(alone, forwarding), name, self.forwarded_calls)
+        audited = AuditedService(calls, trail, lambda: int(self.loop.time() * 1_000))
+        server = RpcServer(asyncio.get_running_loop(), audited, RpcOptions())
         self._servers.append(server)
         self._listeners[name] = await self.network.listen(f"{name}.example", 7411, server.connection)
         return host

@@ -9,11 +9,20 @@ stored.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from foqs.core.items.item_filter import ItemFilter
+
+JOB_ID_CHARS: Final = 16
+_JOB_ID: Final = re.compile(r"[0-9a-f]{16}")
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether a text is the id of a job: 16 hexadecimal digits."""
+    return _JOB_ID.fullmatch(text) is not None
 
 
 class JobAction(enum.Enum):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
@@ -19,7 +18,17 @@ from pydantic import AfterValidator, ConfigDict, Field, PlainValidator, Validati
 
 from foqs.core.items.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, State
 from foqs.core.items.item_filter import ALL_STATES, ItemFilter
-from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobCounts, JobOwner, Jobs, JobSpec, JobState
+from foqs.queue.jobs.bulk_job import (
+    Job,
+    JobAction,
+    JobChange,
+    JobCounts,
+    JobOwner,
+    Jobs,
+    JobSpec,
+    JobState,
+    is_job_id,
+)
 from shardmgr.strict_json import Form, build, parse_document
 
 FORMAT: Final = 1
@@ -27,7 +36,6 @@ DOCUMENT_NAME: Final = "jobs"
 """The name of the document in the registry, and of the file without its ending."""
 SPEC_BYTES_MAX: Final = 4_096
 
-_ID: Final = re.compile(r"[0-9a-f]{16}")
 _STATES: Final = {state.name.lower(): state for state in State}
 
 
@@ -117,7 +125,7 @@ def _to_json(fields: Mapping[str, Any]) -> bytes:
 
 
 def _check_id(text: str) -> str:
-    if _ID.fullmatch(text) is None:
+    if not is_job_id(text):
         raise ValueError("this must be 16 hexadecimal digits")
     return text
 

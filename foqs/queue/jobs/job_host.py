@@ -25,7 +25,6 @@ MISSING_S: Final = 2.0
 """The owner of a job must be missing for this long before another host takes the job."""
 TICK_S: Final = 1.0
 """The interval of looks at the members while another host works on a job, or none does."""
-IDLE_S: Final = 10.0
 
 
 class JobHost:
@@ -55,13 +54,14 @@ class JobHost:
 
     async def run(self) -> None:
         """Take and work on jobs until cancelled."""
-        timeout_s, failures = 0.0, 0
+        timeout_s: float | None = 0.0
+        failures = 0
         while True:
             await self._tools.store.wait_for_change(timeout_s)
             try:
                 await self._look()
                 failures = 0
-                timeout_s = TICK_S if self._is_anything_to_watch() else IDLE_S
+                timeout_s = TICK_S if self._is_anything_to_watch() else None
             except RegistryError as error:
                 if not failures:
                     log.warning("the bulk jobs cannot be read or written: %s", error)
@@ -139,3 +139,4 @@ class JobHost:
         del self._workers[job_id]
         if not task.cancelled() and task.exception() is not None:
             log.error("bulk job %s failed unexpectedly; it is started again", job_id, exc_info=task.exception())
+            self._loop.call_later(TICK_S, self._tools.store.wake)

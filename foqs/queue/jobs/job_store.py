@@ -53,7 +53,7 @@ class JobStore:
         self._documents = documents
         self._last_parsed: tuple[bytes, Jobs] | None = None
         self._changed = asyncio.Event()
-        documents.subscribe(self._changed.set)
+        documents.subscribe(self.wake)
 
     async def load(self) -> Jobs:
         """Return the jobs, no older than the call."""
@@ -79,8 +79,12 @@ class JobStore:
                 return result
         raise RegistryFailed("other hosts changed the bulk jobs at the same time; try again")
 
-    async def wait_for_change(self, timeout_s: float) -> None:
-        """Wait until the jobs may have changed since the last call of `wait_for_change`, or until the time is over."""
+    def wake(self) -> None:
+        """End the present or the next `wait_for_change`."""
+        self._changed.set()
+
+    async def wait_for_change(self, timeout_s: float | None) -> None:
+        """Wait until the jobs may have changed since the last call, or until the time is over; None: without limit."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()

@@ -17,14 +17,14 @@ WHO = {
     CONSUME: ["dequeue", "ack", "nack", "extendLease", "release"],
     ADMIN: [
         "cancel", "update", "bulk", "redrive", "moveItems", "restoreItems", "getUsage",
-        "setGrant", "listGrants", "pauseTopic", "resumeTopic", "purgeTopic", "bindTopic",
+        "setGrant", "listGrants", "pauseTopic", "resumeTopic", "purgeTopic", "bindTopic", "startBulkJob", "controlBulkJob",
     ],
 }  # fmt: skip
-LOOKING = ["getActiveTopics", "peek", "getItem", "explain", "countItems", "listItems", "listDead"]
+LOOKING = ["getActiveTopics", "peek", "getItem", "explain", "countItems", "listItems", "listDead", "listBulkJobs"]
 OTHERS = ["authenticate", "getRouting", "getNamespace"]
 CLUSTER = [
     "createNamespace", "updateNamespace", "deleteNamespace", "listNamespaces", "exportConfig", "importConfig",
-    "listShards", "addShard", "removeShard", "moveShard", "drainShard", "undrainShard", "listHosts", "drainHost", "undrainHost", "gossip", "rankItem",
+    "listShards", "addShard", "removeShard", "moveShard", "drainShard", "undrainShard", "listHosts", "drainHost", "undrainHost", "gossip", "rankItem", "listAudit",
 ]  # fmt: skip
 
 

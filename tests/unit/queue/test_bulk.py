@@ -382,3 +382,65 @@ def test_cursor_round_trips_as_text() -> None:
     place = parse_walk_cursor(text)
     assert (place.started_ms, place.shard, place.state, place.topic) == (17, 3, State.READY, "a:b\n ")
     assert str(place) == text
+
+
+def test_empty_page_starts_a_walk_and_changes_nothing() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        await caller.put(count=3)
+        started = await page(caller, CANCEL, limit=0)
+        assert (started.changed, started.matched) == (0, 0)
+        assert started.next_cursor is not None
+        await world.pass_s(1)
+        await caller.put(count=2)  # after the start of the walk
+        changed, cursor = 0, started.next_cursor
+        while cursor is not None:
+            done = await page(caller, CANCEL, cursor=cursor)
+            assert done.matched == done.changed
+            changed, cursor = changed + done.changed, done.next_cursor
+        assert changed == 3
+        assert len(stored(world)) == 2
+        assert (await page(caller, CANCEL, ItemFilter("nowhere"), limit=0)).next_cursor is None
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_item_that_dies_again_during_the_walk_is_redriven_once(limit: int) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        await caller.put(count=5, attempts_max=1)
+        await caller.do(EventKind.NACK, (await caller.get("t", 5)).items)
+        await world.pass_s(1)
+        cursor = (await page(caller, REDRIVE, limit=0)).next_cursor
+        assert cursor is not None
+        changed = pages = 0
+        while cursor is not None:
+            await world.pass_s(1)
+            done = await page(caller, REDRIVE, cursor=cursor, limit=limit)
+            changed, pages, cursor = changed + done.changed, pages + 1, done.next_cursor
+            if done.changed:  # the consumer fails at once
+                await caller.do(EventKind.NACK, (await caller.get("t", 5)).items)
+            assert pages < 50
+        assert changed == 5
+        assert await count(caller, ItemFilter(states=(State.DEAD,))) == 5
+        assert (await every_page(caller, REDRIVE))[0] == 5
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)
+
+
+def test_pages_say_how_many_items_they_met() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=3)
+        await caller.get(count=1)
+        done = await page(caller, update(delay_ms=1_000))
+        assert (done.matched, done.changed, done.refused) == (3, 2, 1)
+        await wait_until_idle(world, engine)
+
+    run_in_world(story)

@@ -1,0 +1,140 @@
+"""What a job shall do survives the way into a request of `bulk` and back; wrong requests are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.core.items.item import State
+from foqs.core.items.item_filter import ALL_STATES, ItemFilter
+from foqs.queue.jobs.bulk_job import JobAction, JobChange, JobCommand, JobCounts, JobOwner, JobSpec, JobState
+from foqs.rpc import filters
+from foqs.rpc.job_structs import bulk_request, job_struct, parse_control, parse_start
+from foqs_contract.errors import FoqsError, InvalidArgument
+from foqs_contract.idl import ttypes
+from tests.support.builders import NAMESPACE
+from tests.support.job_world import job_of, spec_of
+
+NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
+PRIORITIES = st.integers(-(2**31), 2**31 - 1)
+AGES = st.integers(0, 10**12)
+
+
+@st.composite
+def filters_(draw: st.DrawFn) -> ItemFilter:
+    low, high = sorted((draw(PRIORITIES), draw(PRIORITIES)))
+    youngest, oldest = sorted((draw(AGES), draw(AGES)))
+    states = draw(st.lists(st.sampled_from(State), min_size=1, unique=True))
+    found = ItemFilter(
+        states=draw(st.just(ALL_STATES) | st.just(tuple(sorted(states)))),
+        priority_min=low,
+        priority_max=high,
+        age_min_ms=youngest,
+        age_max_ms=oldest,
+    )
+    if draw(st.booleans()):
+        return replace(found, topics=tuple(sorted(draw(st.sets(NAMES, min_size=1, max_size=3)))))
+    return replace(found, topic=draw(NAMES))
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> JobSpec:
+    action = draw(st.sampled_from(JobAction))
+    only = draw(filters_())
+    change = JobChange(action)
+    if action is JobAction.UPDATE:
+        change = JobChange(
+            action, draw(PRIORITIES), draw(st.none() | AGES), None, draw(st.none() | st.binary(max_size=9))
+        )
+    if action is JobAction.MOVE:
+        only = replace(only, topic="from", topics=None)
+        change = JobChange(action, move_to=draw(NAMES.filter(lambda name: name != "from")))
+    if action is JobAction.REDRIVE:
+        only = replace(only, states=(State.DEAD,))
+    return spec_of(item_filter=only, change=change)
+
+
+@given(specs())
+def test_page_of_a_job_asks_for_what_the_job_shall_do(spec: JobSpec) -> None:
+    request = bulk_request(spec, "cursor", 7, 5_000)
+    event, only = filters.parse_bulk(request, spec.namespace, NAMESPACE)
+    start = ttypes.StartBulkJobRequest(
+        namespace_name=request.namespace_name,
+        filter=request.filter,
+        action=request.action,
+        change=request.change,
+        move_to=request.move_to,
+        start_key=b"key",
+    )
+    assert parse_start(start, spec.namespace, NAMESPACE, None) == spec
+    assert only == spec.item_filter
+    assert event.namespace == spec.namespace
+    assert (request.page.limit, request.page.cursor, request.timeout_ms) == (7, b"cursor", 5_000)
+
+
+def good() -> Any:
+    return ttypes.StartBulkJobRequest(b"default", ttypes.ItemFilter(b"t"), 3, start_key=b"k")
+
+
+def test_start_has_rate_count_key_and_principal() -> None:
+    request = good()
+    request.rate_per_s, request.expected, request.exclusive = 5, 9, True
+    spec = parse_start(request, "default", NAMESPACE, "ops")
+    assert (spec.rate_per_s, spec.expected, spec.is_exclusive, spec.started_by) == (5, 9, True, "ops")
+    assert spec.start_key == "k"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("start_key", None),
+        ("start_key", b""),
+        ("start_key", b"x" * 65),
+        ("start_key", b"\xff"),
+        ("rate_per_s", 0),
+        ("rate_per_s", 10**9),
+        ("expected", -1),
+        ("filter", None),
+        ("action", None),
+    ],
+)
+def test_wrong_start_is_refused_with_the_field(field: str, value: object) -> None:
+    request = good()
+    setattr(request, field, value)
+    with pytest.raises(FoqsError) as refused:
+        parse_start(request, "default", NAMESPACE, None)
+    assert refused.value.field == field
+
+
+def test_commands_are_parsed_and_wrong_ones_refused() -> None:
+    commands = [parse_control(ttypes.ControlBulkJobRequest(b"n", b"0" * 16, number))[1] for number in (1, 2, 3)]
+    assert commands == [JobCommand.INTERRUPT, JobCommand.RESUME, JobCommand.CANCEL]
+    for job_id, command, field in (
+        (b"0" * 16, None, "command"),
+        (b"x", 1, "id"),
+        (None, 1, "id"),
+        (b"0" * 17, 1, "id"),
+    ):
+        with pytest.raises(InvalidArgument) as refused:
+            parse_control(ttypes.ControlBulkJobRequest(b"n", job_id, command))
+        assert refused.value.field == field
+
+
+def test_job_is_shown_with_its_counts_owner_and_state() -> None:
+    job = job_of(
+        1,
+        state=JobState.FAILED,
+        counts=JobCounts(5, 4, 1, at_least=True),
+        owner=JobOwner("host1", "n"),
+        problem="why",
+        started_by="ops",
+        ended_at_ms=9,
+    )
+    shown = job_struct(job)
+    assert (shown.id, shown.state, shown.owner, shown.problem) == (job.id, ttypes.BulkJobState.FAILED, "host1", "why")
+    assert (shown.seen, shown.changed, shown.failed, shown.at_least) == (5, 4, 1, True)
+    assert (shown.started_by, shown.started_at_ms, shown.ended_at_ms) == ("ops", 1, 9)
