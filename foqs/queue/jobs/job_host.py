@@ -137,6 +137,8 @@ class JobHost:
 
     def _on_worker_ended(self, job_id: str, task: asyncio.Task[None]) -> None:
         del self._workers[job_id]
+        pause_s = 0.0
         if not task.cancelled() and task.exception() is not None:
             log.error("bulk job %s failed unexpectedly; it is started again", job_id, exc_info=task.exception())
-            self._loop.call_later(TICK_S, self._tools.store.wake)
+            pause_s = TICK_S
+        self._loop.call_later(pause_s, self._tools.store.wake)
