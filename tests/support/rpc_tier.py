@@ -23,6 +23,7 @@ from foqs.rpc.admin_handlers import admin_handlers
 from foqs.rpc.audit_handlers import audit_handlers
 from foqs.rpc.audited_service import AuditedService
 from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.rpc.methods import RpcService
 from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
 from foqs.rpc.server import RpcServer
 from foqs_client.connection_pool import ConnectionPool
@@ -53,6 +54,8 @@ class RpcTierWorld(ClusterWorld):
         self._page_bytes_max = page_bytes_max
         self._fresh = [str(number) for number in range(2_000)]
         """Keys that were not used yet."""
+        self.services: dict[str, RpcService] = {}
+        """What each host serves, by its name."""
         self._servers: list[RpcServer] = []
         self._listeners: dict[str, Any] = {}
         self._peers: list[Peers] = []
@@ -79,6 +82,7 @@ class RpcTierWorld(ClusterWorld):
             **scatter.handlers,
         }
         calls = _RecordedCalls(TierService(alone, forwarding), name, self.forwarded_calls)
+        self.services[name] = calls
         audited = AuditedService(calls, trail, lambda: int(self.loop.time() * 1_000))
         server = RpcServer(asyncio.get_running_loop(), audited, RpcOptions())
         self._servers.append(server)

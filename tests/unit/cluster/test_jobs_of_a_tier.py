@@ -1,0 +1,158 @@
+"""Bulk jobs of three hosts with real shards: owners die, are cut off and are stopped, and each item is moved once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+import pytest
+
+from foqs.core.items.item_filter import ItemFilter
+from foqs.queue.jobs.bulk_job import Job, JobAction, JobChange, JobOwner, JobSpec, JobState
+from foqs.queue.jobs.host_jobs import HostJobs
+from foqs.queue.jobs.job_store import JobStore
+from foqs.rpc.job_pages import BulkCallPages
+from foqs.sqs.in_host_calls import InHostCalls
+from tests.support.cluster_world import ClusterHost
+from tests.support.rpc_tier import RpcTierWorld
+from tests.support.virtual_time import run_virtual
+
+COUNT_PER_SHARD = 10
+RATE = 10
+MOVE = JobSpec(
+    "default", ItemFilter("t"), JobChange(JobAction.MOVE, move_to="u"), start_key="k", rate_per_s=RATE, expected=80
+)
+
+
+class NoObserver:
+    def bulk_items(self, action: str, changed: int, failed: int) -> None:
+        """Count nothing."""
+
+
+class JobTierWorld(RpcTierWorld):
+    """Hosts that work on bulk jobs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.jobs: dict[str, HostJobs] = {}
+        self.store = JobStore(self.administrator)
+
+    async def host(self, name: str) -> ClusterHost:
+        host = await super().host(name)
+        jobs = HostJobs(host.registry, host.engine.namespaces, self.clock.wall_ms, Random(5), NoObserver())
+        calls = InHostCalls(self.services[name], 0.2)
+        pages = BulkCallPages(lambda method, request, timeout_s: calls.call(method, request, timeout_s, None))
+        jobs.start(pages, JobOwner(name, host.nonce), host.membership.running_hosts)
+        self.jobs[name] = jobs
+        return host
+
+    async def start(self) -> Job:
+        """Start the move at a host."""
+        return await self.jobs["one"].calls.start(MOVE, self.deadline_in(5))
+
+    async def job(self) -> Job:
+        [job] = (await self.store.load()).by_id.values()
+        return job
+
+    async def seen(self, wanted: Callable[[Job], bool], within_s: float = 120.0) -> Job:
+        """Wait until the job is as wanted."""
+        end_s = self.loop.time() + within_s
+        while not wanted(job := await self.job()):
+            assert self.loop.time() < end_s, job
+            await asyncio.sleep(0.05)
+        return job
+
+    async def kill(self, host: ClusterHost) -> None:
+        """End a host without a notice, with its work on jobs."""
+        jobs = self.jobs.pop(host.name)
+        assert jobs._task is not None
+        assert jobs._host is not None
+        for task in (jobs._task, *(task for _, task in jobs._host._workers.values())):
+            task.cancel()
+        await host.die()
+
+    def count(self, topic: str) -> int:
+        return sum(row.topic == topic for table in self.database.tables.values() for row in table.rows.values())
+
+    async def close(self) -> None:
+        for jobs in self.jobs.values():
+            await jobs.stop(5.0)
+        await self.end()
+
+
+def tell(story: Callable[[JobTierWorld, list[ClusterHost]], Coroutine[Any, Any, None]]) -> None:
+    """Run a story of three hosts with 80 items, and look at the end whether each was moved once."""
+
+    async def main() -> None:
+        world = JobTierWorld()
+        await world.set_up()
+        hosts = await world.three()
+        await world.put(hosts, "t", COUNT_PER_SHARD)
+        await story(world, hosts)
+        assert (world.count("t"), world.count("u")) == (0, 80)
+        await world.close()
+        assert world.overlaps == []
+
+    run_virtual(main, until_s=3_600.0)
+
+
+def host_of(hosts: list[ClusterHost], job: Job) -> ClusterHost:
+    assert job.owner is not None
+    return next(host for host in hosts if host.nonce == job.owner.nonce)
+
+
+def test_job_of_a_tier_moves_the_items_of_all_hosts() -> None:
+    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+        await world.start()
+        job = await world.seen(lambda job: not job.state.is_live)
+        assert (job.state, job.counts.changed, job.counts.at_least, job.run) == (JobState.DONE, 80, False, 1)
+
+    tell(story)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_owner_that_dies_at_any_moment_is_followed_by_another(seed: int) -> None:
+    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+        rng = Random(seed)
+        await world.start()
+        job = await world.seen(lambda job: job.owner is not None)
+        await world.pass_s(rng.uniform(0.0, 6.0))
+        await world.kill(host_of(hosts, await world.job()))
+        job = await world.seen(lambda job: not job.state.is_live)
+        assert (job.state, job.run) == (JobState.DONE, 2)
+        assert job.counts.at_least
+        assert job.counts.changed <= 80
+
+    tell(story)
+
+
+@pytest.mark.parametrize("cut_s", [1.0, 5.0, 20.0])
+def test_owner_that_is_cut_off_and_works_on_moves_nothing_twice(cut_s: float) -> None:
+    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+        await world.start()
+        job = await world.seen(lambda job: job.counts.changed > 0)
+        owner = host_of(hosts, job)
+        owner.disconnect()
+        await world.pass_s(cut_s)
+        owner.reconnect()
+        job = await world.seen(lambda job: not job.state.is_live)
+        assert job.state is JobState.DONE
+        assert job.counts.changed <= 80
+        assert job.counts.at_least or job.counts.changed == 80
+
+    tell(story)
+
+
+def test_host_that_stops_gives_its_job_to_another_one_exactly() -> None:
+    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+        await world.start()
+        job = await world.seen(lambda job: job.counts.changed > 0)
+        owner = host_of(hosts, job)
+        await world.jobs.pop(owner.name).stop(5.0)
+        await owner.stop()
+        job = await world.seen(lambda job: not job.state.is_live)
+        assert (job.state, job.counts.changed, job.counts.at_least) == (JobState.DONE, 80, False)
+
+    tell(story)
