@@ -39,7 +39,7 @@ class Directory:
 
 
 class World:
-    """A service with one action, SendMessage, which records its requests."""
+    """A service whose actions record their requests."""
 
     def __init__(self, *permissions: int, is_authenticated: bool = True) -> None:
         self.requests: list[ActionRequest] = []
@@ -48,13 +48,21 @@ class World:
         keyring = Keyring(signing_secrets={"orders": ["old", "secret"]})
         grants = EditableGrants(*permissions)
         authenticator = Authenticator(keyring, [], grants, self.observer, AuthenticationLimits(failure_delay_s=0))
-        table = {"SendMessage": Action(self.send, REQUIREMENTS["enqueue"], lambda request: request.account)}
+        self.trail = AuditTrail()
+        table = {
+            name: Action(self.send, REQUIREMENTS[call], lambda request: request.account)
+            for name, call in (
+                ("SendMessage", "enqueue"),
+                ("PurgeQueue", "purgeTopic"),
+                ("ListMessageMoveTasks", "purgeTopic"),
+            )
+        }
         self.service = SqsService(
             table,
             Directory(),  # type: ignore[arg-type]
             authenticator if is_authenticated else None,
             time.time,
-            AuditTrail(),
+            self.trail,
         )
 
     async def send(self, request: ActionRequest) -> Mapping[str, Any]:
@@ -173,3 +181,25 @@ def test_the_table_has_every_operation() -> None:
             return name
 
     assert len(actions(AnyActions(), AnyActions())) == OPERATIONS  # type: ignore[arg-type]
+
+
+def test_changes_of_administrators_are_noted_and_no_other_action() -> None:
+    world = World(Permission.ADMIN, Permission.ENQUEUE)
+    purge = {"X-Amz-Target": "AmazonSQS.PurgeQueue"}
+    world.serve(signed())
+    world.serve(signed(**{"X-Amz-Target": "AmazonSQS.ListMessageMoveTasks"}))
+    assert list(world.trail.newest()) == []
+    world.serve(signed(**purge))
+    for failure in (queue_does_not_exist(), Unavailable("no shard")):
+        world.failure = failure
+        world.serve(signed(**purge))
+    unknown, missing, done = world.trail.newest()
+    assert (done.principal, done.peer, done.call, done.namespace, done.target, done.outcome) == (
+        "orders",
+        "sqs",
+        "sqs.PurgeQueue",
+        "default",
+        "mail",
+        "OK",
+    )
+    assert (missing.outcome, unknown.outcome) == ("QueueDoesNotExist", "UNAVAILABLE")
