@@ -759,6 +759,8 @@ struct MoveItemsRequest {
   4: optional i64 timeout_ms,
   /** Set by a host that forwards the call. Such a call is not forwarded again. */
   5: optional bool forwarded,
+  /** The new items expire this long from now, whatever TTL they had. Missing: as `moveItems` says. */
+  6: optional i64 ttl_remaining_ms,
 }
 
 struct MoveOutcome {

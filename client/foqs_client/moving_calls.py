@@ -31,16 +31,21 @@ _MISSING_RESULT: Final = Enqueued(
 class MovingCalls(RoutedCalls):
     """The calls. See `Client` for their common arguments."""
 
-    async def move(self, ids: Sequence[str], topic: str, *, timeout_ms: int | None = None) -> list[Enqueued]:
+    async def move(
+        self, ids: Sequence[str], topic: str, *, ttl_remaining_ms: int | None = None, timeout_ms: int | None = None
+    ) -> list[Enqueued]:
         """Move ready, deferred and dead items to another topic. Return the id of each new item, or an error.
 
         A new item keeps its payload, priority and time; its attempts start again. A dead item is
         ready, with a new TTL. A leased item is `InvalidArgument`. The client retries the call
         until its time ends. `repeated` means that an earlier call had moved the item.
+
+        Args:
+            ttl_remaining_ms: the new items expire this long from now, whatever TTL they had.
         """
 
         async def send(host: Address | None, part: Sequence[str], timeout_ms: int) -> list[Enqueued]:
-            request = ttypes.MoveItemsRequest(self.namespace, part, topic)
+            request = ttypes.MoveItemsRequest(self.namespace, part, topic, ttl_remaining_ms=ttl_remaining_ms)
             return _results((await self._call(_MOVE, request, timeout_ms, host)).outcomes)
 
         return await self._send_repeatable(list(ids), self.owner, send, timeout_ms)

@@ -18,7 +18,7 @@ from foqs.catalog.namespace_settings import NamespaceSettings
 from foqs.cluster.routing.port import HostIdentity as HostIdentity
 from foqs.cluster.routing.port import StandaloneCluster
 from foqs.core.items import validation
-from foqs.core.items.item import State
+from foqs.core.items.item import TIME_MS_MAX, State
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.queue.filter_walk import cursor_after
@@ -164,7 +164,10 @@ class QueueHandlers:
         return self._apply_by_ids(request, filters.parse_change(request.change, settings), deadline, caller)
 
     def move_items(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-        move = Event(EventKind.MOVE, 0, topic=codec.parse_name(request.topic, "topic"))
+        topic, ttl_ms = codec.parse_name(request.topic, "topic"), request.ttl_remaining_ms
+        if ttl_ms is not None:
+            validation.check_number(ttl_ms, 1, TIME_MS_MAX, "ttl_remaining_ms")
+        move = Event(EventKind.MOVE, 0, topic=topic, ttl_remaining_ms=ttl_ms)
         return self._apply_by_ids(request, move, deadline, caller, codec.move_items_reply)
 
     def restore_items(self, request: Any, deadline: float, caller: Caller) -> PendingCall | None:

@@ -77,6 +77,16 @@ async def test_deferred_item_is_moved_with_its_moment_and_the_rest_of_its_ttl(si
 
 
 @story
+async def test_moved_items_may_get_another_ttl(site: Site) -> None:
+    ids = await site.put(Item(site.topic), Item(site.topic, ttl_ms=HOUR_MS), Item(site.topic, delay_ms=HOUR_MS))
+    results = await site.client.move(ids, f"{site.topic}-other", ttl_remaining_ms=3 * HOUR_MS)
+    views = [await site.client.item(result.require()) for result in results]
+    assert [view.state for view in views] == ["ready", "ready", "deferred"]
+    for view in views:
+        assert view.ttl_remaining_ms is not None and 2 * HOUR_MS < view.ttl_remaining_ms <= 3 * HOUR_MS
+
+
+@story
 async def test_restored_items_have_their_history_and_are_restored_once(site: Site) -> None:
     items = [
         RestoredItem(site.topic, b"a", 7, b"m", f"{site.topic}-a", attempt=2, attempts_max=3, trace_context=b"t"),

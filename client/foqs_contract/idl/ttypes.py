@@ -5482,6 +5482,7 @@ class MoveItemsRequest(object):
      - topic: Required: the topic of the new items, of the same namespace.
      - timeout_ms
      - forwarded: Set by a host that forwards the call. Such a call is not forwarded again.
+     - ttl_remaining_ms: The new items expire this long from now, whatever TTL they had. Missing: as `moveItems` says.
 
     """
 
@@ -5491,15 +5492,17 @@ class MoveItemsRequest(object):
         'topic',
         'timeout_ms',
         'forwarded',
+        'ttl_remaining_ms',
     )
 
 
-    def __init__(self, namespace_name=None, ids=None, topic=None, timeout_ms=None, forwarded=None,):
+    def __init__(self, namespace_name=None, ids=None, topic=None, timeout_ms=None, forwarded=None, ttl_remaining_ms=None,):
         self.namespace_name = namespace_name
         self.ids = ids
         self.topic = topic
         self.timeout_ms = timeout_ms
         self.forwarded = forwarded
+        self.ttl_remaining_ms = ttl_remaining_ms
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5540,6 +5543,11 @@ class MoveItemsRequest(object):
                     self.forwarded = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.I64:
+                    self.ttl_remaining_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -5572,6 +5580,10 @@ class MoveItemsRequest(object):
         if self.forwarded is not None:
             oprot.writeFieldBegin('forwarded', TType.BOOL, 5)
             oprot.writeBool(self.forwarded)
+            oprot.writeFieldEnd()
+        if self.ttl_remaining_ms is not None:
+            oprot.writeFieldBegin('ttl_remaining_ms', TType.I64, 6)
+            oprot.writeI64(self.ttl_remaining_ms)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -10090,6 +10102,7 @@ MoveItemsRequest.thrift_spec = (
     (3, TType.STRING, 'topic', 'UTF8', None, ),  # 3
     (4, TType.I64, 'timeout_ms', None, None, ),  # 4
     (5, TType.BOOL, 'forwarded', None, None, ),  # 5
+    (6, TType.I64, 'ttl_remaining_ms', None, None, ),  # 6
 )
 all_structs.append(MoveOutcome)
 MoveOutcome.thrift_spec = (

@@ -71,6 +71,8 @@ class Event:
     `priority`: UPDATE; None means unchanged.
     `has_waiter`: DUE; a dequeue waits for the item, which is leased to it instead of becoming READY.
     `topic`: MOVE; the topic of the new item.
+    `ttl_remaining_ms`: MOVE; the new item expires this long from now. None: a DEAD item gets its whole TTL again, another
+        one keeps the rest of it.
     `item_filter`: the caller selected the item by this filter; the event applies only while the item matches.
     """
 
@@ -88,6 +90,7 @@ class Event:
     item_filter: ItemFilter | None = None
     has_waiter: bool = False
     topic: str = ""
+    ttl_remaining_ms: int | None = None
 
 
 class Effect(enum.Enum):
@@ -385,7 +388,7 @@ def _reject_redrive(event: Event, row: Row, context: FlushContext) -> Transition
 
 
 def _move(event: Event, row: Row, context: FlushContext) -> Transition:
-    """Move a READY or DEFERRED item: it keeps its place in the order and the rest of its TTL.
+    """Move a READY or DEFERRED item: it keeps its place in the order and, unless another one is given, the rest of its TTL.
 
     A DEFERRED item whose time has come is READY. A scan that is under way knows only its old id, and no
     later one looks for a due that has passed.
@@ -394,13 +397,13 @@ def _move(event: Event, row: Row, context: FlushContext) -> Transition:
         return _ttl_ended()
     if row.state is State.DEFERRED and row.deliver_after_ms <= context.now_ms:
         row = replace(row, state=State.READY, due_ms=row.expires_at_ms)
-    return _to_moved(event, row)
+    return _to_moved(event, row, context)
 
 
 def _move_dead(event: Event, row: Row, context: FlushContext) -> Transition:
     redriven = _redrive(event, row, context).row
     assert redriven is not None
-    return _to_moved(event, redriven)
+    return _to_moved(event, redriven, context)
 
 
 def _reject_move(event: Event, row: Row, context: FlushContext) -> Transition:
@@ -408,11 +411,14 @@ def _reject_move(event: Event, row: Row, context: FlushContext) -> Transition:
     return Transition(Effect.UNCHANGED, error=InvalidArgument(message))
 
 
-def _to_moved(event: Event, row: Row) -> Transition:
+def _to_moved(event: Event, row: Row, context: FlushContext) -> Transition:
     """Return the transition to a new item in the event's topic, which was never delivered."""
     if event.topic == row.topic:
         return Transition(Effect.UNCHANGED, error=InvalidArgument("the item is in this topic already", field="topic"))
     moved = replace(row, topic=event.topic, token=0, attempt=0, first_delivered_at_ms=None)
+    if event.ttl_remaining_ms is not None:
+        expires = moved.expires_at_ms = min(context.now_ms + event.ttl_remaining_ms, TIME_MS_MAX)
+        moved.due_ms = min(moved.deliver_after_ms, expires) if moved.state is State.DEFERRED else expires
     return Transition(Effect.MOVED, moved)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foqs.core.items.item import DeliveryPolicy, State, parse_id
+from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, State, parse_id
 from foqs.core.items.item_filter import ItemFilter
 from foqs.core.items.life import Event, EventKind
 from foqs.core.items.restored_item import RestoredItem
@@ -42,6 +42,15 @@ def test_move_reaches_the_queue_for_each_good_id() -> None:
     outcomes = serve(queue, "moveItems", ttypes.MoveItemsRequest("default", [ID, "nonsense", ID], "u")).outcomes
     assert [outcome.error.field for outcome in outcomes[1:]] == ["ids[1]", "ids[2]"]
     assert queue.calls == [("apply", [(3, Event(EventKind.MOVE, NUMBER, "default", topic="u"))])]
+
+
+@pytest.mark.parametrize("ttl_ms", [0, -1, TIME_MS_MAX + 1])
+def test_ttl_of_a_move_is_checked_and_reaches_the_queue(ttl_ms: int) -> None:
+    queue = FakeQueue()
+    _, field = refusal(queue, "moveItems", ttypes.MoveItemsRequest("default", [ID], "u", ttl_remaining_ms=ttl_ms))
+    assert (field, queue.calls) == ("ttl_remaining_ms", [])
+    serve(queue, "moveItems", ttypes.MoveItemsRequest("default", [ID], "u", ttl_remaining_ms=9))
+    assert queue.calls == [("apply", [(3, Event(EventKind.MOVE, NUMBER, "default", topic="u", ttl_remaining_ms=9))])]
 
 
 def test_move_without_a_target_is_refused_as_a_whole() -> None:

@@ -110,6 +110,8 @@ def events(kind: EventKind) -> Iterator[Event]:
             yield replace(event, lease_ms=TIME_MS_MAX)
         if kind is EventKind.MOVE:
             yield replace(event, topic=BASE.topic)
+            yield replace(event, ttl_remaining_ms=7)
+            yield replace(event, ttl_remaining_ms=TIME_MS_MAX)
         if kind is EventKind.DUE:
             yield replace(event, has_waiter=True)
             yield replace(event, has_waiter=True, lease_ms=1)
@@ -301,6 +303,14 @@ def test_redrive_resets_the_attempts_and_the_ttl() -> None:
         assert new.expires_at_ms == (None if row.ttl_ms is None else NOW + row.ttl_ms)
 
 
+def with_ttl(row: Row, event: Event) -> Row:
+    """Return a moved row with the TTL of its event, if it has one."""
+    if event.ttl_remaining_ms is not None:
+        row.expires_at_ms = min(NOW + event.ttl_remaining_ms, TIME_MS_MAX)
+        row.due_ms = expected_due_ms(row, NOW)
+    return row
+
+
 def test_moved_item_is_a_new_one_that_was_never_delivered_and_keeps_all_else() -> None:
     for state in (State.READY, State.DEFERRED):
         for event, row, transition in transitions(state, EventKind.MOVE):
@@ -311,7 +321,7 @@ def test_moved_item_is_a_new_one_that_was_never_delivered_and_keeps_all_else() -
                 new = replace(row, topic="other", token=0, attempt=0, first_delivered_at_ms=None)
                 if state is State.DEFERRED and row.deliver_after_ms <= NOW:
                     new = replace(new, state=State.READY, due_ms=row.expires_at_ms)
-                assert transition == Transition(Effect.MOVED, new)
+                assert transition == Transition(Effect.MOVED, with_ttl(new, event))
 
 
 def test_moved_dead_item_is_ready_with_a_new_ttl_as_after_a_redrive() -> None:
@@ -319,8 +329,8 @@ def test_moved_dead_item_is_ready_with_a_new_ttl_as_after_a_redrive() -> None:
         redriven = apply_event(Event(EventKind.REDRIVE, row.id, "n"), row, CONTEXT).row
         assert redriven is not None
         if event.topic == "other":
-            new = replace(redriven, topic="other", token=0)
-            assert transition == Transition(Effect.MOVED, new)
+            new = replace(redriven, topic="other", token=0, first_delivered_at_ms=None)
+            assert transition == Transition(Effect.MOVED, with_ttl(new, event))
         else:
             assert transition.error is not None and transition.error.field == "topic"
 
