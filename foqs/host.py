@@ -55,6 +55,7 @@ from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.clock import Clock, SystemClock
 from foqs.runtime.garbage_collection import GarbageCollection
 from foqs.shard.supervisor import ShardTakenOver
+from foqs.sqs.dead_letter_sweep import DeadLetterSweep
 from foqs.sqs.in_host_calls import InHostCalls
 from foqs.sqs.sqs_port import SqsPort
 from foqs.store import factories
@@ -167,6 +168,7 @@ class Host:
         self._plan_read = asyncio.Event()
         self._tier_member: TierMember | None = None
         self._gossip_task: asyncio.Future[None] | None = None
+        self._sweep_task: asyncio.Future[None] | None = None
         self._authenticator: Authenticator | None = None
         self._tls_acceptor: TlsAcceptor | None = None
         self._sqs_port = SqsPort(config) if config.server.sqs_port >= 0 else None
@@ -291,6 +293,7 @@ class Host:
         self._metrics.add_sampler(self._samples)
         self._engine.start()
         self._engine_task = asyncio.ensure_future(self._engine.run())
+        self._sweep_task = asyncio.ensure_future(self._dead_letter_sweep().run())
         if self._membership is not None:
             self._membership_task = self._membership.start(self._engine, port, self._on_view_changed)
             assert self._tier_member is not None
@@ -388,6 +391,10 @@ class Host:
         settings_of = engine.namespaces.settings_of
         return ScalePage(list_topics, is_partial, rates_of, settings_of, self._authenticator)
 
+    def _dead_letter_sweep(self) -> DeadLetterSweep:
+        engine, timeout_s = self._engine, self._config.calls.timeout_ms_default / 1_000
+        return DeadLetterSweep(engine.admin.document, engine.shards, engine.queue, timeout_s)
+
     def _new_connection(self) -> asyncio.BaseProtocol:
         """Return a protocol for one accepted connection."""
         return self._rpc_server.connection() if self._tls_acceptor is None else self._tls_acceptor.connection()
@@ -438,6 +445,8 @@ class Host:
             self._close_listeners()
 
         async def calls_in_flight() -> None:
+            if self._sweep_task is not None:
+                self._sweep_task.cancel()
             sqs = () if self._sqs_port is None else (self._sqs_port.stop(deadline),)
             await asyncio.gather(self._rpc_server.stop(deadline), *sqs)
 

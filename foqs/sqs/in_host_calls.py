@@ -128,6 +128,11 @@ class _InHostCaller:
             pending.abandon()
 
 
+def raw_id(item_id: str | bytes) -> bytes:
+    """Return the id of an item as requests have it."""
+    return item_id if isinstance(item_id, bytes) else item_id.encode()
+
+
 def delivery_structs(reply: Any) -> list[Any]:
     """Return the `Delivery` structs of a dequeue's reply, which holds items of this host or structs of a peer."""
     return [codec.delivery_struct(item) if isinstance(item, ItemView) else item for item in reply.items or ()]

@@ -6,22 +6,25 @@ another delivery has superseded changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs.catalog.document import QueueEntry
-from foqs.sqs import envelope, queue_attributes
+from foqs.sqs import envelope, origin, queue_attributes
 from foqs.sqs.action_request import ActionRequest
+from foqs.sqs.dead_letters import DeadLetters
 from foqs.sqs.errors import SHAPES, SqsError, from_foqs_error, invalid_parameter
 from foqs.sqs.identifiers import QueueName, Receipt, message_id, parse_receipt_handle, receipt_handle
-from foqs.sqs.in_host_calls import InHostCalls, delivery_structs
+from foqs.sqs.in_host_calls import InHostCalls, delivery_structs, raw_id
 from foqs.sqs.message_attributes import TRACE_HEADER, md5_of, md5_of_attributes, select_attributes
 from foqs.sqs.outgoing_messages import OutgoingMessage, message_size, parse_message, too_long_for_namespace
 from foqs.sqs.parameters import RECEIVE_MAX, WAIT_S_MAX, Parameters, check_attribute_names
 from foqs.sqs.queue_actions import requested_queue
 from foqs.sqs.queue_directory import QueueDirectory
+from foqs.sqs.redrive_policy import redrive_in_force
 from foqs_contract.errors import FoqsError, LimitExceeded, NotFound, StaleLease, UnknownOutcome, error_from_struct
 from foqs_contract.idl import ttypes
 
@@ -40,6 +43,8 @@ _SYSTEM_NAMES: Final = frozenset(
 )
 _INVISIBLE_MS: Final = 1_000
 """The lease of a message that is received with VisibilityTimeout 0, until it is nacked."""
+_BURIALS_MAX: Final = 10
+"""A receive moves dead letters so often at most before it returns without a message."""
 _NO_ID: Final = UnknownOutcome("the reply has no id for the message")
 
 
@@ -67,6 +72,7 @@ class MessageActions:
         self._calls = calls
         self._timeout_s = timeout_s
         self._now_s = now_s
+        self._dead_letters = DeadLetters(calls, timeout_s, now_s)
 
     # ------------------------------------------------------------------------ send
 
@@ -143,20 +149,40 @@ class MessageActions:
             wait_s = queue_attributes.number(entry.attributes, "ReceiveMessageWaitTimeSeconds")
         if visibility_s is None:
             visibility_s = queue_attributes.number(entry.attributes, "VisibilityTimeout")
-        deliveries = await self._dequeue(request, queue, count or 1, wait_s, visibility_s)
+        deliveries = await self._receive(request, queue, count or 1, wait_s, visibility_s)
         if visibility_s == 0 and deliveries:
             await self._make_visible(request, queue, deliveries)
-        messages = [self._received(queue, delivery, system_names, attribute_names) for delivery in deliveries]
+        messages = [self._received(request, queue, delivery, system_names, attribute_names) for delivery in deliveries]
         return {"Messages": messages} if messages else {}
 
-    async def _dequeue(
+    async def _receive(
         self, request: ActionRequest, queue: QueueName, count: int, wait_s: int, visibility_s: int
     ) -> list[Any]:
-        timeout_s = self._timeout_s + wait_s
+        """Return deliveries. A message that was received too often before is moved to the dead letter queue instead."""
+        namespace = self._directory.namespace_of(queue.account)
+        loop_time = asyncio.get_running_loop().time
+        wait_until_s = loop_time() + wait_s
+        for _ in range(_BURIALS_MAX):
+            left_ms = max(0, int((wait_until_s - loop_time()) * 1_000))
+            found = await self._dequeue(request, queue, count, left_ms, visibility_s)
+            redrive = redrive_in_force(namespace, queue.name, self._directory.queues(namespace))
+            if redrive is None:
+                return found
+            letters = [delivery for delivery in found if delivery.attempt > redrive.receives_max]
+            if letters:
+                await self._dead_letters.bury(redrive, letters, request.session)
+            if len(letters) < len(found) or not found:
+                return [delivery for delivery in found if delivery.attempt <= redrive.receives_max]
+        return []
+
+    async def _dequeue(
+        self, request: ActionRequest, queue: QueueName, count: int, wait_ms: int, visibility_s: int
+    ) -> list[Any]:
+        timeout_s = self._timeout_s + wait_ms / 1_000
         dequeue = ttypes.DequeueRequest(
             namespace_name=self._directory.namespace_of(queue.account).encode(),
             topics=[ttypes.TopicCount(topic=queue.name.encode(), count=count)],
-            wait_ms=wait_s * 1_000,
+            wait_ms=wait_ms,
             timeout_ms=int(timeout_s * 1_000),
             lease_ms=visibility_s * 1_000 or _INVISIBLE_MS,
         )
@@ -164,24 +190,35 @@ class MessageActions:
 
     async def _make_visible(self, request: ActionRequest, queue: QueueName, deliveries: Sequence[Any]) -> None:
         """Make messages visible again at once. Those for which this fails become visible when their lease ends."""
-        nacks = [ttypes.Nack(id=_raw(found.id), token=found.token, delay_ms=0) for found in deliveries]
+        nacks = [ttypes.Nack(id=raw_id(found.id), token=found.token, delay_ms=0) for found in deliveries]
         namespace = self._directory.namespace_of(queue.account).encode()
         nack = ttypes.NackRequest(namespace_name=namespace, nacks=nacks)
         with suppress(FoqsError):
             await self._calls.call("nack", nack, self._timeout_s, request.session)
 
     def _received(
-        self, queue: QueueName, delivery: Any, system_names: Sequence[str], attribute_names: Sequence[str]
+        self,
+        request: ActionRequest,
+        queue: QueueName,
+        delivery: Any,
+        system_names: Sequence[str],
+        attribute_names: Sequence[str],
     ) -> Mapping[str, Any]:
-        item_id = _raw(delivery.id).decode()
+        item_id = raw_id(delivery.id).decode()
         message = envelope.decode(delivery.payload or b"")
+        letter = origin.decode(delivery.metadata, queue.name)
         reply: dict[str, Any] = {
-            "MessageId": message_id(item_id),
+            "MessageId": message_id(item_id) if letter is None else letter.message_id,
             "ReceiptHandle": receipt_handle(queue.name, item_id, delivery.token),
             "MD5OfBody": md5_of(message.body.encode()),
             "Body": message.body,
         }
         system = self._system_attributes(message, delivery)
+        if letter is not None:
+            source = QueueName(queue.account, letter.source)
+            system["DeadLetterQueueSourceArn"] = source.arn(request.region)
+            system["ApproximateReceiveCount"] = str(letter.receives + delivery.attempt)
+            system["ApproximateFirstReceiveTimestamp"] = str(letter.first_received_ms)
         chosen = system if "All" in system_names else {name: system[name] for name in system_names if name in system}
         if chosen:
             reply["Attributes"] = chosen
@@ -299,15 +336,11 @@ _REQUESTS: Final[Mapping[str, tuple[Callable[..., Any], str]]] = {
 """The request of each call that settles deliveries, and the name of its list."""
 
 
-def _raw(item_id: str | bytes) -> bytes:
-    return item_id if isinstance(item_id, bytes) else item_id.encode()
-
-
 def _sent(result: Any) -> str | SqsError:
     if isinstance(result, str):
         return message_id(result)
     if result.error is None:
-        return message_id(_raw(result.id).decode())
+        return message_id(raw_id(result.id).decode())
     error = error_from_struct(result.error, "refused")
     if isinstance(error, LimitExceeded) and (error.field or "").endswith("payload"):
         return too_long_for_namespace(error.message)

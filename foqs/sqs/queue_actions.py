@@ -28,6 +28,7 @@ from foqs.sqs.identifiers import QueueName, check_queue_name, page_token, parse_
 from foqs.sqs.in_host_calls import InHostCalls
 from foqs.sqs.parameters import check_attribute_names, page_size
 from foqs.sqs.queue_directory import QueueDirectory
+from foqs.sqs.redrive_policy import allows, sources_of
 from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes
 
@@ -117,7 +118,7 @@ class QueueActions:
                     )
             return before
 
-        await self._check_dead_letter_queue(queue, attributes)
+        await self._check_redrive_policy(queue, attributes)
         await self._change(queue, create)
         return {"QueueUrl": request.queue_url(queue)}
 
@@ -173,8 +174,7 @@ class QueueActions:
         target = requested_queue(request)
         await self._directory.find(target)
         queues = self._directory.queues(self._directory.namespace_of(target.account))
-        sources = [name for name, entry in sorted(queues.items()) if dead_letter_queue(entry) == target]
-        page = self._page(request, "queueUrls", target.account, sources)
+        page = self._page(request, "queueUrls", target.account, sources_of(target.name, queues))
         return {"queueUrls": [], **page}
 
     def _page(self, request: ActionRequest, member: str, account: str, names: list[str]) -> Mapping[str, Any]:
@@ -217,7 +217,7 @@ class QueueActions:
         if raw is None:
             raise missing_parameter("Attributes")
         attributes = queue_attributes.check_attributes(raw)
-        await self._check_dead_letter_queue(queue, attributes)
+        await self._check_redrive_policy(queue, attributes)
         await self._update(queue, lambda entry: replace(entry, attributes=_merged(entry.attributes, attributes)))
         return {}
 
@@ -237,20 +237,24 @@ class QueueActions:
         counts = (ready, deferred, leased)
         return {name: str(count) for name, count in zip(queue_attributes.COUNT_NAMES, counts, strict=True)}
 
-    async def _check_dead_letter_queue(self, queue: QueueName, attributes: Mapping[str, str]) -> None:
-        """Check that the target of a redrive policy exists in the same account. Raises `SqsError`."""
+    async def _check_redrive_policy(self, queue: QueueName, attributes: Mapping[str, str]) -> None:
+        """Check that the target of a redrive policy exists, is another queue, and allows this one. Raises `SqsError`."""
         policy = attributes.get("RedrivePolicy")
         target = parse_arn(json.loads(policy)["deadLetterTargetArn"]) if policy else None
         if target is None:
             return
         try:
-            if target.account != queue.account:
+            if self._directory.namespace_of(target.account) != self._directory.namespace_of(queue.account):
                 raise queue_does_not_exist()
-            await self._directory.find(target)
+            entry = await self._directory.find(target)
         except SqsError:
-            raise invalid_parameter(
-                policy, "RedrivePolicy", f"Dead letter target does not exist: {target.name}."
-            ) from None
+            reason = f"Dead letter target does not exist: {target.name}."
+            raise invalid_parameter(policy, "RedrivePolicy", reason) from None
+        if target.name == queue.name:
+            raise invalid_parameter(policy, "RedrivePolicy", "A queue cannot be its own dead letter target.")
+        if not allows(entry, queue.name):
+            reason = f"The RedriveAllowPolicy of {target.name} does not allow this source queue."
+            raise invalid_parameter(policy, "RedrivePolicy", reason)
 
     # ----------------------------------------------------------- tags, permissions
 
@@ -325,12 +329,6 @@ class QueueActions:
                 entry, attributes=_merged(entry.attributes, {"Policy": update(entry.attributes.get("Policy", ""))})
             ),
         )
-
-
-def dead_letter_queue(entry: QueueEntry) -> QueueName | None:
-    """Return the target of a queue's redrive policy."""
-    policy = entry.attributes.get("RedrivePolicy")
-    return parse_arn(json.loads(policy)["deadLetterTargetArn"]) if policy else None
 
 
 def _merged(before: Mapping[str, str], changed: Mapping[str, str]) -> dict[str, str]:

@@ -90,3 +90,41 @@ def test_a_purge_and_a_deletion_are_those_of_all_hosts(clients: list[Any]) -> No
     until(lambda: "purged" not in str(first.list_queues().get("QueueUrls")), "the deletion is known everywhere")
     with pytest.raises(first.exceptions.QueueDoesNotExist):
         first.send_message(QueueUrl=queue, MessageBody="x")
+
+
+def test_dead_letters_of_all_shards_are_moved_once_whichever_host_finds_them(clients: list[Any]) -> None:
+    first = clients[0]
+    dead = first.create_queue(QueueName="letters")["QueueUrl"]
+    arn = first.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    first.create_queue(QueueName="poisoned", Attributes={"RedrivePolicy": policy})
+    bodies = [f"message {place}" for place in range(60)]
+    for place, body in enumerate(bodies):
+        clients[place % 3].send_message(QueueUrl="poisoned", MessageBody=body)
+    received: Counter[str] = Counter()
+
+    def all_are_moved() -> bool:
+        for client in clients:
+            found = client.receive_message(QueueUrl="poisoned", VisibilityTimeout=1, MaxNumberOfMessages=10)
+            received.update(message["Body"] for message in found.get("Messages", ()))
+        return waiting(first, "letters") == len(bodies)
+
+    until(all_are_moved, "all are moved", 60)
+    assert received == Counter(bodies)
+    letters: Counter[str] = Counter()
+
+    def receive() -> Any:
+        return clients[1].receive_message(QueueUrl="letters", MaxNumberOfMessages=10, WaitTimeSeconds=2)
+
+    while messages := receive().get("Messages"):
+        letters.update(message["Body"] for message in messages)
+        for message in messages:
+            clients[2].delete_message(QueueUrl="letters", ReceiptHandle=message["ReceiptHandle"])
+    assert letters == Counter(bodies)
+
+
+def waiting(client: Any, queue: str) -> int:
+    """Return how many messages of a queue wait."""
+    wanted = "ApproximateNumberOfMessages"
+    found = client.get_queue_attributes(QueueUrl=queue, AttributeNames=[wanted])["Attributes"]
+    return int(found[wanted])

@@ -1,0 +1,140 @@
+"""Moves the DEAD items of queues with a redrive policy, in the shards of this host.
+
+They are letters whose move was interrupted, and items that a consumer over Thrift gave
+up. Always true: a host moves items of its own shards only, so one host moves an item,
+whichever hosts have an SQS port; after a takeover it is the new owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, Protocol
+
+from foqs.catalog.document import Document
+from foqs.core.items.item import State
+from foqs.core.items.item_filter import ItemFilter
+from foqs.core.items.life import Event, EventKind
+from foqs.core.memory.topic_counts import TopicCounts
+from foqs.queue.port import BulkPage
+from foqs.sqs.redrive_policy import Redrive, redrive_in_force
+from foqs_contract.errors import FoqsError
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 1.0
+PAGE_ITEMS: Final = 100
+
+
+class CountedShard(Protocol):
+    """A shard that this host serves, as a sweep needs it."""
+
+    @property
+    def counts(self) -> TopicCounts: ...
+
+
+class FilterChanges(Protocol):
+    """The part of `foqs.queue.port.Queue` that a sweep needs."""
+
+    async def change_matching(
+        self,
+        namespace: str,
+        change: Event,
+        item_filter: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        deadline: float,
+        shards: Collection[int] | None = None,
+    ) -> BulkPage: ...
+
+
+class DeadLetterSweep:
+    """Sweeps about once in `INTERVAL_S`.
+
+    Args:
+        document: returns the catalog as it applies here. Raises `FoqsError`.
+        shards: those that this host serves, by number.
+        queue: of this host.
+        timeout_s: of each page.
+    """
+
+    def __init__(
+        self,
+        document: Callable[[], Document],
+        shards: Mapping[int, CountedShard],
+        queue: FilterChanges,
+        timeout_s: float,
+    ) -> None:
+        self._document = document
+        self._shards = shards
+        self._queue = queue
+        self._timeout_s = timeout_s
+        self._known: Document | None = None
+        self._redrives: list[Redrive] = []
+        """The policies that are in force by the document `_known`."""
+        self._failures: dict[tuple[str, str], str] = {}
+        """What was logged last, by namespace and queue."""
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            is_done = True
+            try:
+                is_done = await self.sweep()
+            except FoqsError as error:
+                log.debug("dead letters are not moved now: %s", error.message)
+            except Exception:
+                log.exception("moving dead letters failed; trying again")
+            if is_done:
+                await asyncio.sleep(INTERVAL_S)
+
+    async def sweep(self) -> bool:
+        """Move a page of items of each queue. Return whether no queue has more that can be moved. Raises `FoqsError`."""
+        document = self._document()
+        if document is not self._known:
+            self._redrives, self._known = _redrives(document), document
+            self._failures.clear()
+        is_done = True
+        for redrive in self._redrives:
+            topic = (redrive.namespace, redrive.source)
+            shards = [n for n, shard in self._shards.items() if shard.counts.count(topic, State.DEAD) > 0]
+            if not shards:
+                continue
+            try:
+                is_done &= await self._move_page(redrive, shards)
+            except FoqsError as error:
+                self._log_once(topic, error.message)
+            else:
+                self._failures.pop(topic, None)
+        return is_done
+
+    async def _move_page(self, redrive: Redrive, shards: Collection[int]) -> bool:
+        """Move the first items that can be moved; return whether nothing is left."""
+        move = Event(EventKind.MOVE, 0, redrive.namespace, topic=redrive.target, ttl_remaining_ms=redrive.retention_ms)
+        dead = ItemFilter(redrive.source, (State.DEAD,))
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        cursor: str | None = None
+        while True:
+            page = await self._queue.change_matching(
+                redrive.namespace, move, dead, cursor, PAGE_ITEMS, deadline, shards
+            )
+            cursor = page.next_cursor
+            if cursor is None or page.changed:
+                return cursor is None
+
+    def _log_once(self, topic: tuple[str, str], reason: str) -> None:
+        """Log why letters cannot be moved, unless that was logged before."""
+        if self._failures.get(topic) != reason:
+            self._failures[topic] = reason
+            log.warning("dead letters of the queue %s cannot be moved yet: %s", topic[1], reason)
+
+
+def _redrives(document: Document) -> list[Redrive]:
+    found = [
+        redrive_in_force(name, queue, namespace.queues)
+        for name, namespace in document.namespaces.items()
+        if namespace.deleting is None
+        for queue in namespace.queues
+    ]
+    return [redrive for redrive in found if redrive is not None]

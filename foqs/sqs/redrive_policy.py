@@ -1,0 +1,80 @@
+"""Redrive policies: how often a message is received before it is a dead letter, and the queue that it then goes to.
+
+Always true: a policy is in force only while its target is another queue of the same
+namespace that allows the source. A stored text that is not a policy is none. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from foqs.catalog.document import QueueEntry
+from foqs.sqs import queue_attributes
+from foqs.sqs.identifiers import QueueName, parse_arn
+
+
+@dataclass(slots=True, frozen=True)
+class Redrive:
+    """A policy that is in force.
+
+    Attributes:
+        source, target: the names of two queues of the namespace.
+        receives_max: a message that was received so often goes to `target` instead of being received again.
+        retention_ms: of messages of the target.
+    """
+
+    namespace: str
+    source: str
+    target: str
+    receives_max: int
+    retention_ms: int
+
+
+def redrive_in_force(namespace: str, name: str, queues: Mapping[str, QueueEntry]) -> Redrive | None:
+    """Return how messages of a queue are moved now; None if they are not. `queues` are those of the namespace by name."""
+    entry = queues.get(name)
+    target = None if entry is None else dead_letter_queue(entry)
+    if entry is None or target is None or target.name == name or target.name not in queues:
+        return None
+    receives_max = _parse(entry, "RedrivePolicy").get("maxReceiveCount")
+    if not isinstance(receives_max, int) or not allows(queues[target.name], name):
+        return None
+    retention_ms = queue_attributes.number(queues[target.name].attributes, "MessageRetentionPeriod") * 1_000
+    return Redrive(namespace, name, target.name, receives_max, retention_ms)
+
+
+def dead_letter_queue(entry: QueueEntry) -> QueueName | None:
+    """Return the target of a queue's policy; None without one."""
+    arn = _parse(entry, "RedrivePolicy").get("deadLetterTargetArn")
+    return parse_arn(arn) if isinstance(arn, str) else None
+
+
+def allows(target: QueueEntry, source: str) -> bool:
+    """Return whether the RedriveAllowPolicy of a queue lets another one of the namespace use it for dead letters."""
+    policy = _parse(target, "RedriveAllowPolicy")
+    permission = policy.get("redrivePermission", "allowAll")
+    if permission != "byQueue":
+        return bool(permission == "allowAll")
+    arns = policy.get("sourceQueueArns")
+    sources = [parse_arn(arn) for arn in arns if isinstance(arn, str)] if isinstance(arns, list) else []
+    return any(queue is not None and queue.name == source for queue in sources)
+
+
+def sources_of(target: str, queues: Mapping[str, QueueEntry]) -> list[str]:
+    """Return the names of the queues whose policy names this target, sorted."""
+    targets = {name: dead_letter_queue(entry) for name, entry in queues.items()}
+    return sorted(name for name, queue in targets.items() if queue is not None and queue.name == target)
+
+
+def _parse(entry: QueueEntry, name: str) -> Mapping[str, Any]:
+    text = entry.attributes.get(name)
+    if not text:
+        return {}
+    try:
+        policy = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return policy if isinstance(policy, dict) else {}

@@ -1,0 +1,78 @@
+"""The actions of SQS on an engine in virtual time, without HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from foqs.options.sqs_options import ACCOUNT_DEFAULT, SqsOptions
+from foqs.queue.engine import Engine
+from foqs.rpc.queue_handlers import HostIdentity, QueueHandlers
+from foqs.sqs.action_request import ActionRequest
+from foqs.sqs.dead_letter_sweep import DeadLetterSweep
+from foqs.sqs.in_host_calls import InHostCalls
+from foqs.sqs.message_actions import MessageActions
+from foqs.sqs.parameters import Parameters
+from foqs.sqs.queue_actions import QueueActions
+from foqs.sqs.queue_directory import QueueDirectory
+from foqs.sqs.service import actions
+from tests.support.engines import World
+
+REGION: Final = "eu-west-1"
+_TIMEOUT_S: Final = 5.0
+
+
+class SqsWorld:
+    """One host's actions.
+
+    Attributes:
+        sweep: the sweep of its dead letters, which the test runs.
+    """
+
+    def __init__(self, world: World, engine: Engine) -> None:
+        handlers = QueueHandlers(engine.queue, HostIdentity("127.0.0.1", 1, 1), world.rng)
+        calls = InHostCalls(handlers, 1.0)
+        directory = QueueDirectory(engine.admin, SqsOptions(), world.loop.time)
+
+        def now_s() -> float:
+            return world.clock.wall_ms() / 1_000
+
+        queues = QueueActions(directory, calls, _TIMEOUT_S, now_s, world.loop.time)
+        messages = MessageActions(directory, calls, _TIMEOUT_S, now_s)
+        self._actions = actions(queues, messages)
+        self.sweep = DeadLetterSweep(engine.admin.document, engine.shards, engine.queue, _TIMEOUT_S)
+
+    async def call(self, action: str, /, **parameters: Any) -> Mapping[str, Any]:
+        """Run an action. Raises what it raises."""
+        request = ActionRequest(Parameters(parameters), ACCOUNT_DEFAULT, None, REGION, "http://sqs.example")
+        return await self._actions[action].handle(request)
+
+    async def create(self, name: str, **attributes: str) -> str:
+        """Create a queue; return its name, which is accepted as its URL."""
+        await self.call("CreateQueue", QueueName=name, Attributes=attributes)
+        return name
+
+    async def send(self, queue: str, *bodies: str) -> list[str]:
+        """Send messages; return their ids."""
+        return [(await self.call("SendMessage", QueueUrl=queue, MessageBody=body))["MessageId"] for body in bodies]
+
+    async def receive(self, queue: str, **parameters: Any) -> list[Any]:
+        """Return the received messages, with all attributes."""
+        wanted = {"MaxNumberOfMessages": 10, "AttributeNames": ["All"], **parameters}
+        return list((await self.call("ReceiveMessage", QueueUrl=queue, **wanted)).get("Messages", ()))
+
+    async def receive_times(self, world: World, queue: str, times: int) -> None:
+        """Receive the messages of a queue so often, and let their visibility timeouts of a second end."""
+        for _ in range(times):
+            assert await self.receive(queue, VisibilityTimeout=1)
+            await world.pass_s(1.5)
+
+
+def arn(queue: str) -> str:
+    return f"arn:aws:sqs:{REGION}:{ACCOUNT_DEFAULT}:{queue}"
+
+
+def policy(target: str, receives_max: int) -> str:
+    """Return a redrive policy."""
+    return json.dumps({"deadLetterTargetArn": arn(target), "maxReceiveCount": receives_max})
