@@ -108,9 +108,11 @@ class LocalCluster:
     Args:
         folder: the folder of the data; None: a temporary one, which is removed at the end.
         hosts, databases, shards: the numbers of each.
-        port: returns a port; it is called twice for each host, for calls and for HTTP; with consoles once more for each.
+        port: returns a port; it is called twice for each host, for calls and for HTTP; with consoles once more for each,
+            and with SQS ports, too.
         options: options of every host's configuration, by dotted name.
         with_consoles: every host serves the console.
+        with_sqs: every host has an SQS port.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class LocalCluster:
         options: Mapping[str, Any] = MappingProxyType({}),
         programs: Programs = INSTALLED,
         with_consoles: bool = False,
+        with_sqs: bool = False,
     ) -> None:
         self.is_temporary = folder is None
         self.folder = temporary_folder("cluster") if folder is None else folder.resolve()
@@ -136,6 +139,7 @@ class LocalCluster:
         self.databases = [programs.database(self.folder / f"db{number}") for number in range(1, databases + 1)]
         places = {f"databases.db{n}.url": server.url(DATABASE) for n, server in enumerate(self.databases, 1)}
         ports = [(port(), port()) for _ in range(hosts)]
+        more = [_more_ports(port, with_consoles, with_sqs) for _ in range(hosts)]
         self.hosts = [
             HostProcess(
                 self.folder / f"host{number}",
@@ -147,12 +151,12 @@ class LocalCluster:
                     "cluster.zookeeper_tick_ms": self.zookeeper.tick_ms,
                     **places,
                     **options,
-                    **({"server.console": True, "server.console_port": port()} if with_consoles else {}),
+                    **more_ports,
                 },
                 programs.foqs,
                 ready_path="/livez",
             )
-            for number, (call_port, http_port) in enumerate(ports, 1)
+            for number, ((call_port, http_port), more_ports) in enumerate(zip(ports, more, strict=True), 1)
         ]
 
     @property
@@ -263,6 +267,12 @@ class LocalCluster:
             async with Client(self.url, timeout_ms=_CALL_MS) as client:
                 return is_served(await client.routing(), len(self.hosts))
         return False
+
+
+def _more_ports(port: Callable[[], int], with_console: bool, with_sqs: bool) -> dict[str, Any]:
+    """Return the options of a host's further ports."""
+    options: dict[str, Any] = {"server.console": True, "server.console_port": port()} if with_console else {}
+    return {**options, "server.sqs_port": port()} if with_sqs else options
 
 
 def is_served(routing: Routing, hosts: int) -> bool:

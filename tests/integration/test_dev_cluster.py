@@ -17,6 +17,7 @@ from foqs.dev.local_cluster import LocalCluster
 from tests.support.cluster import cluster
 from tests.support.poll import until
 from tests.support.processes import PROGRAM
+from tests.support.sqs_host import sqs_client
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
 
@@ -138,7 +139,7 @@ def test_other_hosts_serve_the_shards_of_a_killed_host(running: LocalCluster) ->
 
 
 def test_dev_starts_a_cluster_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    command = [str(PROGRAM), "dev", "--cluster", "2", "--shards", "2", "--port", "0"]
+    command = [str(PROGRAM), "dev", "--cluster", "2", "--shards", "2", "--port", "0", "--sqs"]
     with (tmp_path / "said").open("wb") as said:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, cwd=tmp_path)
     try:
@@ -153,6 +154,8 @@ def test_dev_starts_a_cluster_and_leaves_nothing_behind(tmp_path: Path) -> None:
         assert len(pids) == 5
         assert all(Path(f"/proc/{pid}").exists() for pid in pids)
         [folder] = re.findall(r"are in (\S+);", shown)
+        endpoints = re.findall(r"  sqs (\S+)", shown)
+        assert [sqs_client(endpoint).list_queues().get("QueueUrls") for endpoint in endpoints] == [None, None]
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 0, (tmp_path / "said").read_text()
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

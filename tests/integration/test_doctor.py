@@ -357,3 +357,44 @@ def test_a_password_file_that_others_may_read_is_reported(folder: Path, tmp_path
     password.chmod(0o644)
     environment = on_files(folder) | {"FOQS_STORE__PASSWORD_FILE": str(password)}
     bad(environment, "Configuration", "mode 644", f"chmod 600 {password}")
+
+
+# -------------------------------------------------------------------------- SQS
+
+
+def sqs_findings(environment: dict[str, str]) -> tuple[int, list[dict[str, Any]]]:
+    """Return the exit code and the findings about SQS."""
+    result = CliRunner().invoke(root, ["doctor", "-o", "json"], env=environment)
+    return result.exit_code, [row for row in json.loads(result.stdout) if row["check"] == "SQS"]
+
+
+def test_doctor_examines_the_port_of_sqs_if_it_is_on(tmp_path: Path) -> None:
+    sqs_port = free_port()
+    environment = {
+        "FOQS_STORE__URL": f"sqlite:{tmp_path}/data",
+        "FOQS_SERVER__PORT": "0",
+        "FOQS_SERVER__HTTP_PORT": "0",
+        "FOQS_CATALOG__FILE": str(tmp_path / "host" / "catalog.json"),
+    }
+    assert sqs_findings(environment) == (0, [])
+    environment |= {"FOQS_SERVER__SQS_PORT": str(sqs_port), "FOQS_NAMESPACE__PAYLOAD_BYTES_MAX": "1114112"}
+    code, [port] = sqs_findings(environment)
+    assert (code, port["state"], "is free" in port["found"]) == (0, "ok", True)
+    with RestartableHost(tmp_path / "host", "memory:", {"server.sqs_port": sqs_port}) as host:
+        host.start()
+        code, [port] = sqs_findings(environment)
+        assert (code, port["found"]) == (0, f"http://127.0.0.1:{sqs_port} is served by FOQS")
+        for other in (host.port, host.http_port):
+            code, [port] = sqs_findings(environment | {"FOQS_SERVER__SQS_PORT": str(other)})
+            assert (code, port["state"], "is not served by FOQS" in port["found"]) == (5, "bad", True)
+
+
+def test_doctor_names_short_messages_and_accounts_without_a_namespace(folder: Path) -> None:
+    environment = on_files(folder) | {"FOQS_SERVER__SQS_PORT": "0"}
+    code, [_, size] = sqs_findings(environment)
+    assert (code, size["state"]) == (0, "warning")
+    assert "payload_bytes_max to 1114112" in size["remedy"]
+    accounts = {"FOQS_SQS__ACCOUNTS": '{"111111111111" = "absent"}', "FOQS_NAMESPACE__PAYLOAD_BYTES_MAX": "1114112"}
+    code, [_, missing] = sqs_findings(environment | accounts)
+    assert (code, missing["state"]) == (5, "bad")
+    assert "111111111111 (absent)" in missing["found"]

@@ -36,11 +36,13 @@ _PORTS_PER_HOST: Final = 3
 _POLL_S: Final = 0.2
 
 
-def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | None, program: Path | None) -> None:
+def run_cluster(
+    hosts: int, data: str | None, shards: int | None, port: int | None, program: Path | None, with_sqs: bool
+) -> None:
     """Run a cluster until a signal stops it.
 
     Args:
-        port: the first of two ports for each host and one for each console; 0: any free ports.
+        port: the first of two ports for each host, one for each console and one for each SQS port; 0: any free ports.
         program: the `foqs` of the hosts; None: this one. A host for which another one was requested runs that.
 
     Raises:
@@ -48,9 +50,10 @@ def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | No
     """
     from foqs.dev.local_cluster import INSTALLED, LocalCluster
     from foqs.dev.server_process import stop_on_signals
+    from foqs.options.options import PAYLOAD_BYTES_CEILING
 
     first = PORT_DEFAULT if port is None else port
-    ports = _host_ports(first, hosts)
+    ports = _host_ports(first, hosts, _PORTS_PER_HOST + with_sqs)
     print_message(f"Starting ZooKeeper, {DATABASES} MariaDB servers and {hosts} hosts ...")
     with stop_on_signals():
         cluster: LocalCluster | None = None
@@ -63,9 +66,11 @@ def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | No
                 DATABASES,
                 shards or SHARDS_DEFAULT,
                 ports.__next__,
+                options={"namespace.payload_bytes_max": PAYLOAD_BYTES_CEILING} if with_sqs else {},
                 programs=programs,
                 # Another version may not know the options.
                 with_consoles=program is None,
+                with_sqs=with_sqs,
             )
             cluster.set_up()
             click.echo("\n".join(cluster_banner(cluster)))
@@ -96,7 +101,7 @@ def cluster_banner(cluster: LocalCluster) -> list[str]:
     foqs = program_name()
     first, last = cluster.hosts[0], cluster.hosts[-1]
     lines = [
-        f"{host.options['server.name']:<11}{host.address}   {'' if host.console_url is None else f'console {host.console_url}   '}pid {host.pid}"
+        "   ".join([f"{host.options['server.name']:<11}{host.address}", *_urls(host), f"pid {host.pid}"])
         for host in cluster.hosts
     ]
     lines += [
@@ -126,6 +131,12 @@ def cluster_banner(cluster: LocalCluster) -> list[str]:
         "",
         "Stop with Ctrl-C.",
     ]
+
+
+def _urls(host: HostProcess) -> list[str]:
+    """Return the other addresses of a host."""
+    urls = {"console": host.console_url, "sqs": host.sqs_url}
+    return [f"{name} {url}" for name, url in urls.items() if url is not None]
 
 
 def _report_deaths(cluster: LocalCluster) -> None:
@@ -168,22 +179,22 @@ def _replace_program(cluster: LocalCluster, host: HostProcess, name: str) -> Non
     cluster.write_description()
 
 
-def _host_ports(first: int, hosts: int) -> Iterator[int]:
+def _host_ports(first: int, hosts: int, ports_per_host: int) -> Iterator[int]:
     """Return the ports of all hosts, in a row. Raises CommandFailed if one is in use."""
     from foqs.dev.server_process import free_port
 
     if first == 0:
         return (free_port() for _ in count())
-    if first + _PORTS_PER_HOST * hosts > 65_536:
+    if first + ports_per_host * hosts > 65_536:
         raise CommandFailed(
-            f"Port {first} leaves no room for the {_PORTS_PER_HOST * hosts} ports of {hosts} hosts; choose a lower --port.",
+            f"Port {first} leaves no room for the {ports_per_host * hosts} ports of {hosts} hosts; choose a lower --port.",
             USAGE,
         )
-    for number in range(first, first + _PORTS_PER_HOST * hosts):
+    for number in range(first, first + ports_per_host * hosts):
         if port_problem("127.0.0.1", number, "port"):
             raise CommandFailed(
-                f"Port {number} is in use by another process; a cluster of {hosts} hosts needs {_PORTS_PER_HOST * hosts} ports in a row: "
+                f"Port {number} is in use by another process; a cluster of {hosts} hosts needs {ports_per_host * hosts} ports in a row: "
                 "choose the first with --port, or any free ports with --port 0.",
                 USAGE,
             )
-    return iter(range(first, first + _PORTS_PER_HOST * hosts))
+    return iter(range(first, first + ports_per_host * hosts))

@@ -32,7 +32,7 @@ HTTP_PORT: Final = 7412
 
 @click.command(
     epilog="\b\nExamples:\n  foqs dev\n  foqs dev --sqs\n  foqs dev --data /var/tmp/queue --port 7500 --http-port 7501\n  foqs dev --store memory:\n"
-    "  foqs dev --cluster 3"
+    "  foqs dev --cluster 3 --sqs"
 )
 @click.option("--data", default=None, help="The folder that keeps the items.  [default: ./foqs-data]")
 @click.option(
@@ -96,15 +96,17 @@ def dev(
     The host keeps its items in a folder (SQLite) and needs nothing else. Environment variables can set options of the
     configuration (FOQS_SECTION__OPTION).
 
-    With --cluster there are 8 shards. --port is the first of two ports for each host; a port for each console
-    follows. The items are deleted at the end unless --data names a folder.
+    With --cluster there are 8 shards. --port is the first of two ports for each host; a port for each console, and
+    with --sqs one more for each host, follow. The items are deleted at the end unless --data names a folder.
     """
     if hosts is not None:
-        if any(option is not None for option in (store, http_port, console_port, address, insecure_listen, sqs_port)):
-            raise click.UsageError("With --cluster only --data, --shards, --port and --program can be given.")
+        if any(option is not None for option in (store, http_port, console_port, address, insecure_listen)):
+            raise click.UsageError("With --cluster only --data, --shards, --port, --sqs and --program can be given.")
+        if sqs_port not in (None, SQS_PORT):
+            raise click.UsageError("With --cluster, --sqs takes no port: --port is the first of all ports.")
         from foqs.cli.commands.dev_cluster import run_cluster
 
-        run_cluster(hosts, data, shards, port, program)
+        run_cluster(hosts, data, shards, port, program, with_sqs=sqs_port is not None)
         return
     if program is not None:
         raise click.UsageError("--program needs --cluster.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from foqs.dev.local_cluster import LocalCluster, Programs, is_served, read_descr
 from foqs.dev.mariadb_server import MariaDb
 from foqs.dev.server_process import ServerNotAvailable, ServerProcess
 from foqs.options.config import load
+from foqs.options.options import PAYLOAD_BYTES_CEILING
 from foqs_client import Host, Routing, Shard
 
 
@@ -207,12 +208,16 @@ class Started:
         databases: int,
         shards: int,
         port: Callable[[], int],
+        options: Mapping[str, Any],
         programs: Programs,
         with_consoles: bool,
+        with_sqs: bool,
     ) -> None:
         self.given = (folder, hosts, databases, shards)
+        self.options = options
         self.programs = programs
         self.with_consoles = with_consoles
+        self.with_sqs = with_sqs
         self.ports = [port() for _ in range(2 * hosts)]
         self.is_temporary = folder is None
         self.folder = folder or Path("/tmp/x")
@@ -227,6 +232,7 @@ class Started:
         place = {
             "port": port,
             "console_url": f"http://127.0.0.1:{port + 1}/" if self.with_consoles else None,
+            "sqs_url": f"http://127.0.0.1:{port + 2}" if self.with_sqs else None,
             "pid": 1_000 + number,
             "exit_code": None,
             "folder": self.folder,
@@ -288,6 +294,23 @@ def test_banner_shows_addresses_and_commands_to_try(started: Sequence[Started], 
     ports = [host.port for host in cluster.hosts]
     assert f"export FOQS_ADDRESS=foqs://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}\n" in result.stdout
     assert "kill -9 1001" in result.stdout
+
+
+def test_every_host_has_an_sqs_port_if_it_is_wanted(started: Sequence[Started], tmp_path: Path) -> None:
+    result = run("dev", "--cluster", "2", "--port", "0", "--sqs")
+    assert result.exit_code == 0, result.output
+    [cluster] = started
+    assert f"sqs http://127.0.0.1:{cluster.hosts[1].port + 2}   pid 1002" in result.stdout
+    assert cluster.options == {"namespace.payload_bytes_max": PAYLOAD_BYTES_CEILING}
+    assert run("dev", "--cluster", "1", "--port", "0").exit_code == 0
+    assert "sqs http" not in run("dev", "--cluster", "1", "--port", "0").stdout
+    refused = run("dev", "--cluster", "2", "--sqs", "7500")
+    assert (refused.exit_code, "--sqs takes no port" in refused.stderr) == (2, True)
+    hosts = LocalCluster(
+        tmp_path, hosts=2, port=iter(range(2_000, 2_008)).__next__, with_consoles=True, with_sqs=True
+    ).hosts
+    assert [host.sqs_url for host in hosts] == ["http://127.0.0.1:2005", "http://127.0.0.1:2007"]
+    assert [load(host.config, {}, {}).server.sqs_port for host in hosts] == [2_005, 2_007]
 
 
 def test_hosts_run_the_named_program(started: Sequence[Started], tmp_path: Path) -> None:
@@ -421,7 +444,7 @@ def test_host_started_by_the_user_is_named_if_it_outlives_the_cluster(
 def test_options_of_a_single_host_are_refused(started: Sequence[Started], options: list[str]) -> None:
     result = run("dev", "--cluster", "3", *options)
     assert result.exit_code == 2
-    assert "only --data, --shards, --port and --program" in result.stderr
+    assert "only --data, --shards, --port, --sqs and --program" in result.stderr
     assert not started
 
 
