@@ -277,7 +277,9 @@ class Host:
         self._sampler = HostSampler(self._engine, self._rpc_server, self._clock.stopwatch_s)
         self._engine.queue.write_replies = self._rpc_server.write_replies
         if self._sqs_port is not None:
-            self._sqs_port.attach(service, self._engine.admin, self._authenticator, self._clock, self._metrics, trail)
+            self._sqs_port.attach(
+                service, self._engine.admin, self._jobs.calls, self._authenticator, self._clock, self._metrics, trail
+            )
         if keyring.tls_context is not None:
             self._tls_acceptor = TlsAcceptor(self._rpc_server, keyring.tls_context, self._metrics.handshake_failed)
             if self._sqs_port is not None:

@@ -22,10 +22,10 @@ from foqs.sqs.errors import (
     invalid_value,
     missing_parameter,
     queue_does_not_exist,
-    unsupported,
 )
 from foqs.sqs.identifiers import QueueName, check_queue_name, page_token, parse_arn, parse_page_token, parse_queue_url
 from foqs.sqs.in_host_calls import InHostCalls
+from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.parameters import check_attribute_names, page_size
 from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.redrive_policy import allows, sources_of
@@ -81,12 +81,14 @@ class QueueActions:
         self,
         directory: QueueDirectory,
         calls: InHostCalls,
+        tasks: MoveTasks,
         timeout_s: float,
         now_s: Callable[[], float],
         loop_time: Callable[[], float],
     ) -> None:
         self._directory = directory
         self._calls = calls
+        self._tasks = tasks
         self._timeout_s = timeout_s
         self._now_s = now_s
         self._loop_time = loop_time
@@ -125,6 +127,7 @@ class QueueActions:
     async def delete_queue(self, request: ActionRequest) -> Mapping[str, Any]:
         queue = requested_queue(request)
         await self._directory.find(queue)
+        await self._tasks.cancel_into(queue)
         await self._purge(request, queue)
         await self._change(queue, lambda _: None)
         try:
@@ -301,9 +304,6 @@ class QueueActions:
         label = request.parameters.required_text("Label")
         await self._update_policy(queue, lambda policy: queue_attributes.without_permission(policy, label))
         return {}
-
-    async def refuse_move_task(self, request: ActionRequest) -> Mapping[str, Any]:
-        raise unsupported("Message move tasks are not supported by this version.")
 
     # ------------------------------------------------------------------- changing
 

@@ -20,11 +20,12 @@ from uuid import uuid4
 from foqs.access.audit_trail import AuditEntry, AuditTrail, shorten_target
 from foqs.access.authenticator import Authenticator
 from foqs.access.call_permissions import REQUIREMENTS, Principal, Requirement
-from foqs.sqs import queue_actions
+from foqs.sqs import move_tasks, queue_actions
 from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.errors import AUTHENTICATION_ERRORS, SHAPES, SqsError, from_foqs_error
 from foqs.sqs.identifiers import ACCOUNT, parse_queue_url
 from foqs.sqs.message_actions import MessageActions
+from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.parameters import parse_body
 from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
@@ -86,7 +87,7 @@ class HttpReply:
     error: str | None = None
 
 
-def actions(queues: QueueActions, messages: MessageActions) -> Mapping[str, Action]:
+def actions(queues: QueueActions, messages: MessageActions, tasks: MoveTasks) -> Mapping[str, Action]:
     """Return the actions by name. Each needs what the call of the contract needs that does the same."""
     of_call, of_queue = queue_actions.account_of_call, queue_actions.account_of_queue
     table: list[tuple[str, Handler, str, Callable[[ActionRequest], str]]] = [
@@ -110,9 +111,9 @@ def actions(queues: QueueActions, messages: MessageActions) -> Mapping[str, Acti
         ("ListQueues", queues.list_queues, "getNamespace", of_call),
         ("ListQueueTags", queues.list_queue_tags, "getNamespace", of_queue),
         ("ListDeadLetterSourceQueues", queues.list_dead_letter_source_queues, "getNamespace", of_queue),
-        ("StartMessageMoveTask", queues.refuse_move_task, "purgeTopic", of_call),
-        ("CancelMessageMoveTask", queues.refuse_move_task, "purgeTopic", of_call),
-        ("ListMessageMoveTasks", queues.refuse_move_task, "purgeTopic", of_call),
+        ("StartMessageMoveTask", tasks.start, "startBulkJob", move_tasks.account_of_source),
+        ("CancelMessageMoveTask", tasks.cancel, "controlBulkJob", move_tasks.account_of_task),
+        ("ListMessageMoveTasks", tasks.list_tasks, "listBulkJobs", move_tasks.account_of_source),
     ]
     return {name: Action(handle, REQUIREMENTS[call], account_of) for name, handle, call, account_of in table}
 
@@ -326,15 +327,3 @@ def error_reply(error: SqsError, action: str, *, is_query_mode: bool) -> HttpRep
 
 def _headers() -> dict[str, str]:
     return {"Content-Type": CONTENT_TYPE, "Server": "foqs", "x-amzn-RequestId": str(uuid4())}
-
-
-def build_service(
-    directory: QueueDirectory,
-    queues: QueueActions,
-    messages: MessageActions,
-    authenticator: Authenticator | None,
-    now_s: Callable[[], float],
-    trail: AuditTrail,
-) -> SqsService:
-    """Return the service of these parts."""
-    return SqsService(actions(queues, messages), directory, authenticator, now_s, trail)

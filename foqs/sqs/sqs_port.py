@@ -13,15 +13,17 @@ from foqs.access.audit_trail import AuditTrail
 from foqs.access.authenticator import Authenticator
 from foqs.catalog.administration import Administration
 from foqs.options.config import Config
+from foqs.queue.jobs.bulk_jobs import BulkJobs
 from foqs.rpc.methods import RpcService
 from foqs.rpc.tls_acceptor import TlsAcceptor
 from foqs.runtime.clock import Clock
 from foqs.sqs.http_listener import SqsListener
 from foqs.sqs.in_host_calls import InHostCalls
 from foqs.sqs.message_actions import MessageActions
+from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
-from foqs.sqs.service import build_service
+from foqs.sqs.service import SqsService, actions
 from foqs.telemetry.metrics import Metrics
 
 
@@ -50,6 +52,7 @@ class SqsPort:
         self,
         service: RpcService,
         admin: Administration,
+        jobs: BulkJobs,
         authenticator: Authenticator | None,
         clock: Clock,
         metrics: Metrics,
@@ -64,9 +67,10 @@ class SqsPort:
         timeout_s = config.calls.timeout_ms_default / 1_000
         directory = QueueDirectory(admin, config.sqs, loop.time)
         calls = InHostCalls(service, config.rpc.reply_grace_ms / 1_000)
-        queues = QueueActions(directory, calls, timeout_s, now_s, loop.time)
+        tasks = MoveTasks(directory, jobs, calls, timeout_s, loop.time)
+        queues = QueueActions(directory, calls, tasks, timeout_s, now_s, loop.time)
         messages = MessageActions(directory, calls, timeout_s, now_s)
-        sqs_service = build_service(directory, queues, messages, authenticator, now_s, trail)
+        sqs_service = SqsService(actions(queues, messages, tasks), directory, authenticator, now_s, trail)
         self._listener = SqsListener(
             sqs_service, config.rpc, config.sqs.request_bytes_max, metrics.call, clock.stopwatch_s
         )

@@ -114,3 +114,86 @@ def test_each_poison_message_is_there_once_although_the_host_is_killed_three_tim
         assert receive_all(sqs, dead) == Counter(bodies)
         assert receive_all(sqs, queue) == Counter()
         assert set(received.values()) <= {1}, "a message was received more often than the policy says"
+
+
+def make_letters(sqs: Any, queue: str, dead: str, count: int) -> list[str]:
+    """Send messages and receive them until all of them are in the dead letter queue; return their bodies."""
+    bodies = [f"message {place}" for place in range(count)]
+    for start in range(0, count, 10):
+        entries = [{"Id": str(place), "MessageBody": body} for place, body in enumerate(bodies[start : start + 10])]
+        assert "Failed" not in sqs.send_message_batch(QueueUrl=queue, Entries=entries)
+
+    def all_are_moved() -> bool:
+        sqs.receive_message(QueueUrl=queue, VisibilityTimeout=0, MaxNumberOfMessages=10)
+        return waiting(sqs, dead) == count
+
+    until(all_are_moved, "all are dead letters", 60)
+    return bodies
+
+
+def waiting(sqs: Any, queue: str) -> int:
+    wanted = "ApproximateNumberOfMessages"
+    return int(sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=[wanted])["Attributes"][wanted])
+
+
+def task_of(sqs: Any, arn: str) -> Any:
+    return sqs.list_message_move_tasks(SourceArn=arn)["Results"][0]
+
+
+def arn_of(sqs: Any, queue: str) -> str:
+    return str(sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"])
+
+
+@pytest.mark.timeout(120)
+def test_a_move_task_brings_letters_back_as_new_messages(sqs: Any) -> None:
+    queue, dead = make_queues(sqs, "redriven", 1)
+    bodies = make_letters(sqs, queue, dead, 40)
+    arn = arn_of(sqs, dead)
+    sqs.start_message_move_task(SourceArn=arn)
+    until(lambda: task_of(sqs, arn)["Status"] == "COMPLETED", "the task ends", 60)
+    task = task_of(sqs, arn)
+    assert (task["ApproximateNumberOfMessagesMoved"], task["ApproximateNumberOfMessagesToMove"]) == (40, 40)
+    assert waiting(sqs, dead) == 0
+    (message,) = sqs.receive_message(QueueUrl=queue, VisibilityTimeout=0, AttributeNames=["All"])["Messages"]
+    assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+    assert "DeadLetterQueueSourceArn" not in message["Attributes"]
+    assert message["Body"] in bodies
+
+
+@pytest.mark.timeout(120)
+def test_a_move_task_keeps_its_rate_and_is_cancelled(sqs: Any) -> None:
+    queue, dead = make_queues(sqs, "slow", 1)
+    other = sqs.create_queue(QueueName="slow-other")["QueueUrl"]
+    make_letters(sqs, queue, dead, 30)
+    arn = arn_of(sqs, dead)
+    started = {"SourceArn": arn, "DestinationArn": arn_of(sqs, other), "MaxNumberOfMessagesPerSecond": 1}
+    handle = sqs.start_message_move_task(**started)["TaskHandle"]
+    with pytest.raises(sqs.exceptions.ClientError, match="already a task running"):
+        sqs.start_message_move_task(**started)
+    until(lambda: waiting(sqs, other) >= 2, "some are moved", 30)
+    assert task_of(sqs, arn)["TaskHandle"] == handle
+    sqs.cancel_message_move_task(TaskHandle=handle)
+    until(lambda: task_of(sqs, arn)["Status"] == "CANCELLED", "the task ends", 30)
+    assert waiting(sqs, other) + waiting(sqs, dead) == 30
+    assert 2 <= waiting(sqs, other) < 30
+    sqs.start_message_move_task(SourceArn=arn, DestinationArn=arn_of(sqs, other))
+    until(lambda: waiting(sqs, other) == 30, "the others are moved", 30)
+
+
+@pytest.mark.timeout(240)
+def test_a_move_task_goes_on_after_its_host_was_killed_and_moves_each_message_once(tmp_path: Path) -> None:
+    with SqsHost(tmp_path) as host:
+        host.start()
+        sqs = sqs_client(host.endpoint, **PATIENT)
+        queue, dead = make_queues(sqs, "mail", 1)
+        other = sqs.create_queue(QueueName="other")["QueueUrl"]
+        bodies = make_letters(sqs, queue, dead, 120)
+        arn = arn_of(sqs, dead)
+        sqs.start_message_move_task(SourceArn=arn, DestinationArn=arn_of(sqs, other), MaxNumberOfMessagesPerSecond=30)
+        for moved in (10, 50):
+            until(lambda moved=moved: waiting(sqs, other) >= moved, "some are moved", 30)  # type: ignore[misc]
+            host.kill9()
+            host.start()
+        until(lambda: task_of(sqs, arn)["Status"] == "COMPLETED", "the task ends", 60)
+        assert receive_all(sqs, other) == Counter(bodies)
+        assert receive_all(sqs, dead) == Counter()

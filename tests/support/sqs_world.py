@@ -13,11 +13,13 @@ from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.dead_letter_sweep import DeadLetterSweep
 from foqs.sqs.in_host_calls import InHostCalls
 from foqs.sqs.message_actions import MessageActions
+from foqs.sqs.move_tasks import MoveTasks
 from foqs.sqs.parameters import Parameters
 from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.service import actions
 from tests.support.engines import World
+from tests.support.memory_jobs import MemoryJobs
 
 REGION: Final = "eu-west-1"
 _TIMEOUT_S: Final = 5.0
@@ -27,6 +29,7 @@ class SqsWorld:
     """One host's actions.
 
     Attributes:
+        jobs: the bulk jobs; nobody works on them.
         sweep: the sweep of its dead letters, which the test runs.
     """
 
@@ -38,9 +41,11 @@ class SqsWorld:
         def now_s() -> float:
             return world.clock.wall_ms() / 1_000
 
-        queues = QueueActions(directory, calls, _TIMEOUT_S, now_s, world.loop.time)
+        self.jobs = MemoryJobs()
+        tasks = MoveTasks(directory, self.jobs, calls, _TIMEOUT_S, world.loop.time)
+        queues = QueueActions(directory, calls, tasks, _TIMEOUT_S, now_s, world.loop.time)
         messages = MessageActions(directory, calls, _TIMEOUT_S, now_s)
-        self._actions = actions(queues, messages)
+        self._actions = actions(queues, messages, tasks)
         self.sweep = DeadLetterSweep(engine.admin.document, engine.shards, engine.queue, _TIMEOUT_S)
 
     async def call(self, action: str, /, **parameters: Any) -> Mapping[str, Any]:

@@ -180,7 +180,7 @@ def test_the_table_has_every_operation() -> None:
         def __getattr__(self, name: str) -> Any:
             return name
 
-    assert len(actions(AnyActions(), AnyActions())) == OPERATIONS  # type: ignore[arg-type]
+    assert len(actions(AnyActions(), AnyActions(), AnyActions())) == OPERATIONS  # type: ignore[arg-type]
 
 
 def test_changes_of_administrators_are_noted_and_no_other_action() -> None:
