@@ -130,6 +130,16 @@ def test_limit_measures_every_shape_on_both_databases() -> None:
     assert all(line["figures"]["items_per_s"] > 0 for line in found)
 
 
+def test_each_client_of_sqs_accounts_for_every_message() -> None:
+    options = ["--system", "foqs-sqlite", "--batch", "1", "10", "--seconds", "1", "--warmup", "0.2", *ONCE]
+    found = lines("sqs", *options)
+
+    measured = {tuple(line["parameters"][name] for name in ("client", "work", "batch")) for line in found}
+    assert len(measured) == len(found) == 12
+    assert all(line["figures"]["items_per_s"] > 0 for line in found)
+    assert [line["figures"]["aim"] for line in found].count(None) == 9
+
+
 @pytest.mark.parametrize("mode", ["both", "produce", "consume"])
 def test_each_mode_accounts_for_every_item(mode: str) -> None:
     (found,) = lines("end_to_end", *TINY, *ONCE, "--system", "foqs-sqlite", "--mode", mode, "--no-plots")
