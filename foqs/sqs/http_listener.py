@@ -20,7 +20,8 @@ from foqs.rpc.frames import ByteBudget
 from foqs.rpc.peer_log import PeerLog, peer_name
 from foqs.runtime.http_connections import HttpConnection, HttpConnections, parser_log
 from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError
-from foqs.sqs.service import HttpHead, HttpReply, SqsService, error_reply
+from foqs.sqs.http_messages import HttpHead, HttpReply
+from foqs.sqs.service import SqsService, wire_protocol
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class SqsListener:
                 return refusal
             body = await self._read_body(request, reserved)
         except SqsError as error:
-            return error_reply(error, "unknown", is_query_mode=True)
+            return wire_protocol(head).error("unknown", error)
         return await self._service.serve(head, body)
 
     async def _read_body(self, request: web.BaseRequest, reserved: _Reservation) -> bytes:

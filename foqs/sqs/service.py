@@ -9,24 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
-from uuid import uuid4
 
 from foqs.access.audit_trail import AuditEntry, AuditTrail, shorten_target
 from foqs.access.authenticator import Authenticator
 from foqs.access.call_permissions import REQUIREMENTS, Principal, Requirement
 from foqs.sqs import move_tasks, queue_actions
 from foqs.sqs.action_request import ActionRequest
-from foqs.sqs.errors import AUTHENTICATION_ERRORS, SHAPES, SqsError, from_foqs_error
+from foqs.sqs.errors import AUTHENTICATION_ERRORS, SqsError, from_foqs_error
+from foqs.sqs.http_messages import HttpHead, HttpReply
 from foqs.sqs.identifiers import ACCOUNT, parse_queue_url
+from foqs.sqs.json_protocol import JsonProtocol
 from foqs.sqs.message_actions import MessageActions
 from foqs.sqs.move_tasks import MoveTasks
-from foqs.sqs.parameters import parse_body
+from foqs.sqs.parameters import Parameters
+from foqs.sqs.query_protocol import QueryProtocol, is_query_request
 from foqs.sqs.queue_actions import QueueActions
 from foqs.sqs.queue_directory import QueueDirectory
 from foqs.sqs.signature import HttpRequest, check_claims, parse_signature, verify
@@ -34,8 +34,6 @@ from foqs_contract.errors import FoqsError
 
 log = logging.getLogger(__name__)
 
-CONTENT_TYPE: Final = "application/x-amz-json-1.0"
-TARGET_PREFIX: Final = "AmazonSQS."
 _TARGETS: Final = ("QueueUrl", "QueueName", "SourceArn", "TaskHandle")
 """Parameters that name what an action concerns."""
 _READS: Final = ("Get", "List")
@@ -52,39 +50,6 @@ class Action(NamedTuple):
     handle: Handler
     requirement: Requirement
     account_of: Callable[[ActionRequest], str]
-
-
-class HttpHead:
-    """An HTTP request without its body.
-
-    Attributes:
-        path, query: as they were sent.
-        headers: every line, in order.
-    """
-
-    __slots__ = ("_first_values", "headers", "method", "path", "query", "scheme")
-
-    def __init__(self, method: str, scheme: str, target: str, headers: Sequence[tuple[str, str]]) -> None:
-        self.method = method
-        self.scheme = scheme
-        self.path, _, self.query = target.partition("?")
-        self.headers = headers
-        self._first_values = {name.lower(): value for name, value in reversed(headers)}
-
-    def header(self, name: str) -> str | None:
-        """Return the first value of a header, by its name in lower case."""
-        return self._first_values.get(name)
-
-
-@dataclass(slots=True, frozen=True)
-class HttpReply:
-    """The reply. `error` is the shape of a failure, or None; `action` the name of a known action, or `unknown`."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    action: str
-    error: str | None = None
 
 
 def actions(queues: QueueActions, messages: MessageActions, tasks: MoveTasks) -> Mapping[str, Action]:
@@ -149,29 +114,29 @@ class SqsService:
             check_claims(head.query, head.headers, self._authenticator.signing_secrets_of, self._now_s())
         except SqsError as error:
             await self._on_refused(self._authenticator, error)
-            return error_reply(error, "unknown", is_query_mode=_is_query_mode(head))
+            return wire_protocol(head).error("unknown", error)
         return None
 
     async def serve(self, head: HttpHead, body: bytes) -> HttpReply:
         """Return the reply to a request. Never raises, unless the caller is cancelled."""
-        action_name = "unknown"
+        protocol, action_name = wire_protocol(head), "unknown"
         try:
-            name = _requested_action(head)
-            action_name = name if name in self._actions else "unknown"
             principal, region = await self._authenticate(head, body)
+            name, parameters = protocol.read(head, body)
+            action_name = name if name in self._actions else "unknown"
             action = self._action(name)
-            request = self._request(head, body, principal, region)
+            request = self._request(head, parameters, principal, region)
             self._authorize(action, request)
             result = await self._handle(action, request, action_name)
         except SqsError as error:
-            return error_reply(error, action_name, is_query_mode=_is_query_mode(head))
+            return protocol.error(action_name, error)
         except FoqsError as error:
-            return error_reply(from_foqs_error(error), action_name, is_query_mode=_is_query_mode(head))
+            return protocol.error(action_name, from_foqs_error(error))
         except Exception:
             log.exception("%s failed with an unexpected error", action_name)
             failure = SqsError("InternalFailure", "The host failed during the call; see the host's log.")
-            return error_reply(failure, action_name, is_query_mode=_is_query_mode(head))
-        return HttpReply(200, _headers(), json.dumps(result).encode(), action_name)
+            return protocol.error(action_name, failure)
+        return protocol.result(action_name, result)
 
     async def _handle(self, action: Action, request: ActionRequest, name: str) -> Mapping[str, Any]:
         """Do an action. A change of an administrator is noted when it ends."""
@@ -241,7 +206,9 @@ class SqsService:
         if refusal is not None:
             raise from_foqs_error(refusal)
 
-    def _request(self, head: HttpHead, body: bytes, principal: Principal | None, region: str) -> ActionRequest:
+    def _request(
+        self, head: HttpHead, parameters: Parameters, principal: Principal | None, region: str
+    ) -> ActionRequest:
         default = self._directory.account_default
         segments = [segment for segment in head.path.split("/") if segment]
         path_queue = parse_queue_url(head.path, default) if len(segments) > 1 else None
@@ -249,7 +216,7 @@ class SqsService:
         if segments and ACCOUNT.fullmatch(segments[-1]):
             account, path_queue = segments[-1], None
         return ActionRequest(
-            parameters=parse_body(body),
+            parameters=parameters,
             account=account,
             path_queue=path_queue,
             region=region,
@@ -267,26 +234,14 @@ def _refuse_browser(head: HttpHead) -> HttpReply | None:
     if head.header("origin") is None and head.header("sec-fetch-site") is None:
         return None
     error = SqsError("AccessDeniedException", "Without authentication this port refuses requests of web pages.")
-    return error_reply(error, "unknown", is_query_mode=_is_query_mode(head))
+    return wire_protocol(head).error("unknown", error)
 
 
-def _requested_action(head: HttpHead) -> str:
-    """Return the name of the action. Raises `SqsError`."""
-    if head.method != "POST":
-        raise SqsError("UnknownOperationException", "Requests must be POST.")
-    content_type = (head.header("content-type") or "").partition(";")[0].strip().lower()
-    if content_type == "application/x-www-form-urlencoded":
-        raise SqsError(
-            "UnsupportedOperation",
-            "The Query protocol is not supported by this version; use an SDK that speaks AWS JSON 1.0 (since 2024).",
-        )
-    target = head.header("x-amz-target") or ""
-    if content_type != CONTENT_TYPE or not target.startswith(TARGET_PREFIX):
-        raise SqsError(
-            "UnknownOperationException",
-            f"Requests need the Content-Type {CONTENT_TYPE} and an X-Amz-Target that begins with {TARGET_PREFIX}",
-        )
-    return target.removeprefix(TARGET_PREFIX)
+def wire_protocol(head: HttpHead) -> JsonProtocol | QueryProtocol:
+    """Return the protocol of a request."""
+    if is_query_request(head):
+        return QueryProtocol()
+    return JsonProtocol(is_query_mode=(head.header("x-amzn-query-mode") or "").lower() == "true")
 
 
 def _region_of(head: HttpHead) -> str:
@@ -309,21 +264,3 @@ def _base_url(head: HttpHead) -> str:
         if _AUTHORITY.fullmatch(authority):
             return f"{scheme}://{authority}"
     return f"{scheme}://localhost"
-
-
-def _is_query_mode(head: HttpHead) -> bool:
-    return (head.header("x-amzn-query-mode") or "").lower() == "true"
-
-
-def error_reply(error: SqsError, action: str, *, is_query_mode: bool) -> HttpReply:
-    """Return the reply of a failure. A client in query mode gets the status of the query protocol."""
-    shape = SHAPES[error.shape]
-    fault = "Sender" if shape.is_sender_fault else "Receiver"
-    headers = {**_headers(), "x-amzn-query-error": f"{shape.query_code};{fault}"}
-    keeps_status = is_query_mode or shape.status >= 500 or shape.status == 413
-    body = {"__type": f"{shape.namespace}#{error.shape}", "message": error.message}
-    return HttpReply(shape.status if keeps_status else 400, headers, json.dumps(body).encode(), action, error.shape)
-
-
-def _headers() -> dict[str, str]:
-    return {"Content-Type": CONTENT_TYPE, "Server": "foqs", "x-amzn-RequestId": str(uuid4())}

@@ -65,3 +65,6 @@ FIFO_FAILURES: Final[dict[str, str]] = dict.fromkeys(
     _FIFO,
 )
 """Tests of FIFO queues and of groups."""
+
+QUERY_FAILURES: Final[dict[str, str]] = {}
+"""Further tests that fail with a client of the Query protocol."""

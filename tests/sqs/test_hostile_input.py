@@ -173,9 +173,8 @@ def test_what_is_no_http_ends_with_an_error_or_a_close(guarded: SqsHost, data: b
         (b"GET / HTTP/1.1\r\nHost: x\r\n", "UnknownOperationException"),
         (HEAD.replace(b"SendMessage", b"Nothing"), "UnknownOperationException"),
         (HEAD.replace(b"AmazonSQS.", b"Other."), "UnknownOperationException"),
-        (HEAD.replace(b"x-amz-json-1.0", b"x-www-form-urlencoded"), "UnsupportedOperation"),
     ],
-    ids=["GET", "unknown action", "another service", "query protocol"],
+    ids=["GET", "unknown action", "another service"],
 )
 def test_other_requests_get_an_error_that_sdks_know(guarded: SqsHost, head: bytes, shape: str) -> None:
     status, found = post(guarded, b"", head)
@@ -220,3 +219,32 @@ def test_connections_beyond_the_limit_are_answered_and_closed(guarded: SqsHost) 
         for connection in held:
             connection.close()
     until(lambda: post(guarded, message("x"))[0] == 200, "there is room again")
+
+
+FORM: Final = HEAD.replace(b"x-amz-json-1.0", b"x-www-form-urlencoded")
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "MissingParameter"),
+        (b"Action=Nothing", "InvalidAction"),
+        (b"Action=SendMessage&QueueUrl=mail&MessageBody=%00", "InvalidMessageContents"),
+        (b"Action=SendMessage&QueueUrl=mail&MessageBody=%ff", "MalformedInput"),
+        (b"Action=SendMessage&QueueUrl=mail&QueueUrl=mail", "MalformedInput"),
+        (b"Action=SendMessage&" + b"a=b&" * 10_000, "MalformedInput"),
+        (b"Action=SendMessage&" + b"a." * 30_000 + b"=b", "MalformedInput"),
+        (b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "MissingParameter"),
+        (gzip.compress(b"0" * (32 << 20)), "MalformedInput"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_a_wrong_form_gets_an_error_of_the_query_protocol(guarded: SqsHost, body: bytes, code: str) -> None:
+    status, found = post(guarded, body[:REQUEST_BYTES_MAX], FORM)
+    assert status == 400
+    assert f"<Code>{code}</Code>".encode() in found
+
+
+def test_a_form_that_is_too_long_is_refused_in_xml(guarded: SqsHost) -> None:
+    status, found = exchange(guarded, FORM + b"Content-Length: 999999999999\r\n\r\n" + b"x" * 1_000)
+    assert (status, b"<Code>RequestEntityTooLarge</Code>" in found) == (413, True)

@@ -21,10 +21,12 @@ MESSAGES: Final = 20
     ("program", "requirements"),
     [
         ("boto3_cycle.py", ("boto3==1.34.100", "botocore==1.34.100")),
+        ("boto3_cycle.py", ("boto3==1.28.57", "botocore==1.31.57")),
+        ("query_cycle.py", ("boto3==1.28.57", "botocore==1.31.57")),
         ("aiobotocore_cycle.py", ("aiobotocore==3.10.0",)),
         ("celery_chain.py", ("celery[sqs]==5.7.0",)),
     ],
-    ids=["boto3 1.34", "aiobotocore", "Celery"],
+    ids=["boto3 1.34", "boto3 1.28, Query protocol", "all of the Query protocol", "aiobotocore", "Celery"],
 )
 def test_a_client_runs_its_cycle(host: SqsHost, tmp_path: Path, program: str, requirements: tuple[str, ...]) -> None:
     python = environment_python(requirements, is_constrained=False)

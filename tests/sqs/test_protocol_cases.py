@@ -11,7 +11,8 @@ import pytest
 from botocore.parsers import create_parser
 
 from foqs.sqs.errors import SHAPES, ErrorShape, SqsError
-from foqs.sqs.service import HttpReply, error_reply
+from foqs.sqs.http_messages import HttpReply
+from foqs.sqs.json_protocol import JsonProtocol
 from tests.support.source_packages import BOTOCORE, fetched
 
 
@@ -24,7 +25,7 @@ def cases() -> dict[str, Any]:
 
 
 def reply(shape: str, *, is_query_mode: bool = True) -> HttpReply:
-    return error_reply(SqsError(shape, "Hi"), "SendMessage", is_query_mode=is_query_mode)
+    return JsonProtocol(is_query_mode=is_query_mode).error("SendMessage", SqsError(shape, "Hi"))
 
 
 def test_the_cases_are_those_that_this_test_knows() -> None:

@@ -19,7 +19,9 @@ from foqs.access.call_permissions import REQUIREMENTS, Permission
 from foqs.access.keyring import Keyring
 from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.errors import SqsError, queue_does_not_exist
-from foqs.sqs.service import CONTENT_TYPE, Action, HttpHead, HttpReply, SqsService, actions
+from foqs.sqs.http_messages import HttpHead, HttpReply
+from foqs.sqs.json_protocol import CONTENT_TYPE
+from foqs.sqs.service import Action, SqsService, actions
 from foqs_contract.errors import Unavailable
 from tests.support.access import EditableGrants, RecordingObserver
 

@@ -1,0 +1,51 @@
+"""AWS JSON 1.0: the action in a header, its parameters and its result as JSON. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from foqs.sqs.errors import SHAPES, SqsError
+from foqs.sqs.http_messages import HttpHead, HttpReply, reply_headers
+from foqs.sqs.parameters import Parameters, parse_body
+
+CONTENT_TYPE: Final = "application/x-amz-json-1.0"
+TARGET_PREFIX: Final = "AmazonSQS."
+
+
+class JsonProtocol:
+    """Reads and answers requests.
+
+    Args:
+        is_query_mode: the client knows the errors of the Query protocol, and gets their statuses.
+    """
+
+    def __init__(self, *, is_query_mode: bool) -> None:
+        self._is_query_mode = is_query_mode
+
+    def read(self, head: HttpHead, body: bytes) -> tuple[str, Parameters]:
+        """Return the action and its parameters. Raises `SqsError`."""
+        if head.method != "POST":
+            raise SqsError("UnknownOperationException", "Requests must be POST.")
+        target = head.header("x-amz-target") or ""
+        if head.media_type != CONTENT_TYPE or not target.startswith(TARGET_PREFIX):
+            raise SqsError(
+                "UnknownOperationException",
+                f"Requests need the Content-Type {CONTENT_TYPE} and an X-Amz-Target that begins with {TARGET_PREFIX}",
+            )
+        return target.removeprefix(TARGET_PREFIX), parse_body(body)
+
+    def result(self, action: str, result: Mapping[str, Any]) -> HttpReply:
+        """Return the reply of a success."""
+        return HttpReply(200, reply_headers(CONTENT_TYPE), json.dumps(result).encode(), action)
+
+    def error(self, action: str, error: SqsError) -> HttpReply:
+        """Return the reply of a failure."""
+        shape = SHAPES[error.shape]
+        fault = "Sender" if shape.is_sender_fault else "Receiver"
+        headers = {**reply_headers(CONTENT_TYPE), "x-amzn-query-error": f"{shape.query_code};{fault}"}
+        keeps_status = self._is_query_mode or shape.status >= 500 or shape.status == 413
+        body = {"__type": f"{shape.namespace}#{error.shape}", "message": error.message}
+        status = shape.status if keeps_status else 400
+        return HttpReply(status, headers, json.dumps(body).encode(), action, error.shape)
