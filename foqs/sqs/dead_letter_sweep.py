@@ -104,7 +104,7 @@ class DeadLetterSweep:
             try:
                 is_done &= await self._move_page(redrive, shards)
             except FoqsError as error:
-                self._log_once(topic, error.message)
+                self._log_once(topic, error)
             else:
                 self._failures.pop(topic, None)
         return is_done
@@ -123,11 +123,12 @@ class DeadLetterSweep:
             if cursor is None or page.changed:
                 return cursor is None
 
-    def _log_once(self, topic: tuple[str, str], reason: str) -> None:
+    def _log_once(self, topic: tuple[str, str], error: FoqsError) -> None:
         """Log why letters cannot be moved, unless that was logged before."""
-        if self._failures.get(topic) != reason:
-            self._failures[topic] = reason
-            log.warning("dead letters of the queue %s cannot be moved yet: %s", topic[1], reason)
+        if self._failures.get(topic) != error.message:
+            self._failures[topic] = error.message
+            level = logging.INFO if error.may_succeed_later else logging.WARNING
+            log.log(level, "dead letters of the queue %s are not moved yet: %s", topic[1], error.message)
 
 
 def _redrives(document: Document) -> list[Redrive]:
