@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -87,7 +88,7 @@ class MoveTasks:
             namespace=self._namespace_of(source),
             item_filter=ItemFilter(source.name, _MOVED_STATES),
             change=JobChange(JobAction.MOVE, move_to=destination),
-            start_key=f"sqs-{request.invocation_id or uuid4()}-{source.name}-{destination}",
+            start_key=_start_key(request.invocation_id, source.name, destination),
             rate_per_s=rate,
             expected=await self._count(request, source),
             started_by=None if request.principal is None else request.principal.name,
@@ -209,6 +210,12 @@ def _task(job: Job, source: QueueName, region: str) -> dict[str, Any]:
     if status == "RUNNING":
         task["TaskHandle"] = _handle(job.id, source.arn(region))
     return task
+
+
+def _start_key(invocation_id: str | None, source: str, destination: str) -> str:
+    """Return the key of a start: equal for all attempts of one call of an SDK."""
+    text = f"{invocation_id or uuid4()}|{source}|{destination}"
+    return "sqs-" + hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def _start_error(error: LimitExceeded) -> SqsError:

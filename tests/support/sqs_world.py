@@ -30,6 +30,7 @@ class SqsWorld:
 
     Attributes:
         jobs: the bulk jobs; nobody works on them.
+        invocation_id: of all actions.
         sweep: the sweep of its dead letters, which the test runs.
     """
 
@@ -42,6 +43,7 @@ class SqsWorld:
             return world.clock.wall_ms() / 1_000
 
         self.jobs = MemoryJobs()
+        self.invocation_id: str | None = None
         tasks = MoveTasks(directory, self.jobs, calls, _TIMEOUT_S, world.loop.time)
         queues = QueueActions(directory, calls, tasks, _TIMEOUT_S, now_s, world.loop.time)
         messages = MessageActions(directory, calls, _TIMEOUT_S, now_s)
@@ -50,7 +52,14 @@ class SqsWorld:
 
     async def call(self, action: str, /, **parameters: Any) -> Mapping[str, Any]:
         """Run an action. Raises what it raises."""
-        request = ActionRequest(Parameters(parameters), ACCOUNT_DEFAULT, None, REGION, "http://sqs.example")
+        request = ActionRequest(
+            Parameters(parameters),
+            ACCOUNT_DEFAULT,
+            None,
+            REGION,
+            "http://sqs.example",
+            invocation_id=self.invocation_id,
+        )
         return await self._actions[action].handle(request)
 
     async def create(self, name: str, **attributes: str) -> str:

@@ -195,3 +195,14 @@ def test_the_tasks_into_a_queue_end_when_it_is_deleted() -> None:
         assert job.state is JobState.CANCELLED
 
     run_story(story)
+
+
+def test_a_repeated_start_of_one_call_is_the_same_task() -> None:
+    async def story(sqs: SqsWorld) -> None:
+        sqs.invocation_id = "0123456789abcdef"
+        handles = {(await sqs.call("StartMessageMoveTask", SourceArn=DEAD))["TaskHandle"] for _ in range(2)}
+        assert len(handles) == 1
+        with pytest.raises(SqsError, match="already a task running"):
+            await sqs.call("StartMessageMoveTask", SourceArn=DEAD, DestinationArn=arn("plain"))
+
+    run_story(story)
