@@ -1,0 +1,140 @@
+"""Three hosts, each killed once: every message gets to the dead letter queue, and back by a move task, exactly once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import pytest
+from botocore.exceptions import BotoCoreError, ClientError
+
+from foqs.dev.local_cluster import LocalCluster
+from tests.support.cluster import cluster
+from tests.support.poll import until
+from tests.support.sqs_host import OPTIONS, sqs_client
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.mysql,
+    pytest.mark.zookeeper,
+    pytest.mark.long,
+    pytest.mark.timeout(600),
+]
+
+MESSAGES: Final = 400
+RATE: Final = 40
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[LocalCluster]:
+    with cluster(shards=6, options={"cluster.session_timeout_ms": 6_000, **OPTIONS}, with_sqs=True) as found:
+        until(lambda: all(host.is_ok("/readyz") for host in found.hosts), "every host takes calls", 60)
+        yield found
+
+
+def client(running: LocalCluster, host: int) -> Any:
+    """Return a client that asks one host once, and gives up soon."""
+    url = running.hosts[host].sqs_url
+    assert url is not None
+    return sqs_client(url, retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=10)
+
+
+def ask(running: LocalCluster, call: Callable[[Any], Any]) -> Any:
+    """Return the answer of the first host that gives one."""
+    answers: list[Any] = []
+
+    def is_answered() -> bool:
+        for host in range(len(running.hosts)):
+            with suppress(BotoCoreError, ClientError):
+                answers.append(call(client(running, host)))
+                return True
+        return False
+
+    until(is_answered, "a host answers", 60)
+    return answers[0]
+
+
+def counted(running: LocalCluster, queue: str) -> int:
+    """Return how many messages of a queue wait, as one host knows it."""
+    wanted = "ApproximateNumberOfMessages"
+    found = ask(running, lambda sqs: sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=[wanted]))
+    return int(found["Attributes"][wanted])
+
+
+def kill_each_host(running: LocalCluster, has_moved: Callable[[int], bool]) -> None:
+    """Kill each host once, when more has happened since the last time, and start it again."""
+    for number, host in enumerate(running.hosts, 1):
+        until(lambda number=number: has_moved(number), "more is moved", 90)  # type: ignore[misc]
+        host.send_signal(signal.SIGKILL)
+        until(lambda host=host: host.exit_code is not None, "the host has ended", 30)  # type: ignore[misc]
+        host.start()
+        until(lambda host=host: host.is_ok("/readyz"), "the host takes calls again", 90)  # type: ignore[misc]
+
+
+def receive_all(running: LocalCluster, queue: str) -> Counter[str]:
+    """Receive and delete all messages; return how often each body came."""
+    found: Counter[str] = Counter()
+
+    def is_empty() -> bool:
+        messages = ask(
+            running,
+            lambda sqs: sqs.receive_message(
+                QueueUrl=queue, MaxNumberOfMessages=10, VisibilityTimeout=600, WaitTimeSeconds=2
+            ),
+        ).get("Messages", [])
+        found.update(message["Body"] for message in messages)
+        return not messages
+
+    until(is_empty, f"{queue} is empty", 120)
+    return found
+
+
+def test_each_message_is_moved_once_although_each_host_is_killed(running: LocalCluster) -> None:
+    first = client(running, 0)
+    dead = first.create_queue(QueueName="dead")["QueueUrl"]
+    arn = first.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
+    first.create_queue(QueueName="mail", Attributes={"RedrivePolicy": policy})
+    bodies = [f"message {place}" for place in range(MESSAGES)]
+    for start in range(0, MESSAGES, 10):
+        entries = [{"Id": str(place), "MessageBody": body} for place, body in enumerate(bodies[start : start + 10])]
+        assert "Failed" not in first.send_message_batch(QueueUrl="mail", Entries=entries)
+    done = threading.Event()
+
+    def keep_receiving(host: int) -> None:
+        sqs = client(running, host)
+        while not done.is_set():
+            with suppress(BotoCoreError, ClientError):
+                sqs.receive_message(QueueUrl="mail", VisibilityTimeout=1, MaxNumberOfMessages=3, WaitTimeSeconds=1)
+
+    threads = [threading.Thread(target=keep_receiving, args=(host,)) for host in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        kill_each_host(running, lambda number: counted(running, "dead") >= 20 * number)
+        until(lambda: counted(running, "dead") == MESSAGES, "all are dead letters", 120)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(60)
+    ask(running, lambda sqs: sqs.create_queue(QueueName="again"))
+    task = {
+        "SourceArn": arn,
+        "DestinationArn": arn.replace(":dead", ":again"),
+        "MaxNumberOfMessagesPerSecond": RATE,
+    }
+    ask(running, lambda sqs: sqs.start_message_move_task(**task))
+
+    def status() -> str:
+        found = ask(running, lambda sqs: sqs.list_message_move_tasks(SourceArn=arn))
+        return str(found["Results"][0]["Status"])
+
+    kill_each_host(running, lambda number: counted(running, "again") >= 10 * number)
+    until(lambda: status() == "COMPLETED", "the task ends", 120)
+    assert receive_all(running, "again") == Counter(bodies)
+    assert counted(running, "dead") == counted(running, "mail") == 0
