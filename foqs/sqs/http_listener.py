@@ -147,6 +147,8 @@ class SqsListener:
                     if not reserved.grow(len(part)):
                         raise _overloaded()
                     parts.append(part)
+                    if request.content.at_eof():
+                        break
         except TimeoutError:
             raise SqsError("SerializationException", "The request body was not complete in time.") from None
         return b"".join(parts)
