@@ -77,9 +77,11 @@ class SqsWorld:
         return list((await self.call("ReceiveMessage", QueueUrl=queue, **wanted)).get("Messages", ()))
 
     async def receive_times(self, world: World, queue: str, times: int) -> None:
-        """Receive the messages of a queue so often, and let their visibility timeouts of a second end."""
+        """Receive each message of a queue so often, and let their visibility timeouts of a second end."""
         for _ in range(times):
             assert await self.receive(queue, VisibilityTimeout=1)
+            while await self.receive(queue, VisibilityTimeout=1):
+                pass
             await world.pass_s(1.5)
 
 
