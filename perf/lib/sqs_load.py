@@ -137,8 +137,7 @@ class RawConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = transport  # type: ignore[assignment]
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._reply is not None and not self._reply.done():
