@@ -98,6 +98,10 @@ def test_grants_decide(guarded: Guarded, mail: str) -> None:
         assert code(client.create_queue, QueueName="other") == "AccessDenied"
         assert code(client.delete_queue, QueueUrl=mail) == "AccessDenied"
     assert code(mailer.get_queue_attributes, QueueUrl=mail, AttributeNames=["All"]) == "AccessDenied"
+    arn = worker.get_queue_attributes(QueueUrl=mail, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    assert worker.list_message_move_tasks(SourceArn=arn)["Results"] == []
+    for client in (mailer, worker):
+        assert code(client.start_message_move_task, SourceArn=arn) == "AccessDenied"
 
 
 def test_wrong_signatures_have_the_errors_of_aws(guarded: Guarded, mail: str) -> None:

@@ -205,3 +205,27 @@ def test_changes_of_administrators_are_noted_and_no_other_action() -> None:
         "OK",
     )
     assert (missing.outcome, unknown.outcome) == ("QueueDoesNotExist", "UNAVAILABLE")
+
+
+def signed_form(body: bytes, secret: str = "secret") -> HttpHead:
+    """Return a request of the Query protocol that botocore has signed."""
+    names = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+    request = AWSRequest("POST", "http://q.example:7413/", names, body)
+    SigV4Auth(Credentials("orders", secret), "sqs", "eu-west-1").add_auth(request)
+    lines = [("Host", "q.example:7413"), *((name, str(value)) for name, value in request.headers.items())]
+    return HttpHead("POST", "http", "/", lines)
+
+
+def test_a_signed_form_runs_its_action_and_gets_xml() -> None:
+    world, body = World(Permission.ENQUEUE), b"Action=SendMessage&Version=2012-11-05&QueueUrl=mail&MessageBody=x"
+    reply = asyncio.run(world.service.serve(signed_form(body), body))
+    assert (reply.status, reply.action, reply.headers["Content-Type"]) == (200, "SendMessage", "text/xml")
+    assert b"<SendMessageResult><MessageId>1</MessageId></SendMessageResult>" in reply.body
+    assert world.requests[0].parameters.members == {"QueueUrl": "mail", "MessageBody": "x"}
+    for wrong, code in (
+        ((signed_form(body, "wrong"), body), b"SignatureDoesNotMatch"),
+        ((signed_form(body), body + b"y"), b"SignatureDoesNotMatch"),
+    ):
+        reply = asyncio.run(world.service.serve(*wrong))
+        assert (reply.status, b"<Code>" + code + b"</Code>" in reply.body) == (403, True)
+    assert len(world.requests) == 1
