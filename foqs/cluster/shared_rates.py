@@ -80,6 +80,17 @@ class TierRates:
             },
         )
 
+    def peers_total(self) -> Rates:
+        """Return the rates of all topics that the peers reported: their busiest ones."""
+        now_s, peers = self._stopwatch_s(), self._peers()
+        ready = acked = 0.0
+        for peer, (reported_s, reports) in self._reports.items():
+            if peer in peers:
+                factor = exp((reported_s - now_s) / TAU_S)
+                ready += factor * sum(rates.ready for rates in reports.values())
+                acked += factor * sum(rates.acked for rates in reports.values())
+        return Rates(ready, acked)
+
     def rates(self, topic: TopicName) -> Rates:
         """Return the rates of a topic over all hosts."""
         now_s = self._stopwatch_s()

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from foqs.cluster.peers import Peer
-from foqs.core.items.item import PRIORITY_MAX, TopicName
+from foqs.core.items.item import PRIORITY_MAX, State, TopicName
 from foqs.core.memory.sorted_names import SortedNames
 
 _RESYNC_FREE_DIVISOR: Final = 10
@@ -70,6 +70,7 @@ class _PeerView:
         "is_truncated",
         "topic_names",
         "topics",
+        "totals",
         "unconfirmed",
         "version",
     )
@@ -87,6 +88,8 @@ class _PeerView:
         self.topics: dict[str, _StatsByTopic] = {}
         """By namespace and topic name."""
         self.topic_names: dict[str, SortedNames] = {}
+        self.totals = [0] * (max(State) + 1)
+        """The items of all topics, by state."""
         self.unconfirmed: set[TopicName] | None = None
         """During a full listing, the known topics that it has not contained yet."""
         self.is_truncated = False
@@ -95,6 +98,14 @@ class _PeerView:
     def topic_stats(self, topic: TopicName) -> PeerTopicStats | None:
         topics = self.topics.get(topic[0])
         return None if topics is None else topics.get(topic[1])
+
+    def count(self, stats: PeerTopicStats, sign: int) -> None:
+        """Add the items of a topic to the totals, or subtract them."""
+        totals = self.totals
+        totals[State.READY] += sign * stats.ready
+        totals[State.DEFERRED] += sign * stats.deferred
+        totals[State.LEASED] += sign * stats.leased
+        totals[State.DEAD] += sign * stats.dead
 
 
 class GossipView:
@@ -171,6 +182,7 @@ class GossipView:
             view.topics[topic[0]][topic[1]] = stats._replace(
                 ready=ready, best_priority=best_priority if ready else None, oldest_ready_at_s=oldest_ready_at_s
             )
+            view.totals[State.READY] += ready - stats.ready
 
     def remove_peers(self, peers: Iterable[Peer]) -> None:
         """Forget peers that left, with their topics."""
@@ -195,8 +207,11 @@ class GossipView:
                 view.topic_names[namespace] = SortedNames()
             view.topic_names[namespace].add(name)
             self._topic_count += 1
+        else:
+            view.count(before, -1)
         assert topics is not None
         topics[name] = stats
+        view.count(stats, 1)
         if not stats.ready:
             return False
         return before is None or stats.ready > before.ready or _priority_or_worst(stats) < _priority_or_worst(before)
@@ -204,8 +219,10 @@ class GossipView:
     def _remove(self, view: _PeerView, topic: TopicName) -> None:
         namespace, name = topic
         topics = view.topics.get(namespace)
-        if topics is None or topics.pop(name, None) is None:
+        stats = None if topics is None else topics.pop(name, None)
+        if topics is None or stats is None:
             return
+        view.count(stats, -1)
         self._topic_count -= 1
         view.topic_names[namespace].discard(name)
         if not topics:
@@ -230,6 +247,21 @@ class GossipView:
     def topic_stats(self, topic: TopicName) -> list[PeerTopicStats]:
         """Return the reports of all peers that have a topic."""
         return [stats for view in self._peer_views.values() if (stats := view.topic_stats(topic)) is not None]
+
+    def totals(self) -> dict[State, int]:
+        """Return the items of all peers, by state."""
+        return {state: sum(view.totals[state] for view in self._peer_views.values()) for state in State}
+
+    def oldest_ready_at_s(self) -> float | None:
+        """Return the time of the oldest READY item of all peers, on the loop's clock; None if it is not known. Reads all topics."""
+        times = [
+            stats.oldest_ready_at_s
+            for view in self._peer_views.values()
+            for topics in view.topics.values()
+            for stats in topics.values()
+            if stats.oldest_ready_at_s is not None
+        ]
+        return min(times, default=None)
 
     def topic_names(self, namespace: str) -> list[SortedNames]:
         """Return the topic names of a namespace, one collection per peer. Read-only."""

@@ -64,6 +64,7 @@ class TopicRates:
 
     Attributes:
         acked_count: the acked items of all topics.
+        ready_count: the items of all topics that could be delivered.
     """
 
     def __init__(self, topics_max: int = TOPICS_MAX) -> None:
@@ -71,6 +72,7 @@ class TopicRates:
         self._topics: OrderedDict[TopicName, _TopicRate] = OrderedDict()
         """The topic without a change for the longest time comes first."""
         self.acked_count = 0
+        self.ready_count = 0
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -83,6 +85,7 @@ class TopicRates:
         for (namespace, topic, state), items in counts.items():
             if state is State.READY or state is State.LEASED:
                 self._changed((namespace, topic), now_s).ready += items
+                self.ready_count += items
 
     def on_items_acked(self, counts: Mapping[tuple[str, str, State], int], now_s: float) -> None:
         """Record acked items, by the state that they had."""

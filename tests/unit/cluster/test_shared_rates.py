@@ -71,3 +71,15 @@ def test_report_of_an_erring_host_does_no_harm() -> None:
     assert world.tier.rates(T) == (0.0, 0.0)
     world.tier.on_report(world.peers[0], [rate(f"t{number}", 1.0) for number in range(10_000)])
     assert len(world.tier._reports[world.peers[0]][1]) == REPORTED_TOPICS_MAX
+
+
+def test_total_of_the_peers_adds_all_topics_that_they_reported() -> None:
+    world = World()
+    assert world.tier.peers_total() == (0.0, 0.0)
+    world.tier.on_report(world.peers[0], [rate("t", 7.0, 5.0), rate("u", 1.0, 0.5)])
+    world.tier.on_report(world.peers[1], [rate("t", 2.0, 1.0)])
+    assert world.tier.peers_total() == pytest.approx((10.0, 6.5))
+    world.now_s = TAU_S
+    assert world.tier.peers_total().ready == pytest.approx(10.0 / 2.718, rel=0.001)
+    del world.peers[0]
+    assert world.tier.peers_total().acked == pytest.approx(1.0 / 2.718, rel=0.001)

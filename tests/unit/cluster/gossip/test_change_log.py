@@ -12,7 +12,7 @@ from foqs.cluster.gossip.change_log import ChangeLog
 from foqs.cluster.gossip.gossip_view import GossipView, PeerTopicStats
 from foqs.cluster.peers import Peer
 from foqs.cluster.routing.port import HostView
-from foqs.core.items.item import TopicName
+from foqs.core.items.item import State, TopicName
 from foqs_contract.idl import ttypes
 
 NAMES: list[TopicName] = [(space, name) for space in ("n", "m") for name in "abc"]
@@ -70,6 +70,7 @@ def known(view: GossipView) -> dict[TopicName, int]:
         if report:
             found[topic] = report[0].ready
         assert available == [each.ready for each in report if each.ready]
+    assert view.totals()[State.READY] == sum(found.values())
     assert len(view) == len(found)
     return found
 

@@ -38,3 +38,11 @@ def test_topic_without_a_change_for_the_longest_time_is_dropped() -> None:
     assert [rates.acked_items(("n", topic)) for topic in "abc"] == [2, 0, 1]
     assert rates.acked_count == 4
     assert len(rates) == 2
+
+
+def test_counts_of_all_topics_only_grow() -> None:
+    rates = TopicRates(topics_max=1)
+    rates.on_items_ready({("n", "a", State.READY): 3, ("n", "a", State.DEFERRED): 9}, 0)
+    rates.on_items_ready({("n", "b", State.LEASED): 4}, 1)
+    rates.on_items_acked({("n", "b", State.LEASED): 2}, 1)
+    assert (rates.ready_count, rates.acked_count) == (7, 2)
