@@ -6,11 +6,11 @@ no host should. Knows nothing of commands.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from foqs.cli.listen_addresses import bracketed
 from foqs.cli.output import Column, Row
+from foqs.telemetry.findings import duplicate_names_sentence
 
 if TYPE_CHECKING:
     from foqs_client import Host, Shard
@@ -83,14 +83,7 @@ def unserved_warning(shards: list[Row]) -> str:
 
 def duplicate_names_warning(hosts: list[Row]) -> str:
     """Return a sentence about hosts with the same name; empty if there are none."""
-    names = Counter(row["name"] for row in hosts)
-    shared = ", ".join(sorted(name for name, count in names.items() if count > 1))
-    return (
-        f"Several hosts are named {shared}. A dead host disappears within its session timeout; running hosts need "
-        "different names: set server.name."
-        if shared
-        else ""
-    )
+    return duplicate_names_sentence(row["name"] for row in hosts)
 
 
 def _note(row: Row) -> str:

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from foqs.cli.cluster_rows import duplicate_names_warning, host_row, shard_row
-from foqs.cli.doctor.finding import Finding
+from foqs.cli.cluster_rows import duplicate_names_warning, host_row
 from foqs.cli.host_session import OpenClient
 from foqs.cli.listen_addresses import bracketed
+from foqs.telemetry.findings import Finding, duplicate_names_finding, served_shards_finding
 from foqs_client import FoqsError, Routing, Unreachable
 from foqs_client.addresses import SCHEME, SCHEME_TLS, is_tls_url, parse_addresses
 
@@ -35,7 +35,11 @@ async def check_cluster_at(address: str, connect: OpenClient) -> list[Finding]:
     known |= {row["address"]: row["name"] for row in rows}
     found = Finding("Cluster", "ok", f"{address} answers: {len(routing.hosts)} hosts, {len(routing.shards)} shards")
     scheme = SCHEME_TLS if is_tls_url(address) else SCHEME
-    return [found, await _check_hosts(known, scheme, connect, duplicate_names_warning(rows)), _check_shards(routing)]
+    return [
+        found,
+        await _check_hosts(known, scheme, connect, duplicate_names_warning(rows)),
+        served_shards_finding(routing.shards),
+    ]
 
 
 async def _get_routing(address: str, connect: OpenClient) -> Routing:
@@ -82,25 +86,5 @@ async def _check_hosts(
         remedy = "start it, and check that this machine reaches its server.advertise"
         return Finding("Cluster hosts", "bad", "; ".join(silent[:_SHOWN_MAX]) + more, remedy)
     if duplicate_names:
-        found, _, remedy = duplicate_names.partition(". ")
-        return Finding("Cluster hosts", "warning", found, remedy)
+        return duplicate_names_finding(duplicate_names)
     return Finding("Cluster hosts", "ok", f"{len(names_by_address)} answer this machine")
-
-
-def _check_shards(routing: Routing) -> Finding:
-    """Check whether each shard is served."""
-    shards = [shard_row(shard) for shard in routing.shards]
-    idle = [row for row in shards if row["state"] != "owned"]
-    if not shards:
-        return Finding(
-            "Cluster shards", "bad", "there is no shard", "add one with foqs shard add NUMBER --database NAME"
-        )
-    if not idle:
-        return Finding("Cluster shards", "ok", f"all {len(shards)} are served")
-    described = ", ".join(
-        f"shard {row['shard']} ({row['state']}{': ' if row['reason'] else ''}{row['reason'] or ''})"
-        for row in idle[:_SHOWN_MAX]
-    )
-    more = f", and {len(idle) - _SHOWN_MAX} more" if len(idle) > _SHOWN_MAX else ""
-    remedy = "repeat this in a few seconds; then run foqs doctor --config FILE on a host that should serve it"
-    return Finding("Cluster shards", "bad", f"{len(idle)} of {len(shards)} are not served: {described}{more}", remedy)

@@ -12,9 +12,9 @@ from typing import Final
 from foqs.catalog.document import Document
 from foqs.catalog.file_catalog import FileCatalog
 from foqs.catalog.port import CatalogFailed
-from foqs.cli.doctor.finding import Finding
 from foqs.cli.doctor.sqlite_checks import nearest_folder
 from foqs.options.config import Config
+from foqs.telemetry.findings import Finding
 from foqs_contract.key_slots import KEY_SLOT_COUNT
 
 _SUBJECT: Final = "Catalog"

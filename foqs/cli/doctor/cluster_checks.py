@@ -14,13 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from foqs.cli.doctor.finding import Finding, StoreLocation
+from foqs.cli.doctor.finding import StoreLocation
 from foqs.cli.doctor.mysql_checks import check_mysql
 from foqs.cli.doctor.peer_checks import check_peers
 from foqs.cli.doctor.sqlite_checks import check_sqlite
 from foqs.cluster.connections import read_registry
 from foqs.options.config import Config
 from foqs.store.factories import mysql_settings
+from foqs.telemetry.findings import Finding
 from shardmgr.model import Layout, MalformedDocument, Member
 from shardmgr.registry.port import RegistryError
 

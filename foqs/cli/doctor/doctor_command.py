@@ -19,8 +19,8 @@ from foqs.cli.host_session import UNHEALTHY, CommandFailed, HostSession, OpenCli
 from foqs.cli.output import Column, print_message, show
 
 if TYPE_CHECKING:
-    from foqs.cli.doctor.finding import Finding
     from foqs.options.config import Config
+    from foqs.telemetry.findings import Finding
 
 _COLUMNS: Final[list[Column]] = [
     ("CHECK", lambda row: row["check"]),
@@ -77,9 +77,9 @@ async def _check_host(file: Path | None, connect: OpenClient) -> Sequence[Findin
     from foqs.cli.doctor import host_checks
     from foqs.cli.doctor.catalog_checks import check_catalog
     from foqs.cli.doctor.cluster_checks import check_cluster
-    from foqs.cli.doctor.finding import Finding
     from foqs.cli.doctor.sqs_checks import check_sqs
     from foqs.options.config import ConfigError, load
+    from foqs.telemetry.findings import Finding
 
     findings: list[Finding] = []
     config: Config | None = None

@@ -1,25 +1,13 @@
-"""The result of one check of doctor."""
+"""What doctor finds about schemas and durability."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from foqs.store.migrations import Migration, Phase, SchemaState, steps_to_use
 from foqs.store.port import StoreUnusable
-
-Health: TypeAlias = Literal["ok", "warning", "bad"]
-
-
-@dataclass(slots=True, frozen=True)
-class Finding:
-    """The result of one check; `remedy` says what to do, unless it is ok."""
-
-    check: str
-    state: Health
-    detail: str
-    remedy: str = ""
+from foqs.telemetry.findings import Finding
 
 
 @dataclass(slots=True, frozen=True)

@@ -20,13 +20,14 @@ from collections.abc import Iterator
 from http.client import HTTPException
 from typing import Final
 
-from foqs.cli.doctor.finding import Finding, StoreLocation
+from foqs.cli.doctor.finding import StoreLocation
 from foqs.cli.doctor.mysql_checks import check_mysql
 from foqs.cli.doctor.sqlite_checks import check_files, check_sqlite, nearest_folder
 from foqs.cli.host_session import OpenClient
 from foqs.cli.listen_addresses import local_address, port_problem
 from foqs.options.config import Config
 from foqs.store.factories import mysql_settings
+from foqs.telemetry.findings import Finding
 
 PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 35, 0)

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Final
 
-from foqs.cli.doctor.finding import Finding, StoreLocation, durability_finding, rolling_schema_finding
+from foqs.cli.doctor.finding import StoreLocation, durability_finding, rolling_schema_finding
 from foqs.store.mysql import mysql_session_sql as session_sql
 from foqs.store.mysql import mysql_sql as sql
 from foqs.store.mysql.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, ServerError
@@ -26,6 +26,7 @@ from foqs.store.mysql.mysql_schema import (
     unsafe_settings,
 )
 from foqs.store.mysql.schema_upgrade import RUN_RIGHTS, can_create_tables, read_states
+from foqs.telemetry.findings import Finding
 
 CLOCK_SKEW_MS_WARNING: Final = 1_000
 CLOCK_SKEW_MS_MAX: Final = 60_000

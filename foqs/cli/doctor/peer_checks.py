@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from foqs.cli.doctor.finding import Finding
 from foqs.cluster.connections import peer_pool_opener
 from foqs.cluster.peers import Peer, Peers
 from foqs.cluster.routing.port import HostView
 from foqs.cluster.routing.registry_cluster import address_of
 from foqs.options.config import Config
+from foqs.telemetry.findings import Finding
 from foqs_contract.errors import FoqsError
 from foqs_contract.idl import ttypes
 from foqs_contract.thrift_method import ThriftMethod

@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from foqs.cli.doctor.finding import Finding, StoreLocation, durability_finding, schema_finding
+from foqs.cli.doctor.finding import StoreLocation, durability_finding, schema_finding
 from foqs.options.config import Config
 from foqs.store.port import StoreError
 from foqs.store.sqlite import sqlite_sql as sql
 from foqs.store.sqlite.sqlite_header import read_header
 from foqs.store.sqlite.sqlite_store import SqliteStore
+from foqs.telemetry.findings import Finding
 
 _SHARD_FILE_PATTERN: Final = re.compile(r"shard-(\d+)\.db")
 _SHOWN_MAX: Final = 3

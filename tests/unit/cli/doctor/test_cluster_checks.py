@@ -12,8 +12,8 @@ import pytest
 
 from foqs.cli.doctor import cluster_checks
 from foqs.cli.doctor.cluster_checks import check_cluster
-from foqs.cli.doctor.finding import Finding
 from foqs.options.config import Config, load
+from foqs.telemetry.findings import Finding
 from shardmgr.cluster_reader import ClusterReading
 from shardmgr.model import Layout, MalformedDocument, Member, Plan, ShardSpec
 from shardmgr.registry.port import RegistryFailed

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from foqs.access.authenticator import AuthenticationLimits, Authenticator
-from foqs.cli.doctor.finding import Finding
 from foqs.cli.doctor.peer_checks import check_peers
 from foqs.cluster.routing.port import HostIdentity, StandaloneCluster
 from foqs.options.config import Config, load
 from foqs.rpc.cluster_handlers import cluster_handlers
+from foqs.telemetry.findings import Finding
 from shardmgr.model import Member
 from tests.simulation import principals
 from tests.support.access import RecordingObserver

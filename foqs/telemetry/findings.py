@@ -1,0 +1,71 @@
+"""What a check of a host or a cluster finds, and the checks that `foqs doctor` and the console share.
+
+Always true: a finding that is not ok says what to do. Knows nothing of how findings are shown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, TypeAlias
+
+Health: TypeAlias = Literal["ok", "warning", "bad"]
+_SHOWN_MAX: Final = 5
+
+
+@dataclass(slots=True, frozen=True)
+class Finding:
+    """The result of one check; `remedy` says what to do, unless it is ok."""
+
+    check: str
+    state: Health
+    detail: str
+    remedy: str = ""
+
+
+class ShardState(Protocol):
+    """What is checked of a shard."""
+
+    @property
+    def shard(self) -> int: ...
+    @property
+    def state(self) -> str | None: ...
+    @property
+    def reason(self) -> str | None: ...
+
+
+def served_shards_finding(shards: Sequence[ShardState]) -> Finding:
+    """Check whether each shard of the cluster is served."""
+    idle = [shard for shard in shards if shard.state != "owned"]
+    if not shards:
+        return Finding(
+            "Cluster shards", "bad", "there is no shard", "add one with foqs shard add NUMBER --database NAME"
+        )
+    if not idle:
+        return Finding("Cluster shards", "ok", f"all {len(shards)} are served")
+    described = ", ".join(
+        f"shard {shard.shard} ({shard.state}{': ' if shard.reason else ''}{shard.reason or ''})"
+        for shard in idle[:_SHOWN_MAX]
+    )
+    more = f", and {len(idle) - _SHOWN_MAX} more" if len(idle) > _SHOWN_MAX else ""
+    remedy = "repeat this in a few seconds; then run foqs doctor --config FILE on a host that should serve it"
+    return Finding("Cluster shards", "bad", f"{len(idle)} of {len(shards)} are not served: {described}{more}", remedy)
+
+
+def duplicate_names_sentence(names: Iterable[str]) -> str:
+    """Return a sentence about hosts with the same name; empty if there are none."""
+    counts = Counter(names)
+    shared = ", ".join(sorted(name for name, count in counts.items() if count > 1))
+    return (
+        f"Several hosts are named {shared}. A dead host disappears within its session timeout; running hosts need "
+        "different names: set server.name."
+        if shared
+        else ""
+    )
+
+
+def duplicate_names_finding(sentence: str) -> Finding:
+    """Return the finding of `duplicate_names_sentence`."""
+    found, _, remedy = sentence.partition(". ")
+    return Finding("Cluster hosts", "warning", found, remedy)
