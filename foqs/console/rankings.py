@@ -1,0 +1,198 @@
+"""The topics of a namespace with the most ready items, the oldest one, or the most dead items.
+
+Holds `Rankings`. Topics are listed by name only, so a ranking reads them all. Always
+true: one ranking is read at a time, in pages between which other tasks run; a request
+waits a limited time, and gets what is known then, with how much was read; a ranking is
+read again only after `COST_FACTOR` times the time of its last reading, so that reading takes
+a small part of a core however many topics there are. Knows nothing of pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from foqs.core.items.item import State
+from foqs.queue.port import ListTopics, TopicStats
+
+TOPICS_MAX: Final = 1_000
+"""The topics of a ranking."""
+PAGE_TOPICS: Final = 1_000
+RANKINGS_MAX: Final = 4
+PERIOD_S: Final = 1.0
+COST_FACTOR: Final = 25
+_ALL_STATES: Final = (State.READY, State.DEFERRED, State.LEASED, State.DEAD)
+
+ORDERS: Final[dict[str, Callable[[TopicStats], int]]] = {
+    "ready": lambda topic: topic.ready,
+    "age": lambda topic: -1 if topic.oldest_ready_age_ms is None else topic.oldest_ready_age_ms,
+    "dead": lambda topic: topic.dead,
+}
+"""What a topic is ranked by. The highest comes first."""
+_LEAST: Final = {"ready": 1, "age": 0, "dead": 1}
+"""A topic with less is not ranked."""
+
+
+@dataclass(slots=True, frozen=True)
+class Choice:
+    """Which topics are ranked, and by what.
+
+    Attributes:
+        states: only topics with an item in one of these states.
+    """
+
+    namespace: str
+    prefix: str
+    states: tuple[State, ...]
+    order: str
+
+
+@dataclass(slots=True, frozen=True)
+class Ranking:
+    """The best topics of a choice.
+
+    Attributes:
+        read_count: the topics that were read.
+        is_whole: all topics were read.
+        age_s: the time since the reading ended.
+    """
+
+    topics: Sequence[TopicStats]
+    read_count: int
+    is_whole: bool
+    age_s: float
+
+
+class Best:
+    """Keeps the highest of many topics, with bounded memory."""
+
+    def __init__(self, order: str) -> None:
+        self._measure = ORDERS[order]
+        self._least = _LEAST[order]
+        self._topics: list[TopicStats] = []
+
+    def add(self, topics: Sequence[TopicStats]) -> None:
+        """Consider more topics."""
+        measure, least = self._measure, self._least
+        self._topics += [topic for topic in topics if measure(topic) >= least]
+        if len(self._topics) > TOPICS_MAX:
+            self._topics.sort(key=self._rank)
+            del self._topics[TOPICS_MAX:]
+            self._least = max(self._least, measure(self._topics[-1]))
+
+    def topics(self) -> list[TopicStats]:
+        """Return the highest so far, the highest first, and equal ones by name."""
+        return sorted(self._topics, key=self._rank)
+
+    def _rank(self, topic: TopicStats) -> tuple[int, str]:
+        return -self._measure(topic), topic.topic
+
+
+class _Reading:
+    """One reading of all topics of a choice."""
+
+    def __init__(self, choice: Choice) -> None:
+        self.best = Best(choice.order)
+        self.read_count = 0
+        self.cost_s = 0.0
+        self.ended_at_s: float | None = None
+
+
+class _Entry:
+    __slots__ = ("next", "task", "whole")
+
+    def __init__(self) -> None:
+        self.whole: _Reading | None = None
+        """The last reading that ended."""
+        self.next: _Reading | None = None
+        """The one that is under way."""
+        self.task: asyncio.Task[None] | None = None
+
+
+class Rankings:
+    """The rankings of one host.
+
+    Args:
+        list_topics: lists the topics of the tier by name.
+        cpu_s: returns the processor time of this thread.
+    """
+
+    def __init__(self, list_topics: ListTopics, cpu_s: Callable[[], float]) -> None:
+        self._list_topics = list_topics
+        self._cpu_s = cpu_s
+        self._entries: OrderedDict[Choice, _Entry] = OrderedDict()
+        self._turn = asyncio.Lock()
+
+    async def get(self, choice: Choice, wait_s: float) -> Ranking:
+        """Return the ranking of a choice as it is known within `wait_s`. Raises what the listing raises."""
+        now_s = asyncio.get_running_loop().time()
+        entry = self._entry(choice)
+        whole = entry.whole
+        if entry.task is None and (whole is None or _is_old(whole, now_s)):
+            self._start(choice, entry)
+        if entry.task is not None:
+            done, _ = await asyncio.wait((entry.task,), timeout=wait_s)
+            for task in done:
+                if not task.cancelled():
+                    task.result()
+        reading = entry.whole or entry.next
+        if reading is None:
+            return Ranking([], 0, is_whole=False, age_s=0.0)
+        age_s = 0.0 if reading.ended_at_s is None else asyncio.get_running_loop().time() - reading.ended_at_s
+        return Ranking(reading.best.topics(), reading.read_count, reading.ended_at_s is not None, age_s)
+
+    def _entry(self, choice: Choice) -> _Entry:
+        entry = self._entries.get(choice)
+        if entry is None:
+            entry = self._entries[choice] = _Entry()
+            if len(self._entries) > RANKINGS_MAX:
+                _, dropped = self._entries.popitem(last=False)
+                if dropped.task is not None:
+                    dropped.task.cancel()
+        else:
+            self._entries.move_to_end(choice)
+        return entry
+
+    def _start(self, choice: Choice, entry: _Entry) -> None:
+        entry.next = _Reading(choice)
+        entry.task = asyncio.get_running_loop().create_task(self._read(choice, entry, entry.next))
+
+        def on_ended(task: asyncio.Task[None]) -> None:
+            entry.task = entry.next = None
+            if not task.cancelled():
+                task.exception()  # it was raised to those who waited
+
+        entry.task.add_done_callback(on_ended)
+
+    async def _read(self, choice: Choice, entry: _Entry, reading: _Reading) -> None:
+        cursor: str | None = None
+        async with self._turn:
+            while True:
+                started_s = self._cpu_s()
+                topics, cursor = await self._list_topics(
+                    choice.namespace, choice.prefix, choice.states or _ALL_STATES, cursor, PAGE_TOPICS
+                )
+                reading.best.add(topics)
+                reading.read_count += len(topics)
+                reading.cost_s += self._cpu_s() - started_s
+                if cursor is None:
+                    break
+                await asyncio.sleep(0)
+        reading.ended_at_s = asyncio.get_running_loop().time()
+        entry.whole = reading
+
+    async def close(self) -> None:
+        """Cancel the readings."""
+        tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
+        self._entries.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _is_old(reading: _Reading, now_s: float) -> bool:
+    ended_at_s = reading.ended_at_s
+    return ended_at_s is None or now_s - ended_at_s >= max(PERIOD_S, COST_FACTOR * reading.cost_s)
