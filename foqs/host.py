@@ -36,6 +36,7 @@ from foqs.cluster.membership import Membership
 from foqs.cluster.peers import Peers
 from foqs.cluster.routing.registry_cluster import RegistryCluster
 from foqs.cluster.tier_member import TierMember
+from foqs.console.host_figures import HostFigures, Tier
 from foqs.console.server import Console, ConsoleSettings
 from foqs.options.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
 from foqs.queue.engine import Engine, EngineSettings
@@ -338,11 +339,20 @@ class Host:
             limits=self._config.rpc,
             on_handshake_failed=self._metrics.handshake_failed,
             now_s=time.time,
+            figures=self._console_figures(),
         )
         console = Console(settings, lambda authenticated: self._rpc_server.connection(authenticated, "console"))
         self._console_port = await console.start(server.console_host, server.console_port)
         self._console = console
         return self._console_port
+
+    def _console_figures(self) -> HostFigures:
+        member = self._tier_member
+        tier = None
+        if member is not None:
+            gossip, peers = member.gossip, member.peers
+            tier = Tier(gossip.tier_topics.list_topics, gossip.view, member.rates, lambda: peers.by_nonce)
+        return HostFigures(self._engine, tier, self._not_ready_reasons, self._clock.stopwatch_s, time.thread_time)
 
     def _console_sentence(self) -> str:
         """Say where the console is."""

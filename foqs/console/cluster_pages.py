@@ -1,24 +1,47 @@
-"""The page of hosts and shards."""
+"""The page of hosts and shards, with a picture of who owns what."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
+from foqs.console.drawings import ownership_picture
+from foqs.console.health import host_name
+from foqs.console.live import LivePart
 from foqs.console.visit import Visit
-from foqs_client import InvalidArgument
+from foqs_client import Host, InvalidArgument, Shard
+
+PERIOD_S: Final = 2.0
 
 
 async def cluster(visit: Visit) -> web.StreamResponse:
     """Show who owns what, or drain a host."""
     if visit.request.method == "POST":
         return await _change(visit)
+    return visit.page("cluster.html", "Cluster", stream=CLUSTER.address(visit), **await cluster_values(visit))
+
+
+async def cluster_values(visit: Visit) -> Mapping[str, Any]:
+    """Return what the page shows."""
     hosts, shards = await visit.client.list_hosts(), await visit.client.list_shards()
-    names = [host.name or f"{host.host}:{host.port}" for host in hosts]
-    owned = {name: [shard for shard in shards if shard.owner_name == name] for name in names}
-    return visit.page("cluster.html", "Cluster", hosts=dict(zip(names, hosts, strict=True)), shards=shards, owned=owned)
+    named = {host_name(host): host for host in hosts}
+    owners = [(name, _note(host)) for name, host in named.items()]
+    picture = ownership_picture(owners, {shard.shard: (_owner(shard), shard.state) for shard in shards})
+    return {"hosts": named, "shards": shards, "picture": picture}
+
+
+def _owner(shard: Shard) -> str | None:
+    """Return the name of a shard's owner, or its address if it has none; None without an owner."""
+    if shard.owner is None:
+        return None
+    return shard.owner_name or f"{shard.owner[0]}:{shard.owner[1]}"
+
+
+def _note(host: Host) -> str:
+    """Return what the picture says of a host."""
+    return "leaving" if host.leaving else "drained" if host.draining else ""
 
 
 async def _change(visit: Visit) -> web.StreamResponse:
@@ -44,4 +67,6 @@ async def _change(visit: Visit) -> web.StreamResponse:
     raise InvalidArgument(f"{action!r} is not an action of hosts", field="action")
 
 
+CLUSTER: Final = LivePart("cluster_live.html", (), cluster_values, PERIOD_S)
 CLUSTER_PAGES: Final[Mapping[str, Callable[[Visit], Awaitable[web.StreamResponse]]]] = {"/cluster": cluster}
+CLUSTER_PARTS: Final[Mapping[str, LivePart]] = {"/cluster": CLUSTER}

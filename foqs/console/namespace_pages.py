@@ -1,8 +1,7 @@
-"""The overview, and the pages of namespaces: their limits, usage and grants."""
+"""The pages of namespaces: their limits, usage and grants."""
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -10,41 +9,10 @@ from typing import Final
 from aiohttp import web
 
 from foqs.console.visit import Visit, link
-from foqs_client import FoqsError, Host, InvalidArgument, Namespace, Shard, Usage
+from foqs_client import InvalidArgument, Namespace
 
-OVERVIEW_NAMESPACES_MAX: Final = 50
-"""The overview counts at most this number of namespaces."""
 PERMISSIONS: Final = ("enqueue", "consume", "admin")
 _SETTINGS: Final = tuple(field.name for field in dataclasses.fields(Namespace) if field.name not in ("name", "tier"))
-
-
-async def overview(visit: Visit) -> web.StreamResponse:
-    """Show the usage of the namespaces and, to administrators, the hosts and shards."""
-    shown = [name for name in visit.namespaces if visit.rights.may_administer(name)][:OVERVIEW_NAMESPACES_MAX]
-    rights, clients = visit.rights, visit.clients
-    usages = await asyncio.gather(
-        *(_usage(clients.client(rights.authenticated, visit.namespace).usage(name)) for name in shown)
-    )
-    hosts: list[Host] = []
-    shards: list[Shard] = []
-    if rights.is_admin:
-        hosts, shards = await asyncio.gather(visit.client.list_hosts(), visit.client.list_shards())
-    return visit.page(
-        "overview.html",
-        "Overview",
-        usages=dict(zip(shown, usages, strict=True)),
-        others=len(visit.namespaces) - len(shown),
-        hosts=hosts,
-        shards=shards,
-        unserved=[shard for shard in shards if shard.state != "owned"],
-    )
-
-
-async def _usage(asked: Awaitable[Usage]) -> Usage | None:
-    try:
-        return await asked
-    except FoqsError:
-        return None
 
 
 async def namespaces(visit: Visit) -> web.StreamResponse:
@@ -88,7 +56,6 @@ async def _change(visit: Visit) -> web.StreamResponse:
 
 
 NAMESPACE_PAGES: Final[Mapping[str, Callable[[Visit], Awaitable[web.StreamResponse]]]] = {
-    "/": overview,
     "/namespaces": namespaces,
     "/namespace": namespace,
 }

@@ -8,10 +8,9 @@ static files are served. Knows nothing of the pages' contents.
 from __future__ import annotations
 
 import asyncio
-import importlib.resources
 import logging
-import mimetypes
 import ssl
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -25,15 +24,19 @@ from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
 from foqs.access.call_permissions import PermissionLookup
 from foqs.console import formats
 from foqs.console.audit_page import AUDIT_PAGES
+from foqs.console.board import Board, Figures
 from foqs.console.bulk_pages import BULK_PAGES
-from foqs.console.cluster_pages import CLUSTER_PAGES
+from foqs.console.cluster_pages import CLUSTER_PAGES, CLUSTER_PARTS
 from foqs.console.item_pages import ITEM_PAGES
 from foqs.console.listener import ConsoleListener
+from foqs.console.live import STREAM_PATH, LiveHub, LivePart
 from foqs.console.local_clients import Accept, LocalClients
 from foqs.console.namespace_pages import NAMESPACE_PAGES
+from foqs.console.overview_page import OVERVIEW_PAGES, OVERVIEW_PARTS
 from foqs.console.requests import HEADERS, cross_site_refusal, host_refusal
 from foqs.console.sessions import issue_cookie, read_cookie
-from foqs.console.topic_pages import TOPIC_PAGES
+from foqs.console.static_files import StaticFiles
+from foqs.console.topic_pages import TOPIC_PAGES, TOPIC_PARTS
 from foqs.console.visit import Rights, Visit, done_sentence, link
 from foqs.options.rpc_options import RpcOptions
 from foqs.runtime.http_connections import parser_log
@@ -48,9 +51,13 @@ HEADER_BYTES_MAX: Final = 8_192
 REQUEST_TIMEOUT_S: Final = 30.0
 IDLE_S: Final = 120.0
 """A connection without requests is closed after this time."""
+STREAM_WRITE_TIMEOUT_S: Final = 30.0
+"""A browser that reads nothing for this time loses its event stream."""
+STATIC_AGE_S: Final = 365 * 86_400
 Serve: TypeAlias = Callable[[Visit], Awaitable[web.StreamResponse]]
 
 _PAGES: Final[Mapping[str, Serve]] = {
+    **OVERVIEW_PAGES,
     **TOPIC_PAGES,
     **ITEM_PAGES,
     **BULK_PAGES,
@@ -59,6 +66,8 @@ _PAGES: Final[Mapping[str, Serve]] = {
     **AUDIT_PAGES,
 }
 """The pages by path. A page serves both GET and POST if it has a form."""
+_PARTS: Final[Mapping[str, LivePart]] = {**OVERVIEW_PARTS, **TOPIC_PARTS, **CLUSTER_PARTS}
+"""The parts that are kept up to date, by the path of their page."""
 _STATUS: Final[Mapping[str, int]] = {
     "INVALID_ARGUMENT": 400,
     "UNAUTHENTICATED": 401,
@@ -87,6 +96,7 @@ class ConsoleSettings:
         limits: of connections.
         on_handshake_failed: called once per failed TLS handshake.
         now_s: returns seconds since 1970-01-01 UTC.
+        figures: what the pages show of this host without a call.
     """
 
     host_name: str
@@ -98,6 +108,7 @@ class ConsoleSettings:
     limits: RpcOptions
     on_handshake_failed: Callable[[], None]
     now_s: Callable[[], float]
+    figures: Figures
 
 
 class Console:
@@ -111,8 +122,11 @@ class Console:
         self._settings = settings
         self._clients = LocalClients(accept)
         self._cookie_name = "__Host-foqs" if settings.tls else "foqs"
-        self._static = _static_files()
-        self._templates = _templates(settings)
+        self._static = StaticFiles()
+        self._templates = _templates(settings, self._static)
+        self._board = Board(settings.figures, settings.now_s, time.thread_time)
+        self._hub = LiveHub(self._board.totals, self._draw, time.thread_time)
+        self._sampling: asyncio.Task[None] | None = None
         self._logins_in_flight = 0
         self._runner: web.AppRunner | None = None
         self._listener: ConsoleListener
@@ -125,6 +139,7 @@ class Console:
         """
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
         app.router.add_get("/static/{name}", self._static_file)
+        app.router.add_get(STREAM_PATH, self._stream, allow_head=False)
         app.router.add_get("/login", self._login_form)
         app.router.add_post("/login", self._log_in)
         app.router.add_post("/logout", self._log_out)
@@ -149,6 +164,7 @@ class Console:
             await runner.cleanup()
             raise
         self._runner = runner
+        self._sampling = asyncio.get_running_loop().create_task(self._board.run())
         return bound_port
 
     def use_certificate(self, tls: ssl.SSLContext) -> None:
@@ -157,11 +173,16 @@ class Console:
 
     async def stop(self) -> None:
         """Close the port and the clients. May be called twice."""
+        await self._hub.close()
+        if self._sampling is not None:
+            self._sampling.cancel()
+            await asyncio.gather(self._sampling, return_exceptions=True)
         if self._runner is not None:
             runner, self._runner = self._runner, None
             self._listener.close()
             await runner.cleanup()
             self._listener.connections.abort()
+        await self._board.close()
         await self._clients.close()
 
     # ---------------------------------------------------------------- requests
@@ -171,7 +192,7 @@ class Console:
         """Refuse what no page of the console sends, and set the headers of every answer."""
         self._listener.connections.on_request(request)
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(None if request.path == STREAM_PATH else REQUEST_TIMEOUT_S):
                 response = self._refuse(request) or await handler(request)
         except web.HTTPException as answer:
             response = answer if answer.status < 400 else self._error_page(request, answer.status, answer.reason)
@@ -185,7 +206,8 @@ class Console:
         except Exception:
             log.exception("the page %s failed with an unexpected error", request.path)
             response = self._error_page(request, 500, "The page failed; the host's log says why.")
-        response.headers.update(HEADERS)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
         if isinstance(response, web.HTTPException):
             raise response
         return response
@@ -212,7 +234,7 @@ class Console:
 
     def _visit(self, request: web.Request, rights: Rights, values: MultiMapping[Any]) -> Visit:
         names = [name for name in self._settings.namespaces() if rights.is_admin or rights.permissions(name)]
-        return Visit(request, rights, values, self._clients, names, self._render)
+        return Visit(request, rights, values, self._clients, self._board, names, self._render)
 
     def _rights(self, request: web.Request) -> Rights | None:
         """Return what the request's principal may do; None if nobody is logged in."""
@@ -222,6 +244,39 @@ class Console:
         cookie = request.cookies.get(self._cookie_name, "")
         authenticated = read_cookie(cookie, settings.authenticator, settings.now_s()) if cookie else None
         return None if authenticated is None else Rights(authenticated, settings.permissions_of)
+
+    # ----------------------------------------------------------------- streams
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        """Send what changes on an open page, until the browser leaves or the session is over."""
+        part = _PARTS.get(request.query.get("page", ""))
+        if part is None:
+            raise web.HTTPNotFound
+        if self._rights(request) is None:
+            return self._error_page(request, 401, "The session is over. Log in again.")
+        stream = self._hub.open(part, lambda: self._visit_of_stream(request))
+        if stream is None:
+            return self._error_page(request, 503, "Too many pages are open at this host.")
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
+        try:
+            await response.prepare(request)
+            async for chunk in stream.chunks():
+                async with asyncio.timeout(STREAM_WRITE_TIMEOUT_S):
+                    await response.write(chunk)
+        except (ConnectionError, TimeoutError):
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._hub.drop(stream)
+        return response
+
+    def _visit_of_stream(self, request: web.Request) -> Visit | None:
+        """Return the visit of an open page with the rights of now; None if the session is over or the browser has left."""
+        rights = self._rights(request)
+        if rights is None or request.transport is None or request.transport.is_closing():
+            return None
+        # The address names the namespace, so nobody asks which there are.
+        return Visit(request, rights, request.query, self._clients, self._board, [], self._render)
 
     # ------------------------------------------------------------------ logins
 
@@ -279,8 +334,10 @@ class Console:
         found = self._static.get(request.match_info["name"])
         if found is None:
             raise web.HTTPNotFound
-        body, content_type = found
-        return web.Response(body=body, content_type=content_type, charset="utf-8")
+        response = web.Response(body=found.body, content_type=found.content_type, charset="utf-8")
+        if request.query.get("v") == found.version:
+            response.headers["Cache-Control"] = f"public, max-age={STATIC_AGE_S}, immutable"
+        return response
 
     def _error_page(self, request: web.Request, status: int, text: str) -> web.Response:
         return self._render("error.html", status=status, title=HTTPStatus(status).phrase, text=text)
@@ -291,6 +348,10 @@ class Console:
             visit=visit, done=done, is_open=self._settings.authenticator is None, **values
         )
         return web.Response(text=text, status=status, content_type="text/html")
+
+    def _draw(self, template: str, visit: Visit, values: Mapping[str, Any]) -> str:
+        """Return a part of a page."""
+        return self._templates.get_template(template).render(visit=visit, **values)
 
 
 async def _form(request: web.Request) -> MultiMapping[Any]:
@@ -310,7 +371,7 @@ def _sentence(error: FoqsError) -> str:
     return f"{error.field}: {error.message}" if error.field else error.message
 
 
-def _templates(settings: ConsoleSettings) -> jinja2.Environment:
+def _templates(settings: ConsoleSettings, static: StaticFiles) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("foqs.console"),
         autoescape=True,
@@ -318,20 +379,11 @@ def _templates(settings: ConsoleSettings) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(link=link, host_name=settings.host_name, is_cluster=settings.is_cluster)
+    environment.globals.update(
+        link=link, host_name=settings.host_name, is_cluster=settings.is_cluster, static=static.address
+    )
     environment.filters.update(formats.FILTERS)
     return environment
-
-
-def _static_files() -> dict[str, tuple[bytes, str]]:
-    """Return the static files with their types by name. Only these can be requested."""
-    folder = importlib.resources.files("foqs.console") / "static"
-    found = {}
-    for file in folder.iterdir():
-        content_type = mimetypes.guess_type(file.name)[0]
-        if content_type is not None:
-            found[file.name] = file.read_bytes(), content_type
-    return found
 
 
 def _own_path(text: str) -> str:

@@ -2,28 +2,86 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Any, Final, NoReturn
 
 from aiohttp import web
 
+from foqs.console.drawings import Chart, Charts
+from foqs.console.due_calendar import UNITS
+from foqs.console.formats import drain
+from foqs.console.history import Point
+from foqs.console.live import LivePart
+from foqs.console.rankings import ORDERS, Choice
+from foqs.console.topic_reads import topic_calendar, topic_line
 from foqs.console.visit import Visit
+from foqs.core.items.item import State
 from foqs_client import InvalidArgument, ItemFilter, Topic
 
 STATES: Final = ("ready", "leased", "deferred", "dead")
 """All states of an item."""
+LIST_STATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "active": ("ready", "leased"),
+    "any": STATES,
+    **{state: (state,) for state in STATES},
+}
+"""The choices of the list: only topics with an item in one of these states."""
+LIST_ORDERS: Final = ("name", *ORDERS)
 PAGE_TOPICS: Final = 100
 PAGE_ITEMS: Final = 20
+RANKING_WAIT_S: Final = 0.6
+LIST_PERIOD_S: Final = 5.0
+CHARTS: Final = (
+    Chart("Waiting time", (("oldest_ready_age_s", "age of the oldest ready item"),), "seconds"),
+    Chart("Work", (("ready_per_s", "could be delivered"), ("acked_per_s", "acked")), "items per second"),
+    Chart("Backlog", (("ready", "ready"), ("leased", "leased"), ("deferred", "deferred")), "items"),
+)
+
+
+# ------------------------------------------------------------------- the list
 
 
 async def topics(visit: Visit) -> web.StreamResponse:
-    """Show a page of topics by name, with counts."""
-    prefix, everything = visit.values.get("prefix", ""), visit.text("all") == "1"
+    """Show a page of topics by name, or the first of them by ready items, age or dead items."""
+    values = await _list_values(visit, RANKING_WAIT_S)
+    return visit.page("topics.html", "Topics", stream=TOPICS.address(visit), **values)
+
+
+async def list_values(visit: Visit) -> Mapping[str, Any]:
+    """Return what the live part of the list shows."""
+    return await _list_values(visit, 0.0)
+
+
+async def _list_values(visit: Visit, wait_s: float) -> Mapping[str, Any]:
+    prefix = visit.values.get("prefix", "")
+    order = _choice(visit, "order", LIST_ORDERS, "name")
+    # A topic with only dead items is not active.
+    state = _choice(visit, "state", tuple(LIST_STATES), "any" if order == "dead" else "active")
     cursor = visit.values.get("cursor") or None
-    found = await visit.client.topics(
-        prefix=prefix, states=STATES if everything else None, limit=PAGE_TOPICS, cursor=cursor
-    )
-    return visit.page("topics.html", "Topics", found=found, prefix=prefix, everything=everything, cursor=cursor)
+    chosen = {"prefix": prefix, "order": order, "state": state, "cursor": cursor, "ranking": None}
+    states = LIST_STATES[state]
+    if order == "name":
+        found = await visit.client.topics(prefix=prefix, states=states, limit=PAGE_TOPICS, cursor=cursor)
+        return {**chosen, "topics": found.topics, "next_cursor": found.next_cursor}
+    await visit.client.topics(prefix=prefix, limit=1)  # the host checks what the ranking does not
+    choice = Choice(visit.namespace, prefix, tuple(State[name.upper()] for name in states), order)
+    ranking = await visit.board.rankings.get(choice, wait_s)
+    start = visit.number("cursor") or 0
+    end = start + PAGE_TOPICS
+    more = str(end) if end < len(ranking.topics) else None
+    return {**chosen, "topics": ranking.topics[max(0, start) : end], "next_cursor": more, "ranking": ranking}
+
+
+def _choice(visit: Visit, name: str, choices: tuple[str, ...], usual: str) -> str:
+    """Return a field that is one of these. Raises InvalidArgument."""
+    chosen = visit.text(name) or usual
+    if chosen not in choices:
+        raise InvalidArgument(f"{chosen!r} is none of {', '.join(choices)}", field=name)
+    return chosen
+
+
+# ------------------------------------------------------------------- one topic
 
 
 async def topic(visit: Visit) -> web.StreamResponse:
@@ -34,18 +92,45 @@ async def topic(visit: Visit) -> web.StreamResponse:
     state = visit.text("state") or "ready"
     if state not in STATES:
         raise InvalidArgument(f"{state!r} is not a state; use one of {', '.join(STATES)}", field="state")
+    unit = _choice(visit, "unit", UNITS, "hour")
+    values = await topic_values(visit)
+    counts: Topic | None = values["counts"]
     cursor = visit.values.get("cursor") or None
-    items = await visit.client.peek(name, state, PAGE_ITEMS, cursor)
+    line, calendar, items = await asyncio.gather(
+        topic_line(visit, name, counts),
+        topic_calendar(visit, name, counts, unit),
+        visit.client.peek(name, state, PAGE_ITEMS, cursor),
+    )
     return visit.page(
         "topic.html",
         f"Topic {name}",
-        topic=name,
-        counts=await counts_of(visit, name),
-        states=STATES,
+        stream=TOPIC.address(visit),
+        charts=Charts(CHARTS, visit.board.history.topic((visit.namespace, name)).points),
         state=state,
+        units=UNITS,
+        unit=unit,
+        line=line,
+        calendar=calendar,
         items=items,
         cursor=cursor,
+        **values,
     )
+
+
+async def topic_values(visit: Visit) -> Mapping[str, Any]:
+    """Return what the live part of a topic's page shows."""
+    name = visit.require("topic")
+    counts = await counts_of(visit, name)
+    board, place = visit.board, (visit.namespace, name)
+    rates = board.record_topic(place, counts)
+    return {
+        "topic": name,
+        "counts": counts,
+        "states": STATES,
+        "rates": rates,
+        "drain": drain(0 if counts is None else counts.ready, rates, board.now_s()),
+        "passed_over": board.figures.order(place),
+    }
 
 
 async def counts_of(visit: Visit, name: str) -> Topic | None:
@@ -55,34 +140,55 @@ async def counts_of(visit: Visit, name: str) -> Topic | None:
     return next((found for found in page.topics if found.topic == name), None)
 
 
+def _newest_point(visit: Visit) -> Point | None:
+    return visit.board.history.topic((visit.namespace, visit.require("topic"))).last
+
+
 async def _change(visit: Visit, name: str) -> web.StreamResponse:
     action = visit.text("action")
     if action == "pause":
         await visit.client.pause_topic(name)
-        visit.see("/topic", topic=name, done="paused")
+        _see_done(visit, name, "paused")
     if action == "resume":
         await visit.client.resume_topic(name)
-        visit.see("/topic", topic=name, done="resumed")
+        _see_done(visit, name, "resumed")
     if action == "purge":
         if visit.text("confirmed") != "1":
             count = await visit.client.count(ItemFilter(name))
+            path, back = _origin(visit, name)
             return visit.page(
                 "confirm.html",
                 f"Purge {name}?",
                 path="/topic",
                 action="purge",
-                fields={"topic": name},
+                fields={"topic": name, **(back if path == "/topics" else {}), "from": visit.text("from")},
                 text=f"This deletes all items of the topic {name}, in every state: {count.items:,} at the moment. "
                 "They cannot be brought back.",
                 button="Delete all items",
-                back={"topic": name},
+                back_path=path,
+                back=back,
             )
         count_purged = await visit.client.purge_topic(name)
-        visit.see("/topic", topic=name, done="purged", count=count_purged)
+        _see_done(visit, name, "purged", count=count_purged)
     raise InvalidArgument(f"{action!r} is not an action of topics", field="action")
 
 
+def _see_done(visit: Visit, name: str, done: str, **fields: Any) -> NoReturn:
+    path, back = _origin(visit, name)
+    visit.see(path, **back, done=done, **fields)
+
+
+def _origin(visit: Visit, name: str) -> tuple[str, dict[str, str]]:
+    """Return the page from which a form came, and its fields: the list, or the topic itself."""
+    if visit.text("from") == "topics":
+        return "/topics", {field: visit.values.get(field, "") for field in ("prefix", "order", "state")}
+    return "/topic", {"topic": name}
+
+
+TOPICS: Final = LivePart("topics_live.html", ("prefix", "order", "state", "cursor"), list_values, LIST_PERIOD_S)
+TOPIC: Final = LivePart("topic_live.html", ("topic",), topic_values, point=_newest_point)
 TOPIC_PAGES: Final[Mapping[str, Callable[[Visit], Awaitable[web.StreamResponse]]]] = {
     "/topics": topics,
     "/topic": topic,
 }
+TOPIC_PARTS: Final[Mapping[str, LivePart]] = {"/topics": TOPICS, "/topic": TOPIC}

@@ -13,6 +13,7 @@ from multidict import MultiMapping
 from foqs.access.authenticator import AuthenticatedPrincipal
 from foqs.access.call_permissions import Permission, PermissionLookup
 from foqs.catalog.changes import namespace_not_found
+from foqs.console.board import Board
 from foqs.console.local_clients import LocalClients
 from foqs_client import Client, InvalidArgument, PermissionDenied
 
@@ -58,6 +59,7 @@ class Visit:
 
     Attributes:
         values: the fields of the address (GET) or of the form (POST).
+        board: the figures that all pages share.
         namespaces: the names of the namespaces on which the principal has a permission, in order.
         namespace: the chosen one; empty if there is none.
 
@@ -69,6 +71,7 @@ class Visit:
     rights: Rights
     values: MultiMapping[str]
     clients: LocalClients
+    board: Board
     namespaces: list[str]
     render: Callable[..., web.Response]
     namespace: str = field(init=False)

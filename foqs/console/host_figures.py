@@ -1,0 +1,170 @@
+"""What the console shows of its host and the tier without a call: totals, rates, breakers, how well the order is kept.
+
+Holds `HostFigures`. It reads memory and changes nothing. Always true: the figures of the
+tier are those of this host's shards and the last report of each peer; a collection yields
+between shards. Knows nothing of pages and rights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from foqs.cluster.gossip.gossip_view import GossipView
+from foqs.cluster.peers import Peer
+from foqs.cluster.shared_rates import TierRates
+from foqs.console.history import CountRates
+from foqs.core.items.item import State, TopicName
+from foqs.core.memory.order_samples import Quantiles
+from foqs.core.memory.topic_rates import Rates
+from foqs.queue.engine import Engine
+from foqs.queue.port import ListTopics
+
+OLDEST_COST_FACTOR: Final = 100
+"""The oldest item is searched again after this times the time that the last search took."""
+
+
+@dataclass(slots=True, frozen=True)
+class Tier:
+    """What the host knows of its peers.
+
+    Attributes:
+        list_topics: lists the topics of the tier.
+        view: the topics of the peers.
+        peers: returns the other hosts of the tier by nonce.
+    """
+
+    list_topics: ListTopics
+    view: GossipView
+    rates: TierRates
+    peers: Callable[[], Mapping[str, Peer]]
+
+
+@dataclass(slots=True, frozen=True)
+class Totals:
+    """All items of the tier.
+
+    Attributes:
+        counts_lag: there may be more items.
+        oldest_ready_age_ms: None if there is no ready item.
+        rates: items per second that could be delivered, and that were acked, in the last seconds.
+        rates_are_partial: of the peers, only their busiest topics count.
+    """
+
+    ready: int
+    leased: int
+    deferred: int
+    dead: int
+    counts_lag: bool
+    oldest_ready_age_ms: int | None
+    rates: Rates
+    rates_are_partial: bool
+
+
+@dataclass(slots=True, frozen=True)
+class PeerState:
+    """A peer, as this host sees it.
+
+    Attributes:
+        trouble: why the last call did not reach it; empty if it did.
+    """
+
+    name: str
+    accepts_items: bool
+    trouble: str
+
+
+class HostFigures:
+    """The figures of one host.
+
+    Args:
+        tier: None for a host without a cluster.
+        not_ready_reasons: returns why the host is not ready, by shard or part.
+        stopwatch_s: returns monotonic seconds.
+        cpu_s: returns the processor time of this thread.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tier: Tier | None,
+        not_ready_reasons: Callable[[], Mapping[str, str]],
+        stopwatch_s: Callable[[], float],
+        cpu_s: Callable[[], float],
+    ) -> None:
+        self.list_topics: ListTopics = engine.queue.list_topics if tier is None else tier.list_topics
+        self._engine = engine
+        self._tier = tier
+        self.not_ready_reasons = not_ready_reasons
+        self._stopwatch_s = stopwatch_s
+        self._cpu_s = cpu_s
+        self._count_rates = CountRates()
+        self._oldest: tuple[float, float, int | None] | None = None
+        """When the oldest item was searched, the time from which it is searched again, and its age then in ms."""
+
+    async def totals(self) -> Totals:
+        """Collect the totals. Call it once at a time."""
+        oldest_ms = await self._oldest_ready_age_ms()
+        shards = list(self._engine.shards.values())
+        counts = {state: sum(shard.counts.totals[state] for shard in shards) for state in State}
+        is_lagging = any(shard.counts.is_lagging for shard in shards)
+        topic_rates = self._engine.topic_rates
+        rates = self._count_rates.rates(topic_rates.ready_count, topic_rates.acked_count, self._stopwatch_s())
+        tier = self._tier
+        if tier is not None:
+            for state, items in tier.view.totals().items():
+                counts[state] += items
+            peers = tier.rates.peers_total()
+            rates = Rates(rates.ready + peers.ready, rates.acked + peers.acked)
+            is_lagging = is_lagging or not tier.view.is_complete(tier.peers())
+        return Totals(
+            max(0, counts[State.READY]),
+            max(0, counts[State.LEASED]),
+            max(0, counts[State.DEFERRED]),
+            max(0, counts[State.DEAD]),
+            is_lagging or len(shards) < len(self._engine.statuses),
+            oldest_ms if counts[State.READY] > 0 else None,
+            rates,
+            tier is not None and bool(tier.peers()),
+        )
+
+    async def _oldest_ready_age_ms(self) -> int | None:
+        """Return the age of the oldest ready item. With many topics it is searched less often, and grows meanwhile."""
+        now_s = self._stopwatch_s()
+        if self._oldest is not None and now_s < self._oldest[1]:
+            searched_s, _, age_ms = self._oldest
+            return None if age_ms is None else age_ms + round((now_s - searched_s) * 1_000)
+        started_s = self._cpu_s()
+        ages_ms = []
+        for shard in list(self._engine.shards.values()):
+            ages_ms.append(shard.oldest_ready_age_ms())
+            await asyncio.sleep(0)
+        if self._tier is not None:
+            ready_at_s = self._tier.view.oldest_ready_at_s()
+            if ready_at_s is not None:
+                ages_ms.append(max(0, round((asyncio.get_running_loop().time() - ready_at_s) * 1_000)))
+        age_ms = max((age_ms for age_ms in ages_ms if age_ms is not None), default=None)
+        now_s = self._stopwatch_s()
+        self._oldest = now_s, now_s + OLDEST_COST_FACTOR * (self._cpu_s() - started_s), age_ms
+        return age_ms
+
+    def topic_rates(self, topic: TopicName) -> Rates:
+        """Return the rates of a topic in the tier: averages of about a minute."""
+        if self._tier is None:
+            return self._engine.topic_rates.rates(topic, self._stopwatch_s())
+        return self._tier.rates.rates(topic)
+
+    def order(self, topic: TopicName) -> Quantiles | None:
+        """Return what the sampled deliveries of this host passed over; None without samples."""
+        return self._engine.queue.order_meter.samples.quantiles(topic, self._stopwatch_s())
+
+    def breakers(self) -> Mapping[int, str]:
+        """Return the state of the breaker of each shard of this host."""
+        return {number: shard.breaker_state for number, shard in sorted(self._engine.shards.items())}
+
+    def peers(self) -> list[PeerState]:
+        """Return the other hosts of the tier, as this host sees them."""
+        peers = () if self._tier is None else self._tier.peers().values()
+        return [PeerState(peer.view.name, peer.can_accept_items, peer.unreachable_reason) for peer in peers]

@@ -1,0 +1,213 @@
+"""Keeps open pages up to date: one event stream for each, and one round a second for all.
+
+Always true: a round collects the shared figures once, and draws each distinct part of a
+page once, however many pages show it; a stream gets a part only when it changed, and
+never more often than once in its period; a slow browser misses drafts and delays nobody.
+The rights of a stream are checked in each round. Rounds take at most one part in
+`COST_FACTOR` of a core: a round that took long is followed by a longer pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from foqs.console.history import Point
+from foqs.console.visit import Visit, link
+from foqs_client import FoqsError
+
+log = logging.getLogger(__name__)
+
+PERIOD_S: Final = 1.0
+PAUSE_S_MAX: Final = 60.0
+COST_FACTOR: Final = 25
+PART_TIMEOUT_S: Final = 5.0
+PING_S: Final = 15.0
+STREAMS_MAX: Final = 100
+STREAM_PATH: Final = "/stream"
+_LINE_END: Final = re.compile("\r\n|\r|\n")
+
+
+@dataclass(slots=True, frozen=True)
+class LivePart:
+    """The part of a page that is kept up to date. Its element has the id `live`.
+
+    Attributes:
+        template: draws it.
+        fields: the fields of the page's address that it depends on, beside the namespace.
+        values: returns what the template needs.
+        point: returns the newest point of the page's charts.
+    """
+
+    template: str
+    fields: tuple[str, ...]
+    values: Callable[[Visit], Awaitable[Mapping[str, Any]]]
+    period_s: float = PERIOD_S
+    point: Callable[[Visit], Point | None] | None = None
+
+    def key(self, visit: Visit) -> Hashable:
+        """Return what a drawing depends on: pages with equal keys show the same."""
+        fields = tuple(visit.values.get(name, "") for name in self.fields)
+        return self.template, visit.rights.authenticated, visit.namespace, fields
+
+    def address(self, visit: Visit) -> str:
+        """Return the address of the page's event stream."""
+        fields = {name: visit.values.get(name, "") for name in self.fields}
+        return link(STREAM_PATH, page=visit.request.path, namespace=visit.namespace, **fields)
+
+
+class LiveStream:
+    """The events of one open page.
+
+    Args:
+        visit: returns the visit with the rights of now; None: the session is over.
+    """
+
+    def __init__(self, part: LivePart, visit: Callable[[], Visit | None], due_s: float) -> None:
+        self.part = part
+        self.visit = visit
+        self.due_s = due_s
+        """When the part is to be drawn next, on the loop's clock."""
+        self._last = {"problem": ""}
+        self._waiting: dict[str, str] = {}
+        self._changed = asyncio.Event()
+        self._is_ended = False
+
+    def offer(self, event: str, text: str) -> None:
+        """Send an event unless it is the same as the last one of its name. A newer one replaces one that waits."""
+        if self._last.get(event) != text:
+            self._last[event] = self._waiting[event] = text
+            self._changed.set()
+
+    def end(self) -> None:
+        """End the stream."""
+        self._is_ended = True
+        self._changed.set()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield what to send, until the stream ends."""
+        while not self._is_ended:
+            try:
+                async with asyncio.timeout(PING_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                yield b":\n\n"  # finds out that the browser has left
+                continue
+            self._changed.clear()
+            waiting, self._waiting = self._waiting, {}
+            if waiting:
+                yield "".join(encode_event(event, text) for event, text in waiting.items()).encode()
+
+
+def encode_event(event: str, text: str) -> str:
+    """Return an event in the form of `text/event-stream`."""
+    # Each kind of line end would end a field, and what follows could be a field of its own.
+    lines = "".join(f"data: {line}\n" for line in _LINE_END.split(text))
+    return f"event: {event}\n{lines}\n"
+
+
+class LiveHub:
+    """The streams of one console.
+
+    Args:
+        collect: collects the figures that all pages share.
+        draw: returns a template as text.
+        cpu_s: returns the processor time of this thread.
+    """
+
+    def __init__(
+        self,
+        collect: Callable[[], Awaitable[object]],
+        draw: Callable[[str, Visit, Mapping[str, Any]], str],
+        cpu_s: Callable[[], float],
+    ) -> None:
+        self._collect = collect
+        self._draw = draw
+        self._cpu_s = cpu_s
+        self._streams: set[LiveStream] = set()
+        self._rounds: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def open(self, part: LivePart, visit: Callable[[], Visit | None]) -> LiveStream | None:
+        """Open a stream; None if there are too many."""
+        if self._is_closed or len(self._streams) >= STREAMS_MAX:
+            return None
+        # The page was drawn a moment ago.
+        stream = LiveStream(part, visit, asyncio.get_running_loop().time() + PERIOD_S)
+        self._streams.add(stream)
+        if self._rounds is None:
+            self._rounds = asyncio.get_running_loop().create_task(self._run())
+        return stream
+
+    def drop(self, stream: LiveStream) -> None:
+        """Forget a stream whose browser has left."""
+        self._streams.discard(stream)
+
+    async def close(self) -> None:
+        """End all streams."""
+        self._is_closed = True
+        for stream in self._streams:
+            stream.end()
+        if self._rounds is not None:
+            self._rounds.cancel()
+            await asyncio.gather(self._rounds, return_exceptions=True)
+
+    async def _run(self) -> None:
+        """Make rounds as long as there are streams."""
+        try:
+            pause_s = PERIOD_S
+            while True:
+                await asyncio.sleep(pause_s)
+                if not self._streams:
+                    return
+                started_s = self._cpu_s()
+                try:
+                    await self._round()
+                except Exception:
+                    log.exception("a round of the console's open pages failed")
+                pause_s = min(PAUSE_S_MAX, max(PERIOD_S, COST_FACTOR * (self._cpu_s() - started_s)))
+        finally:
+            self._rounds = None
+
+    async def _round(self) -> None:
+        await self._collect()
+        now_s = asyncio.get_running_loop().time()
+        drawings: defaultdict[Hashable, list[tuple[LiveStream, Visit]]] = defaultdict(list)
+        for stream in list(self._streams):
+            visit = stream.visit()
+            if visit is None:
+                stream.end()
+            elif stream.due_s <= now_s:
+                # A little early is on time: rounds are a period apart, more or less.
+                stream.due_s = now_s + stream.part.period_s - PERIOD_S / 2
+                drawings[stream.part.key(visit)].append((stream, visit))
+        await asyncio.gather(*(self._serve(group) for group in drawings.values()))
+
+    async def _serve(self, group: list[tuple[LiveStream, Visit]]) -> None:
+        """Draw a part once, for all streams that show it."""
+        stream, visit = group[0]
+        part = stream.part
+        events: dict[str, str] = {"problem": ""}
+        try:
+            async with asyncio.timeout(PART_TIMEOUT_S):
+                values = await part.values(visit)
+            events["live"] = self._draw(part.template, visit, values)
+            point = part.point(visit) if part.point is not None else None
+            if point is not None:
+                events["point"] = json.dumps(point.rounded())
+        except FoqsError as error:
+            events["problem"] = error.message
+        except TimeoutError:
+            events["problem"] = "the host did not answer in time"
+        for each, _ in group:
+            for event, text in events.items():
+                each.offer(event, text)

@@ -1,0 +1,77 @@
+"""The overview: rates, backlog, what is wrong, and the usage of the namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from foqs.console.drawings import Chart, Charts
+from foqs.console.formats import drain
+from foqs.console.health import find_problems
+from foqs.console.history import Point
+from foqs.console.live import LivePart
+from foqs.console.visit import Visit
+from foqs_client import FoqsError, Usage
+
+OVERVIEW_NAMESPACES_MAX: Final = 50
+"""The overview counts at most this number of namespaces."""
+CHARTS: Final = (
+    Chart("Work", (("ready_per_s", "could be delivered"), ("acked_per_s", "acked")), "items per second"),
+    Chart("Backlog", (("ready", "ready"), ("leased", "leased"), ("deferred", "deferred")), "items"),
+)
+
+
+async def overview(visit: Visit) -> web.StreamResponse:
+    """Show the state of the cluster to administrators, and the usage of the namespaces."""
+    shown = [name for name in visit.namespaces if visit.rights.may_administer(name)][:OVERVIEW_NAMESPACES_MAX]
+    rights, clients = visit.rights, visit.clients
+    values, *usages = await asyncio.gather(
+        overview_values(visit),
+        *(_usage(clients.client(rights.authenticated, visit.namespace).usage(name)) for name in shown),
+    )
+    is_admin = rights.is_admin
+    return visit.page(
+        "overview.html",
+        "Overview",
+        usages=dict(zip(shown, usages, strict=True)),
+        others=len(visit.namespaces) - len(shown),
+        charts=Charts(CHARTS, visit.board.history.tier.points) if is_admin else None,
+        **({"stream": OVERVIEW.address(visit)} if is_admin else {}),
+        **values,
+    )
+
+
+async def overview_values(visit: Visit) -> Mapping[str, Any]:
+    """Return what the live part of the overview shows. Only administrators see hosts, shards and all items."""
+    if not visit.rights.is_admin:
+        return {"totals": None}
+    board = visit.board
+    hosts, shards, totals = await asyncio.gather(visit.client.list_hosts(), visit.client.list_shards(), board.totals())
+    figures = board.figures
+    return {
+        "totals": totals,
+        "drain": drain(totals.ready, totals.rates, board.now_s()),
+        "hosts": hosts,
+        "shards": shards,
+        "unserved": [shard for shard in shards if shard.state != "owned"],
+        "problems": find_problems(hosts, shards, figures.breakers(), figures.peers(), figures.not_ready_reasons()),
+    }
+
+
+async def _usage(asked: Awaitable[Usage]) -> Usage | None:
+    try:
+        return await asked
+    except FoqsError:
+        return None
+
+
+def _newest_point(visit: Visit) -> Point | None:
+    return visit.board.history.tier.last if visit.rights.is_admin else None
+
+
+OVERVIEW: Final = LivePart("overview_live.html", (), overview_values, point=_newest_point)
+OVERVIEW_PAGES: Final[Mapping[str, Callable[[Visit], Awaitable[web.StreamResponse]]]] = {"/": overview}
+OVERVIEW_PARTS: Final[Mapping[str, LivePart]] = {"/": OVERVIEW}

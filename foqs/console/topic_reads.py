@@ -1,0 +1,94 @@
+"""The reads behind a topic's page that are shared and bounded: its line, and the calendar of what comes due.
+
+Always true: the host checks the caller's rights on the topic before a shared result is
+returned to it, as the page lists the topic first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from foqs.console.due_calendar import Calendar, Due, Place, intervals, read_calendar
+from foqs.console.line import Line, Waiting, read_line
+from foqs.console.visit import Visit
+from foqs.core.items.item import NUMBER_MAX, PRIORITY_MAX, SHARD_MAX, pack_order_key
+from foqs.queue.listings import format_cursor
+from foqs_client import Client, Topic
+
+WAIT_S: Final = 0.3
+"""A page waits for each read this long, and then says that it is still going on."""
+
+
+@dataclass(slots=True, frozen=True)
+class Read:
+    """The result of a read.
+
+    Attributes:
+        found: None if the read goes on.
+    """
+
+    found: Any
+
+
+async def topic_line(visit: Visit, name: str, counts: Topic | None) -> Read | None:
+    """Return the `Line` of a topic; None if no item is ready."""
+    if counts is None or not counts.ready:
+        return None
+    client, ready = visit.client, counts.ready
+
+    async def page(cursor: str | None, limit: int) -> tuple[list[Waiting], str | None]:
+        found = await client.peek(name, "ready", limit, cursor)
+        return [Waiting(item.priority, item.age_ms or 0) for item in found.items], found.next_cursor
+
+    async def read() -> Line:
+        return await read_line(page, ready)
+
+    return Read(await visit.board.lines.get((visit.namespace, name), read, WAIT_S))
+
+
+async def topic_calendar(visit: Visit, name: str, counts: Topic | None, unit: str) -> Read | None:
+    """Return the `Calendar` of a topic; None if no item is deferred."""
+    if counts is None or not counts.deferred:
+        return None
+    client, deferred, now_s = visit.client, counts.deferred, visit.board.now_s
+
+    async def read() -> Calendar:
+        return await read_calendar(DeferredItems(client, name, now_s).page, intervals(unit, _ms(now_s())), deferred)
+
+    return Read(await visit.board.calendars.get((visit.namespace, name, unit), read, WAIT_S))
+
+
+class DeferredItems:
+    """The deferred items of a topic in the order of delivery, from any place on.
+
+    Args:
+        now_s: returns seconds since 1970-01-01 UTC. A shard's clock may differ a little.
+    """
+
+    def __init__(self, client: Client, topic: str, now_s: Callable[[], float]) -> None:
+        self._client = client
+        self._topic = topic
+        self._now_s = now_s
+
+    async def page(self, place: Place | str | None, limit: int) -> tuple[list[Due], str | None]:
+        """See `due_calendar.ReadPage`."""
+        if isinstance(place, Place):
+            if place.priority > PRIORITY_MAX:
+                return [], None
+            place = cursor_before(place)
+        found = await self._client.peek(self._topic, "deferred", limit, place)
+        now_ms = _ms(self._now_s())
+        return [Due(item.priority, now_ms + (item.due_in_ms or 0)) for item in found.items], found.next_cursor
+
+
+def cursor_before(place: Place) -> str:
+    """Return the cursor of a page that begins at a place."""
+    if place.due_ms <= 0:
+        return format_cursor(pack_order_key(place.priority, 0, 1), SHARD_MAX)
+    return format_cursor(pack_order_key(place.priority, place.due_ms - 1, NUMBER_MAX), SHARD_MAX)
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1_000)
