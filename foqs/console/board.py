@@ -35,8 +35,9 @@ _ALL_STATES: Final = (State.READY, State.DEFERRED, State.LEASED, State.DEAD)
 class Figures(Protocol):
     """What the board needs of `HostFigures`."""
 
-    list_topics: ListTopics
-    not_ready_reasons: Callable[[], Mapping[str, str]]
+    def list_topics(self) -> ListTopics: ...
+
+    def not_ready_reasons(self) -> Mapping[str, str]: ...
 
     async def totals(self) -> Totals: ...
 

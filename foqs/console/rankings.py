@@ -99,6 +99,8 @@ class _Reading:
         self.read_count = 0
         self.cost_s = 0.0
         self.ended_at_s: float | None = None
+        self.is_outdated = False
+        """A topic was changed since it began."""
 
 
 class _Entry:
@@ -184,6 +186,14 @@ class Rankings:
         reading.ended_at_s = asyncio.get_running_loop().time()
         entry.whole = reading
 
+    def forget(self, namespace: str) -> None:
+        """Read the topics of a namespace again at the next request, because one of them was changed."""
+        for choice, entry in self._entries.items():
+            if choice.namespace == namespace:
+                entry.whole = None
+                if entry.next is not None:
+                    entry.next.is_outdated = True
+
     async def close(self) -> None:
         """Cancel the readings."""
         tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
@@ -195,4 +205,6 @@ class Rankings:
 
 def _is_old(reading: _Reading, now_s: float) -> bool:
     ended_at_s = reading.ended_at_s
-    return ended_at_s is None or now_s - ended_at_s >= max(PERIOD_S, COST_FACTOR * reading.cost_s)
+    return (
+        reading.is_outdated or ended_at_s is None or now_s - ended_at_s >= max(PERIOD_S, COST_FACTOR * reading.cost_s)
+    )

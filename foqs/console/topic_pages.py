@@ -174,6 +174,7 @@ async def _change(visit: Visit, name: str) -> web.StreamResponse:
 
 
 def _see_done(visit: Visit, name: str, done: str, **fields: Any) -> NoReturn:
+    visit.board.rankings.forget(visit.namespace)
     path, back = _origin(visit, name)
     visit.see(path, **back, done=done, **fields)
 

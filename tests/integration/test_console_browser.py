@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,18 +10,23 @@ from typing import TypeVar
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from foqs_client import Item
 from tests.integration.test_console import OpenHost, kill_items, put
+from tests.support.console import Browser as Console
+from tests.support.console import EventStream
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 T = TypeVar("T")
+SHOWN_MS = 30_000
 PAGES = (
     "/",
-    "/topics?all=1",
+    "/topics?state=any",
+    "/topics?order=dead",
     "/topic?topic=mail",
+    "/topic?topic=mail&state=deferred&unit=minute",
     "/topic?topic=absent",
     "/item?id={item}",
     "/item?id={dead}",
@@ -109,13 +115,82 @@ def test_pages_load_nothing_from_elsewhere_and_break_no_policy(host: OpenHost, b
         page = opened.new_page()
         page.on("request", lambda request: requested.append(request.url))
         page.on("console", lambda message: complaints.append(message.text))
-        for path in ("/", "/topics", "/enqueue", "/cluster"):
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        for path in ("/", "/topics", "/topic?topic=mail", "/enqueue", "/cluster"):
             page.goto(url(host, path))
+            if page.locator("#live").count():
+                page.get_by_text("This page updates itself.").wait_for()
         page.close()
 
     browser.run(visit)
     assert all(each.startswith(url(host)) for each in requested)
     assert complaints == []
+
+
+def test_an_open_page_follows_the_queue_and_can_be_paused(host: OpenHost, browser: BrowserThread) -> None:
+    put(host, Item("follow", b"x"))
+
+    def watch(opened: Browser) -> None:
+        page = opened.new_page()
+        page.goto(url(host, "/topic?topic=follow"))
+        ready = page.locator("#live dd").first
+        assert ready.inner_text() == "1"
+        put_meanwhile(host, Item("follow", b"x"))
+        expect(ready).to_have_text("2", timeout=SHOWN_MS)
+        assert page.locator(".chart canvas").count() == 3
+        _press_button(page, "Pause updates", navigates=False)
+        page.get_by_text("Updates are paused.").wait_for()
+        put_meanwhile(host, Item("follow", b"x"))
+        # A stream that was not closed would have sent the third item within a second or two.
+        with EventStream(Console(host.console_port), "/topic?topic=follow") as stream:
+            for _ in range(3):
+                stream.next("point")
+        assert ready.inner_text() == "2"
+        page.keyboard.press("Enter")
+        expect(ready).to_have_text("3", timeout=SHOWN_MS)
+        page.close()
+
+    browser.run(watch)
+
+
+def put_meanwhile(host: OpenHost, *items: Item) -> None:
+    """Enqueue items in another thread, because the browser's has an event loop."""
+    with ThreadPoolExecutor(1) as other:
+        other.submit(put, host, *items).result()
+
+
+def test_what_has_the_focus_stays_until_the_focus_leaves(host: OpenHost, browser: BrowserThread) -> None:
+    put(host, Item("focus-1", b"x"))
+
+    def watch(opened: Browser) -> None:
+        page = opened.new_page()
+        page.goto(url(host, "/topics?prefix=focus"))
+        page.get_by_role("button", name="Pause focus-1").focus()
+        with EventStream(Console(host.console_port), "/topics?prefix=focus") as stream:
+            put_meanwhile(host, Item("focus-0", b"x"))
+            assert "focus-0" in (stream.next("live") or "")
+            put_meanwhile(host, Item("focus-2", b"x"))
+            # One period later, so the page was sent a list too.
+            assert "focus-2" in (stream.next("live") or "")
+        assert page.get_by_role("button", name="Pause focus-0").count() == 0
+        page.locator("#prefix").focus()
+        page.get_by_role("button", name="Pause focus-0").wait_for()
+        page.close()
+
+    browser.run(watch)
+
+
+def test_charts_follow_the_colours_of_the_system(host: OpenHost, browser: BrowserThread) -> None:
+    def look(opened: Browser) -> None:
+        page = opened.new_page(color_scheme="light")
+        page.goto(url(host))
+        page.locator(".chart canvas").first.wait_for()
+        page.emulate_media(color_scheme="dark")
+        page.locator(".chart canvas").first.wait_for()
+        assert page.locator(".chart canvas").count() == 2
+        page.close()
+
+    browser.run(look)
 
 
 def test_the_tour_works_by_keyboard_and_without_javascript(host: OpenHost, browser: BrowserThread) -> None:
@@ -174,9 +249,9 @@ def _press_link(page: Page, name: str) -> None:
         page.keyboard.press("Enter")
 
 
-def _press_button(page: Page, name: str) -> None:
+def _press_button(page: Page, name: str, *, navigates: bool = True) -> None:
     _tab_to(page, "button", name)
-    with page.expect_navigation():
+    with page.expect_navigation() if navigates else contextlib.nullcontext():
         page.keyboard.press("Enter")
 
 

@@ -31,10 +31,12 @@ def cluster(
     databases: int = 2,
     shards: int = 8,
     options: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    with_consoles: bool = False,
     with_sqs: bool = False,
 ) -> LocalCluster:
     """A cluster that is not started yet: use it in a `with` block. Its session timeout is the ordinary one."""
     given = {**_OPTIONS, **options}
     in_containers = Programs(lambda folder: containers.ZooKeeper(), lambda folder: containers.MariaDb())
     programs = in_containers if containers.are_wanted() else INSTALLED
-    return LocalCluster(folder, hosts, databases, shards, free_port, given, programs, with_sqs=with_sqs)
+    return LocalCluster(folder, hosts, databases, shards, free_port, given, programs, with_consoles, with_sqs)

@@ -143,3 +143,19 @@ def test_an_error_of_the_listing_reaches_the_page_and_the_next_page_reads_again(
         await rankings.close()
 
     run_virtual(main)
+
+
+def test_a_changed_topic_is_read_again_at_once() -> None:
+    async def main() -> None:
+        topics = Topics([stats("a", 1)])
+        rankings = topics.rankings()
+        await rankings.get(choice(), 5.0)
+        topics.topics[0] = stats("a", 7)
+        assert (await rankings.get(choice(), 5.0)).topics[0].ready == 1
+        rankings.forget("another")
+        assert (await rankings.get(choice(), 5.0)).topics[0].ready == 1
+        rankings.forget("n")
+        assert (await rankings.get(choice(), 5.0)).topics[0].ready == 7
+        await rankings.close()
+
+    run_virtual(main)

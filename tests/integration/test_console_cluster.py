@@ -1,0 +1,83 @@
+"""The consoles of three hosts of a cluster: each shows all of it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from foqs.dev.host_process import HostProcess
+from foqs.dev.local_cluster import LocalCluster
+from foqs_client import Client, Item
+from tests.support.aio import run
+from tests.support.cluster import cluster
+from tests.support.console import Browser, EventStream
+from tests.support.poll import until
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
+
+SHARDS = 6
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[LocalCluster]:
+    with cluster(shards=SHARDS, with_consoles=True) as found:
+        yield found
+
+
+def browser_of(host: HostProcess) -> Browser:
+    return Browser(int(host.options["server.console_port"]))
+
+
+def test_any_host_shows_the_items_of_all_hosts(running: LocalCluster) -> None:
+    async def fill() -> None:
+        async with Client(running.url) as client:
+            for _ in range(20):
+                await client.enqueue([Item("spread", b"x")] * 3)
+            await client.enqueue([Item("later", b"x", delay_ms=3_600_000)] * 5)
+
+    run(fill())
+    for host in running.hosts:
+        browser = browser_of(host)
+        # Other hosts report about once a second.
+        until(
+            lambda browser=browser: "ready 60 leased 0 deferred 5 dead 0" in browser.get("/").text,  # type: ignore[misc]
+            f"{host.options['server.name']} shows all items",
+        )
+        assert "3 hosts, 6 shards, all served" in browser.get("/").text
+        assert "No problem found" in browser.get("/").text
+        assert "spread 60 0 0 0" in browser.get("/topics", order="ready").text
+        assert "later 0 0 5 0" in browser.get("/topics", state="any", prefix="l").text
+        line = browser.get("/topic", topic="spread").text
+        assert "ready 60" in line
+
+
+def test_the_picture_shows_each_shard_at_its_owner(running: LocalCluster) -> None:
+    body = browser_of(running.hosts[0]).get("/cluster").body
+    drawing = body[body.index('<svg class="owners"') : body.index("</svg>", body.index('<svg class="owners"'))]
+    assert len(re.findall(r'<rect class="shard owned"', drawing)) == SHARDS
+    assert re.findall(r"(host\d): (\d+) shards", drawing) == [(f"host{number}", "2") for number in (1, 2, 3)]
+
+
+def test_a_drained_host_is_drawn_without_shards_while_the_page_is_open(running: LocalCluster) -> None:
+    first, second = (browser_of(host) for host in running.hosts[:2])
+    with EventStream(first, "/cluster") as stream:
+        second.post("/cluster", action="drain", host="host3", confirmed="1")
+        until(
+            lambda: "host3: 0 shards, drained" in (stream.next("live") or ""),
+            "the picture shows the drained host",
+            60.0,
+        )
+    second.post("/cluster", action="undrain", host="host3")
+
+
+def test_a_killed_host_is_what_the_overview_finds(running: LocalCluster) -> None:
+    first, last = browser_of(running.hosts[0]), running.hosts[2]
+    last.stop(signal.SIGKILL)
+    try:
+        until(lambda: "No problem found" not in first.get("/").text, "the overview says that something is wrong", 60.0)
+    finally:
+        last.start()
+    until(lambda: "No problem found" in first.get("/").text, "the overview finds nothing", 120.0)
