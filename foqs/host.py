@@ -351,7 +351,8 @@ class Host:
         tier = None
         if member is not None:
             gossip, peers = member.gossip, member.peers
-            tier = Tier(gossip.tier_topics.list_topics, gossip.view, member.rates, lambda: peers.by_nonce)
+            topics = gossip.tier_topics
+            tier = Tier(topics.list_topics, gossip.view, member.rates, lambda: peers.by_nonce, topics.misses_shards)
         return HostFigures(self._engine, tier, self._not_ready_reasons, self._clock.stopwatch_s, time.thread_time)
 
     def _console_sentence(self) -> str:

@@ -21,6 +21,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 KINDS_KEPT: Final = frozenset(("website", "documentation", "issue-tracker", "vcs", "release-notes", "license"))
 """The kinds of references that stay. The others say where a file was taken from."""
 
+VENDORED: Final = ROOT / "foqs" / "console" / "vendor" / "manifest.json"
+
 _REGISTRY: Final = re.compile(r"//[^/]*pypi\.|/simple/")
 
 
@@ -50,6 +52,21 @@ def describe(python: Path) -> dict[str, Any]:
     return bill
 
 
+def vendored() -> list[dict[str, Any]]:
+    """Return the components that the console holds as files, by its manifest."""
+    return [
+        {
+            "bom-ref": f"vendored-{package['package']}",
+            "licenses": [{"license": {"id": package["license"]}}],
+            "name": package["package"],
+            "purl": f"pkg:npm/{package['package']}@{package['version']}",
+            "type": "library",
+            "version": package["version"],
+        }
+        for package in json.loads(VENDORED.read_text())
+    ]
+
+
 def _run(*command: str | Path) -> None:
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
@@ -69,6 +86,7 @@ def main() -> None:
         pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python)
         _run(*pip, "install", "--quiet", f"{wheel}[server,spark]", "-c", ROOT / "constraints.txt")
         bill = describe(python)
+        bill["components"] += vendored()
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(bill, indent=2) + "\n")
     print(f"{file}: {len(bill['components'])} components")

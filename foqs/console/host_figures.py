@@ -34,12 +34,14 @@ class Tier:
         list_topics: lists the topics of the tier.
         view: the topics of the peers.
         peers: returns the other hosts of the tier by nonce.
+        misses_shards: returns whether items of other hosts may be missing.
     """
 
     list_topics: ListTopics
     view: GossipView
     rates: TierRates
     peers: Callable[[], Mapping[str, Peer]]
+    misses_shards: Callable[[], bool]
 
 
 @dataclass(slots=True, frozen=True)
@@ -118,7 +120,7 @@ class HostFigures:
                 counts[state] += items
             peers = tier.rates.peers_total()
             rates = Rates(rates.ready + peers.ready, rates.acked + peers.acked)
-            is_lagging = is_lagging or not tier.view.is_complete(tier.peers())
+            is_lagging = is_lagging or tier.misses_shards()
         return Totals(
             max(0, counts[State.READY]),
             max(0, counts[State.LEASED]),

@@ -260,6 +260,7 @@ class Console:
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
         try:
             await response.prepare(request)
+            await response.write(b"retry: 5000\n\n")  # the head leaves with it
             async for chunk in stream.chunks():
                 async with asyncio.timeout(STREAM_WRITE_TIMEOUT_S):
                     await response.write(chunk)

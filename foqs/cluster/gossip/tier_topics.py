@@ -112,12 +112,15 @@ class TierTopics:
 
     def is_partial(self) -> bool:
         """Return whether topics or counts may be missing."""
-        return not (
-            self._is_fully_served()
-            and len(self._local_topics.serving_shards()) == len(self._engine.statuses)
-            and self._local_topics.is_complete
-            and self._view.is_complete(self._peers.by_nonce)
+        return (
+            self.misses_shards()
+            or len(self._local_topics.serving_shards()) != len(self._engine.statuses)
+            or not self._local_topics.is_complete
         )
+
+    def misses_shards(self) -> bool:
+        """Return whether a shard has no owner that serves it, or a peer has not reported everything."""
+        return not (self._is_fully_served() and self._view.is_complete(self._peers.by_nonce))
 
 
 _FIELD_INDEX: Final = {
