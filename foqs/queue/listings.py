@@ -55,14 +55,12 @@ async def list_topics(
     page: list[TopicStats] = []
     first_name, is_exclusive = (prefix, False) if cursor is None or cursor < prefix else (cursor, True)
     topics = (shard.memory.topics(namespace) for shard in first.shards)
-    for name in merge_names(topics, first_name, is_exclusive=is_exclusive):
+    for name in merge_names(topics, first_name, is_exclusive=is_exclusive, prefix=prefix):
         if name is None:
             await asyncio.sleep(0)
             listed = listed_shards()
             is_partial = listed.is_partial or listed.shards != first.shards
             continue
-        if not name.startswith(prefix):
-            break
         topic = (namespace, name)
         counts = counts_by_state(topic, listed.shards)
         if not listed.is_lagging and not any(counts[state] for state in wanted):

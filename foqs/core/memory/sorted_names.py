@@ -21,8 +21,12 @@ NAMES_PER_STEP_MAX: Final = 256
 """Names yielded in one step. The caller processes each of them."""
 
 
-def merge_names(lists: Iterable[Sequence[str]], start_name: str, *, is_exclusive: bool = False) -> Iterator[str | None]:
+def merge_names(
+    lists: Iterable[Sequence[str]], start_name: str, *, is_exclusive: bool = False, prefix: str = ""
+) -> Iterator[str | None]:
     """Yield the names of all lists from `start_name` on, in order and each once. `is_exclusive` leaves `start_name` out.
+
+    Only names with the prefix are sorted and yielded.
 
     Yields None when the caller should let other tasks run: after each SORTED_PER_STEP_MAX
     names sorted and each NAMES_PER_STEP_MAX names yielded.
@@ -37,7 +41,13 @@ def merge_names(lists: Iterable[Sequence[str]], start_name: str, *, is_exclusive
                 yield None
             unsorted += len(part)
             runs.append(
-                sorted([name for name in part if name > start_name or (name == start_name and not is_exclusive)])
+                sorted(
+                    [
+                        name
+                        for name in part
+                        if (name > start_name or (name == start_name and not is_exclusive)) and name.startswith(prefix)
+                    ]
+                )
             )
     last: str | None = None
     yielded = 0

@@ -41,12 +41,12 @@ def test_runs_have_a_bounded_length() -> None:
     assert len(runs) > 20_000 // module.RUN_MAX
 
 
-@given(st.lists(st.lists(LETTERS, unique=True), max_size=4), LETTERS, st.booleans())
+@given@given(st.lists(st.lists(LETTERS, unique=True), max_size=4), LETTERS, st.booleans(), st.text("abc", max_size=2))
 def test_the_names_of_several_lists_are_merged_in_order_and_each_once(
-    lists: list[list[str]], name: str, is_exclusive: bool
+    lists: list[list[str]], name: str, is_exclusive: bool, prefix: str
 ) -> None:
-    all_names = {other for names in lists for other in names}
-    assert list(merge_names(lists, name, is_exclusive=is_exclusive)) == sorted(
+    all_names = {other for names in lists for other in names if other.startswith(prefix)}
+    assert list(merge_names(lists, name, is_exclusive=is_exclusive, prefix=prefix)) == sorted(
         other for other in all_names if (other > name if is_exclusive else other >= name)
     )
 
