@@ -20,7 +20,8 @@ from foqs.queue.port import ListTopics, TopicStats
 
 TOPICS_MAX: Final = 1_000
 """The topics of a ranking."""
-PAGE_TOPICS: Final = 1_000
+PAGE_TOPICS: Final = 10_000
+"""The topics that one call lists. A host without a cluster sorts the names for each call."""
 RANKINGS_MAX: Final = 4
 PERIOD_S: Final = 1.0
 COST_FACTOR: Final = 25
@@ -122,8 +123,9 @@ class Rankings:
         cpu_s: returns the processor time of this thread.
     """
 
-    def __init__(self, list_topics: ListTopics, cpu_s: Callable[[], float]) -> None:
+    def __init__(self, list_topics: ListTopics, cpu_s: Callable[[], float], page_topics: int = PAGE_TOPICS) -> None:
         self._list_topics = list_topics
+        self._page_topics = page_topics
         self._cpu_s = cpu_s
         self._entries: OrderedDict[Choice, _Entry] = OrderedDict()
         self._turn = asyncio.Lock()
@@ -175,7 +177,7 @@ class Rankings:
             while True:
                 started_s = self._cpu_s()
                 topics, cursor = await self._list_topics(
-                    choice.namespace, choice.prefix, choice.states or _ALL_STATES, cursor, PAGE_TOPICS
+                    choice.namespace, choice.prefix, choice.states or _ALL_STATES, cursor, self._page_topics
                 )
                 reading.best.add(topics)
                 reading.read_count += len(topics)

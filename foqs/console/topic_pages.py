@@ -64,13 +64,25 @@ async def _list_values(visit: Visit, wait_s: float) -> Mapping[str, Any]:
     if order == "name":
         found = await visit.client.topics(prefix=prefix, states=states, limit=PAGE_TOPICS, cursor=cursor)
         return {**chosen, "topics": found.topics, "next_cursor": found.next_cursor}
-    await visit.client.topics(prefix=prefix, limit=1)  # the host checks what the ranking does not
+    await check_listing(visit)
     choice = Choice(visit.namespace, prefix, tuple(State[name.upper()] for name in states), order)
     ranking = await visit.board.rankings.get(choice, wait_s)
     start = visit.number("cursor") or 0
     end = start + PAGE_TOPICS
     more = str(end) if end < len(ranking.topics) else None
     return {**chosen, "topics": ranking.topics[max(0, start) : end], "next_cursor": more, "ranking": ranking}
+
+
+async def check_listing(visit: Visit) -> None:
+    """Check what the host checks when it lists topics: the ranking is not a call.
+
+    Raises:
+        PermissionDenied, NamespaceNotFound.
+    """
+    refusal = visit.rights.refusal("getActiveTopics", visit.namespace)
+    if refusal is not None:
+        raise refusal
+    await visit.client.get_namespace()
 
 
 def _choice(visit: Visit, name: str, choices: tuple[str, ...], usual: str) -> str:

@@ -11,7 +11,7 @@ from aiohttp import web
 from multidict import MultiMapping
 
 from foqs.access.authenticator import AuthenticatedPrincipal
-from foqs.access.call_permissions import Permission, PermissionLookup
+from foqs.access.call_permissions import REQUIREMENTS, Permission, PermissionLookup
 from foqs.catalog.changes import namespace_not_found
 from foqs.console.board import Board
 from foqs.console.local_clients import LocalClients
@@ -38,6 +38,12 @@ class Rights:
         if self.authenticated is None or self.is_admin:
             return tuple(Permission)
         return self.permissions_of(self.authenticated.principal.name, namespace)
+
+    def refusal(self, call: str, namespace: str) -> PermissionDenied | None:
+        """Return the error if the host would refuse this call of the contract; None if it is allowed."""
+        if self.authenticated is None:
+            return None
+        return REQUIREMENTS[call].refusal(self.authenticated.principal, self.permissions(namespace))
 
     def may_administer(self, namespace: str) -> bool:
         return Permission.ADMIN in self.permissions(namespace)

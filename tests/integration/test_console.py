@@ -185,6 +185,7 @@ def test_the_cluster_page_shows_hosts_and_shards(host: OpenHost, browser: Browse
         ("/topic?topic=x&state=odd", 400, "is not a state"),
         ("/item?id=odd", 400, "id"),
         ("/topics?namespace=absent", 404, "absent"),
+        ("/topics?namespace=absent&order=ready", 404, "absent"),
         ("/nothing", 404, "Not Found"),
         ("/item", 400, "id: this is missing"),
     ],
@@ -455,6 +456,8 @@ def test_grants_decide_what_is_shown_and_done(guarded: GuardedConsole) -> None:
     for refused in (
         orders.get("/cluster"),
         orders.get("/topics", namespace="secret"),
+        orders.get("/topics", namespace="secret", order="ready"),
+        orders.get("/topic", namespace="secret", topic="hidden"),
         orders.get("/item", namespace="secret", id=hidden),
         orders.post("/item", namespace="secret", id=hidden, action="cancel", confirmed="1"),
         orders.post("/namespaces", name="mine"),

@@ -45,7 +45,7 @@ class Topics:
         return rest[:limit], rest[limit - 1].topic if len(rest) > limit else None
 
     def rankings(self) -> Rankings:
-        return Rankings(self.list_topics, lambda: self.cpu_s)
+        return Rankings(self.list_topics, lambda: self.cpu_s, 1_000)
 
 
 def choice(order: str = "ready", prefix: str = "", namespace: str = "n") -> Choice:
