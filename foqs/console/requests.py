@@ -43,6 +43,12 @@ def cross_site_refusal(method: str, headers: Mapping[str, str], scheme: str) -> 
     return None if origin == f"{scheme}://{headers.get('Host', '')}" else "this form came from another origin"
 
 
+def stream_refusal(headers: Mapping[str, str]) -> str | None:
+    """Return why an event stream is refused, or None. Another site cannot read one, but it could hold many open."""
+    site = headers.get("Sec-Fetch-Site")
+    return None if site in (None, "same-origin", "none") else f"this page is of another site (Sec-Fetch-Site: {site})"
+
+
 def host_refusal(headers: Mapping[str, str]) -> str | None:
     """Return why a request is refused by a console without authentication, or None: it must name this machine.
 

@@ -33,7 +33,7 @@ from foqs.console.live import STREAM_PATH, LiveHub, LivePart
 from foqs.console.local_clients import Accept, LocalClients
 from foqs.console.namespace_pages import NAMESPACE_PAGES
 from foqs.console.overview_page import OVERVIEW_PAGES, OVERVIEW_PARTS
-from foqs.console.requests import HEADERS, cross_site_refusal, host_refusal
+from foqs.console.requests import HEADERS, cross_site_refusal, host_refusal, stream_refusal
 from foqs.console.sessions import issue_cookie, read_cookie
 from foqs.console.static_files import StaticFiles
 from foqs.console.topic_pages import TOPIC_PAGES, TOPIC_PARTS
@@ -249,6 +249,9 @@ class Console:
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         """Send what changes on an open page, until the browser leaves or the session is over."""
+        refusal = stream_refusal(request.headers)
+        if refusal is not None:
+            return self._error_page(request, 403, refusal)
         part = _PARTS.get(request.query.get("page", ""))
         if part is None:
             raise web.HTTPNotFound

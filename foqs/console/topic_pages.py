@@ -28,6 +28,17 @@ LIST_STATES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The choices of the list: only topics with an item in one of these states."""
 LIST_ORDERS: Final = ("name", *ORDERS)
+LIMITS: Final = (
+    "enqueues_per_minute",
+    "backlog_items_max",
+    "backlog_bytes_max",
+    "payload_bytes_max",
+    "lease_ms_default",
+    "lease_ms_max",
+    "attempts_max_default",
+    "dead_retention_ms",
+)
+"""The settings of the namespace that limit a topic."""
 PAGE_TOPICS: Final = 100
 PAGE_ITEMS: Final = 20
 RANKING_WAIT_S: Final = 0.6
@@ -108,10 +119,11 @@ async def topic(visit: Visit) -> web.StreamResponse:
     values = await topic_values(visit)
     counts: Topic | None = values["counts"]
     cursor = visit.values.get("cursor") or None
-    line, calendar, items = await asyncio.gather(
+    line, calendar, items, settings = await asyncio.gather(
         topic_line(visit, name, counts),
         topic_calendar(visit, name, counts, unit),
         visit.client.peek(name, state, PAGE_ITEMS, cursor),
+        visit.client.get_namespace(),
     )
     return visit.page(
         "topic.html",
@@ -125,6 +137,7 @@ async def topic(visit: Visit) -> web.StreamResponse:
         calendar=calendar,
         items=items,
         cursor=cursor,
+        limits={field: getattr(settings, field) for field in LIMITS},
         **values,
     )
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from foqs_client import Item
 from tests.integration.test_console import OpenHost, kill_items, put
@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 T = TypeVar("T")
 SHOWN_MS = 30_000
+PAGE_BYTES_MAX = 120_000
 PAGES = (
     "/",
     "/topics?state=any",
@@ -125,6 +126,21 @@ def test_pages_load_nothing_from_elsewhere_and_break_no_policy(host: OpenHost, b
     browser.run(visit)
     assert all(each.startswith(url(host)) for each in requested)
     assert complaints == []
+
+
+def test_the_first_page_is_small(host: OpenHost, browser: BrowserThread) -> None:
+    def load(opened: Browser) -> int:
+        page = opened.new_page()
+        finished: list[Request] = []
+        page.on("requestfinished", finished.append)
+        page.goto(url(host))
+        page.get_by_text("This page updates itself.").wait_for()
+        assert len(finished) >= 6
+        size = sum(request.sizes()["responseBodySize"] for request in finished)
+        page.close()
+        return size
+
+    assert browser.run(load) < PAGE_BYTES_MAX
 
 
 def test_an_open_page_follows_the_queue_and_can_be_paused(host: OpenHost, browser: BrowserThread) -> None:

@@ -135,6 +135,7 @@ def test_a_topic_shows_its_line_by_priority_and_age(host: OpenHost, browser: Bro
     assert re.search(r"Ready items by age .*less than 1s \d", page.text)
     assert "Only the best items were read" not in page.text
     assert "items passed over" not in page.text
+    assert "payload_bytes_max 10,240" in page.text
 
 
 def test_a_long_line_has_signs(host: OpenHost, browser: Browser) -> None:

@@ -53,6 +53,10 @@ def test_each_live_page_has_a_stream_of_what_it_shows(host: OpenHost, browser: B
     assert part.count("<table") == whole.body.count("<table") - whole.body.count("<details") - (page == "/")
 
 
+def test_another_site_gets_no_stream(browser: Browser) -> None:
+    assert browser.get("/stream?page=/", {"Sec-Fetch-Site": "cross-site"}).status == 403
+
+
 def test_other_pages_have_no_stream(browser: Browser) -> None:
     for page in ("/enqueue", "/nothing", ""):
         with EventStream(browser, page) as stream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.console.requests import HEADERS, cross_site_refusal, host_refusal
+from foqs.console.requests import HEADERS, cross_site_refusal, host_refusal, stream_refusal
 
 HOST = {"Host": "queue.example:7413"}
 
@@ -49,3 +49,17 @@ def test_the_policy_allows_no_inline_script_and_no_frame() -> None:
     assert "unsafe" not in policy
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_refused"),
+    [
+        ({}, False),
+        ({"Sec-Fetch-Site": "same-origin"}, False),
+        ({"Sec-Fetch-Site": "none"}, False),
+        ({"Sec-Fetch-Site": "same-site"}, True),
+        ({"Sec-Fetch-Site": "cross-site"}, True),
+    ],
+)
+def test_another_site_holds_no_stream_open(headers: dict[str, str], is_refused: bool) -> None:
+    assert (stream_refusal(headers) is not None) is is_refused
