@@ -8,9 +8,11 @@ from typing import Final
 
 from aiohttp import web
 
+from foqs.console.topic_pages import counts_of
 from foqs.console.visit import Visit
+from foqs.core.items.item import PRIORITY_MIN
 from foqs.runtime.durations import parse_duration
-from foqs_client import Change, InvalidArgument, Item, ItemFilter
+from foqs_client import Change, InvalidArgument, Item, ItemFilter, ItemView, Topic
 
 DEAD_ITEMS: Final = 100
 
@@ -21,7 +23,24 @@ async def item(visit: Visit) -> web.StreamResponse:
     if visit.request.method == "POST":
         return await _change(visit, item_id)
     found = await visit.client.explain(item_id, with_payload=visit.rights.may_consume(visit.namespace))
-    return visit.page("item.html", f"Item {item_id}", id=item_id, found=found, item=found.item)
+    counts = None if found.item is None else await counts_of(visit, found.item.topic)
+    return visit.page(
+        "item.html",
+        f"Item {item_id}",
+        id=item_id,
+        found=found,
+        item=found.item,
+        is_paused=counts is not None and counts.paused,
+        first_priority=None if found.item is None else _first_priority(found.item, counts),
+    )
+
+
+def _first_priority(item: ItemView, counts: Topic | None) -> int | None:
+    """Return the priority with which the item would be the first of its topic; None if it is, or is not in the line."""
+    best = None if counts is None else counts.best_priority
+    if item.state not in ("ready", "deferred") or best is None or item.priority < best:
+        return None
+    return max(PRIORITY_MIN, best - 1)
 
 
 async def _change(visit: Visit, item_id: str) -> web.StreamResponse:

@@ -137,6 +137,21 @@ def test_an_item_says_why_it_is_not_delivered_and_is_mended(host: OpenHost, brow
     assert "no such item" in browser.get("/item", id=item_id).text
 
 
+def test_an_item_is_put_first_and_its_paused_topic_is_resumed(host: OpenHost, browser: Browser) -> None:
+    first, last = put(host, Item("remedy", priority=3), Item("remedy", priority=9))
+    calls(host, lambda client: client.pause_topic("remedy"))
+    page = browser.get("/item", id=last)
+    assert "1 items of its topic come before it" in page.text
+    assert "Resume the topic" in page.text
+    done = browser.post("/item", id=last, action="update", priority="2")
+    assert "The item is changed" in done.text
+    assert "Put it first" not in done.text
+    assert "Put it first" in browser.get("/item", id=first).text
+    assert "delivered again" in browser.post("/topic", topic="remedy", action="resume").text
+    (delivery,) = calls(host, lambda client: client.dequeue({"remedy": 1}, wait_ms=5_000))
+    assert delivery.id == last
+
+
 def test_dead_items_are_redriven_one_chosen_or_all(host: OpenHost, browser: Browser) -> None:
     ids = kill_items(host, "sad", 5)
     page = browser.get("/dead", topic="sad")
