@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
 
-from foqs.console.drawings import shares, short
-from foqs.console.due_calendar import Calendar, Count
-from foqs.console.history import drain_s
-from foqs.console.line import Line
-from foqs.core.memory.topic_rates import Rates
 from foqs.runtime.durations import format_duration
 
 _HEX_LINE: Final = 16
@@ -58,67 +53,13 @@ def visible(text: str | None) -> str:
 
 def moment(time_ms: int | None) -> str:
     """Return a time since 1970-01-01 UTC as a date and a time; a dash for None."""
-    return "-" if time_ms is None else f"{datetime.datetime.fromtimestamp(time_ms / 1_000, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def sure(count: Count) -> str:
-    """Return a count with its sign, if it is not exact."""
-    return f"{count.sign}{count.items:,}"
-
-
-def rate(per_s: float) -> str:
-    """Return items per second."""
-    return "0" if per_s < 0.05 else f"{per_s:,.1f}"
-
-
-def drain(ready: int, rates: Rates, now_s: float) -> str:
-    """Return when the last ready item is acked if the rates stay as they are: an estimate.
-
-    Args:
-        now_s: seconds since 1970-01-01 UTC.
-    """
-    left_s = drain_s(ready, rates)
-    if not ready:
-        return "nothing to drain"
-    if left_s is None:
-        return "not at these rates"
-    end = datetime.datetime.fromtimestamp(now_s + left_s, datetime.UTC)
-    return f"~{format_duration(round(left_s * 1_000))}, at {end:%Y-%m-%d %H:%M} UTC"
-
-
-BarRow: TypeAlias = tuple[str, Count, float]
-"""A row of a histogram: its name, its count, and the length of its bar, at most 100."""
-
-
-def bar_rows(counts: Sequence[tuple[str, Count]]) -> list[BarRow]:
-    """Return the rows of a histogram."""
-    lengths = shares([count.items for _, count in counts])
-    return [(name, count, length) for (name, count), length in zip(counts, lengths, strict=True)]
-
-
-def priority_rows(line: Line) -> list[BarRow]:
-    """Return the rows of the ready items by priority. What is not shown by priority is one row without a bar."""
-    rows = bar_rows([(str(priority), count) for priority, count in line.priorities])
-    return [*rows, ("all others", line.rest, 0.0)] if line.rest.items else rows
-
-
-def calendar_rows(calendar: Calendar) -> list[BarRow]:
-    """Return the rows of what comes due. What comes later is one row without a bar."""
-    named = zip((part.label for part in calendar.intervals), calendar.counts, strict=True)
-    rows = bar_rows(list(named))
-    return [*rows, ("later", calendar.later, 0.0)] if calendar.later.items else rows
+    return "-" if time_ms is None else f"{datetime.fromtimestamp(time_ms / 1_000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
-    "bar_rows": bar_rows,
-    "calendar_rows": calendar_rows,
-    "decimal": short,
     "duration": format_duration,
     "moment": moment,
     "number": number,
     "payload": payload,
-    "priority_rows": priority_rows,
-    "rate": rate,
-    "sure": sure,
     "visible": visible,
 }

@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from foqs.console.drawings import Chart, Charts
-from foqs.console.formats import drain
+from foqs.console.figure_formats import drain
 from foqs.console.health import find_problems
 from foqs.console.history import Point
 from foqs.console.live import LivePart

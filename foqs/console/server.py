@@ -22,7 +22,7 @@ from multidict import MultiMapping
 
 from foqs.access.authenticator import AuthenticatedPrincipal, Authenticator
 from foqs.access.call_permissions import PermissionLookup
-from foqs.console import formats
+from foqs.console import figure_formats, formats
 from foqs.console.audit_page import AUDIT_PAGES
 from foqs.console.board import Board, Figures
 from foqs.console.bulk_pages import BULK_PAGES
@@ -386,7 +386,7 @@ def _templates(settings: ConsoleSettings, static: StaticFiles) -> jinja2.Environ
     environment.globals.update(
         link=link, host_name=settings.host_name, is_cluster=settings.is_cluster, static=static.address
     )
-    environment.filters.update(formats.FILTERS)
+    environment.filters.update({**formats.FILTERS, **figure_formats.FILTERS})
     return environment
 
 

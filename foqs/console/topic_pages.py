@@ -10,7 +10,7 @@ from aiohttp import web
 
 from foqs.console.drawings import Chart, Charts
 from foqs.console.due_calendar import UNITS
-from foqs.console.formats import drain
+from foqs.console.figure_formats import drain
 from foqs.console.history import Point
 from foqs.console.live import LivePart
 from foqs.console.rankings import ORDERS, Choice

@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 from foqs_client import Item
 from tests.integration.test_console import OpenHost, kill_items, put
 from tests.support.console import Browser as Console
-from tests.support.console import EventStream
+from tests.support.event_stream import EventStream
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 

@@ -13,7 +13,8 @@ from foqs.dev.local_cluster import LocalCluster
 from foqs_client import Client, Item
 from tests.support.aio import run
 from tests.support.cluster import cluster
-from tests.support.console import Browser, EventStream
+from tests.support.console import Browser
+from tests.support.event_stream import EventStream
 from tests.support.poll import until
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]

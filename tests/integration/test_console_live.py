@@ -12,7 +12,8 @@ from foqs_client import Client, Item
 from perf.lib.machine import cpu_s
 from tests.integration.test_auth import ORDERS
 from tests.integration.test_console import GuardedConsole, OpenHost, calls, logged_in, put
-from tests.support.console import Browser, EventStream
+from tests.support.console import Browser
+from tests.support.event_stream import EventStream
 from tests.support.poll import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

@@ -16,7 +16,7 @@ from foqs_client import Client, Delivery, Item, Nack
 from tests.integration.test_console import OpenHost, calls
 from tests.integration.test_console_browser import BrowserThread, browser, url
 from tests.support.console import Browser as Console
-from tests.support.console import EventStream
+from tests.support.event_stream import EventStream
 
 pytestmark = [pytest.mark.process, pytest.mark.long, pytest.mark.timeout(400)]
 

@@ -1,0 +1,71 @@
+"""How the console's templates show figures: signs, rates, forecasts, and rows of histograms. Pure functions."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from foqs.console.drawings import shares, short
+from foqs.console.due_calendar import Calendar, Count
+from foqs.console.history import drain_s
+from foqs.console.line import Line
+from foqs.core.memory.topic_rates import Rates
+from foqs.runtime.durations import format_duration
+
+BarRow: TypeAlias = tuple[str, Count, float]
+"""A row of a histogram: its name, its count, and the length of its bar, at most 100."""
+
+
+def sure(count: Count) -> str:
+    """Return a count with its sign, if it is not exact."""
+    return f"{count.sign}{count.items:,}"
+
+
+def rate(per_s: float) -> str:
+    """Return items per second."""
+    return "0" if per_s < 0.05 else f"{per_s:,.1f}"
+
+
+def drain(ready: int, rates: Rates, now_s: float) -> str:
+    """Return when the last ready item is acked if the rates stay as they are: an estimate.
+
+    Args:
+        now_s: seconds since 1970-01-01 UTC.
+    """
+    left_s = drain_s(ready, rates)
+    if not ready:
+        return "nothing to drain"
+    if left_s is None:
+        return "not at these rates"
+    end = datetime.datetime.fromtimestamp(now_s + left_s, datetime.UTC)
+    return f"~{format_duration(round(left_s * 1_000))}, at {end:%Y-%m-%d %H:%M} UTC"
+
+
+def bar_rows(counts: Sequence[tuple[str, Count]]) -> list[BarRow]:
+    """Return the rows of a histogram."""
+    lengths = shares([count.items for _, count in counts])
+    return [(name, count, length) for (name, count), length in zip(counts, lengths, strict=True)]
+
+
+def priority_rows(line: Line) -> list[BarRow]:
+    """Return the rows of the ready items by priority. What is not shown by priority is one row without a bar."""
+    rows = bar_rows([(str(priority), count) for priority, count in line.priorities])
+    return [*rows, ("all others", line.rest, 0.0)] if line.rest.items else rows
+
+
+def calendar_rows(calendar: Calendar) -> list[BarRow]:
+    """Return the rows of what comes due. What comes later is one row without a bar."""
+    named = zip((part.label for part in calendar.intervals), calendar.counts, strict=True)
+    rows = bar_rows(list(named))
+    return [*rows, ("later", calendar.later, 0.0)] if calendar.later.items else rows
+
+
+FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "bar_rows": bar_rows,
+    "calendar_rows": calendar_rows,
+    "decimal": short,
+    "priority_rows": priority_rows,
+    "rate": rate,
+    "sure": sure,
+}
