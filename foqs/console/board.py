@@ -43,6 +43,8 @@ class Figures(Protocol):
 
     def topic_rates(self, topic: TopicName) -> Rates: ...
 
+    def busiest_topics(self) -> list[TopicName]: ...
+
     def order(self, topic: TopicName) -> Quantiles | None: ...
 
     def breakers(self) -> Mapping[int, str]: ...
@@ -116,6 +118,8 @@ class Board:
 
     async def _sample(self) -> None:
         await self.totals()
+        for busy in self.figures.busiest_topics():
+            self.history.topic(busy)
         for (namespace, topic), series in self.history.topics():
             try:
                 page, _ = await self.figures.list_topics(namespace, topic, _ALL_STATES, None, 1)

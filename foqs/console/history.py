@@ -1,7 +1,7 @@
 """What the console's charts show: points of the last hour, of the tier and of a few topics.
 
 Always true: a series has at most one point for each `SLOT_S`, and `SLOTS_MAX` points, in
-ascending time; the topics are those that were looked at last, at most `TOPICS_MAX`. A
+ascending time; the topics are the busiest ones and those that were looked at last, at most `TOPICS_MAX`. A
 newer point of a slot replaces the older one. Times are seconds since 1970-01-01 UTC; if
 the clock goes back, the points after the new time are dropped. Reads no clock.
 """
@@ -18,7 +18,7 @@ from foqs.core.memory.topic_rates import NO_RATES, Rates
 SLOT_S: Final = 10
 SLOTS_MAX: Final = 360
 """An hour."""
-TOPICS_MAX: Final = 20
+TOPICS_MAX: Final = 30
 RATE_WINDOW_S: Final = 10.0
 """The rates of counters are those of this time."""
 
@@ -75,7 +75,7 @@ class History:
         self._topics: OrderedDict[TopicName, Series] = OrderedDict()
 
     def topic(self, topic: TopicName) -> Series:
-        """Return the series of a topic that is looked at now."""
+        """Return the series of a topic that is busy or looked at now."""
         series = self._topics.get(topic)
         if series is None:
             series = self._topics[topic] = Series()
@@ -86,7 +86,7 @@ class History:
         return series
 
     def topics(self) -> list[tuple[TopicName, Series]]:
-        """Return the topics that were looked at last, with their series."""
+        """Return the topics with a history, and their series."""
         return list(self._topics.items())
 
 

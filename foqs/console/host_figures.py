@@ -22,6 +22,8 @@ from foqs.core.memory.topic_rates import Rates
 from foqs.queue.engine import Engine
 from foqs.queue.port import ListTopics
 
+BUSY_TOPICS: Final = 10
+"""The busiest topics, whose history is kept before anybody looks at them."""
 OLDEST_COST_FACTOR: Final = 100
 """The oldest item is searched again after this times the time that the last search took."""
 
@@ -157,6 +159,11 @@ class HostFigures:
         if self._tier is None:
             return self._engine.topic_rates.rates(topic, self._stopwatch_s())
         return self._tier.rates.rates(topic)
+
+    def busiest_topics(self) -> list[TopicName]:
+        """Return the busiest topics of this host."""
+        busiest = self._engine.topic_rates.busiest(BUSY_TOPICS, self._stopwatch_s())
+        return [topic for topic, _ in busiest]
 
     def order(self, topic: TopicName) -> Quantiles | None:
         """Return what the sampled deliveries of this host passed over; None without samples."""

@@ -23,6 +23,7 @@ class Figures:
         self.collections = 0
         self.ready = 1
         self.is_down = False
+        self.busy: list[TopicName] = []
 
     async def totals(self) -> Totals:
         self.collections += 1
@@ -38,6 +39,9 @@ class Figures:
 
     def topic_rates(self, topic: TopicName) -> Rates:
         return Rates(1.5, 0.5)
+
+    def busiest_topics(self) -> list[TopicName]:
+        return self.busy
 
     def order(self, topic: TopicName) -> Quantiles | None:
         return None
@@ -102,6 +106,19 @@ def test_a_topic_that_is_gone_has_zeros() -> None:
         last = board.history.topic(("n", "gone")).last
         assert last is not None
         assert last[1:6] == (0, 0, 0, 0, 0.0)
+
+    run_virtual(main)
+
+
+def test_the_busiest_topics_have_a_history_before_anybody_looks() -> None:
+    async def main() -> None:
+        figures = Figures()
+        figures.busy = [("n", "t")]
+        board = board_of(figures)
+        sampling = asyncio.get_running_loop().create_task(board.run())
+        await asyncio.sleep(5 * SLOT_S + 1)
+        sampling.cancel()
+        assert len(board.history.topic(("n", "t")).points) == 6
 
     run_virtual(main)
 
