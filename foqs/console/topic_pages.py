@@ -41,7 +41,7 @@ LIMITS: Final = (
 """The settings of the namespace that limit a topic."""
 PAGE_TOPICS: Final = 100
 PAGE_ITEMS: Final = 20
-RANKING_WAIT_S: Final = 0.6
+RANKING_WAIT_S: Final = 0.4
 LIST_PERIOD_S: Final = 5.0
 CHARTS: Final = (
     Chart("Waiting time", (("oldest_ready_age_s", "age of the oldest ready item"),), "seconds"),
