@@ -380,6 +380,7 @@ def _templates(settings: ConsoleSettings, static: StaticFiles) -> jinja2.Environ
         loader=jinja2.PackageLoader("foqs.console"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,
     )

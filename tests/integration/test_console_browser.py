@@ -16,6 +16,7 @@ from foqs_client import Item
 from tests.integration.test_console import OpenHost, kill_items, put
 from tests.support.console import Browser as Console
 from tests.support.event_stream import EventStream
+from tests.support.poll import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -184,10 +185,10 @@ def test_what_has_the_focus_stays_until_the_focus_leaves(host: OpenHost, browser
         page.get_by_role("button", name="Pause focus-1").focus()
         with EventStream(Console(host.console_port), "/topics?prefix=focus") as stream:
             put_meanwhile(host, Item("focus-0", b"x"))
-            assert "focus-0" in (stream.next("live") or "")
+            until(lambda: "focus-0" in (stream.next("live") or ""), "the list has a new topic")
             put_meanwhile(host, Item("focus-2", b"x"))
             # One period later, so the page was sent a list too.
-            assert "focus-2" in (stream.next("live") or "")
+            until(lambda: "focus-2" in (stream.next("live") or ""), "the list has another one")
         assert page.get_by_role("button", name="Pause focus-0").count() == 0
         page.locator("#prefix").focus()
         page.get_by_role("button", name="Pause focus-0").wait_for()
