@@ -57,6 +57,7 @@ async def overview_values(visit: Visit) -> Mapping[str, Any]:
         "hosts": hosts,
         "shards": shards,
         "unserved": [shard for shard in shards if shard.state != "owned"],
+        "tripped": sum(state != "closed" for state in figures.breakers().values()),
         "problems": find_problems(hosts, shards, figures.breakers(), figures.peers(), figures.not_ready_reasons()),
     }
 

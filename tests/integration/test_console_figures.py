@@ -59,6 +59,7 @@ def test_the_overview_counts_what_the_topics_add_up_to(host: OpenHost, browser: 
     until(lambda: expected in browser.get("/").text, f"the overview shows {expected}")
     page = browser.get("/")
     assert "No problem found" in page.text
+    assert "all closed" in page.text
     assert "oldest ready item" in page.text
     assert "the ready items are done in" in page.text
     assert "Work as a table" in page.text
