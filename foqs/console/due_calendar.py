@@ -112,15 +112,15 @@ def _ms(moment: datetime.datetime) -> int:
     return round(moment.timestamp() * 1_000)
 
 
-async def read_calendar(read: ReadPage, parts: Sequence[Interval], deferred: int) -> Calendar:
-    """Count the deferred items of a topic in these intervals.
+async def read_calendar(read: ReadPage, parts: Sequence[Interval], deferred: int, now_ms: int) -> Calendar:
+    """Count the deferred items of a topic in these intervals, of which the first one holds `now_ms`.
 
     Args:
         deferred: their number, as it is known.
     """
     if deferred <= SCANNED_ITEMS_MAX:
         return await _scan(read, parts)
-    return await _estimate(read, parts, deferred)
+    return await _estimate(read, parts, deferred, now_ms)
 
 
 async def _scan(read: ReadPage, parts: Sequence[Interval]) -> Calendar:
@@ -150,12 +150,13 @@ def _interval_of(parts: Sequence[Interval], due_ms: int) -> int | None:
     return None
 
 
-async def _estimate(read: ReadPage, parts: Sequence[Interval], deferred: int) -> Calendar:
+async def _estimate(read: ReadPage, parts: Sequence[Interval], deferred: int, now_ms: int) -> Calendar:
     priorities, has_more = await _priorities(read, max(1, min(PRIORITIES_MAX, PROBES_MAX // len(parts))))
     counts = []
-    for at, part in enumerate(parts):
-        found = [await _probe(read, priority, part, is_first=not at) for priority in priorities]
-        counts.append(_sum(found, "≥" if has_more else ""))
+    for part in parts:
+        found = [await _probe(read, priority, part, now_ms) for priority in priorities]
+        count = _sum(found, "≥" if has_more else "")
+        counts.append(Count(min(count.items, deferred), count.sign))
     left = deferred - sum(count.items for count in counts)
     return Calendar(parts, counts, Count(max(0, left), "~"), is_scanned=False)
 
@@ -174,14 +175,16 @@ async def _priorities(read: ReadPage, count_max: int) -> tuple[list[int], bool]:
         place = Place(items[0].priority + 1, 0)
 
 
-async def _probe(read: ReadPage, priority: int, part: Interval, *, is_first: bool) -> Count:
+async def _probe(read: ReadPage, priority: int, part: Interval, now_ms: int) -> Count:
     """Count the items of a priority that come due in an interval, or estimate how many they are."""
-    items, _ = await read(Place(priority, 0 if is_first else part.start_ms), PROBE_ITEMS)
+    # What is overdue counts with the present interval.
+    place = Place(priority, part.start_ms if part.start_ms > now_ms else 0)
+    items, _ = await read(place, PROBE_ITEMS)
     inside = [due.due_ms for due in items if due.priority == priority and due.due_ms < part.end_ms]
     if len(inside) < PROBE_ITEMS:
         return Count(len(inside))
-    seen_ms = max(1, inside[-1] - min(part.start_ms, inside[0]))
-    whole_ms = part.end_ms - min(part.start_ms, inside[0])
+    begin_ms = min(max(part.start_ms, now_ms), inside[0])
+    seen_ms, whole_ms = max(1, inside[-1] - begin_ms), part.end_ms - begin_ms
     return Count(max(PROBE_ITEMS, round(PROBE_ITEMS * whole_ms / seen_ms)), "~")
 
 

@@ -55,7 +55,8 @@ async def topic_calendar(visit: Visit, name: str, counts: Topic | None, unit: st
     client, deferred, now_s = visit.client, counts.deferred, visit.board.now_s
 
     async def read() -> Calendar:
-        return await read_calendar(DeferredItems(client, name, now_s).page, intervals(unit, _ms(now_s())), deferred)
+        now_ms = _ms(now_s())
+        return await read_calendar(DeferredItems(client, name, now_s).page, intervals(unit, now_ms), deferred, now_ms)
 
     return Read(await visit.board.calendars.get((visit.namespace, name, unit), read, WAIT_S))
 

@@ -46,7 +46,7 @@ class Items:
         return rest[:limit], str(end) if limit < len(rest) else None
 
     def calendar(self, unit: str) -> Calendar:
-        return run(read_calendar(self.page, intervals(unit, NOW_MS), len(self.dues)))
+        return run(read_calendar(self.page, intervals(unit, NOW_MS), len(self.dues), NOW_MS))
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -118,7 +118,7 @@ def test_more_priorities_than_are_read_make_a_lower_bound() -> None:
 
 def test_items_that_become_deferred_during_the_reading_end_it() -> None:
     items = Items([Due(0, NOW_MS)] * 20_000)
-    calendar = run(read_calendar(items.page, intervals("minute", NOW_MS), 10))
+    calendar = run(read_calendar(items.page, intervals("minute", NOW_MS), 10, NOW_MS))
     assert not calendar.is_scanned
     assert calendar.counts[0].sign == "≥"
     assert items.read_count <= 2 * SCANNED_ITEMS_MAX + 1_000
