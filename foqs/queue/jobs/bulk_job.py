@@ -129,7 +129,7 @@ class JobCounts:
         seen: those that matched when their page was read.
         changed: those that the job has changed.
         failed: those that refused the change, such as a leased item's move.
-        at_least: the numbers may be too low, because the result of a page was lost. They are never too high.
+        at_least: the numbers may be too low, because the result of a page was lost. `changed` is never too high.
     """
 
     seen: int = 0
