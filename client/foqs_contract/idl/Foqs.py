@@ -169,7 +169,39 @@ class Iface(object):
 
     def bulk(self, request):
         """
-        Cancels, updates, redrives or moves the items that match a filter, one page per call.
+        Cancels, updates, redrives or moves the items that match a filter, one page per call. A limit of 0 changes nothing and returns the first cursor.
+
+        Parameters:
+         - request
+
+        """
+        pass
+
+    def startBulkJob(self, request):
+        """
+        Starts a bulk job: a host of the tier changes all items that match, page by page. The job goes on when that host
+        dies. LIMIT_EXCEEDED if too many jobs are running or interrupted: 8 of a namespace, 32 in all. It may be repeated.
+
+        Parameters:
+         - request
+
+        """
+        pass
+
+    def listBulkJobs(self, request):
+        """
+        Lists the bulk jobs of a namespace.
+
+        Parameters:
+         - request
+
+        """
+        pass
+
+    def controlBulkJob(self, request):
+        """
+        Interrupts, resumes or cancels a bulk job. Items may be changed for about a second after an interruption or a
+        cancellation. A job that has ended is INVALID_ARGUMENT. It may be repeated.
 
         Parameters:
          - request
@@ -436,6 +468,17 @@ class Iface(object):
 
     def undrainHost(self, request):
         """
+        Parameters:
+         - request
+
+        """
+        pass
+
+    def listAudit(self, request):
+        """
+        Lists the last changes of administrators at all hosts of the tier. Each host remembers its last 1,000 until it
+        stops; its log has all of them.
+
         Parameters:
          - request
 
@@ -993,7 +1036,7 @@ class Client(Iface):
 
     def bulk(self, request):
         """
-        Cancels, updates, redrives or moves the items that match a filter, one page per call.
+        Cancels, updates, redrives or moves the items that match a filter, one page per call. A limit of 0 changes nothing and returns the first cursor.
 
         Parameters:
          - request
@@ -1026,6 +1069,116 @@ class Client(Iface):
         if result.failed is not None:
             raise result.failed
         raise TApplicationException(TApplicationException.MISSING_RESULT, "bulk failed: unknown result")
+
+    def startBulkJob(self, request):
+        """
+        Starts a bulk job: a host of the tier changes all items that match, page by page. The job goes on when that host
+        dies. LIMIT_EXCEEDED if too many jobs are running or interrupted: 8 of a namespace, 32 in all. It may be repeated.
+
+        Parameters:
+         - request
+
+        """
+        self.send_startBulkJob(request)
+        return self.recv_startBulkJob()
+
+    def send_startBulkJob(self, request):
+        self._oprot.writeMessageBegin('startBulkJob', TMessageType.CALL, self._seqid)
+        args = startBulkJob_args()
+        args.request = request
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_startBulkJob(self):
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = startBulkJob_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        if result.success is not None:
+            return result.success
+        if result.failed is not None:
+            raise result.failed
+        raise TApplicationException(TApplicationException.MISSING_RESULT, "startBulkJob failed: unknown result")
+
+    def listBulkJobs(self, request):
+        """
+        Lists the bulk jobs of a namespace.
+
+        Parameters:
+         - request
+
+        """
+        self.send_listBulkJobs(request)
+        return self.recv_listBulkJobs()
+
+    def send_listBulkJobs(self, request):
+        self._oprot.writeMessageBegin('listBulkJobs', TMessageType.CALL, self._seqid)
+        args = listBulkJobs_args()
+        args.request = request
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_listBulkJobs(self):
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = listBulkJobs_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        if result.success is not None:
+            return result.success
+        if result.failed is not None:
+            raise result.failed
+        raise TApplicationException(TApplicationException.MISSING_RESULT, "listBulkJobs failed: unknown result")
+
+    def controlBulkJob(self, request):
+        """
+        Interrupts, resumes or cancels a bulk job. Items may be changed for about a second after an interruption or a
+        cancellation. A job that has ended is INVALID_ARGUMENT. It may be repeated.
+
+        Parameters:
+         - request
+
+        """
+        self.send_controlBulkJob(request)
+        return self.recv_controlBulkJob()
+
+    def send_controlBulkJob(self, request):
+        self._oprot.writeMessageBegin('controlBulkJob', TMessageType.CALL, self._seqid)
+        args = controlBulkJob_args()
+        args.request = request
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_controlBulkJob(self):
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = controlBulkJob_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        if result.success is not None:
+            return result.success
+        if result.failed is not None:
+            raise result.failed
+        raise TApplicationException(TApplicationException.MISSING_RESULT, "controlBulkJob failed: unknown result")
 
     def listItems(self, request):
         """
@@ -2020,6 +2173,43 @@ class Client(Iface):
             raise result.failed
         raise TApplicationException(TApplicationException.MISSING_RESULT, "undrainHost failed: unknown result")
 
+    def listAudit(self, request):
+        """
+        Lists the last changes of administrators at all hosts of the tier. Each host remembers its last 1,000 until it
+        stops; its log has all of them.
+
+        Parameters:
+         - request
+
+        """
+        self.send_listAudit(request)
+        return self.recv_listAudit()
+
+    def send_listAudit(self, request):
+        self._oprot.writeMessageBegin('listAudit', TMessageType.CALL, self._seqid)
+        args = listAudit_args()
+        args.request = request
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_listAudit(self):
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = listAudit_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        if result.success is not None:
+            return result.success
+        if result.failed is not None:
+            raise result.failed
+        raise TApplicationException(TApplicationException.MISSING_RESULT, "listAudit failed: unknown result")
+
     def getRouting(self, request):
         """
         Returns the routing table. Any host answers. Loads are not part of the version.
@@ -2148,6 +2338,9 @@ class Processor(Iface, TProcessor):
         self._processMap["update"] = Processor.process_update
         self._processMap["countItems"] = Processor.process_countItems
         self._processMap["bulk"] = Processor.process_bulk
+        self._processMap["startBulkJob"] = Processor.process_startBulkJob
+        self._processMap["listBulkJobs"] = Processor.process_listBulkJobs
+        self._processMap["controlBulkJob"] = Processor.process_controlBulkJob
         self._processMap["listItems"] = Processor.process_listItems
         self._processMap["listDead"] = Processor.process_listDead
         self._processMap["redrive"] = Processor.process_redrive
@@ -2176,6 +2369,7 @@ class Processor(Iface, TProcessor):
         self._processMap["listHosts"] = Processor.process_listHosts
         self._processMap["drainHost"] = Processor.process_drainHost
         self._processMap["undrainHost"] = Processor.process_undrainHost
+        self._processMap["listAudit"] = Processor.process_listAudit
         self._processMap["getRouting"] = Processor.process_getRouting
         self._processMap["gossip"] = Processor.process_gossip
         self._processMap["rankItem"] = Processor.process_rankItem
@@ -2587,6 +2781,84 @@ class Processor(Iface, TProcessor):
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
         oprot.writeMessageBegin("bulk", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_startBulkJob(self, seqid, iprot, oprot):
+        args = startBulkJob_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = startBulkJob_result()
+        try:
+            result.success = self._handler.startBulkJob(args.request)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except CallFailed as failed:
+            msg_type = TMessageType.REPLY
+            result.failed = failed
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("startBulkJob", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_listBulkJobs(self, seqid, iprot, oprot):
+        args = listBulkJobs_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = listBulkJobs_result()
+        try:
+            result.success = self._handler.listBulkJobs(args.request)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except CallFailed as failed:
+            msg_type = TMessageType.REPLY
+            result.failed = failed
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("listBulkJobs", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_controlBulkJob(self, seqid, iprot, oprot):
+        args = controlBulkJob_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = controlBulkJob_result()
+        try:
+            result.success = self._handler.controlBulkJob(args.request)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except CallFailed as failed:
+            msg_type = TMessageType.REPLY
+            result.failed = failed
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("controlBulkJob", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -3315,6 +3587,32 @@ class Processor(Iface, TProcessor):
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
         oprot.writeMessageBegin("undrainHost", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_listAudit(self, seqid, iprot, oprot):
+        args = listAudit_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = listAudit_result()
+        try:
+            result.success = self._handler.listAudit(args.request)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except CallFailed as failed:
+            msg_type = TMessageType.REPLY
+            result.failed = failed
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("listAudit", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -5796,6 +6094,486 @@ class bulk_result(object):
 all_structs.append(bulk_result)
 bulk_result.thrift_spec = (
     (0, TType.STRUCT, 'success', [BulkReply, None], None, ),  # 0
+    (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
+)
+
+
+class startBulkJob_args(object):
+    """
+    Attributes:
+     - request
+
+    """
+
+    __slots__ = (
+        'request',
+    )
+
+
+    def __init__(self, request=None,):
+        self.request = request
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRUCT:
+                    self.request = StartBulkJobRequest()
+                    self.request.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('startBulkJob_args')
+        if self.request is not None:
+            oprot.writeFieldBegin('request', TType.STRUCT, 1)
+            self.request.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(startBulkJob_args)
+startBulkJob_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'request', [StartBulkJobRequest, None], None, ),  # 1
+)
+
+
+class startBulkJob_result(object):
+    """
+    Attributes:
+     - success
+     - failed
+
+    """
+
+    __slots__ = (
+        'success',
+        'failed',
+    )
+
+
+    def __init__(self, success=None, failed=None,):
+        self.success = success
+        self.failed = failed
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 0:
+                if ftype == TType.STRUCT:
+                    self.success = BulkJob()
+                    self.success.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 1:
+                if ftype == TType.STRUCT:
+                    self.failed = CallFailed.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('startBulkJob_result')
+        if self.success is not None:
+            oprot.writeFieldBegin('success', TType.STRUCT, 0)
+            self.success.write(oprot)
+            oprot.writeFieldEnd()
+        if self.failed is not None:
+            oprot.writeFieldBegin('failed', TType.STRUCT, 1)
+            self.failed.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(startBulkJob_result)
+startBulkJob_result.thrift_spec = (
+    (0, TType.STRUCT, 'success', [BulkJob, None], None, ),  # 0
+    (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
+)
+
+
+class listBulkJobs_args(object):
+    """
+    Attributes:
+     - request
+
+    """
+
+    __slots__ = (
+        'request',
+    )
+
+
+    def __init__(self, request=None,):
+        self.request = request
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRUCT:
+                    self.request = ListBulkJobsRequest()
+                    self.request.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('listBulkJobs_args')
+        if self.request is not None:
+            oprot.writeFieldBegin('request', TType.STRUCT, 1)
+            self.request.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(listBulkJobs_args)
+listBulkJobs_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'request', [ListBulkJobsRequest, None], None, ),  # 1
+)
+
+
+class listBulkJobs_result(object):
+    """
+    Attributes:
+     - success
+     - failed
+
+    """
+
+    __slots__ = (
+        'success',
+        'failed',
+    )
+
+
+    def __init__(self, success=None, failed=None,):
+        self.success = success
+        self.failed = failed
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 0:
+                if ftype == TType.STRUCT:
+                    self.success = ListBulkJobsReply()
+                    self.success.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 1:
+                if ftype == TType.STRUCT:
+                    self.failed = CallFailed.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('listBulkJobs_result')
+        if self.success is not None:
+            oprot.writeFieldBegin('success', TType.STRUCT, 0)
+            self.success.write(oprot)
+            oprot.writeFieldEnd()
+        if self.failed is not None:
+            oprot.writeFieldBegin('failed', TType.STRUCT, 1)
+            self.failed.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(listBulkJobs_result)
+listBulkJobs_result.thrift_spec = (
+    (0, TType.STRUCT, 'success', [ListBulkJobsReply, None], None, ),  # 0
+    (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
+)
+
+
+class controlBulkJob_args(object):
+    """
+    Attributes:
+     - request
+
+    """
+
+    __slots__ = (
+        'request',
+    )
+
+
+    def __init__(self, request=None,):
+        self.request = request
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRUCT:
+                    self.request = ControlBulkJobRequest()
+                    self.request.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('controlBulkJob_args')
+        if self.request is not None:
+            oprot.writeFieldBegin('request', TType.STRUCT, 1)
+            self.request.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(controlBulkJob_args)
+controlBulkJob_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'request', [ControlBulkJobRequest, None], None, ),  # 1
+)
+
+
+class controlBulkJob_result(object):
+    """
+    Attributes:
+     - success
+     - failed
+
+    """
+
+    __slots__ = (
+        'success',
+        'failed',
+    )
+
+
+    def __init__(self, success=None, failed=None,):
+        self.success = success
+        self.failed = failed
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 0:
+                if ftype == TType.STRUCT:
+                    self.success = BulkJob()
+                    self.success.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 1:
+                if ftype == TType.STRUCT:
+                    self.failed = CallFailed.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('controlBulkJob_result')
+        if self.success is not None:
+            oprot.writeFieldBegin('success', TType.STRUCT, 0)
+            self.success.write(oprot)
+            oprot.writeFieldEnd()
+        if self.failed is not None:
+            oprot.writeFieldBegin('failed', TType.STRUCT, 1)
+            self.failed.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(controlBulkJob_result)
+controlBulkJob_result.thrift_spec = (
+    (0, TType.STRUCT, 'success', [BulkJob, None], None, ),  # 0
     (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
 )
 
@@ -10276,6 +11054,166 @@ class undrainHost_result(object):
 all_structs.append(undrainHost_result)
 undrainHost_result.thrift_spec = (
     (0, TType.STRUCT, 'success', [DoneReply, None], None, ),  # 0
+    (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
+)
+
+
+class listAudit_args(object):
+    """
+    Attributes:
+     - request
+
+    """
+
+    __slots__ = (
+        'request',
+    )
+
+
+    def __init__(self, request=None,):
+        self.request = request
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRUCT:
+                    self.request = ListAuditRequest()
+                    self.request.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('listAudit_args')
+        if self.request is not None:
+            oprot.writeFieldBegin('request', TType.STRUCT, 1)
+            self.request.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(listAudit_args)
+listAudit_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'request', [ListAuditRequest, None], None, ),  # 1
+)
+
+
+class listAudit_result(object):
+    """
+    Attributes:
+     - success
+     - failed
+
+    """
+
+    __slots__ = (
+        'success',
+        'failed',
+    )
+
+
+    def __init__(self, success=None, failed=None,):
+        self.success = success
+        self.failed = failed
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 0:
+                if ftype == TType.STRUCT:
+                    self.success = ListAuditReply()
+                    self.success.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 1:
+                if ftype == TType.STRUCT:
+                    self.failed = CallFailed.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('listAudit_result')
+        if self.success is not None:
+            oprot.writeFieldBegin('success', TType.STRUCT, 0)
+            self.success.write(oprot)
+            oprot.writeFieldEnd()
+        if self.failed is not None:
+            oprot.writeFieldBegin('failed', TType.STRUCT, 1)
+            self.failed.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(listAudit_result)
+listAudit_result.thrift_spec = (
+    (0, TType.STRUCT, 'success', [ListAuditReply, None], None, ),  # 0
     (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
 )
 

@@ -61,6 +61,22 @@ class BulkAction(IntEnum):
 
 
 
+class BulkJobState(IntEnum):
+    RUNNING = 1
+    INTERRUPTED = 2
+    DONE = 3
+    FAILED = 4
+    CANCELLED = 5
+
+
+
+class BulkJobCommand(IntEnum):
+    INTERRUPT = 1
+    RESUME = 2
+    CANCEL = 3
+
+
+
 class Permission(IntEnum):
     ENQUEUE = 1
     CONSUME = 2
@@ -5115,6 +5131,7 @@ class BulkReply(object):
     meanwhile may be missed: count at the end, and start again if items are left.
      - refused: The items of this page that match but cannot be changed this way, such as a leased item's delay or a delay beyond the TTL.
      - refusal: Why the first of them was refused.
+     - matched: The items of this page that matched: changed, refused, or gone meanwhile. Missing from an older host.
 
     """
 
@@ -5123,14 +5140,16 @@ class BulkReply(object):
         'next_cursor',
         'refused',
         'refusal',
+        'matched',
     )
 
 
-    def __init__(self, items=None, next_cursor=None, refused=None, refusal=None,):
+    def __init__(self, items=None, next_cursor=None, refused=None, refusal=None, matched=None,):
         self.items = items
         self.next_cursor = next_cursor
         self.refused = refused
         self.refusal = refusal
+        self.matched = matched
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5162,6 +5181,11 @@ class BulkReply(object):
                     self.refusal.read(iprot)
                 else:
                     iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.I64:
+                    self.matched = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -5187,6 +5211,750 @@ class BulkReply(object):
         if self.refusal is not None:
             oprot.writeFieldBegin('refusal', TType.STRUCT, 4)
             self.refusal.write(oprot)
+            oprot.writeFieldEnd()
+        if self.matched is not None:
+            oprot.writeFieldBegin('matched', TType.I64, 5)
+            oprot.writeI64(self.matched)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class StartBulkJobRequest(object):
+    """
+    Attributes:
+     - namespace_name: Required.
+     - filter: Required. Filter and change have at most 4,096 bytes together, as JSON.
+     - action: Required without `move_to`. With REDRIVE, the filter's states are DEAD or missing.
+     - change: Required with UPDATE.
+     - move_to: In place of an action: moves the items to this topic. The filter names the topic of the items.
+     - rate_per_s: The most items to change in a second. Missing: as fast as the shards allow.
+     - expected: How many items match, if the caller has counted them; shown with the job.
+     - start_key: Required: a random text of at most 64 bytes. A repeated start with the same key returns the job that was started
+    before. KEY_CONFLICT if that job does something else.
+     - exclusive: LIMIT_EXCEEDED while another job with the same action and topics is running or interrupted.
+     - timeout_ms
+
+    """
+
+    __slots__ = (
+        'namespace_name',
+        'filter',
+        'action',
+        'change',
+        'move_to',
+        'rate_per_s',
+        'expected',
+        'start_key',
+        'exclusive',
+        'timeout_ms',
+    )
+
+
+    def __init__(self, namespace_name=None, filter=None, action=None, change=None, move_to=None, rate_per_s=None, expected=None, start_key=None, exclusive=None, timeout_ms=None,):
+        self.namespace_name = namespace_name
+        self.filter = filter
+        self.action = action
+        self.change = change
+        self.move_to = move_to
+        self.rate_per_s = rate_per_s
+        self.expected = expected
+        self.start_key = start_key
+        self.exclusive = exclusive
+        self.timeout_ms = timeout_ms
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRUCT:
+                    self.filter = ItemFilter()
+                    self.filter.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I32:
+                    self.action = BulkAction(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.STRUCT:
+                    self.change = Change()
+                    self.change.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.STRING:
+                    self.move_to = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.I32:
+                    self.rate_per_s = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.I64:
+                    self.expected = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.STRING:
+                    self.start_key = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 9:
+                if ftype == TType.BOOL:
+                    self.exclusive = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 10:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('StartBulkJobRequest')
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.filter is not None:
+            oprot.writeFieldBegin('filter', TType.STRUCT, 2)
+            self.filter.write(oprot)
+            oprot.writeFieldEnd()
+        if self.action is not None:
+            oprot.writeFieldBegin('action', TType.I32, 3)
+            oprot.writeI32(BulkAction[self.action].value)
+            oprot.writeFieldEnd()
+        if self.change is not None:
+            oprot.writeFieldBegin('change', TType.STRUCT, 4)
+            self.change.write(oprot)
+            oprot.writeFieldEnd()
+        if self.move_to is not None:
+            oprot.writeFieldBegin('move_to', TType.STRING, 5)
+            oprot.writeString(self.move_to.encode('utf-8') if sys.version_info[0] == 2 else self.move_to)
+            oprot.writeFieldEnd()
+        if self.rate_per_s is not None:
+            oprot.writeFieldBegin('rate_per_s', TType.I32, 6)
+            oprot.writeI32(self.rate_per_s)
+            oprot.writeFieldEnd()
+        if self.expected is not None:
+            oprot.writeFieldBegin('expected', TType.I64, 7)
+            oprot.writeI64(self.expected)
+            oprot.writeFieldEnd()
+        if self.start_key is not None:
+            oprot.writeFieldBegin('start_key', TType.STRING, 8)
+            oprot.writeString(self.start_key.encode('utf-8') if sys.version_info[0] == 2 else self.start_key)
+            oprot.writeFieldEnd()
+        if self.exclusive is not None:
+            oprot.writeFieldBegin('exclusive', TType.BOOL, 9)
+            oprot.writeBool(self.exclusive)
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 10)
+            oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class BulkJob(object):
+    """
+    Times are milliseconds since 1970-01-01 UTC by the clock of the host that recorded them; they are for people.
+
+    Attributes:
+     - id
+     - namespace_name
+     - filter
+     - action
+     - change
+     - move_to
+     - rate_per_s
+     - expected
+     - state
+     - seen: The items that matched when their page was read. Counts are recorded about once a second.
+     - changed
+     - failed: Those that matched but cannot be changed this way.
+     - at_least: The counts may be too low, because the result of a page was lost.
+     - refusal: Why the first of the failed items was refused.
+     - problem: FAILED: why. RUNNING: what it waits for, if it cannot go on now.
+     - started_by: The principal; missing if the host does not authenticate.
+     - owner: The name of the host that works on it, or that still counts its last page.
+     - started_at_ms
+     - changed_at_ms
+     - ended_at_ms
+
+    """
+
+    __slots__ = (
+        'id',
+        'namespace_name',
+        'filter',
+        'action',
+        'change',
+        'move_to',
+        'rate_per_s',
+        'expected',
+        'state',
+        'seen',
+        'changed',
+        'failed',
+        'at_least',
+        'refusal',
+        'problem',
+        'started_by',
+        'owner',
+        'started_at_ms',
+        'changed_at_ms',
+        'ended_at_ms',
+    )
+
+
+    def __init__(self, id=None, namespace_name=None, filter=None, action=None, change=None, move_to=None, rate_per_s=None, expected=None, state=None, seen=None, changed=None, failed=None, at_least=None, refusal=None, problem=None, started_by=None, owner=None, started_at_ms=None, changed_at_ms=None, ended_at_ms=None,):
+        self.id = id
+        self.namespace_name = namespace_name
+        self.filter = filter
+        self.action = action
+        self.change = change
+        self.move_to = move_to
+        self.rate_per_s = rate_per_s
+        self.expected = expected
+        self.state = state
+        self.seen = seen
+        self.changed = changed
+        self.failed = failed
+        self.at_least = at_least
+        self.refusal = refusal
+        self.problem = problem
+        self.started_by = started_by
+        self.owner = owner
+        self.started_at_ms = started_at_ms
+        self.changed_at_ms = changed_at_ms
+        self.ended_at_ms = ended_at_ms
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.id = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.STRUCT:
+                    self.filter = ItemFilter()
+                    self.filter.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.I32:
+                    self.action = BulkAction(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.STRUCT:
+                    self.change = Change()
+                    self.change.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.STRING:
+                    self.move_to = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.I32:
+                    self.rate_per_s = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.I64:
+                    self.expected = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 9:
+                if ftype == TType.I32:
+                    self.state = BulkJobState(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
+            elif fid == 10:
+                if ftype == TType.I64:
+                    self.seen = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 11:
+                if ftype == TType.I64:
+                    self.changed = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 12:
+                if ftype == TType.I64:
+                    self.failed = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 13:
+                if ftype == TType.BOOL:
+                    self.at_least = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 14:
+                if ftype == TType.STRING:
+                    self.refusal = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 15:
+                if ftype == TType.STRING:
+                    self.problem = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 16:
+                if ftype == TType.STRING:
+                    self.started_by = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 17:
+                if ftype == TType.STRING:
+                    self.owner = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 18:
+                if ftype == TType.I64:
+                    self.started_at_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 19:
+                if ftype == TType.I64:
+                    self.changed_at_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 20:
+                if ftype == TType.I64:
+                    self.ended_at_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('BulkJob')
+        if self.id is not None:
+            oprot.writeFieldBegin('id', TType.STRING, 1)
+            oprot.writeString(self.id.encode('utf-8') if sys.version_info[0] == 2 else self.id)
+            oprot.writeFieldEnd()
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 2)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.filter is not None:
+            oprot.writeFieldBegin('filter', TType.STRUCT, 3)
+            self.filter.write(oprot)
+            oprot.writeFieldEnd()
+        if self.action is not None:
+            oprot.writeFieldBegin('action', TType.I32, 4)
+            oprot.writeI32(BulkAction[self.action].value)
+            oprot.writeFieldEnd()
+        if self.change is not None:
+            oprot.writeFieldBegin('change', TType.STRUCT, 5)
+            self.change.write(oprot)
+            oprot.writeFieldEnd()
+        if self.move_to is not None:
+            oprot.writeFieldBegin('move_to', TType.STRING, 6)
+            oprot.writeString(self.move_to.encode('utf-8') if sys.version_info[0] == 2 else self.move_to)
+            oprot.writeFieldEnd()
+        if self.rate_per_s is not None:
+            oprot.writeFieldBegin('rate_per_s', TType.I32, 7)
+            oprot.writeI32(self.rate_per_s)
+            oprot.writeFieldEnd()
+        if self.expected is not None:
+            oprot.writeFieldBegin('expected', TType.I64, 8)
+            oprot.writeI64(self.expected)
+            oprot.writeFieldEnd()
+        if self.state is not None:
+            oprot.writeFieldBegin('state', TType.I32, 9)
+            oprot.writeI32(BulkJobState[self.state].value)
+            oprot.writeFieldEnd()
+        if self.seen is not None:
+            oprot.writeFieldBegin('seen', TType.I64, 10)
+            oprot.writeI64(self.seen)
+            oprot.writeFieldEnd()
+        if self.changed is not None:
+            oprot.writeFieldBegin('changed', TType.I64, 11)
+            oprot.writeI64(self.changed)
+            oprot.writeFieldEnd()
+        if self.failed is not None:
+            oprot.writeFieldBegin('failed', TType.I64, 12)
+            oprot.writeI64(self.failed)
+            oprot.writeFieldEnd()
+        if self.at_least is not None:
+            oprot.writeFieldBegin('at_least', TType.BOOL, 13)
+            oprot.writeBool(self.at_least)
+            oprot.writeFieldEnd()
+        if self.refusal is not None:
+            oprot.writeFieldBegin('refusal', TType.STRING, 14)
+            oprot.writeString(self.refusal.encode('utf-8') if sys.version_info[0] == 2 else self.refusal)
+            oprot.writeFieldEnd()
+        if self.problem is not None:
+            oprot.writeFieldBegin('problem', TType.STRING, 15)
+            oprot.writeString(self.problem.encode('utf-8') if sys.version_info[0] == 2 else self.problem)
+            oprot.writeFieldEnd()
+        if self.started_by is not None:
+            oprot.writeFieldBegin('started_by', TType.STRING, 16)
+            oprot.writeString(self.started_by.encode('utf-8') if sys.version_info[0] == 2 else self.started_by)
+            oprot.writeFieldEnd()
+        if self.owner is not None:
+            oprot.writeFieldBegin('owner', TType.STRING, 17)
+            oprot.writeString(self.owner.encode('utf-8') if sys.version_info[0] == 2 else self.owner)
+            oprot.writeFieldEnd()
+        if self.started_at_ms is not None:
+            oprot.writeFieldBegin('started_at_ms', TType.I64, 18)
+            oprot.writeI64(self.started_at_ms)
+            oprot.writeFieldEnd()
+        if self.changed_at_ms is not None:
+            oprot.writeFieldBegin('changed_at_ms', TType.I64, 19)
+            oprot.writeI64(self.changed_at_ms)
+            oprot.writeFieldEnd()
+        if self.ended_at_ms is not None:
+            oprot.writeFieldBegin('ended_at_ms', TType.I64, 20)
+            oprot.writeI64(self.ended_at_ms)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class ListBulkJobsRequest(object):
+    """
+    Attributes:
+     - namespace_name: Required.
+     - timeout_ms
+
+    """
+
+    __slots__ = (
+        'namespace_name',
+        'timeout_ms',
+    )
+
+
+    def __init__(self, namespace_name=None, timeout_ms=None,):
+        self.namespace_name = namespace_name
+        self.timeout_ms = timeout_ms
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('ListBulkJobsRequest')
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 2)
+            oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class ListBulkJobsReply(object):
+    """
+    Attributes:
+     - jobs: The newest first: all that are running or interrupted, and those that ended lately.
+
+    """
+
+    __slots__ = (
+        'jobs',
+    )
+
+
+    def __init__(self, jobs=None,):
+        self.jobs = jobs
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.LIST:
+                    self.jobs = []
+                    (_etype171, _size168) = iprot.readListBegin()
+                    for _i172 in range(_size168):
+                        _elem173 = BulkJob()
+                        _elem173.read(iprot)
+                        self.jobs.append(_elem173)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('ListBulkJobsReply')
+        if self.jobs is not None:
+            oprot.writeFieldBegin('jobs', TType.LIST, 1)
+            oprot.writeListBegin(TType.STRUCT, len(self.jobs))
+            for iter174 in self.jobs:
+                iter174.write(oprot)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class ControlBulkJobRequest(object):
+    """
+    Attributes:
+     - namespace_name: Required.
+     - id: Required.
+     - command: Required.
+     - timeout_ms
+
+    """
+
+    __slots__ = (
+        'namespace_name',
+        'id',
+        'command',
+        'timeout_ms',
+    )
+
+
+    def __init__(self, namespace_name=None, id=None, command=None, timeout_ms=None,):
+        self.namespace_name = namespace_name
+        self.id = id
+        self.command = command
+        self.timeout_ms = timeout_ms
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRING:
+                    self.id = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I32:
+                    self.command = BulkJobCommand(iprot.readI32()).name
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('ControlBulkJobRequest')
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.id is not None:
+            oprot.writeFieldBegin('id', TType.STRING, 2)
+            oprot.writeString(self.id.encode('utf-8') if sys.version_info[0] == 2 else self.id)
+            oprot.writeFieldEnd()
+        if self.command is not None:
+            oprot.writeFieldBegin('command', TType.I32, 3)
+            oprot.writeI32(BulkJobCommand[self.command].value)
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 4)
+            oprot.writeI64(self.timeout_ms)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -5289,10 +6057,10 @@ class ListDeadRequest(object):
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype171, _size168) = iprot.readListBegin()
-                    for _i172 in range(_size168):
-                        _elem173 = iprot.readI32()
-                        self.shards.append(_elem173)
+                    (_etype178, _size175) = iprot.readListBegin()
+                    for _i179 in range(_size175):
+                        _elem180 = iprot.readI32()
+                        self.shards.append(_elem180)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5333,8 +6101,8 @@ class ListDeadRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 7)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter174 in self.shards:
-                oprot.writeI32(iter174)
+            for iter181 in self.shards:
+                oprot.writeI32(iter181)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -5403,10 +6171,10 @@ class RedriveRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype178, _size175) = iprot.readListBegin()
-                    for _i179 in range(_size175):
-                        _elem180 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem180)
+                    (_etype185, _size182) = iprot.readListBegin()
+                    for _i186 in range(_size182):
+                        _elem187 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem187)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5437,8 +6205,8 @@ class RedriveRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter181 in self.ids:
-                oprot.writeString(iter181.encode('utf-8') if sys.version_info[0] == 2 else iter181)
+            for iter188 in self.ids:
+                oprot.writeString(iter188.encode('utf-8') if sys.version_info[0] == 2 else iter188)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -5521,10 +6289,10 @@ class MoveItemsRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype185, _size182) = iprot.readListBegin()
-                    for _i186 in range(_size182):
-                        _elem187 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem187)
+                    (_etype192, _size189) = iprot.readListBegin()
+                    for _i193 in range(_size189):
+                        _elem194 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem194)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5565,8 +6333,8 @@ class MoveItemsRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter188 in self.ids:
-                oprot.writeString(iter188.encode('utf-8') if sys.version_info[0] == 2 else iter188)
+            for iter195 in self.ids:
+                oprot.writeString(iter195.encode('utf-8') if sys.version_info[0] == 2 else iter195)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.topic is not None:
@@ -5732,11 +6500,11 @@ class MoveItemsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.outcomes = []
-                    (_etype192, _size189) = iprot.readListBegin()
-                    for _i193 in range(_size189):
-                        _elem194 = MoveOutcome()
-                        _elem194.read(iprot)
-                        self.outcomes.append(_elem194)
+                    (_etype199, _size196) = iprot.readListBegin()
+                    for _i200 in range(_size196):
+                        _elem201 = MoveOutcome()
+                        _elem201.read(iprot)
+                        self.outcomes.append(_elem201)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5753,8 +6521,8 @@ class MoveItemsReply(object):
         if self.outcomes is not None:
             oprot.writeFieldBegin('outcomes', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.outcomes))
-            for iter195 in self.outcomes:
-                iter195.write(oprot)
+            for iter202 in self.outcomes:
+                iter202.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -6063,11 +6831,11 @@ class RestoreItemsRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.items = []
-                    (_etype199, _size196) = iprot.readListBegin()
-                    for _i200 in range(_size196):
-                        _elem201 = RestoredItem()
-                        _elem201.read(iprot)
-                        self.items.append(_elem201)
+                    (_etype206, _size203) = iprot.readListBegin()
+                    for _i207 in range(_size203):
+                        _elem208 = RestoredItem()
+                        _elem208.read(iprot)
+                        self.items.append(_elem208)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6098,8 +6866,8 @@ class RestoreItemsRequest(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter202 in self.items:
-                iter202.write(oprot)
+            for iter209 in self.items:
+                iter209.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -6518,10 +7286,10 @@ class NamespaceRequest(object):
             elif fid == 4:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype206, _size203) = iprot.readListBegin()
-                    for _i207 in range(_size203):
-                        _elem208 = iprot.readI32()
-                        self.shards.append(_elem208)
+                    (_etype213, _size210) = iprot.readListBegin()
+                    for _i214 in range(_size210):
+                        _elem215 = iprot.readI32()
+                        self.shards.append(_elem215)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6550,8 +7318,8 @@ class NamespaceRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 4)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter209 in self.shards:
-                oprot.writeI32(iter209)
+            for iter216 in self.shards:
+                oprot.writeI32(iter216)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -6690,11 +7458,11 @@ class NamespacesReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.namespaces = []
-                    (_etype213, _size210) = iprot.readListBegin()
-                    for _i214 in range(_size210):
-                        _elem215 = NamespaceSettings()
-                        _elem215.read(iprot)
-                        self.namespaces.append(_elem215)
+                    (_etype220, _size217) = iprot.readListBegin()
+                    for _i221 in range(_size217):
+                        _elem222 = NamespaceSettings()
+                        _elem222.read(iprot)
+                        self.namespaces.append(_elem222)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6716,8 +7484,8 @@ class NamespacesReply(object):
         if self.namespaces is not None:
             oprot.writeFieldBegin('namespaces', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.namespaces))
-            for iter216 in self.namespaces:
-                iter216.write(oprot)
+            for iter223 in self.namespaces:
+                iter223.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -6810,10 +7578,10 @@ class UsageReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.topic_names = []
-                    (_etype220, _size217) = iprot.readListBegin()
-                    for _i221 in range(_size217):
-                        _elem222 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.topic_names.append(_elem222)
+                    (_etype227, _size224) = iprot.readListBegin()
+                    for _i228 in range(_size224):
+                        _elem229 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.topic_names.append(_elem229)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6846,8 +7614,8 @@ class UsageReply(object):
         if self.topic_names is not None:
             oprot.writeFieldBegin('topic_names', TType.LIST, 5)
             oprot.writeListBegin(TType.STRING, len(self.topic_names))
-            for iter223 in self.topic_names:
-                oprot.writeString(iter223.encode('utf-8') if sys.version_info[0] == 2 else iter223)
+            for iter230 in self.topic_names:
+                oprot.writeString(iter230.encode('utf-8') if sys.version_info[0] == 2 else iter230)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -6918,10 +7686,10 @@ class Grant(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.permissions = []
-                    (_etype227, _size224) = iprot.readListBegin()
-                    for _i228 in range(_size224):
-                        _elem229 = Permission(iprot.readI32()).name
-                        self.permissions.append(_elem229)
+                    (_etype234, _size231) = iprot.readListBegin()
+                    for _i235 in range(_size231):
+                        _elem236 = Permission(iprot.readI32()).name
+                        self.permissions.append(_elem236)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6946,8 +7714,8 @@ class Grant(object):
         if self.permissions is not None:
             oprot.writeFieldBegin('permissions', TType.LIST, 3)
             oprot.writeListBegin(TType.I32, len(self.permissions))
-            for iter230 in self.permissions:
-                oprot.writeI32(Permission[iter230].value)
+            for iter237 in self.permissions:
+                oprot.writeI32(Permission[iter237].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -7086,11 +7854,11 @@ class GrantsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.grants = []
-                    (_etype234, _size231) = iprot.readListBegin()
-                    for _i235 in range(_size231):
-                        _elem236 = Grant()
-                        _elem236.read(iprot)
-                        self.grants.append(_elem236)
+                    (_etype241, _size238) = iprot.readListBegin()
+                    for _i242 in range(_size238):
+                        _elem243 = Grant()
+                        _elem243.read(iprot)
+                        self.grants.append(_elem243)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7112,8 +7880,8 @@ class GrantsReply(object):
         if self.grants is not None:
             oprot.writeFieldBegin('grants', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.grants))
-            for iter237 in self.grants:
-                iter237.write(oprot)
+            for iter244 in self.grants:
+                iter244.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -7204,10 +7972,10 @@ class TopicRequest(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype241, _size238) = iprot.readListBegin()
-                    for _i242 in range(_size238):
-                        _elem243 = iprot.readI32()
-                        self.shards.append(_elem243)
+                    (_etype248, _size245) = iprot.readListBegin()
+                    for _i249 in range(_size245):
+                        _elem250 = iprot.readI32()
+                        self.shards.append(_elem250)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7240,8 +8008,8 @@ class TopicRequest(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 5)
             oprot.writeListBegin(TType.I32, len(self.shards))
-            for iter244 in self.shards:
-                oprot.writeI32(iter244)
+            for iter251 in self.shards:
+                oprot.writeI32(iter251)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -7315,10 +8083,10 @@ class BindTopicRequest(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.regions = []
-                    (_etype248, _size245) = iprot.readListBegin()
-                    for _i249 in range(_size245):
-                        _elem250 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.regions.append(_elem250)
+                    (_etype255, _size252) = iprot.readListBegin()
+                    for _i256 in range(_size252):
+                        _elem257 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.regions.append(_elem257)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7348,8 +8116,8 @@ class BindTopicRequest(object):
         if self.regions is not None:
             oprot.writeFieldBegin('regions', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.regions))
-            for iter251 in self.regions:
-                oprot.writeString(iter251.encode('utf-8') if sys.version_info[0] == 2 else iter251)
+            for iter258 in self.regions:
+                oprot.writeString(iter258.encode('utf-8') if sys.version_info[0] == 2 else iter258)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -7837,11 +8605,11 @@ class ShardsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype255, _size252) = iprot.readListBegin()
-                    for _i256 in range(_size252):
-                        _elem257 = ShardInfo()
-                        _elem257.read(iprot)
-                        self.shards.append(_elem257)
+                    (_etype262, _size259) = iprot.readListBegin()
+                    for _i263 in range(_size259):
+                        _elem264 = ShardInfo()
+                        _elem264.read(iprot)
+                        self.shards.append(_elem264)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7863,8 +8631,8 @@ class ShardsReply(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter258 in self.shards:
-                iter258.write(oprot)
+            for iter265 in self.shards:
+                iter265.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -8360,11 +9128,11 @@ class HostsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype262, _size259) = iprot.readListBegin()
-                    for _i263 in range(_size259):
-                        _elem264 = HostInfo()
-                        _elem264.read(iprot)
-                        self.hosts.append(_elem264)
+                    (_etype269, _size266) = iprot.readListBegin()
+                    for _i270 in range(_size266):
+                        _elem271 = HostInfo()
+                        _elem271.read(iprot)
+                        self.hosts.append(_elem271)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8386,8 +9154,8 @@ class HostsReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter265 in self.hosts:
-                iter265.write(oprot)
+            for iter272 in self.hosts:
+                iter272.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -8662,22 +9430,22 @@ class GetRoutingReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype269, _size266) = iprot.readListBegin()
-                    for _i270 in range(_size266):
-                        _elem271 = HostInfo()
-                        _elem271.read(iprot)
-                        self.hosts.append(_elem271)
+                    (_etype276, _size273) = iprot.readListBegin()
+                    for _i277 in range(_size273):
+                        _elem278 = HostInfo()
+                        _elem278.read(iprot)
+                        self.hosts.append(_elem278)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype275, _size272) = iprot.readListBegin()
-                    for _i276 in range(_size272):
-                        _elem277 = ShardInfo()
-                        _elem277.read(iprot)
-                        self.shards.append(_elem277)
+                    (_etype282, _size279) = iprot.readListBegin()
+                    for _i283 in range(_size279):
+                        _elem284 = ShardInfo()
+                        _elem284.read(iprot)
+                        self.shards.append(_elem284)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8694,30 +9462,30 @@ class GetRoutingReply(object):
             elif fid == 6:
                 if ftype == TType.LIST:
                     self.removed_hosts = []
-                    (_etype281, _size278) = iprot.readListBegin()
-                    for _i282 in range(_size278):
-                        _elem283 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.removed_hosts.append(_elem283)
+                    (_etype288, _size285) = iprot.readListBegin()
+                    for _i289 in range(_size285):
+                        _elem290 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.removed_hosts.append(_elem290)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 7:
                 if ftype == TType.LIST:
                     self.removed_shards = []
-                    (_etype287, _size284) = iprot.readListBegin()
-                    for _i288 in range(_size284):
-                        _elem289 = iprot.readI32()
-                        self.removed_shards.append(_elem289)
+                    (_etype294, _size291) = iprot.readListBegin()
+                    for _i295 in range(_size291):
+                        _elem296 = iprot.readI32()
+                        self.removed_shards.append(_elem296)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 8:
                 if ftype == TType.LIST:
                     self.loads = []
-                    (_etype293, _size290) = iprot.readListBegin()
-                    for _i294 in range(_size290):
-                        _elem295 = iprot.readDouble()
-                        self.loads.append(_elem295)
+                    (_etype300, _size297) = iprot.readListBegin()
+                    for _i301 in range(_size297):
+                        _elem302 = iprot.readDouble()
+                        self.loads.append(_elem302)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8738,15 +9506,15 @@ class GetRoutingReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter296 in self.hosts:
-                iter296.write(oprot)
+            for iter303 in self.hosts:
+                iter303.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 3)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter297 in self.shards:
-                iter297.write(oprot)
+            for iter304 in self.shards:
+                iter304.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.tier is not None:
@@ -8760,22 +9528,22 @@ class GetRoutingReply(object):
         if self.removed_hosts is not None:
             oprot.writeFieldBegin('removed_hosts', TType.LIST, 6)
             oprot.writeListBegin(TType.STRING, len(self.removed_hosts))
-            for iter298 in self.removed_hosts:
-                oprot.writeString(iter298.encode('utf-8') if sys.version_info[0] == 2 else iter298)
+            for iter305 in self.removed_hosts:
+                oprot.writeString(iter305.encode('utf-8') if sys.version_info[0] == 2 else iter305)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.removed_shards is not None:
             oprot.writeFieldBegin('removed_shards', TType.LIST, 7)
             oprot.writeListBegin(TType.I32, len(self.removed_shards))
-            for iter299 in self.removed_shards:
-                oprot.writeI32(iter299)
+            for iter306 in self.removed_shards:
+                oprot.writeI32(iter306)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.loads is not None:
             oprot.writeFieldBegin('loads', TType.LIST, 8)
             oprot.writeListBegin(TType.DOUBLE, len(self.loads))
-            for iter300 in self.loads:
-                oprot.writeDouble(iter300)
+            for iter307 in self.loads:
+                oprot.writeDouble(iter307)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -9193,6 +9961,361 @@ class TopicRate(object):
         return not (self == other)
 
 
+class ListAuditRequest(object):
+    """
+    Attributes:
+     - limit: The most entries, 1 to 1,000. Missing: 100.
+     - only_namespace: Only changes that name this namespace. Missing: all.
+     - timeout_ms
+     - forwarded: Set by a host that forwards the call: the called host reports its own changes only. For hosts only.
+
+    """
+
+    __slots__ = (
+        'limit',
+        'only_namespace',
+        'timeout_ms',
+        'forwarded',
+    )
+
+
+    def __init__(self, limit=None, only_namespace=None, timeout_ms=None, forwarded=None,):
+        self.limit = limit
+        self.only_namespace = only_namespace
+        self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.I32:
+                    self.limit = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRING:
+                    self.only_namespace = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('ListAuditRequest')
+        if self.limit is not None:
+            oprot.writeFieldBegin('limit', TType.I32, 1)
+            oprot.writeI32(self.limit)
+            oprot.writeFieldEnd()
+        if self.only_namespace is not None:
+            oprot.writeFieldBegin('only_namespace', TType.STRING, 2)
+            oprot.writeString(self.only_namespace.encode('utf-8') if sys.version_info[0] == 2 else self.only_namespace)
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 3)
+            oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
+            oprot.writeBool(self.forwarded)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class AuditEntry(object):
+    """
+    A change that an administrator made.
+
+    Attributes:
+     - at_ms: When it ended: milliseconds since 1970-01-01 UTC by the clock of the host.
+     - principal: Missing if the host does not authenticate.
+     - peer: Where the call came from: an address, `console` or `sqs`.
+     - call: The name of the call, or `sqs.` and an action.
+     - namespace_name
+     - target: What it concerned, for people. No payload and no metadata is in it.
+     - outcome: OK, or the code of the error.
+     - host: The name of the host that was called.
+
+    """
+
+    __slots__ = (
+        'at_ms',
+        'principal',
+        'peer',
+        'call',
+        'namespace_name',
+        'target',
+        'outcome',
+        'host',
+    )
+
+
+    def __init__(self, at_ms=None, principal=None, peer=None, call=None, namespace_name=None, target=None, outcome=None, host=None,):
+        self.at_ms = at_ms
+        self.principal = principal
+        self.peer = peer
+        self.call = call
+        self.namespace_name = namespace_name
+        self.target = target
+        self.outcome = outcome
+        self.host = host
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.I64:
+                    self.at_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRING:
+                    self.principal = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.STRING:
+                    self.peer = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.STRING:
+                    self.call = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.STRING:
+                    self.target = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.STRING:
+                    self.outcome = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.STRING:
+                    self.host = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('AuditEntry')
+        if self.at_ms is not None:
+            oprot.writeFieldBegin('at_ms', TType.I64, 1)
+            oprot.writeI64(self.at_ms)
+            oprot.writeFieldEnd()
+        if self.principal is not None:
+            oprot.writeFieldBegin('principal', TType.STRING, 2)
+            oprot.writeString(self.principal.encode('utf-8') if sys.version_info[0] == 2 else self.principal)
+            oprot.writeFieldEnd()
+        if self.peer is not None:
+            oprot.writeFieldBegin('peer', TType.STRING, 3)
+            oprot.writeString(self.peer.encode('utf-8') if sys.version_info[0] == 2 else self.peer)
+            oprot.writeFieldEnd()
+        if self.call is not None:
+            oprot.writeFieldBegin('call', TType.STRING, 4)
+            oprot.writeString(self.call.encode('utf-8') if sys.version_info[0] == 2 else self.call)
+            oprot.writeFieldEnd()
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 5)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.target is not None:
+            oprot.writeFieldBegin('target', TType.STRING, 6)
+            oprot.writeString(self.target.encode('utf-8') if sys.version_info[0] == 2 else self.target)
+            oprot.writeFieldEnd()
+        if self.outcome is not None:
+            oprot.writeFieldBegin('outcome', TType.STRING, 7)
+            oprot.writeString(self.outcome.encode('utf-8') if sys.version_info[0] == 2 else self.outcome)
+            oprot.writeFieldEnd()
+        if self.host is not None:
+            oprot.writeFieldBegin('host', TType.STRING, 8)
+            oprot.writeString(self.host.encode('utf-8') if sys.version_info[0] == 2 else self.host)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class ListAuditReply(object):
+    """
+    Attributes:
+     - entries: The newest first.
+     - missing_hosts: The hosts that did not report.
+
+    """
+
+    __slots__ = (
+        'entries',
+        'missing_hosts',
+    )
+
+
+    def __init__(self, entries=None, missing_hosts=None,):
+        self.entries = entries
+        self.missing_hosts = missing_hosts
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.LIST:
+                    self.entries = []
+                    (_etype311, _size308) = iprot.readListBegin()
+                    for _i312 in range(_size308):
+                        _elem313 = AuditEntry()
+                        _elem313.read(iprot)
+                        self.entries.append(_elem313)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.LIST:
+                    self.missing_hosts = []
+                    (_etype317, _size314) = iprot.readListBegin()
+                    for _i318 in range(_size314):
+                        _elem319 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.missing_hosts.append(_elem319)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('ListAuditReply')
+        if self.entries is not None:
+            oprot.writeFieldBegin('entries', TType.LIST, 1)
+            oprot.writeListBegin(TType.STRUCT, len(self.entries))
+            for iter320 in self.entries:
+                iter320.write(oprot)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.missing_hosts is not None:
+            oprot.writeFieldBegin('missing_hosts', TType.LIST, 2)
+            oprot.writeListBegin(TType.STRING, len(self.missing_hosts))
+            for iter321 in self.missing_hosts:
+                oprot.writeString(iter321.encode('utf-8') if sys.version_info[0] == 2 else iter321)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class GossipRequest(object):
     """
     Attributes:
@@ -9353,11 +10476,11 @@ class GossipReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype304, _size301) = iprot.readListBegin()
-                    for _i305 in range(_size301):
-                        _elem306 = TopicUpdate()
-                        _elem306.read(iprot)
-                        self.topics.append(_elem306)
+                    (_etype325, _size322) = iprot.readListBegin()
+                    for _i326 in range(_size322):
+                        _elem327 = TopicUpdate()
+                        _elem327.read(iprot)
+                        self.topics.append(_elem327)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9374,11 +10497,11 @@ class GossipReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.namespace_reports = []
-                    (_etype310, _size307) = iprot.readListBegin()
-                    for _i311 in range(_size307):
-                        _elem312 = NamespaceReport()
-                        _elem312.read(iprot)
-                        self.namespace_reports.append(_elem312)
+                    (_etype331, _size328) = iprot.readListBegin()
+                    for _i332 in range(_size328):
+                        _elem333 = NamespaceReport()
+                        _elem333.read(iprot)
+                        self.namespace_reports.append(_elem333)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9400,11 +10523,11 @@ class GossipReply(object):
             elif fid == 9:
                 if ftype == TType.LIST:
                     self.topic_rates = []
-                    (_etype316, _size313) = iprot.readListBegin()
-                    for _i317 in range(_size313):
-                        _elem318 = TopicRate()
-                        _elem318.read(iprot)
-                        self.topic_rates.append(_elem318)
+                    (_etype337, _size334) = iprot.readListBegin()
+                    for _i338 in range(_size334):
+                        _elem339 = TopicRate()
+                        _elem339.read(iprot)
+                        self.topic_rates.append(_elem339)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -9425,8 +10548,8 @@ class GossipReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter319 in self.topics:
-                iter319.write(oprot)
+            for iter340 in self.topics:
+                iter340.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.full is not None:
@@ -9440,8 +10563,8 @@ class GossipReply(object):
         if self.namespace_reports is not None:
             oprot.writeFieldBegin('namespace_reports', TType.LIST, 5)
             oprot.writeListBegin(TType.STRUCT, len(self.namespace_reports))
-            for iter320 in self.namespace_reports:
-                iter320.write(oprot)
+            for iter341 in self.namespace_reports:
+                iter341.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.load is not None:
@@ -9459,8 +10582,8 @@ class GossipReply(object):
         if self.topic_rates is not None:
             oprot.writeFieldBegin('topic_rates', TType.LIST, 9)
             oprot.writeListBegin(TType.STRUCT, len(self.topic_rates))
-            for iter321 in self.topic_rates:
-                iter321.write(oprot)
+            for iter342 in self.topic_rates:
+                iter342.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -10074,6 +11197,64 @@ BulkReply.thrift_spec = (
     (2, TType.STRING, 'next_cursor', 'UTF8', None, ),  # 2
     (3, TType.I64, 'refused', None, None, ),  # 3
     (4, TType.STRUCT, 'refusal', [Error, None], None, ),  # 4
+    (5, TType.I64, 'matched', None, None, ),  # 5
+)
+all_structs.append(StartBulkJobRequest)
+StartBulkJobRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
+    (2, TType.STRUCT, 'filter', [ItemFilter, None], None, ),  # 2
+    (3, TType.I32, 'action', None, None, ),  # 3
+    (4, TType.STRUCT, 'change', [Change, None], None, ),  # 4
+    (5, TType.STRING, 'move_to', 'UTF8', None, ),  # 5
+    (6, TType.I32, 'rate_per_s', None, None, ),  # 6
+    (7, TType.I64, 'expected', None, None, ),  # 7
+    (8, TType.STRING, 'start_key', 'UTF8', None, ),  # 8
+    (9, TType.BOOL, 'exclusive', None, None, ),  # 9
+    (10, TType.I64, 'timeout_ms', None, None, ),  # 10
+)
+all_structs.append(BulkJob)
+BulkJob.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'id', 'UTF8', None, ),  # 1
+    (2, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 2
+    (3, TType.STRUCT, 'filter', [ItemFilter, None], None, ),  # 3
+    (4, TType.I32, 'action', None, None, ),  # 4
+    (5, TType.STRUCT, 'change', [Change, None], None, ),  # 5
+    (6, TType.STRING, 'move_to', 'UTF8', None, ),  # 6
+    (7, TType.I32, 'rate_per_s', None, None, ),  # 7
+    (8, TType.I64, 'expected', None, None, ),  # 8
+    (9, TType.I32, 'state', None, None, ),  # 9
+    (10, TType.I64, 'seen', None, None, ),  # 10
+    (11, TType.I64, 'changed', None, None, ),  # 11
+    (12, TType.I64, 'failed', None, None, ),  # 12
+    (13, TType.BOOL, 'at_least', None, None, ),  # 13
+    (14, TType.STRING, 'refusal', 'UTF8', None, ),  # 14
+    (15, TType.STRING, 'problem', 'UTF8', None, ),  # 15
+    (16, TType.STRING, 'started_by', 'UTF8', None, ),  # 16
+    (17, TType.STRING, 'owner', 'UTF8', None, ),  # 17
+    (18, TType.I64, 'started_at_ms', None, None, ),  # 18
+    (19, TType.I64, 'changed_at_ms', None, None, ),  # 19
+    (20, TType.I64, 'ended_at_ms', None, None, ),  # 20
+)
+all_structs.append(ListBulkJobsRequest)
+ListBulkJobsRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
+    (2, TType.I64, 'timeout_ms', None, None, ),  # 2
+)
+all_structs.append(ListBulkJobsReply)
+ListBulkJobsReply.thrift_spec = (
+    None,  # 0
+    (1, TType.LIST, 'jobs', (TType.STRUCT, [BulkJob, None], False), None, ),  # 1
+)
+all_structs.append(ControlBulkJobRequest)
+ControlBulkJobRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
+    (2, TType.STRING, 'id', 'UTF8', None, ),  # 2
+    (3, TType.I32, 'command', None, None, ),  # 3
+    (4, TType.I64, 'timeout_ms', None, None, ),  # 4
 )
 all_structs.append(ListDeadRequest)
 ListDeadRequest.thrift_spec = (
@@ -10367,6 +11548,32 @@ TopicRate.thrift_spec = (
     (2, TType.STRING, 'topic', 'UTF8', None, ),  # 2
     (3, TType.DOUBLE, 'ready_per_s', None, None, ),  # 3
     (4, TType.DOUBLE, 'acked_per_s', None, None, ),  # 4
+)
+all_structs.append(ListAuditRequest)
+ListAuditRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.I32, 'limit', None, None, ),  # 1
+    (2, TType.STRING, 'only_namespace', 'UTF8', None, ),  # 2
+    (3, TType.I64, 'timeout_ms', None, None, ),  # 3
+    (4, TType.BOOL, 'forwarded', None, None, ),  # 4
+)
+all_structs.append(AuditEntry)
+AuditEntry.thrift_spec = (
+    None,  # 0
+    (1, TType.I64, 'at_ms', None, None, ),  # 1
+    (2, TType.STRING, 'principal', 'UTF8', None, ),  # 2
+    (3, TType.STRING, 'peer', 'UTF8', None, ),  # 3
+    (4, TType.STRING, 'call', 'UTF8', None, ),  # 4
+    (5, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 5
+    (6, TType.STRING, 'target', 'UTF8', None, ),  # 6
+    (7, TType.STRING, 'outcome', 'UTF8', None, ),  # 7
+    (8, TType.STRING, 'host', 'UTF8', None, ),  # 8
+)
+all_structs.append(ListAuditReply)
+ListAuditReply.thrift_spec = (
+    None,  # 0
+    (1, TType.LIST, 'entries', (TType.STRUCT, [AuditEntry, None], False), None, ),  # 1
+    (2, TType.LIST, 'missing_hosts', (TType.STRING, 'UTF8', False), None, ),  # 2
 )
 all_structs.append(GossipRequest)
 GossipRequest.thrift_spec = (

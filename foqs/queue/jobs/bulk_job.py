@@ -72,6 +72,15 @@ NEXT_STATE: Final[Mapping[tuple[JobState, JobCommand], JobState]] = {
 """The state after a command. A pair that is missing is refused."""
 
 
+REASON_CHARS_MAX: Final = 200
+"""Longer refusals and problems are cut, so that all jobs fit into one document."""
+
+
+def shorten(reason: str | None) -> str | None:
+    """Return a reason as a job keeps it."""
+    return reason if reason is None or len(reason) <= REASON_CHARS_MAX else f"{reason[: REASON_CHARS_MAX - 3]}..."
+
+
 @dataclass(slots=True, frozen=True)
 class JobChange:
     """The change of each item. Fields that the action does not use are None.
