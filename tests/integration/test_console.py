@@ -161,7 +161,7 @@ def test_dead_items_are_redriven_one_chosen_or_all(host: OpenHost, browser: Brow
     assert "1 items are ready again" in browser.post("/dead", topic="sad", action="redrive", id=ids[1]).text
     asked = browser.post("/dead", topic="sad", action="redrive_all")
     assert "3 at the moment" in asked.text
-    started = browser.post("/dead", **hidden_fields(asked, "redrive_all"))
+    started = browser.submit("/dead", hidden_fields(asked, "redrive_all"))
     until(lambda: "done" in browser.get(f"/bulk?job={job_id_of(started)}").text, "the job has ended")
     assert calls(host, lambda client: client.count(ItemFilter("sad", ("ready",)))).items == 5
 

@@ -29,7 +29,7 @@ def browser(host: OpenHost) -> Browser:
 
 
 def preview(browser: Browser, **fields: str) -> Answer:
-    answer = browser.post("/bulk", action="preview", **fields)
+    answer = browser.submit("/bulk", {"action": "preview", **fields})
     assert answer.status == 200, answer.text
     return answer
 
@@ -57,7 +57,7 @@ def test_items_are_counted_and_previewed_before_anything_is_changed(host: OpenHo
 def test_job_is_started_once_and_followed_to_its_end(host: OpenHost, browser: Browser) -> None:
     kill_items(host, "sad", 7)
     go = hidden_fields(preview(browser, what="redrive", topic="sad", rate="1000"), "start")
-    first, second = browser.post("/bulk", **go), browser.post("/bulk", **go)
+    first, second = browser.submit("/bulk", go), browser.submit("/bulk", go)
     assert job_id_of(first) == job_id_of(second)
     done = ended(browser, job_id_of(first))
     assert "state done" in done.text
@@ -70,12 +70,12 @@ def test_job_is_started_once_and_followed_to_its_end(host: OpenHost, browser: Br
 def test_job_is_interrupted_resumed_and_cancelled(host: OpenHost, browser: Browser) -> None:
     put(host, *[Item("slow", b"x")] * 50)
     go = hidden_fields(preview(browser, what="cancel", topic="slow", rate="1"), "start")
-    job = job_id_of(browser.post("/bulk", **go))
+    job = job_id_of(browser.submit("/bulk", go))
     assert "state interrupted" in browser.post("/bulk", action="interrupt", job=job).text
     assert "state running" in browser.post("/bulk", action="resume", job=job).text
     asked = browser.post("/bulk", action="cancel", job=job)
     assert "ends the job for good" in asked.text
-    browser.post("/bulk", **hidden_fields(asked, "cancel"))
+    browser.submit("/bulk", hidden_fields(asked, "cancel"))
     assert "state cancelled" in ended(browser, job).text
     left = calls(host, lambda client: client.count(ItemFilter("slow"))).items
     assert 40 < left <= 50
@@ -87,9 +87,9 @@ def test_items_are_moved_and_changed_by_the_form(host: OpenHost, browser: Browse
         preview(browser, what="update", topic="from", state="deferred", priority="-4", delay="2h", metadata="m"),
         "start",
     )
-    assert "changed 5 of 5" in ended(browser, job_id_of(browser.post("/bulk", **go))).text
+    assert "changed 5 of 5" in ended(browser, job_id_of(browser.submit("/bulk", go))).text
     go = hidden_fields(preview(browser, what="move", topic="from", move_to="to"), "start")
-    assert "changed 5 of 5" in ended(browser, job_id_of(browser.post("/bulk", **go))).text
+    assert "changed 5 of 5" in ended(browser, job_id_of(browser.submit("/bulk", go))).text
     page = calls(host, lambda client: client.peek("to", "deferred", 10))
     assert [(item.priority, item.metadata) for item in page.items] == [(-4, b"m")] * 5
 
@@ -108,7 +108,7 @@ def test_items_are_moved_and_changed_by_the_form(host: OpenHost, browser: Browse
 )
 def test_wrong_forms_are_refused_with_the_reason(browser: Browser, fields: dict[str, str], text: str) -> None:
     key = {"key": "k"} if "move_to" in fields else {}
-    answer = browser.post("/bulk", action="start" if key else "preview", **fields, **key)
+    answer = browser.submit("/bulk", {"action": "start" if key else "preview", **fields, **key})
     assert answer.status == 400
     assert text in answer.text
 
@@ -117,7 +117,7 @@ def test_markup_in_a_topic_is_shown_as_text(host: OpenHost, browser: Browser) ->
     put(host, Item(SCRIPT, b"x"))
     page = preview(browser, what="cancel", topic=SCRIPT)
     assert SCRIPT not in page.body
-    job = ended(browser, job_id_of(browser.post("/bulk", **hidden_fields(page, "start"))))
+    job = ended(browser, job_id_of(browser.submit("/bulk", hidden_fields(page, "start"))))
     assert SCRIPT not in job.body
     assert SCRIPT in job.text
     assert SCRIPT not in browser.get("/bulk").body

@@ -6,6 +6,7 @@ import html
 import http.client
 import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
@@ -46,6 +47,10 @@ class Browser:
         sent = {"Content-Type": "application/x-www-form-urlencoded"} | (OWN_FORM if headers is None else headers)
         answer = self.send("POST", path, urlencode(form).encode(), sent)
         return self.get(answer.headers["Location"]) if follow and answer.status == 303 else answer
+
+    def submit(self, path: str, form: Mapping[str, str]) -> Answer:
+        """Send a form whose fields are known only at run time, and follow the redirect that answers it."""
+        return self.post(path, None, True, **form)
 
     def send(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> Answer:
         connection: http.client.HTTPConnection = (

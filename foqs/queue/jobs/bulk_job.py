@@ -193,4 +193,4 @@ class Jobs:
 
     def of_namespace(self, namespace: str) -> list[Job]:
         """Return the jobs of a namespace, the newest first."""
-        return [job for job in reversed(self.by_id.values()) if job.spec.namespace == namespace]
+        return [job for job in reversed(list(self.by_id.values())) if job.spec.namespace == namespace]

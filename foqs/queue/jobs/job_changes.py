@@ -87,7 +87,7 @@ def _without_oldest(jobs: Jobs) -> Jobs:
     kept: dict[str, Job] = {}
     ended: dict[str, int] = {}
     ended_in_all = 0
-    for job in reversed(jobs.by_id.values()):
+    for job in reversed(list(jobs.by_id.values())):
         if not job.state.is_live:
             namespace = job.spec.namespace
             if ended_in_all >= ENDED_MAX or ended.get(namespace, 0) >= ENDED_PER_NAMESPACE_MAX:
@@ -130,7 +130,8 @@ def take(
     Returns:
         The jobs, and those that the host has now taken.
     """
-    by_id, taken = dict(jobs.by_id), []
+    by_id = dict(jobs.by_id)
+    taken: list[Job] = []
     for job in jobs.by_id.values():
         is_lost = job.owner is not None and job.owner.nonce in missing
         if job.tier != tier or not (job.owner is None or is_lost):

@@ -394,7 +394,8 @@ def test_empty_page_starts_a_walk_and_changes_nothing() -> None:
         assert started.next_cursor is not None
         await world.pass_s(1)
         await caller.put(count=2)  # after the start of the walk
-        changed, cursor = 0, started.next_cursor
+        changed = 0
+        cursor: str | None = started.next_cursor
         while cursor is not None:
             done = await page(caller, CANCEL, cursor=cursor)
             assert done.matched == done.changed
