@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from foqs.dev.server_process import stop_on_signals
+from foqs.dev.server_process import free_port, stop_on_signals
 from perf.lib import machine, sqs_load
 from perf.lib.race import Broken
 from perf.lib.report import Report, middle, percentile, say
-from perf.lib.servers import ServerNotAvailable, free_port
+from perf.lib.servers import ServerNotAvailable
 from perf.lib.stage import PLAIN, SYSTEMS, Stage, stage
 from perf.lib.trial import Trial, run_on
 
