@@ -394,7 +394,8 @@ def test_doctor_names_short_messages_and_accounts_without_a_namespace(folder: Pa
     code, [_, size] = sqs_findings(environment)
     assert (code, size["state"]) == (0, "warning")
     assert "payload_bytes_max to 1114112" in size["remedy"]
-    accounts = {"FOQS_SQS__ACCOUNTS": '{"111111111111" = "absent"}', "FOQS_NAMESPACE__PAYLOAD_BYTES_MAX": "1114112"}
-    code, [_, missing] = sqs_findings(environment | accounts)
+    config = folder.parent / "sqs.toml"
+    config.write_text('[namespace]\npayload_bytes_max = 1114112\n[sqs.accounts]\n111111111111 = "absent"\n')
+    code, [_, missing] = sqs_findings(environment | {"FOQS_CONFIG": str(config)})
     assert (code, missing["state"]) == (5, "bad")
     assert "111111111111 (absent)" in missing["found"]

@@ -58,7 +58,7 @@ def test_the_first_example_runs(
 
 def test_the_example_of_the_aws_cli_runs(host: SqsHost, tmp_path: Path) -> None:
     programs = environment_python(("awscli==1.46.2",), is_constrained=False).parent
-    script = "set -e\n" + example("AWS CLI", "sh", host)
+    script = "set -e\nshopt -s expand_aliases\n" + example("AWS CLI", "sh", host)
     assert run(["bash", "-c", script], tmp_path, environment(tmp_path, host, programs)) == "5\n"
     assert json.loads((tmp_path / "sent.json").read_text())["MessageId"]
 
