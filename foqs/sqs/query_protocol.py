@@ -26,6 +26,8 @@ _DEPTH_MAX: Final = 8
 _CONTENT_TYPE: Final = "text/xml"
 _PLACE: Final = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_MESSAGES: Final = {"QueueDoesNotExist": "The specified queue does not exist for this wsdl version."}
+"""The texts that this protocol has in place of those of JSON."""
 _ESCAPES: Final = {'"': "&quot;", "\r": "&#xD;"}
 
 
@@ -58,7 +60,8 @@ _LISTS: Final[Mapping[str, str]] = {
     "SendMessageBatchRequestEntry": "Entries",
     "TagKey": "TagKeys",
 }
-"""The lists of requests: the name of their entries, and their name in JSON."""
+"""The lists of requests: the name of their entries, and their name in JSON. That name with an empty value is an empty list."""
+_LIST_NAMES: Final = frozenset(_LISTS.values())
 _MAPS: Final[Mapping[str, _MapName]] = {
     "Attribute": _MapName("Attributes"),
     "MessageAttribute": _MapName("MessageAttributes"),
@@ -122,8 +125,9 @@ class QueryProtocol:
         shape = SHAPES[error.shape]
         request_id = str(uuid4())
         fault = "Sender" if shape.is_sender_fault else "Receiver"
+        message = _MESSAGES.get(error.shape, error.message)
         content = (
-            f"<Error><Type>{fault}</Type><Code>{shape.query_code}</Code><Message>{_text(error.message)}</Message>"
+            f"<Error><Type>{fault}</Type><Code>{shape.query_code}</Code><Message>{_text(message)}</Message>"
             f"<Detail/></Error><RequestId>{request_id}</RequestId>"
         )
         return _reply(shape.status, "ErrorResponse", content, request_id, action, error.shape)
@@ -170,6 +174,8 @@ def _members(tree: Mapping[str, Any]) -> dict[str, Any]:
         elif name in _LISTS:
             entries = _in_order(node, name) if isinstance(node, dict) else [node]
             members[_LISTS[name]] = [_value(name, entry) for entry in entries]
+        elif name in _LIST_NAMES and node == "":
+            members[name] = []
         else:
             members[name] = _value(name, node)
     return members
