@@ -41,7 +41,7 @@ def test_runs_have_a_bounded_length() -> None:
     assert len(runs) > 20_000 // module.RUN_MAX
 
 
-@given @ given(st.lists(st.lists(LETTERS, unique=True), max_size=4), LETTERS, st.booleans(), st.text("abc", max_size=2))
+@given(st.lists(st.lists(LETTERS, unique=True), max_size=4), LETTERS, st.booleans(), st.text("abc", max_size=2))
 def test_the_names_of_several_lists_are_merged_in_order_and_each_once(
     lists: list[list[str]], name: str, is_exclusive: bool, prefix: str
 ) -> None:
