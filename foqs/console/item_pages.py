@@ -12,7 +12,7 @@ from foqs.console.topic_pages import counts_of
 from foqs.console.visit import Visit
 from foqs.core.items.item import PRIORITY_MIN
 from foqs.runtime.durations import parse_duration
-from foqs_client import Change, InvalidArgument, Item, ItemFilter, ItemView, Topic
+from foqs_client import Change, Explanation, InvalidArgument, Item, ItemFilter, Topic
 
 DEAD_ITEMS: Final = 100
 
@@ -31,14 +31,16 @@ async def item(visit: Visit) -> web.StreamResponse:
         found=found,
         item=found.item,
         is_paused=counts is not None and counts.paused,
-        first_priority=None if found.item is None else _first_priority(found.item, counts),
+        first_priority=_first_priority(found, counts),
     )
 
 
-def _first_priority(item: ItemView, counts: Topic | None) -> int | None:
+def _first_priority(found: Explanation, counts: Topic | None) -> int | None:
     """Return the priority with which the item would be the first of its topic; None if it is, or is not in the line."""
-    best = None if counts is None else counts.best_priority
-    if item.state not in ("ready", "deferred") or best is None or item.priority < best:
+    item, best = found.item, None if counts is None else counts.best_priority
+    if item is None or item.state not in ("ready", "deferred") or best is None or item.priority < best:
+        return None
+    if item.priority == best and item.state == "ready" and not found.better_items:
         return None
     return max(PRIORITY_MIN, best - 1)
 
