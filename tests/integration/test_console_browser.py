@@ -133,7 +133,7 @@ def test_the_first_page_is_small(host: OpenHost, browser: BrowserThread) -> None
     def load(opened: Browser) -> int:
         page = opened.new_page()
         finished: list[Request] = []
-        page.on("requestfinished", finished.append)
+        page.on("requestfinished", lambda request: finished.append(request))
         page.goto(url(host))
         page.get_by_text("This page updates itself.").wait_for()
         assert len(finished) >= 6

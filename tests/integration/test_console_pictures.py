@@ -57,8 +57,8 @@ class Work(threading.Thread):
 
     async def _plant(self, client: Client, rng: Random) -> None:
         delays = [rng.randrange(60_000, 30 * HOUR_MS) for _ in range(300)]
-        await client.enqueue([Item("mail", b'{"to": "ann@example.org"}', delay_ms=delay) for delay in delays])
-        await client.enqueue([Item("mail", b"{}", priority=rng.choice((0, 5, 10, 20))) for _ in range(400)])
+        await client.enqueue([Item("reports", b'{"of": "ann"}', delay_ms=delay) for delay in delays])
+        await client.enqueue([Item("reports", b"{}", priority=rng.choice((0, 5, 10, 20))) for _ in range(400)])
 
     async def _settle(self, client: Client, deliveries: list[Delivery], rng: Random) -> None:
         sad = [each for each in deliveries if rng.random() < 0.04]
@@ -80,14 +80,14 @@ def test_pictures_of_the_pages(host: OpenHost, browser: BrowserThread, tmp_path:
     work = Work(host)
     work.start()
     try:
-        with EventStream(console, "/topic?topic=mail") as clock:
+        with EventStream(console, "/topic?topic=reports") as clock:
             for _ in range(SECONDS):
                 assert clock.next("point") is not None
-        deferred = calls(host, lambda client: client.peek("mail", "deferred", 1)).items[0]
+        deferred = calls(host, lambda client: client.peek("reports", "deferred", 1)).items[0]
         pages = {
             "overview": "/",
             "topics": "/topics?order=ready&state=any",
-            "topic": "/topic?topic=mail",
+            "topic": "/topic?topic=reports",
             "item": f"/item?id={deferred.id}",
             "dead": "/dead",
             "cluster": "/cluster",

@@ -20,13 +20,19 @@
       grid: { stroke: color("--line"), width: 1 },
       ticks: { stroke: color("--line"), width: 1 },
     });
+    const isShort = rows.length > 1 && rows.at(-1)[0] - rows[0][0] < 600;
+    const clock = (seconds) => new Date(seconds * 1000).toISOString().slice(11, isShort ? 19 : 16);
     return {
       width,
       height: HEIGHT,
+      tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
       legend: { show: false },
       cursor: { show: false },
       scales: { y: { range: (plot, low, high) => [0, Math.max(1, (high || 0) * 1.1)] } },
-      axes: [axis(), { ...axis(), size: 64 }],
+      axes: [
+        { ...axis(), space: 80, values: (plot, splits) => splits.map(clock) },
+        { ...axis(), size: 64 },
+      ],
       series: [
         {},
         ...columns.map((at, n) => ({ stroke: color(`--chart-${n + 1}`), width: 2, dash: DASHES[n] })),
