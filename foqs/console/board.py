@@ -35,6 +35,7 @@ _ALL_STATES: Final = (State.READY, State.DEFERRED, State.LEASED, State.DEAD)
 class Figures(Protocol):
     """What the board needs of `HostFigures`."""
 
+    @property
     def list_topics(self) -> ListTopics: ...
 
     def not_ready_reasons(self) -> Mapping[str, str]: ...

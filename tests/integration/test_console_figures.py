@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -113,7 +114,13 @@ def test_wrong_choices_of_the_list_name_their_field(browser: Browser) -> None:
 
 def test_a_topic_is_paused_and_purged_in_the_list(host: OpenHost, browser: Browser) -> None:
     put(host, *[Item("act-on-me", b"x")] * 4)
-    place = {"topic": "act-on-me", "from": "topics", "prefix": "act", "order": "ready", "state": "active"}
+    place: dict[str, Any] = {
+        "topic": "act-on-me",
+        "from": "topics",
+        "prefix": "act",
+        "order": "ready",
+        "state": "active",
+    }
     paused = browser.post("/topic", action="pause", **place)
     assert "The topic is paused" in paused.text
     assert "<h1>Topics</h1>" in paused.body

@@ -17,6 +17,8 @@ RUN_MAX: Final = 512
 """The most names of one sorted run."""
 SORTED_PER_STEP_MAX: Final = 2_048
 """Names sorted in one step, which takes about a millisecond."""
+SCANNED_PER_STEP_MAX: Final = 16_384
+"""Names whose beginning is compared in one step, which takes about a millisecond."""
 NAMES_PER_STEP_MAX: Final = 256
 """Names yielded in one step. The caller processes each of them."""
 
@@ -28,12 +30,19 @@ def merge_names(
 
     Only names with the prefix are sorted and yielded.
 
-    Yields None when the caller should let other tasks run: after each SORTED_PER_STEP_MAX
-    names sorted and each NAMES_PER_STEP_MAX names yielded.
+    Yields None when the caller should let other tasks run: after each SCANNED_PER_STEP_MAX names compared with the
+    prefix, each SORTED_PER_STEP_MAX names sorted, and each NAMES_PER_STEP_MAX names yielded.
     """
     runs: list[list[str]] = []
     unsorted = 0
     for names in lists:
+        if prefix:
+            chosen: list[str] = []
+            for start in range(0, len(names), SCANNED_PER_STEP_MAX):
+                if start:
+                    yield None
+                chosen += [name for name in names[start : start + SCANNED_PER_STEP_MAX] if name.startswith(prefix)]
+            names = chosen
         for start in range(0, len(names), SORTED_PER_STEP_MAX):
             part = names[start : start + SORTED_PER_STEP_MAX]
             if unsorted + len(part) > SORTED_PER_STEP_MAX:
@@ -41,13 +50,7 @@ def merge_names(
                 yield None
             unsorted += len(part)
             runs.append(
-                sorted(
-                    [
-                        name
-                        for name in part
-                        if (name > start_name or (name == start_name and not is_exclusive)) and name.startswith(prefix)
-                    ]
-                )
+                sorted([name for name in part if name > start_name or (name == start_name and not is_exclusive)])
             )
     last: str | None = None
     yielded = 0

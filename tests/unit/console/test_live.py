@@ -22,7 +22,8 @@ from tests.support.virtual_time import run_virtual
 def parse(text: str) -> list[tuple[str, str]]:
     """Return the events of a stream as a browser does."""
     found: list[tuple[str, str]] = []
-    event, data = "", []
+    event = ""
+    data: list[str] = []
     for line in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
         name, _, value = line.partition(":")
         if not line:
