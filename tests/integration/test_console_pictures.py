@@ -86,11 +86,8 @@ def test_pictures_of_the_pages(host: OpenHost, browser: BrowserThread, tmp_path:
         deferred = calls(host, lambda client: client.peek("reports", "deferred", 1)).items[0]
         pages = {
             "overview": "/",
-            "topics": "/topics?order=ready&state=any",
             "topic": "/topic?topic=reports",
             "item": f"/item?id={deferred.id}",
-            "dead": "/dead",
-            "cluster": "/cluster",
         }
 
         def take(opened: Browser) -> None:
