@@ -44,6 +44,7 @@ PARTS: Final = (
 )
 """The first entry that a function's file name contains names the function's part."""
 
+LIBRARIES: Final = ("site-packages/", "lib/python3.")
 Function = tuple[str, int, str]
 LOOP: Final[Function] = ("uvloop", 0, "the event loop, its sockets, and what the profiler costs")
 
@@ -130,18 +131,27 @@ def _is_loop(function: Function) -> bool:
 
 
 def _part(function: Function) -> str:
-    file = function[0].removeprefix(f"{ROOT}/")
     if function == LOOP:
         return "event loop"
+    file = _path(function[0])
     for mark, part in PARTS:
         if file.startswith(mark) if mark.startswith("foqs") else mark in file:
             return part
     return "other libraries"
 
 
+def _path(file: str) -> str:
+    """Return the path of a file of FOQS from its package on; compiled functions name another checkout than ROOT."""
+    if any(mark in file for mark in LIBRARIES):
+        return file
+    _, mark, after = file.rpartition("/foqs/")
+    return f"foqs/{after}" if mark else file.removeprefix(f"{ROOT}/")
+
+
 def _name(function: Function) -> str:
     file, line, name = function
-    for mark in ("site-packages/", "lib/python3.", f"{ROOT}/"):
+    file = _path(file)
+    for mark in LIBRARIES:
         file = file.rpartition(mark)[2]
     return f"{file}:{line} {name}"
 
