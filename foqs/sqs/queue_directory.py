@@ -1,14 +1,14 @@
 """The queues of the accounts: found in the catalog as it applies here, and changed there.
 
-Always true: an account has one namespace; a queue that another host has just created is
-looked for in the stored catalog before it counts as unknown, at most once a second.
+Always true: an account has one namespace; a queue counts as unknown only after the
+stored catalog was read once more, so a queue that another host has just created is
+found; such readings begin at most once in `READ_INTERVAL_S`, one after the other.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Final
 
 from foqs.catalog.administration import Administration
@@ -18,8 +18,9 @@ from foqs.catalog.queue_changes import QueueChange, change_queue
 from foqs.options.sqs_options import SqsOptions
 from foqs.sqs.errors import queue_does_not_exist
 from foqs.sqs.identifiers import QueueName
+from foqs_contract.errors import Unavailable
 
-REFRESH_INTERVAL_S: Final = 1.0
+READ_INTERVAL_S: Final = 0.25
 _NOTHING: Final[Mapping[str, QueueEntry]] = {}
 
 
@@ -35,8 +36,11 @@ class QueueDirectory:
         self._accounts = options.accounts
         self._queues_max = options.queues_max
         self._time_s = time_s
-        self._refreshed_at_s = time_s() - REFRESH_INTERVAL_S
-        self._refreshing: asyncio.Future[None] | None = None
+        self._reading: asyncio.Future[CatalogError | None] | None = None
+        """The reading that began last; its result is why it failed."""
+        self._next_reading: asyncio.Future[CatalogError | None] | None = None
+        """The reading that has not begun yet, for which callers wait."""
+        self._last_began_at_s = time_s() - READ_INTERVAL_S
         self.account_default = next(iter(options.accounts))
 
     def namespace_of(self, account: str) -> str:
@@ -52,11 +56,16 @@ class QueueDirectory:
         return _NOTHING if found is None else found.queues
 
     async def find(self, queue: QueueName) -> QueueEntry:
-        """Return the entry of a queue. Raises `SqsError` if it does not exist."""
+        """Return the entry of a queue.
+
+        Raises:
+            SqsError: it does not exist.
+            Unavailable: the stored catalog cannot be read now, so this is not known.
+        """
         namespace = self.namespace_of(queue.account)
         entry = self.queues(namespace).get(queue.name)
         if entry is None:
-            await self._refresh()
+            await self._read_again()
             entry = self.queues(namespace).get(queue.name)
         if entry is None:
             raise queue_does_not_exist()
@@ -69,18 +78,23 @@ class QueueDirectory:
             lambda document: change_queue(document, namespace, queue.name, change, self._queues_max), deadline
         )
 
-    async def _refresh(self) -> None:
-        """Read the stored catalog, unless that was done within the last second. All callers wait for one reading."""
-        if self._refreshing is None:
-            if self._time_s() - self._refreshed_at_s < REFRESH_INTERVAL_S:
-                return
-            self._refreshing = asyncio.ensure_future(self._read_catalog())
-        await asyncio.shield(self._refreshing)
+    async def _read_again(self) -> None:
+        """Wait for a reading of the stored catalog that begins after this call. Callers share it. Raises `Unavailable`."""
+        if self._next_reading is None:
+            self._next_reading = asyncio.ensure_future(self._read_catalog(self._reading))
+        error = await asyncio.shield(self._next_reading)
+        if error is not None:
+            raise Unavailable(f"the host cannot find out now whether the queue exists: {error}")
 
-    async def _read_catalog(self) -> None:
+    async def _read_catalog(self, before: asyncio.Future[CatalogError | None] | None) -> CatalogError | None:
+        """Read the stored catalog after the reading `before`. Return why that failed."""
+        if before is not None:
+            await asyncio.wait((before,))
+        await asyncio.sleep(self._last_began_at_s + READ_INTERVAL_S - self._time_s())
+        self._reading, self._next_reading = self._next_reading, None
+        self._last_began_at_s = self._time_s()
         try:
-            with suppress(CatalogError):  # what applies here stays in use
-                await self._admin.refresh()
-        finally:
-            self._refreshed_at_s = self._time_s()
-            self._refreshing = None
+            await self._admin.refresh()
+        except CatalogError as error:
+            return error
+        return None
