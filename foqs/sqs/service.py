@@ -109,7 +109,7 @@ class SqsService:
     async def refuse(self, head: HttpHead) -> HttpReply | None:
         """Return the reply to a request that is refused whatever its body is, or None."""
         if self._authenticator is None:
-            return _refuse_browser(head)
+            return _refuse_browsers(head)
         try:
             check_claims(head.query, head.headers, self._authenticator.signing_secrets_of, self._now_s())
         except SqsError as error:
@@ -226,15 +226,19 @@ class SqsService:
         )
 
 
-def _refuse_browser(head: HttpHead) -> HttpReply | None:
-    """Refuse a request of a web page, on a port whose requests need no signature; None: it is none.
+def _refuse_browsers(head: HttpHead) -> HttpReply | None:
+    """Refuse what a web page can make a browser send to a port whose requests need no signature; None: it is no such request.
 
-    Any page that its user visits could otherwise send it, by a name of its own that it points at this machine.
+    Any page that its user visits could otherwise change queues, by a form, or by a name of its own that it points at
+    this machine. A browser adds one of the headers to each POST of a page, but to a GET only sometimes.
     """
-    if head.header("origin") is None and head.header("sec-fetch-site") is None:
+    if head.header("origin") is not None or head.header("sec-fetch-site") is not None:
+        message = "Without authentication this port refuses requests of web pages."
+    elif head.method != "POST" and is_query_request(head):
+        message = "Without authentication this port accepts the Query protocol by POST only."
+    else:
         return None
-    error = SqsError("AccessDeniedException", "Without authentication this port refuses requests of web pages.")
-    return wire_protocol(head).error("unknown", error)
+    return wire_protocol(head).error("unknown", SqsError("AccessDeniedException", message))
 
 
 def wire_protocol(head: HttpHead) -> JsonProtocol | QueryProtocol:

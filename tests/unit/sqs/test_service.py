@@ -21,6 +21,7 @@ from foqs.sqs.action_request import ActionRequest
 from foqs.sqs.errors import SqsError, queue_does_not_exist
 from foqs.sqs.http_messages import HttpHead, HttpReply
 from foqs.sqs.json_protocol import CONTENT_TYPE
+from foqs.sqs.query_protocol import FORM_TYPE
 from foqs.sqs.service import Action, SqsService, actions
 from foqs_contract.errors import Unavailable
 from tests.support.access import EditableGrants, RecordingObserver
@@ -138,6 +139,18 @@ def test_without_authentication_web_pages_are_refused(name: str) -> None:
     assert asyncio.run(World(Permission.ENQUEUE).service.refuse(call)) is None, "a page cannot sign"
 
 
+@pytest.mark.parametrize(("method", "media_type"), [("GET", ""), ("GET", FORM_TYPE), ("HEAD", FORM_TYPE)])
+def test_without_authentication_a_form_must_be_posted(method: str, media_type: str) -> None:
+    """A browser sends such a GET for an image of a page, and names no origin."""
+    target, headers = "/1/mail?Action=PurgeQueue", [("Content-Type", media_type)]
+    call = HttpHead(method, "http", target, headers)
+    reply = asyncio.run(World(is_authenticated=False).service.refuse(call))
+    assert reply is not None
+    assert (reply.status, b"<Code>AccessDenied</Code>" in reply.body) == (403, True)
+    posted = HttpHead("POST", "http", "/", [("Content-Type", FORM_TYPE)])
+    assert asyncio.run(World(is_authenticated=False).service.refuse(posted)) is None
+
+
 def test_an_action_needs_its_grant() -> None:
     world = World(Permission.CONSUME)
     reply = world.serve(signed())
@@ -209,7 +222,7 @@ def test_changes_of_administrators_are_noted_and_no_other_action() -> None:
 
 def signed_form(body: bytes, secret: str = "secret") -> HttpHead:
     """Return a request of the Query protocol that botocore has signed."""
-    names = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+    names = {"Content-Type": f"{FORM_TYPE}; charset=utf-8"}
     request = AWSRequest("POST", "http://q.example:7413/", names, body)
     SigV4Auth(Credentials("orders", secret), "sqs", "eu-west-1").add_auth(request)
     lines = [("Host", "q.example:7413"), *((name, str(value)) for name, value in request.headers.items())]
