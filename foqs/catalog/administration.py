@@ -158,9 +158,7 @@ class Administration:
     async def refresh(self) -> None:
         """Apply the stored document, unless it is empty. Raises `CatalogError`."""
         async with self._change_lock:
-            document = await self._catalog.load()
-            if document != EMPTY_DOCUMENT:
-                self._apply(document)
+            await self._load_and_apply(self._catalog.load)
 
     def add_change_listener(self, listener: Callable[[], None]) -> None:
         """Register a listener that is called after each change of the document."""

@@ -208,6 +208,31 @@ def test_fields_of_a_newer_version_are_kept_and_named_once_in_the_log(caplog: py
     assert message.endswith("keeps: namespaces.default.paussed, namespaces.default.settings.order")
 
 
+def test_document_that_was_read_before_a_newer_one_applied_does_not_replace_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        catalog = await install_gated_catalog(world)
+        engine = await world.engine()
+        load, is_loaded, gate = catalog.load, asyncio.Event(), asyncio.Event()
+
+        async def load_slowly() -> Document:
+            monkeypatch.setattr(catalog, "load", load)
+            document = await load()
+            is_loaded.set()
+            await gate.wait()
+            return document
+
+        monkeypatch.setattr(catalog, "load", load_slowly)
+        refreshing = start_task(engine.admin.refresh())
+        await is_loaded.wait()
+        await MemoryCatalog.replace(catalog, changes.pause(await catalog.load(), "default", "t", paused=True))
+        await world.until(lambda: bool(engine.namespaces.paused_topics), within_s=1)
+        gate.set()
+        await refreshing
+        assert engine.namespaces.paused_topics
+
+    run_in_world(story)
+
+
 def test_restored_copy_with_a_lower_version_applies() -> None:
     async def story(world: World) -> None:
         catalog = await install_gated_catalog(world)
