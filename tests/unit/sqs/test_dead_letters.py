@@ -244,7 +244,7 @@ def test_there_is_one_copy_if_the_host_dies_in(flush: int, is_committed: bool, m
         await sqs.send("mail", "a")
         await sqs.receive_times(world, "mail", 2)
         await wait_until_idle(world, engine)
-        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=is_committed)
+        commits = MethodGate(monkeypatch, MemoryStore, "commit", on_the_way_back=is_committed)
         before = commits.passed
         receiving = start_task(sqs.receive("mail", VisibilityTimeout=1))
         await world.until(lambda: commits.passed - before == flush or receiving.done())

@@ -12,7 +12,7 @@ import pytest
 
 from foqs.options.rpc_options import RpcOptions
 from foqs.sqs.http_listener import SqsListener
-from foqs.sqs.service import HttpHead, HttpReply
+from foqs.sqs.http_messages import HttpHead, HttpReply
 from tests.support.aio import run
 
 REQUEST: Final = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
