@@ -8,9 +8,9 @@ is refused before it is built. Pure.
 from __future__ import annotations
 
 import re
+from binascii import a2b_qp
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl
 from uuid import uuid4
 from xml.sax.saxutils import escape
 
@@ -25,6 +25,7 @@ PARAMETERS_MAX: Final = 1_000
 _DEPTH_MAX: Final = 8
 _CONTENT_TYPE: Final = "text/xml"
 _PLACE: Final = re.compile(r"[1-9][0-9]{0,3}", re.ASCII)
+_WRONG_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _MESSAGES: Final = {"QueueDoesNotExist": "The specified queue does not exist for this wsdl version."}
 """The texts that this protocol has in place of those of JSON."""
@@ -138,10 +139,23 @@ class QueryProtocol:
 
 def _pairs(data: bytes) -> Sequence[tuple[str, str]]:
     """Return the parameters of a form. Raises `SqsError`."""
+    if data.count(b"&") >= PARAMETERS_MAX:
+        raise _malformed("It has too many parameters.")
+    if _WRONG_ESCAPE.search(data):
+        raise _malformed("A percent sign has no two hexadecimal digits.")
+    parts = (part.partition(b"=") for part in data.split(b"&") if part)
     try:
-        return parse_qsl(data.decode(), keep_blank_values=True, errors="strict", max_num_fields=PARAMETERS_MAX)
-    except ValueError:
-        raise _malformed("It is not a form of UTF-8, or it has too many parameters.") from None
+        return [(_unquote(name), _unquote(value)) for name, _, value in parts]
+    except UnicodeDecodeError:
+        raise _malformed("It is not UTF-8.") from None
+
+
+def _unquote(data: bytes) -> str:
+    """Decode a name or a value of a form, without wrong escapes. Raises UnicodeDecodeError.
+
+    Quoted-printable is the same with `=` in place of `%`. urllib takes a second for a message of 1 MiB, this some 50 ms.
+    """
+    return a2b_qp(data.replace(b"+", b" ").replace(b"=", b"=3D").replace(b"%", b"=")).decode()
 
 
 def _tree(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
