@@ -167,9 +167,8 @@ test-long: system-packages $(DEV) $(BENCH) ## the long tests, with the systems o
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
 .PHONY: pictures
-pictures: 0DEV) ## take the pictures of docs/console.md again
-	/system_packages.sh
-	=docs/pictures 0BIN)/python -m pytest -m long tests/integration/test_console_pictures.py 0ARGS)
+pictures: system-packages $(DEV) ## take the pictures of docs/console.md again
+	@FOQS_PICTURES=docs/pictures $(BIN)/python -m pytest -m long tests/integration/test_console_pictures.py $(ARGS)
 
 .PHONY: sim
 sim: $(DEV) ## the seeded simulation (SEEDS=1000 SEED_BASE=0; ARGS=--fleet: of several hosts)
