@@ -334,7 +334,7 @@ class Host:
             is_cluster=self._membership is not None,
             authenticator=self._authenticator,
             permissions_of=self._engine.namespaces.permissions_of,
-            namespaces=lambda: sorted(self._engine.admin.document().namespaces),
+            namespaces=lambda: self._engine.admin.document().namespaces,
             tls=None if self._tls_acceptor is None else self._tls_acceptor.context,
             limits=self._config.rpc,
             on_handshake_failed=self._metrics.handshake_failed,

@@ -66,7 +66,8 @@ class LiveStream:
     """The events of one open page.
 
     Args:
-        visit: returns the visit with the rights of now; None: the session is over.
+        visit: returns the visit with the rights of now; None: the session is over. Raises FoqsError: the page may not
+            be shown.
     """
 
     def __init__(self, part: LivePart, visit: Callable[[], Visit | None], due_s: float) -> None:
@@ -183,7 +184,11 @@ class LiveHub:
         now_s = asyncio.get_running_loop().time()
         drawings: defaultdict[Hashable, list[tuple[LiveStream, Visit]]] = defaultdict(list)
         for stream in list(self._streams):
-            visit = stream.visit()
+            try:
+                visit = stream.visit()
+            except FoqsError as error:
+                stream.offer("problem", error.message)
+                continue
             if visit is None:
                 stream.end()
             elif stream.due_s <= now_s:
@@ -208,6 +213,9 @@ class LiveHub:
             events["problem"] = error.message
         except TimeoutError:
             events["problem"] = "the host did not answer in time"
+        except Exception:
+            log.exception("a part of the console's page %s cannot be drawn", part.template)
+            events["problem"] = "the page failed; the host's log says why"
         for each, _ in group:
             for event, text in events.items():
                 each.offer(event, text)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
@@ -91,7 +91,7 @@ class ConsoleSettings:
         is_cluster: the host has peers to hand shards to.
         authenticator: checks logins; None: everybody may do everything.
         permissions_of: the permissions of the principals.
-        namespaces: returns the names of all namespaces.
+        namespaces: returns the names of all namespaces, in no order.
         tls: for https; None: http.
         limits: of connections.
         on_handshake_failed: called once per failed TLS handshake.
@@ -103,7 +103,7 @@ class ConsoleSettings:
     is_cluster: bool
     authenticator: Authenticator | None
     permissions_of: PermissionLookup
-    namespaces: Callable[[], Sequence[str]]
+    namespaces: Callable[[], Collection[str]]
     tls: ssl.SSLContext | None
     limits: RpcOptions
     on_handshake_failed: Callable[[], None]
@@ -233,7 +233,7 @@ class Console:
         return handle
 
     def _visit(self, request: web.Request, rights: Rights, values: MultiMapping[Any]) -> Visit:
-        names = [name for name in self._settings.namespaces() if rights.is_admin or rights.permissions(name)]
+        names = sorted(name for name in self._settings.namespaces() if rights.may_see(name))
         return Visit(request, rights, values, self._clients, self._board, names, self._render)
 
     def _rights(self, request: web.Request) -> Rights | None:
@@ -275,12 +275,18 @@ class Console:
         return response
 
     def _visit_of_stream(self, request: web.Request) -> Visit | None:
-        """Return the visit of an open page with the rights of now; None if the session is over or the browser has left."""
+        """Return the visit of an open page with the rights of now; None if the session is over or the browser has left.
+
+        Raises:
+            NamespaceNotFound, PermissionDenied: the page is about another namespace.
+        """
         rights = self._rights(request)
         if rights is None or request.transport is None or request.transport.is_closing():
             return None
-        # The address names the namespace, so nobody asks which there are.
-        return Visit(request, rights, request.query, self._clients, self._board, [], self._render)
+        # Only the namespace of the page is of interest: there may be thousands, and this runs once a second.
+        name = request.query.get("namespace", "")
+        names = [name] if name in self._settings.namespaces() and rights.may_see(name) else []
+        return Visit(request, rights, request.query, self._clients, self._board, names, self._render)
 
     # ------------------------------------------------------------------ logins
 

@@ -45,6 +45,10 @@ class Rights:
             return None
         return REQUIREMENTS[call].refusal(self.authenticated.principal, self.permissions(namespace))
 
+    def may_see(self, namespace: str) -> bool:
+        """Whether the namespace may be shown."""
+        return self.is_admin or bool(self.permissions(namespace))
+
     def may_administer(self, namespace: str) -> bool:
         return Permission.ADMIN in self.permissions(namespace)
 

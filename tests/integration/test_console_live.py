@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from foqs_client import Client, Item
+from foqs_client import Client, Item, Namespace
 from perf.lib.machine import cpu_s
 from tests.integration.test_auth import ORDERS
 from tests.integration.test_console import GuardedConsole, OpenHost, calls, logged_in, put
@@ -78,6 +78,14 @@ def test_a_topic_with_line_ends_in_its_name_sends_no_event_of_its_own(host: Open
 def test_a_page_about_nothing_says_why(browser: Browser) -> None:
     with EventStream(browser, "/topics?namespace=absent") as stream:
         assert "absent" in (stream.next("problem") or "")
+
+
+def test_pages_of_all_namespaces_are_kept_up_to_date(host: OpenHost, browser: Browser) -> None:
+    calls(host, lambda client: client.create_namespace(Namespace("shop")))
+    with EventStream(browser, "/topic?namespace=shop&topic=t") as shop, EventStream(browser, "/") as overview:
+        put(host, *[Item("t", b"x")] * 3, namespace="shop")
+        until(lambda: "<dd>3</dd>" in (shop.next("live") or ""), "the page of the namespace shows its items")
+        assert overview.next("point") is not None
 
 
 def test_a_host_with_open_pages_stops_in_time(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any, cast
@@ -15,7 +16,7 @@ from foqs.access.call_permissions import Principal
 from foqs.console.history import Point
 from foqs.console.live import COST_FACTOR, PING_S, STREAMS_MAX, LiveHub, LivePart, LiveStream, encode_event
 from foqs.console.visit import Rights, Visit
-from foqs_client import Unavailable
+from foqs_client import PermissionDenied, Unavailable
 from tests.support.virtual_time import run_virtual
 
 
@@ -228,7 +229,57 @@ def test_a_fault_of_one_round_does_not_end_the_next(caplog: pytest.LogCaptureFix
         await world.hub.close()
 
     run_virtual(main)
-    assert "a round of the console's open pages failed" in caplog.text
+    assert "a part of the console's page template cannot be drawn" in caplog.text
+
+
+def test_a_fault_of_one_page_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        world, faulty = World(), World()
+        faulty.error = ZeroDivisionError()
+        broken = world.hub.open(faulty.part, lambda: world.visit("b"))
+        assert broken is not None
+        page = world.open()
+        await asyncio.sleep(1.5)
+        assert page.texts() == ["a: one"]
+        assert parse((await anext(broken.chunks())).decode()) == [
+            ("problem", "the page failed; the host's log says why")
+        ]
+        await world.hub.close()
+
+    run_virtual(main)
+
+
+def test_a_page_that_may_not_be_shown_any_more_says_so_and_the_others_go_on() -> None:
+    async def main() -> None:
+        world = World()
+
+        def refuse() -> Visit:
+            raise PermissionDenied("no permission")
+
+        refused = world.hub.open(world.part, refuse)
+        assert refused is not None
+        page = world.open()
+        await asyncio.sleep(2.5)
+        assert page.texts() == ["a: one"]
+        assert parse((await anext(refused.chunks())).decode()) == [("problem", "no permission")]
+        await world.hub.close()
+
+    run_virtual(main)
+
+
+def test_a_page_is_sent_something_at_most_once_a_second() -> None:
+    async def main() -> None:
+        world = World()
+        page = world.open()
+        for number in range(200):
+            world.text = str(number)
+            await asyncio.sleep(0.1)
+        times = [at_s for at_s, _ in page.received]
+        assert len(times) >= 18
+        assert all(after - before >= 0.999 for before, after in itertools.pairwise(times))
+        await world.hub.close()
+
+    run_virtual(main)
 
 
 def test_a_silent_stream_finds_out_whether_its_browser_is_there() -> None:
