@@ -2,9 +2,10 @@
 
 Holds `Rankings`. Topics are listed by name only, so a ranking reads them all. Always
 true: one ranking is read at a time, in pages between which other tasks run; a request
-waits a limited time, and gets what is known then, with how much was read; a ranking is
-read again only after `COST_FACTOR` times the time of its last reading, so that reading takes
-a small part of a core however many topics there are. Knows nothing of pages.
+waits a limited time, and gets what is known then, with how much was read. A ranking is
+read when a page is loaded that needs it. Rankings are read again only after `COST_FACTOR`
+times the time of all readings before, so that open pages take a small part of a core,
+however many topics and rankings there are. Knows nothing of pages.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final
 
 from foqs.core.items.item import State
 from foqs.queue.port import ListTopics, TopicStats
+from foqs_contract.errors import Unavailable
 
 TOPICS_MAX: Final = 1_000
 """The topics of a ranking."""
@@ -129,13 +131,25 @@ class Rankings:
         self._cpu_s = cpu_s
         self._entries: OrderedDict[Choice, _Entry] = OrderedDict()
         self._turn = asyncio.Lock()
+        self._read_again_at_s = 0.0
+        """No ranking is read again before, on the loop's clock."""
+
+    async def follow(self, choice: Choice) -> Ranking:
+        """Return the ranking of an open page as it is known now.
+
+        Raises:
+            Unavailable: other rankings took its place since the page was loaded.
+        """
+        if choice not in self._entries and len(self._entries) >= RANKINGS_MAX:
+            raise Unavailable("newer lists took the place of this one; load the page again")
+        return await self.get(choice, 0.0)
 
     async def get(self, choice: Choice, wait_s: float) -> Ranking:
         """Return the ranking of a choice as it is known within `wait_s`. Raises what the listing raises."""
         now_s = asyncio.get_running_loop().time()
         entry = self._entry(choice)
         whole = entry.whole
-        if entry.task is None and (whole is None or _is_old(whole, now_s)):
+        if entry.task is None and (whole is None or self._may_renew(whole, now_s)):
             self._start(choice, entry)
         if entry.task is not None:
             done, _ = await asyncio.wait((entry.task,), timeout=wait_s)
@@ -185,8 +199,15 @@ class Rankings:
                 if cursor is None:
                     break
                 await asyncio.sleep(0)
-        reading.ended_at_s = asyncio.get_running_loop().time()
+        now_s = reading.ended_at_s = asyncio.get_running_loop().time()
+        self._read_again_at_s = max(self._read_again_at_s, now_s) + COST_FACTOR * reading.cost_s
         entry.whole = reading
+
+    def _may_renew(self, reading: _Reading, now_s: float) -> bool:
+        """Return whether a whole ranking is old enough, and reading it again costs not too much."""
+        if reading.is_outdated or reading.ended_at_s is None:
+            return True
+        return now_s >= max(reading.ended_at_s + PERIOD_S, self._read_again_at_s)
 
     def forget(self, namespace: str) -> None:
         """Read the topics of a namespace again at the next request, because one of them was changed."""
@@ -203,10 +224,3 @@ class Rankings:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _is_old(reading: _Reading, now_s: float) -> bool:
-    ended_at_s = reading.ended_at_s
-    return (
-        reading.is_outdated or ended_at_s is None or now_s - ended_at_s >= max(PERIOD_S, COST_FACTOR * reading.cost_s)
-    )

@@ -13,7 +13,7 @@ from foqs.console.due_calendar import UNITS
 from foqs.console.figure_formats import drain
 from foqs.console.history import Point
 from foqs.console.live import LivePart
-from foqs.console.rankings import ORDERS, Choice
+from foqs.console.rankings import ORDERS, Choice, Ranking
 from foqs.console.topic_reads import topic_calendar, topic_line
 from foqs.console.visit import Visit
 from foqs.core.items.item import State
@@ -55,16 +55,16 @@ CHARTS: Final = (
 
 async def topics(visit: Visit) -> web.StreamResponse:
     """Show a page of topics by name, or the first of them by ready items, age or dead items."""
-    values = await _list_values(visit, RANKING_WAIT_S)
+    values = await _list_values(visit, lambda choice: visit.board.rankings.get(choice, RANKING_WAIT_S))
     return visit.page("topics.html", "Topics", stream=TOPICS.address(visit), **values)
 
 
 async def list_values(visit: Visit) -> Mapping[str, Any]:
     """Return what the live part of the list shows."""
-    return await _list_values(visit, 0.0)
+    return await _list_values(visit, visit.board.rankings.follow)
 
 
-async def _list_values(visit: Visit, wait_s: float) -> Mapping[str, Any]:
+async def _list_values(visit: Visit, get_ranking: Callable[[Choice], Awaitable[Ranking]]) -> Mapping[str, Any]:
     prefix = visit.values.get("prefix", "")
     order = _choice(visit, "order", LIST_ORDERS, "name")
     # A topic with only dead items is not active.
@@ -77,7 +77,7 @@ async def _list_values(visit: Visit, wait_s: float) -> Mapping[str, Any]:
         return {**chosen, "topics": found.topics, "next_cursor": found.next_cursor}
     await check_listing(visit)
     choice = Choice(visit.namespace, prefix, tuple(State[name.upper()] for name in states), order)
-    ranking = await visit.board.rankings.get(choice, wait_s)
+    ranking = await get_ranking(choice)
     start = visit.number("cursor") or 0
     end = start + PAGE_TOPICS
     more = str(end) if end < len(ranking.topics) else None

@@ -11,6 +11,7 @@ import pytest
 from foqs.console.rankings import COST_FACTOR, ORDERS, RANKINGS_MAX, TOPICS_MAX, Choice, Rankings
 from foqs.core.items.item import State
 from foqs.queue.port import TopicStats
+from foqs_contract.errors import Unavailable
 from tests.support.virtual_time import run_virtual
 
 PAGE_S = 0.1
@@ -36,8 +37,10 @@ class Topics:
         self.listings += cursor is None
         self.running += 1
         assert self.running == 1
-        await asyncio.sleep(PAGE_S)
-        self.running -= 1
+        try:
+            await asyncio.sleep(PAGE_S)
+        finally:
+            self.running -= 1
         self.cpu_s += PAGE_S
         if self.error is not None:
             raise self.error
@@ -95,6 +98,43 @@ def test_reading_takes_a_small_part_of_a_core() -> None:
         passed_s = asyncio.get_running_loop().time()
         assert topics.cpu_s / passed_s <= 1.1 / COST_FACTOR
         assert topics.listings >= 20
+        await rankings.close()
+
+    run_virtual(main)
+
+
+def test_open_pages_with_different_rankings_take_a_small_part_of_a_core_together() -> None:
+    async def main() -> None:
+        topics = Topics([stats(f"t{number:05}", number) for number in range(10_000)])
+        rankings = topics.rankings()
+        choices = [Choice("n", "t", tuple(State), order) for order in ORDERS]
+        choices += [choice(prefix=f"t0{number}") for number in range(7)]
+        for each in choices:
+            await rankings.get(each, 0.0)
+        await asyncio.sleep(100.0)
+        loaded_s, began_s = topics.cpu_s, asyncio.get_running_loop().time()
+        refused = 0
+        for _ in range(600):
+            for each in choices:
+                try:
+                    await rankings.follow(each)
+                except Unavailable:
+                    refused += 1
+            await asyncio.sleep(5.0)
+        passed_s = asyncio.get_running_loop().time() - began_s
+        assert (topics.cpu_s - loaded_s) / passed_s <= 1.2 / COST_FACTOR
+        assert refused == 600 * (len(choices) - RANKINGS_MAX)
+        await rankings.close()
+
+    run_virtual(main)
+
+
+def test_an_open_page_is_read_again_after_a_restart() -> None:
+    async def main() -> None:
+        rankings = Topics([stats("a", 1)]).rankings()
+        assert not (await rankings.follow(choice())).is_whole
+        await asyncio.sleep(1.0)
+        assert (await rankings.follow(choice())).topics[0].topic == "a"
         await rankings.close()
 
     run_virtual(main)
