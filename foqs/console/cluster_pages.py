@@ -17,7 +17,7 @@ PERIOD_S: Final = 2.0
 
 
 async def cluster(visit: Visit) -> web.StreamResponse:
-    """Show who owns what, or drain a host."""
+    """Show who owns what, or move or drain something."""
     if visit.request.method == "POST":
         return await _change(visit)
     return visit.page("cluster.html", "Cluster", stream=CLUSTER.address(visit), **await cluster_values(visit))
@@ -45,26 +45,56 @@ def _note(host: Host) -> str:
 
 
 async def _change(visit: Visit) -> web.StreamResponse:
-    action, host = visit.text("action"), visit.require("host")
+    action = visit.text("action")
     if action == "drain":
+        host = visit.require("host")
         if visit.text("confirmed") != "1":
-            return visit.page(
-                "confirm.html",
-                f"Drain {host}?",
-                path="/cluster",
-                action="drain",
-                fields={"host": host},
-                text=f"The host {host} hands its shards over to others. It gets none until it is undrained, "
-                "even after a restart.",
-                button="Drain the host",
-                back={},
-            )
+            text = f"The host {host} hands its shards over to others. It gets none until it is undrained, even after a restart."
+            return _confirm(visit, f"Drain {host}?", action, {"host": host}, text, "Drain the host")
         await visit.client.drain_host(host)
         visit.see("/cluster", done="draining")
     if action == "undrain":
-        await visit.client.undrain_host(host)
+        await visit.client.undrain_host(visit.require("host"))
         visit.see("/cluster", done="undrained")
-    raise InvalidArgument(f"{action!r} is not an action of hosts", field="action")
+    return await _change_shard(visit, action)
+
+
+async def _change_shard(visit: Visit, action: str) -> web.StreamResponse:
+    if action == "move_shard":
+        shard, to = _shard(visit), visit.values.get("to", "")
+        if visit.text("confirmed") != "1":
+            where = f"{to} keeps it as long as it runs." if to else "The planner chooses its host."
+            text = f"Shard {shard} is handed over, and delivers nothing for a moment. {where}"
+            fields = {"shard": str(shard), "to": to}
+            return _confirm(visit, f"Move shard {shard}?", action, fields, text, "Move the shard")
+        await visit.client.move_shard(shard, to or None)
+        visit.see("/cluster", done="moving_shard")
+    if action == "drain_shard":
+        shard = _shard(visit)
+        if visit.text("confirmed") != "1":
+            text = f"Shard {shard} accepts no new items until it is undrained. Its own items are still delivered."
+            return _confirm(visit, f"Drain shard {shard}?", action, {"shard": str(shard)}, text, "Drain the shard")
+        await visit.client.drain_shard(shard)
+        visit.see("/cluster", done="drained_shard")
+    if action == "undrain_shard":
+        await visit.client.undrain_shard(_shard(visit))
+        visit.see("/cluster", done="undrained_shard")
+    raise InvalidArgument(f"{action!r} is not an action of hosts and shards", field="action")
+
+
+def _shard(visit: Visit) -> int:
+    shard = visit.number("shard")
+    if shard is None:
+        raise InvalidArgument("this is missing; fill it in", field="shard")
+    return shard
+
+
+def _confirm(
+    visit: Visit, title: str, action: str, fields: Mapping[str, str], text: str, button: str
+) -> web.StreamResponse:
+    return visit.page(
+        "confirm.html", title, path="/cluster", action=action, fields=fields, text=text, button=button, back={}
+    )
 
 
 CLUSTER: Final = LivePart("cluster_live.html", (), cluster_values, PERIOD_S)

@@ -13,7 +13,7 @@ from foqs.dev.local_cluster import LocalCluster
 from foqs_client import Client, Item
 from tests.support.aio import run
 from tests.support.cluster import cluster
-from tests.support.console import Browser
+from tests.support.console import Browser, hidden_fields
 from tests.support.event_stream import EventStream
 from tests.support.poll import until
 
@@ -72,6 +72,32 @@ def test_a_drained_host_is_drawn_without_shards_while_the_page_is_open(running: 
             60.0,
         )
     second.post("/cluster", action="undrain", host="host3")
+
+
+def test_a_shard_is_moved_and_drained(running: LocalCluster) -> None:
+    browser = browser_of(running.hosts[0])
+    row = re.compile(r'<tr id="shard-0">.*?</tr>', re.DOTALL)
+
+    def shard() -> str:
+        found = row.search(browser.get("/cluster").body)
+        assert found is not None
+        return " ".join(re.sub(r"<[^>]*>", " ", found[0]).split())
+
+    (owner,) = re.findall(r"host\d", shard())
+    other = next(name for name in ("host1", "host2") if name != owner)
+    asked = browser.post("/cluster", action="move_shard", shard="0", to=other)
+    assert f"{other} keeps it as long as it runs" in asked.text
+    assert "is being handed over" in browser.submit("/cluster", hidden_fields(asked, "move_shard")).text
+    until(lambda: f"owned {other}" in shard() and f"moved to {other}" in shard(), "its owner is the other host", 60.0)
+    asked = browser.post("/cluster", action="move_shard", shard="0", to="")
+    assert "The planner chooses its host" in asked.text
+    browser.submit("/cluster", hidden_fields(asked, "move_shard"))
+    until(lambda: "moved to" not in shard(), "the shard is nobody's by name")
+    browser.submit("/cluster", hidden_fields(browser.post("/cluster", action="drain_shard", shard="0"), "drain_shard"))
+    until(lambda: "accepts no new items" in shard(), "the shard is drained")
+    browser.post("/cluster", action="undrain_shard", shard="0")
+    until(lambda: "accepts no new items" not in shard(), "the shard accepts items")
+    assert "shard: this is missing" in browser.post("/cluster", action="move_shard").text
 
 
 def test_a_killed_host_is_what_the_overview_finds(running: LocalCluster) -> None:
