@@ -42,6 +42,15 @@ PAGES = (
     "/login",
     "/nothing",
 )
+FORMS = (
+    ("/topic?topic=mail", "Purge ..."),
+    ("/topic?topic=mail", "Pause", "Resume"),
+    ("/dead", "Redrive all that match ..."),
+    ("/dead", "Redrive the chosen"),
+    ("/bulk?topic=mail&what=cancel&rate=1", "Count and preview", "Go", "Interrupt", "Cancel ..."),
+    ("/bulk?what=move", "Count and preview"),
+)
+"""Pages that answer a form: the page of the form, and the buttons to press."""
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +107,20 @@ def test_no_page_has_a_serious_fault_of_accessibility(host: OpenHost, browser: B
         context = opened.new_context(color_scheme="dark" if scheme == "dark" else "light", bypass_csp=True)
         page = context.new_page()
         found = []
-        for path in PAGES:
-            page.goto(url(host, path.format(item=item, dead=dead)))
+
+        def look(name: str) -> None:
             for violation in Axe().run(page).response["violations"]:
                 if violation["impact"] in ("serious", "critical"):
-                    found.append((path, violation["id"], [node["html"] for node in violation["nodes"]][:2]))
+                    found.append((name, violation["id"], [node["html"] for node in violation["nodes"]][:2]))
+
+        for path in PAGES:
+            page.goto(url(host, path.format(item=item, dead=dead)))
+            look(path)
+        for path, *buttons in FORMS:
+            page.goto(url(host, path))
+            for button in buttons:
+                page.get_by_role("button", name=button, exact=True).click()
+                look(f"{path}, {button}")
         context.close()
         return found
 
