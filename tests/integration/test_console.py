@@ -242,8 +242,13 @@ def test_markup_in_names_payloads_and_metadata_stays_text(host: OpenHost, browse
     (item_id,) = put(
         host, Item(SCRIPT, SCRIPT.encode(), metadata=SCRIPT.encode(), idempotency_key=SCRIPT), namespace=SCRIPT
     )
+    browser.post("/topic", namespace=SCRIPT, topic=SCRIPT, action="pause")
     pages = [
         browser.get("/"),
+        browser.get("/audit"),
+        browser.get("/bulk", namespace=SCRIPT, topic=SCRIPT),
+        browser.get("/enqueue", namespace=SCRIPT, topic=SCRIPT),
+        browser.post("/topic", namespace=SCRIPT, topic=SCRIPT, action="purge"),
         browser.get("/topics", namespace=SCRIPT),
         browser.get("/topic", namespace=SCRIPT, topic=SCRIPT),
         browser.get("/item", namespace=SCRIPT, id=item_id),
@@ -406,6 +411,19 @@ def test_silent_peers_are_disconnected_and_too_many_are_refused(tmp_path: Path) 
         assert Browser(host.console_port).get("/").status == 200
 
 
+def test_a_peer_that_reads_nothing_is_disconnected(tmp_path: Path) -> None:
+    limits = {"rpc.connections_max": 4, "rpc.stall_timeout_ms": 500}
+    with OpenHost(tmp_path / "host", options=limits) as host:
+        host.start()
+        request = b"GET /static/uPlot.iife.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with contextlib.ExitStack() as stack:
+            for _ in range(4):
+                peer = stack.enter_context(socket.create_connection(("127.0.0.1", host.console_port)))
+                peer.sendall(request * 300)  # the answers are 15 MB
+            assert b" 503 " in _status_line(host.console_port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            until(lambda: Browser(host.console_port).get("/").status == 200, "there is room for others again")
+
+
 # -------------------------------------------------------------- authentication
 
 
@@ -474,6 +492,10 @@ def test_grants_decide_what_is_shown_and_done(guarded: GuardedConsole) -> None:
         orders.get("/topics", namespace="secret", order="ready"),
         orders.get("/topic", namespace="secret", topic="hidden"),
         orders.get("/item", namespace="secret", id=hidden),
+        orders.get("/topic", namespace="secret", topic="hidden", state="ready"),
+        orders.get("/dead", namespace="secret"),
+        orders.get("/bulk", namespace="secret"),
+        orders.get("/audit"),
         orders.post("/item", namespace="secret", id=hidden, action="cancel", confirmed="1"),
         orders.post("/namespaces", name="mine"),
         orders.post("/namespace", namespace="orders", action="grant", principal="orders", admin="1"),
@@ -481,6 +503,9 @@ def test_grants_decide_what_is_shown_and_done(guarded: GuardedConsole) -> None:
     ):
         assert refused.status == 403, refused.text
         assert "hidden payload" not in refused.body
+    in_own = orders.get("/item", namespace="orders", id=hidden)
+    assert "has no such item" in in_own.text
+    assert "hidden payload" not in in_own.body
     boss, _ = logged_in(guarded.console_port, BOSS)
     assert "hidden payload" in boss.get("/item", namespace="secret", id=hidden).text
     assert "Cluster" in boss.get("/").text
@@ -490,6 +515,10 @@ def test_a_logout_and_a_removed_token_end_the_session(guarded: GuardedConsole) -
     orders, _ = logged_in(guarded.console_port, ORDERS)
     assert orders.get("/").status == 200
     stolen = Browser(guarded.console_port, None, dict(orders.cookies))
+    version, name, end, code = orders.cookies["foqs"].split(".")
+    for cookie in (f"{version}.{name}.{int(end) + 1}.{code}", f"{version}.{name}.1.{code}", f"{version}.{name}.{end}."):
+        forger = Browser(guarded.console_port, None, {"foqs": cookie})
+        assert (forger.get("/").status, forger.get("/stream?page=/").status) == (303, 401)
     assert "Max-Age=0" in orders.post("/logout", follow=False).headers["Set-Cookie"]
     assert orders.get("/").status == 303
     assert stolen.get("/").status == 200

@@ -19,7 +19,7 @@ def namespace(asked: str, names: list[str], *, is_admin: bool = False) -> str:
     rights = Rights(AuthenticatedPrincipal(Principal("ann", is_admin), b"digest"), lambda principal, name: ())
     values = MultiDict({"namespace": asked} if asked else {})
     unused = cast(Any, None)
-    return Visit(make_mocked_request("GET", "/"), rights, values, unused, names, unused).namespace
+    return Visit(make_mocked_request("GET", "/"), rights, values, unused, unused, names, unused).namespace
 
 
 def test_the_usual_namespace_is_the_default_or_the_first() -> None:
