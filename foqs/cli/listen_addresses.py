@@ -20,10 +20,17 @@ def listen_addresses(config: Config) -> list[str]:
         f"Thrift   {url_scheme(config)}{bracketed(server.host)}:{server.port}",
         f"HTTP     http://{bracketed(server.http_host)}:{server.http_port}/  (livez, readyz, metrics)",
     ]
-    if server.console:
-        scheme = "https" if server.tls_cert_file else "http"
-        lines.append(f"Console  {scheme}://{bracketed(server.console_host)}:{server.console_port}/")
+    url = console_url(config)
+    if url is not None:
+        lines.append(f"Console  {url}")
     return lines if server.sqs_port < 0 else [*lines, f"SQS      {sqs_url(config)}  (endpoint URL)"]
+
+
+def console_url(config: Config) -> str | None:
+    """Return the address of the console; None if it is off."""
+    server = config.server
+    scheme = "https" if server.tls_cert_file else "http"
+    return f"{scheme}://{bracketed(server.console_host)}:{server.console_port}/" if server.console else None
 
 
 def sqs_url(config: Config) -> str:

@@ -129,6 +129,11 @@ def cluster_banner(cluster: LocalCluster) -> list[str]:
         f"  {foqs} host drain {last.options['server.name']}   # hands its shards over",
         f"  {foqs} upgrade {cluster.folder} --program PATH   # another version, host by host",
         "",
+        *(
+            [f"Or look at {first.console_url} in a browser: Cluster shows who owns what.", ""]
+            if first.console_url
+            else []
+        ),
         "Stop with Ctrl-C.",
     ]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from foqs.cli.host_session import DEFAULT_ADDRESS, USAGE, CommandFailed, configuration
-from foqs.cli.listen_addresses import listen_addresses, local_address, port_problem, url_scheme
+from foqs.cli.listen_addresses import console_url, listen_addresses, local_address, port_problem, url_scheme
 from foqs.cli.output import program_name
 from foqs.telemetry import logs
 
@@ -198,8 +198,16 @@ def dev_banner(config: Config) -> list[str]:
         f"  {foqs} dequeue mail --wait 5s{address}",
         f"  {foqs} topic list{address}",
         "",
+        *_console_lines(config),
         "Stop with Ctrl-C.",
     ]
+
+
+def _console_lines(config: Config) -> list[str]:
+    url = console_url(config)
+    return (
+        [f"Or look at {url} in a browser: Topics leads to each item, whose page says why it waits.", ""] if url else []
+    )
 
 
 def _missing_protections(config: Config) -> str:

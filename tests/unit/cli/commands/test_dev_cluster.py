@@ -283,6 +283,7 @@ def test_banner_shows_addresses_and_commands_to_try(started: Sequence[Started], 
     for words in (
         "host1",
         f"console http://127.0.0.1:{cluster.hosts[0].port + 1}/",
+        f"Or look at http://127.0.0.1:{cluster.hosts[0].port + 1}/ in a browser",
         "pid 1001",
         "pid 1002",
         "db2",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -63,12 +64,14 @@ def test_dev_banner_shows_addresses_data_and_commands(started: list[Config]) -> 
     assert str(Path("foqs-data").resolve()) in result.stdout
     assert "not for production" in result.stdout
     assert "enqueue mail 'hello'" in result.stdout
+    assert re.search(r"Or look at http://127\.0\.0\.1:\d+/ in a browser", result.stdout)
 
 
 def test_the_next_command_names_a_port_that_is_not_the_usual() -> None:
     banner = "\n".join(dev_banner(load(None, {}, {"server.port": 7500, "store.url": "memory:"})))
     assert "--address foqs://127.0.0.1:7500" in banner
     assert "lost when this stops" in banner
+    assert "in a browser" not in banner
     assert "--address" not in "\n".join(dev_banner(Config()))
 
 
