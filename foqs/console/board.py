@@ -29,6 +29,7 @@ _PERIOD_MIN_S: Final = 0.9 * PERIOD_S
 """Rounds of one period apart each collect, although no clock is exact."""
 LINE_TTL_S: Final = 10.0
 CALENDAR_TTL_S: Final = 30.0
+COUNT_TTL_S: Final = 60.0
 _ALL_STATES: Final = (State.READY, State.DEFERRED, State.LEASED, State.DEAD)
 
 
@@ -86,6 +87,7 @@ class Board:
         self.rankings = Rankings(figures.list_topics, cpu_s)
         self.lines = SharedReads(LINE_TTL_S)
         self.calendars = SharedReads(CALENDAR_TTL_S)
+        self.counts = SharedReads(COUNT_TTL_S)
         self.collection_count = 0
         self._totals: Totals | None = None
         self._collected_at_s = 0.0
@@ -131,7 +133,7 @@ class Board:
 
     async def close(self) -> None:
         """Cancel the reads that are under way."""
-        await asyncio.gather(self.rankings.close(), self.lines.close(), self.calendars.close())
+        await asyncio.gather(self.rankings.close(), self.lines.close(), self.calendars.close(), self.counts.close())
 
 
 def _point(at_s: float, figures: TopicFigures | None, rates: Rates) -> Point:

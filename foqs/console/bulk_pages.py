@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
@@ -11,11 +12,15 @@ from aiohttp import web
 from foqs.console.topic_pages import STATES
 from foqs.console.visit import Visit
 from foqs.runtime.durations import parse_duration
-from foqs_client import BulkJob, Change, InvalidArgument, ItemFilter, ItemView
+from foqs_client import BulkJob, Change, DeadlineExceeded, InvalidArgument, ItemFilter, ItemView
 
 PREVIEW_ITEMS: Final = 20
 PREVIEW_READS_MAX: Final = 20
 """Pages that are read for a preview: each looks at up to 2,000 items."""
+COUNT_WAIT_S: Final = 0.4
+"""A page waits this long for the number of items, and then says that they are still being counted."""
+COUNT_S_MAX: Final = 8
+"""The longest count. More items than that are changed without a number."""
 
 ACTIONS: Final = {
     "redrive": "Redrive: make dead items ready again",
@@ -90,18 +95,19 @@ async def _preview(visit: Visit) -> web.StreamResponse:
     """Count the items that match, and show the first of them."""
     only, what = _filter(visit), _what(visit)
     change, move_to = _change(visit, what)
-    count = await visit.client.count(only)
+    key = visit.text("key") or secrets.token_hex(16)
     found, is_complete = await _first_items(visit, only)
+    counted = await _count(visit, only, key)
     return visit.page(
         "bulk_preview.html",
-        f"{what.capitalize()} {count.items:,} items?",
-        count=count.items,
+        f"{what.capitalize()} {'these' if counted is None or counted.items is None else f'{counted.items:,}'} items?",
+        counted=counted,
         found=found,
         is_complete=is_complete or len(found) == PREVIEW_ITEMS,
         what=what,
         is_everything=only == ItemFilter(states=only.states),
         fields=_form_fields(visit),
-        key=secrets.token_hex(16),
+        key=key,
         change=change,
         move_to=move_to,
         rate=visit.number("rate"),
@@ -122,6 +128,32 @@ async def _start(visit: Visit) -> web.StreamResponse:
         start_key=visit.require("key"),
     )
     visit.see("/bulk", job=job.id)
+
+
+@dataclass(slots=True, frozen=True)
+class Counted:
+    """How many items match.
+
+    Attributes:
+        items: None if they cannot be counted in `COUNT_S_MAX`.
+    """
+
+    items: int | None
+
+
+async def _count(visit: Visit, only: ItemFilter, key: str) -> Counted | None:
+    """Count the items that match; None if that goes on. The form that looks again has the same key."""
+    client = visit.client
+
+    async def read() -> Counted:
+        try:
+            return Counted((await client.count(only, timeout_ms=1_000 * COUNT_S_MAX)).items)
+        except DeadlineExceeded:
+            return Counted(None)
+
+    place = (visit.rights.authenticated, visit.namespace, only, key)
+    found: Counted | None = await visit.board.counts.get(place, read, COUNT_WAIT_S)
+    return found
 
 
 async def _first_items(visit: Visit, only: ItemFilter) -> tuple[list[ItemView], bool]:
