@@ -215,6 +215,29 @@ def test_what_has_the_focus_stays_until_the_focus_leaves(host: OpenHost, browser
     browser.run(watch)
 
 
+def test_what_the_pointer_is_on_stays_until_it_leaves(host: OpenHost, browser: BrowserThread) -> None:
+    put(host, Item("point-1", b"x"))
+
+    def watch(opened: Browser) -> None:
+        page = opened.new_page()
+        page.goto(url(host, "/topics?prefix=point"))
+        page.get_by_role("button", name="Pause point-1").hover()
+        with EventStream(Console(host.console_port), "/topics?prefix=point") as stream:
+            put_meanwhile(host, Item("point-0", b"x"))
+            until(lambda: "point-0" in (stream.next("live") or ""), "the list has a new topic")
+            put_meanwhile(host, Item("point-2", b"x"))
+            until(lambda: "point-2" in (stream.next("live") or ""), "the list has another one")
+        page.locator("#pause").focus()
+        page.keyboard.press("Enter")
+        page.get_by_text("Updates are paused.").wait_for()  # nothing more comes that could show the list
+        assert page.get_by_role("button", name="Pause point-0").count() == 0
+        page.mouse.move(0, 0)
+        page.get_by_role("button", name="Pause point-0").wait_for()
+        page.close()
+
+    browser.run(watch)
+
+
 def test_charts_follow_the_colours_of_the_system(host: OpenHost, browser: BrowserThread) -> None:
     def look(opened: Browser) -> None:
         page = opened.new_page(color_scheme="light")

@@ -132,6 +132,7 @@
   addEventListener("pagehide", close);
   addEventListener("pageshow", open);
   live.addEventListener("focusout", () => setTimeout(show));
+  live.addEventListener("pointerout", () => setTimeout(show));
   document.getElementById("live-bar").hidden = false;
   open();
 })();
