@@ -72,7 +72,7 @@ class World:
     def visit(self, topic: str = "a", principal: AuthenticatedPrincipal | None = None) -> Visit:
         request = make_mocked_request("GET", f"/stream?page=/topic&namespace=n&topic={topic}")
         nothing = cast(Any, None)
-        return Visit(request, Rights(principal, lambda *_: ()), request.query, nothing, nothing, [], nothing)
+        return Visit(request, Rights(principal, lambda *_: ()), request.query, nothing, nothing, ["n"], nothing)
 
     def open(self, topic: str = "a", principal: AuthenticatedPrincipal | None = None) -> Page:
         return Page(self, topic, principal)
