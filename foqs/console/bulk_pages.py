@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -15,9 +16,9 @@ from foqs.runtime.durations import parse_duration
 from foqs_client import BulkJob, Change, DeadlineExceeded, InvalidArgument, ItemFilter, ItemView
 
 PREVIEW_ITEMS: Final = 20
-PREVIEW_READS_MAX: Final = 20
-"""Pages that are read for a preview: each looks at up to 2,000 items."""
-COUNT_WAIT_S: Final = 0.4
+PREVIEW_S_MAX: Final = 0.4
+"""The time to search items for a preview. A filter may match few of many."""
+COUNT_WAIT_S: Final = 0.3
 """A page waits this long for the number of items, and then says that they are still being counted."""
 COUNT_S_MAX: Final = 8
 """The longest count. More items than that are changed without a number."""
@@ -103,7 +104,7 @@ async def _preview(visit: Visit) -> web.StreamResponse:
         f"{what.capitalize()} {'these' if counted is None or counted.items is None else f'{counted.items:,}'} items?",
         counted=counted,
         found=found,
-        is_complete=is_complete or len(found) == PREVIEW_ITEMS,
+        is_complete=is_complete,
         what=what,
         is_everything=only == ItemFilter(states=only.states),
         fields=_form_fields(visit),
@@ -157,20 +158,20 @@ async def _count(visit: Visit, only: ItemFilter, key: str) -> Counted | None:
 
 
 async def _first_items(visit: Visit, only: ItemFilter) -> tuple[list[ItemView], bool]:
-    """Return the first items that match, and whether the search came to its end."""
+    """Return the first items that match, and whether the search was not stopped."""
     found: list[ItemView] = []
-    reads = 0
-    for shard in (await visit.client.routing()).shards:
-        cursor: str | None = None
-        while True:
-            if reads == PREVIEW_READS_MAX or len(found) == PREVIEW_ITEMS:
-                return found, False
-            reads += 1
-            page = await visit.client.list_items(shard.shard, only, PREVIEW_ITEMS - len(found), cursor)
-            found += page.items
-            cursor = page.next_cursor
-            if cursor is None:
-                break
+    try:
+        async with asyncio.timeout(PREVIEW_S_MAX):
+            for shard in (await visit.client.routing()).shards:
+                cursor: str | None = None
+                while len(found) < PREVIEW_ITEMS:
+                    page = await visit.client.list_items(shard.shard, only, PREVIEW_ITEMS - len(found), cursor)
+                    found += page.items
+                    cursor = page.next_cursor
+                    if cursor is None:
+                        break
+    except TimeoutError:
+        return found, False
     return found, True
 
 
