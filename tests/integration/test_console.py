@@ -141,7 +141,7 @@ def test_an_item_is_put_first_and_its_paused_topic_is_resumed(host: OpenHost, br
     first, last = put(host, Item("remedy", priority=3), Item("remedy", priority=9))
     calls(host, lambda client: client.pause_topic("remedy"))
     page = browser.get("/item", id=last)
-    assert "1 items of its topic come before it" in page.text
+    assert "1 item of its topic comes before it" in page.text
     assert "Resume the topic" in page.text
     done = browser.post("/item", id=last, action="update", priority="2")
     assert "The item is changed" in done.text

@@ -13,7 +13,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from foqs_client import Item
-from tests.integration.test_console import OpenHost, kill_items, put
+from tests.integration.test_console import OpenHost, calls, kill_items, put
 from tests.support.console import Browser as Console
 from tests.support.event_stream import EventStream
 from tests.support.poll import until
@@ -260,6 +260,26 @@ def test_the_tour_works_by_keyboard_and_without_javascript(host: OpenHost, brows
         context.close()
 
     browser.run(tour)
+
+
+def test_a_stranger_finds_out_why_an_item_waits_and_mends_it(host: OpenHost, browser: BrowserThread) -> None:
+    put(host, Item("invoices", b"of ann"))
+    calls(host, lambda client: client.pause_topic("invoices"))
+
+    def find(opened: Browser) -> None:
+        page = opened.new_page()
+        page.goto(url(host))
+        page.get_by_role("link", name="Topics", exact=True).click()
+        page.get_by_role("link", name="invoices").click()
+        page.locator("td a[href^='/item']").click()
+        expect(page.locator("main")).to_contain_text("Its topic is paused")
+        page.get_by_role("button", name="Resume the topic").click()
+        expect(page.locator("main")).to_contain_text("The topic is delivered again")
+        page.close()
+
+    browser.run(find)
+    (delivery,) = calls(host, lambda client: client.dequeue({"invoices": 1}, wait_ms=5_000))
+    assert delivery.payload == b"of ann"
 
 
 def _tour(page: Page, address: str) -> None:
