@@ -16,7 +16,7 @@ from foqs.runtime.durations import parse_duration
 from foqs_client import BulkJob, Change, DeadlineExceeded, InvalidArgument, ItemFilter, ItemView
 
 PREVIEW_ITEMS: Final = 20
-PREVIEW_S_MAX: Final = 0.4
+PREVIEW_S_MAX: Final = 0.3
 """The time to search items for a preview. A filter may match few of many."""
 COUNT_WAIT_S: Final = 0.3
 """A page waits this long for the number of items, and then says that they are still being counted."""

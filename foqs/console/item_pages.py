@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, NoReturn
 
 from aiohttp import web
 
@@ -12,7 +12,7 @@ from foqs.console.topic_pages import counts_of
 from foqs.console.visit import Visit
 from foqs.core.items.item import PRIORITY_MIN
 from foqs.runtime.durations import parse_duration
-from foqs_client import Change, Explanation, InvalidArgument, Item, ItemFilter, Topic
+from foqs_client import Change, Explanation, InvalidArgument, Item, Topic
 
 DEAD_ITEMS: Final = 100
 
@@ -76,10 +76,10 @@ async def _change(visit: Visit, item_id: str) -> web.StreamResponse:
 
 
 async def dead(visit: Visit) -> web.StreamResponse:
-    """Show a page of dead items, or redrive some or all of them."""
+    """Show a page of dead items, or redrive some of them. A bulk job redrives all."""
     topic = visit.values.get("topic") or None
     if visit.request.method == "POST":
-        return await _redrive(visit, topic)
+        await _redrive(visit, topic)
     cursor = visit.values.get("cursor") or None
     found = await visit.client.dead(topic, DEAD_ITEMS, cursor)
     reasons: dict[str, int] = {}
@@ -90,31 +90,16 @@ async def dead(visit: Visit) -> web.StreamResponse:
     return visit.page("dead.html", "Dead items", found=found, topic=topic, cursor=cursor, reasons=by_count)
 
 
-async def _redrive(visit: Visit, topic: str | None) -> web.StreamResponse:
-    if visit.text("action") == "redrive":
-        ids = [str(value) for value in visit.values.getall("id", [])]
-        if not ids:
-            raise InvalidArgument("no item is chosen", field="id")
-        outcomes = await visit.client.redrive(ids)
-        done = sum(outcome.error is None for outcome in outcomes)
-        visit.see("/dead", topic=topic, done="redriven_many", count=done)
-    only = ItemFilter(topic, ("dead",))
-    if visit.text("confirmed") == "1":
-        expected, key = visit.number("expected"), visit.require("key")  # the key makes a second sending harmless
-        job = await visit.client.start_bulk_job("redrive", only, expected=expected, start_key=key)
-        visit.see("/bulk", job=job.id)
-    count = await visit.client.count(only)
-    where = f"of the topic {topic}" if topic else f"of the namespace {visit.namespace}"
-    return visit.page(
-        "confirm.html",
-        "Redrive all dead items?",
-        path="/dead",
-        action="redrive_all",
-        fields={"topic": topic or "", "expected": str(count.items), "key": secrets.token_hex(16)},
-        text=f"This makes all dead items {where} ready again: {count.items:,} at the moment.",
-        button="Redrive them",
-        back={"topic": topic or ""},
-    )
+async def _redrive(visit: Visit, topic: str | None) -> NoReturn:
+    action = visit.text("action")
+    if action != "redrive":
+        raise InvalidArgument(f"{action!r} is not an action of dead items", field="action")
+    ids = [str(value) for value in visit.values.getall("id", [])]
+    if not ids:
+        raise InvalidArgument("no item is chosen", field="id")
+    outcomes = await visit.client.redrive(ids)
+    done = sum(outcome.error is None for outcome in outcomes)
+    visit.see("/dead", topic=topic, done="redriven_many", count=done)
 
 
 async def enqueue(visit: Visit) -> web.StreamResponse:

@@ -159,9 +159,9 @@ def test_dead_items_are_redriven_one_chosen_or_all(host: OpenHost, browser: Brow
     assert "5 " in page.text
     assert "The item is ready again" in browser.post("/item", id=ids[0], action="redrive").text
     assert "1 items are ready again" in browser.post("/dead", topic="sad", action="redrive", id=ids[1]).text
-    asked = browser.post("/dead", topic="sad", action="redrive_all")
-    assert "3 at the moment" in asked.text
-    started = browser.submit("/dead", hidden_fields(asked, "redrive_all"))
+    asked = browser.submit("/bulk", hidden_fields(browser.get("/dead", topic="sad"), "preview"))
+    assert "3 items match at the moment" in asked.text
+    started = browser.submit("/bulk", hidden_fields(asked, "start"))
     until(lambda: "done" in browser.get(f"/bulk?job={job_id_of(started)}").text, "the job has ended")
     assert calls(host, lambda client: client.count(ItemFilter("sad", ("ready",)))).items == 5
 

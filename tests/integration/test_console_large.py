@@ -99,8 +99,7 @@ def test_each_page_answers_within_a_second(host: LargeHost) -> None:
     )
     forms = (
         ("/topic", {"topic": "graveyard", "action": "purge"}),
-        ("/dead", {"action": "redrive_all"}),
-        ("/dead", {"topic": "graveyard", "action": "redrive_all"}),
+        ("/bulk", {"action": "preview", "what": "redrive", "topic": "graveyard"}),
         ("/bulk", {"action": "preview", "what": "redrive"}),
         ("/bulk", {"action": "preview", "what": "redrive", "priority_min": "1", "priority_max": "1"}),
         ("/bulk", {"action": "preview", "what": "cancel", "newer_than": "1s"}),

@@ -14,7 +14,7 @@ from foqs.cli import root
 from foqs.console.topic_pages import STATES
 from foqs_client import Client, Item
 from tests.integration.test_console import OpenHost, calls, kill_items, put
-from tests.support.console import Browser
+from tests.support.console import Browser, hidden_fields
 from tests.support.poll import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -145,8 +145,8 @@ def test_dead_items(host: OpenHost, browser: Browser) -> None:
         (item["id"], item["dead_reason"]) for item in listed
     ]
     assert rows(page.body, "Reasons") == [["6", listed[0]["dead_reason"]]]
-    asked = browser.post("/dead", topic="mail-sad", action="redrive_all")
-    assert f"{foqs_one(host, 'topic', 'show', 'mail-sad')['dead']} at the moment" in asked.text
+    asked = browser.submit("/bulk", hidden_fields(page, "preview"))
+    assert f"{foqs_one(host, 'topic', 'show', 'mail-sad')['dead']} items match at the moment" in asked.text
 
 
 def test_purge_and_bulk_job_count_what_the_topic_has(host: OpenHost, browser: Browser) -> None:
