@@ -160,7 +160,7 @@ class JobCalls:
         raise NotFound("the namespace has no such job; jobs that ended long ago are forgotten", field="id")
 
     async def control_bulk_job(self, job_id: str, command: str, *, timeout_ms: int | None = None) -> BulkJob:
-        """Tell a job to "interrupt", "resume" or "cancel", and return it.
+        """Interrupt, resume or cancel a job, and return it.
 
         Items may be changed for about a second after an interruption or a cancellation, until the job has no owner.
 

@@ -38,7 +38,7 @@ DEAD = ItemFilter("t", (State.DEAD,))
 
 
 def spec_of(**changes: Any) -> JobSpec:
-    """Return what a job shall do: redrive the dead items of a topic, unless it is told otherwise."""
+    """Return what a job shall do: redrive the dead items of a topic, unless `changes` say otherwise."""
     values: dict[str, Any] = {"namespace": "default", "item_filter": DEAD, "change": REDRIVE, "start_key": "key"}
     return JobSpec(**{**values, **changes})
 
@@ -63,7 +63,7 @@ class SharedDocuments(Documents):
 
     Attributes:
         is_down: nothing is answered.
-        lost_replies: so many of the next replacements happen without an answer.
+        lost_replies: this number of the next replacements happen without an answer.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class NotedItems(JobPages):
         walks: for each item the walks that changed it.
         pages: (time, cursor, limit) of each page.
         errors: raised by the next pages, before anything is changed.
-        lost_pages: so many of the next pages are changed, and their result is lost.
+        lost_pages: this number of the next pages are changed, and their result is lost.
         refused: the items that refuse the change.
     """
 

@@ -143,10 +143,10 @@ async def _follow(client: Client, progress: _Progress) -> None:
     while not progress.job.is_settled:
         await asyncio.sleep(pause_s)
         pause_s = min(POLL_S_MAX, 2 * pause_s)
-        progress.update(await _look(client, progress.job.id))
+        progress.update(await _read_job(client, progress.job.id))
 
 
-async def _look(client: Client, job_id: str) -> BulkJob:
+async def _read_job(client: Client, job_id: str) -> BulkJob:
     """Return the job; a failure that may pass is tried again. Raises FoqsError."""
     from foqs_client import FoqsError
 

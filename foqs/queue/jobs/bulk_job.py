@@ -53,7 +53,7 @@ class JobState(enum.Enum):
 
 
 class JobCommand(enum.Enum):
-    """What a person can tell a job. Each may be repeated."""
+    """What a person can command. Each may be repeated."""
 
     INTERRUPT = "interrupt"
     RESUME = "resume"

@@ -117,7 +117,7 @@ def control(jobs: Jobs, namespace: str, job_id: str, command: JobCommand, now_ms
     return _without_oldest(_with(jobs, job)), job
 
 
-def take(
+def take_jobs(
     jobs: Jobs, owner: JobOwner, tier: str, missing: Collection[str], room: int, now_ms: int
 ) -> tuple[Jobs, list[Job]]:
     """Give a host up to `room` running jobs that have no owner, or a missing one.

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from foqs.queue.jobs.bulk_job import Job, JobOwner, Jobs, JobState
-from foqs.queue.jobs.job_changes import release, take
+from foqs.queue.jobs.job_changes import release, take_jobs
 from foqs.queue.jobs.job_worker import JobTools, JobWorker
 from shardmgr.registry.port import RegistryError
 
@@ -59,7 +59,7 @@ class JobHost:
         while True:
             await self._tools.store.wait_for_change(timeout_s)
             try:
-                await self._look()
+                await self._follow_record()
                 failures = 0
                 timeout_s = TICK_S if self._is_anything_to_watch() else None
             except RegistryError as error:
@@ -86,7 +86,7 @@ class JobHost:
             except (RegistryError, TimeoutError):
                 log.warning("other hosts take this host's bulk jobs only when its session is over")
 
-    async def _look(self) -> None:
+    async def _follow_record(self) -> None:
         """Read the record and follow it. Raises `RegistryError`."""
         working = set(self._workers)  # before the read: what a worker writes as its last word is read then
         self.jobs = await self._tools.store.load()
@@ -103,7 +103,7 @@ class JobHost:
 
     def _take(self, jobs: Jobs, missing: Collection[str]) -> Jobs:
         room = JOBS_PER_HOST_MAX - sum(job.owner == self._owner for job in jobs.by_id.values())
-        return take(jobs, self._owner, self._tier, missing, room, self._tools.now_ms())[0]
+        return take_jobs(jobs, self._owner, self._tier, missing, room, self._tools.now_ms())[0]
 
     def _missing_owners(self) -> Collection[str] | None:
         """Return the nonces of owners that are gone for certain; None if this host does not know."""

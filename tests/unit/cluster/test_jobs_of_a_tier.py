@@ -82,7 +82,7 @@ class JobTierWorld(RpcTierWorld):
         await self.end()
 
 
-def tell(story: Callable[[JobTierWorld, list[ClusterHost]], Coroutine[Any, Any, None]]) -> None:
+def run_story(story: Callable[[JobTierWorld, list[ClusterHost]], Coroutine[Any, Any, None]]) -> None:
     """Run a story of three hosts with 80 items, and look at the end whether each was moved once."""
 
     async def main() -> None:
@@ -109,7 +109,7 @@ def test_job_of_a_tier_moves_the_items_of_all_hosts() -> None:
         job = await world.seen(lambda job: not job.state.is_live)
         assert (job.state, job.counts.changed, job.counts.at_least, job.run) == (JobState.DONE, 80, False, 1)
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -125,7 +125,7 @@ def test_owner_that_dies_at_any_moment_is_followed_by_another(seed: int) -> None
         assert job.counts.at_least
         assert job.counts.changed <= 80
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("cut_s", [1.0, 5.0, 20.0])
@@ -142,7 +142,7 @@ def test_owner_that_is_cut_off_and_works_on_moves_nothing_twice(cut_s: float) ->
         assert job.counts.changed <= 80
         assert job.counts.at_least or job.counts.changed == 80
 
-    tell(story)
+    run_story(story)
 
 
 def test_host_that_stops_gives_its_job_to_another_one_exactly() -> None:
@@ -155,4 +155,4 @@ def test_host_that_stops_gives_its_job_to_another_one_exactly() -> None:
         job = await world.seen(lambda job: not job.state.is_live)
         assert (job.state, job.counts.changed, job.counts.at_least) == (JobState.DONE, 80, False)
 
-    tell(story)
+    run_story(story)

@@ -17,7 +17,7 @@ from foqs.queue.jobs.job_changes import (
     release,
     report,
     start,
-    take,
+    take_jobs,
 )
 from foqs_contract.errors import InvalidArgument, KeyConflict, LimitExceeded, NotFound
 from tests.support.job_world import job_of
@@ -135,33 +135,33 @@ def test_job_of_another_namespace_cannot_be_controlled() -> None:
 
 def test_host_takes_running_jobs_without_an_owner_as_long_as_it_has_room() -> None:
     jobs = started(job_of(1), job_of(2), job_of(3, tier="other"), job_of(4))
-    jobs, taken = take(jobs, A, "default", (), 2, 9)
+    jobs, taken = take_jobs(jobs, A, "default", (), 2, 9)
     assert [(job.id, job.owner, job.run) for job in taken] == [(job_of(1).id, A, 1), (job_of(2).id, A, 1)]
     assert [job.counts.at_least for job in taken] == [False, False]
-    same, none = take(jobs, A, "default", (), 0, 9)
+    same, none = take_jobs(jobs, A, "default", (), 0, 9)
     assert same is jobs
     assert none == []
 
 
 def test_job_of_a_living_owner_is_left_alone_and_that_of_a_missing_one_is_taken() -> None:
-    jobs, _ = take(one(), A, "default", (), 4, 1)
-    same, _ = take(jobs, B, "default", ("another",), 4, 2)
+    jobs, _ = take_jobs(one(), A, "default", (), 4, 1)
+    same, _ = take_jobs(jobs, B, "default", ("another",), 4, 2)
     assert same is jobs
-    taken_over, [job] = take(jobs, B, "default", (A.nonce,), 4, 2)
+    taken_over, [job] = take_jobs(jobs, B, "default", (A.nonce,), 4, 2)
     assert (job.owner, job.run, job.counts.at_least) == (B, 2, True)
     assert only(taken_over) == job
 
 
 def test_missing_owner_of_a_cancelled_job_is_cleared() -> None:
-    jobs, _ = take(one(), A, "default", (), 4, 1)
+    jobs, _ = take_jobs(one(), A, "default", (), 4, 1)
     jobs, _ = control(jobs, "default", job_of(1).id, JobCommand.CANCEL, 2)
-    jobs, taken = take(jobs, B, "default", (A.nonce,), 4, 3)
+    jobs, taken = take_jobs(jobs, B, "default", (A.nonce,), 4, 3)
     assert taken == []
     assert (only(jobs).owner, only(jobs).state, only(jobs).counts.at_least) == (None, JobState.CANCELLED, True)
 
 
 def test_report_of_the_present_run_is_written_and_its_repetition_changes_nothing() -> None:
-    jobs, _ = take(one(), A, "default", (), 4, 1)
+    jobs, _ = take_jobs(one(), A, "default", (), 4, 1)
     progress = JobProgress(1, "c", JobCounts(5, 4, 1), "leased", "waits")
     jobs, job = report(jobs, job_of(1).id, progress, 8)
     assert (job.cursor, job.counts, job.refusal, job.problem, job.owner) == (
@@ -176,8 +176,8 @@ def test_report_of_the_present_run_is_written_and_its_repetition_changes_nothing
 
 
 def test_report_of_an_earlier_run_is_refused() -> None:
-    jobs, _ = take(one(), A, "default", (), 4, 1)
-    jobs, _ = take(jobs, B, "default", (A.nonce,), 4, 2)
+    jobs, _ = take_jobs(one(), A, "default", (), 4, 1)
+    jobs, _ = take_jobs(jobs, B, "default", (A.nonce,), 4, 2)
     with pytest.raises(JobTaken):
         report(jobs, job_of(1).id, JobProgress(1, "c", JobCounts()), 3)
     with pytest.raises(JobTaken):
@@ -185,7 +185,7 @@ def test_report_of_an_earlier_run_is_refused() -> None:
 
 
 def test_report_after_the_job_was_given_up_is_refused() -> None:
-    jobs, _ = take(one(), A, "default", (), 4, 1)
+    jobs, _ = take_jobs(one(), A, "default", (), 4, 1)
     jobs, job = report(jobs, job_of(1).id, JobProgress(1, "c", JobCounts(9, 9, 0), is_leaving=True), 2)
     assert job.owner is None
     with pytest.raises(JobTaken):
@@ -194,7 +194,7 @@ def test_report_after_the_job_was_given_up_is_refused() -> None:
 
 @pytest.mark.parametrize("command", [JobCommand.INTERRUPT, JobCommand.CANCEL])
 def test_last_page_of_an_interrupted_or_cancelled_job_is_counted(command: JobCommand) -> None:
-    jobs, _ = take(one(), A, "default", (), 4, 1)
+    jobs, _ = take_jobs(one(), A, "default", (), 4, 1)
     jobs, _ = control(jobs, "default", job_of(1).id, command, 2)
     jobs, job = report(jobs, job_of(1).id, JobProgress(1, "c", JobCounts(5, 5, 0)), 3)
     assert (job.counts.changed, job.owner, job.state.value) == (
@@ -205,7 +205,7 @@ def test_last_page_of_an_interrupted_or_cancelled_job_is_counted(command: JobCom
 
 
 def test_job_that_is_resumed_before_its_last_report_keeps_its_owner() -> None:
-    jobs, _ = take(one(), A, "default", (), 4, 1)
+    jobs, _ = take_jobs(one(), A, "default", (), 4, 1)
     for command in (JobCommand.INTERRUPT, JobCommand.RESUME):
         jobs, _ = control(jobs, "default", job_of(1).id, command, 2)
     _, job = report(jobs, job_of(1).id, JobProgress(1, "c", JobCounts(5, 5, 0)), 3)
@@ -213,24 +213,24 @@ def test_job_that_is_resumed_before_its_last_report_keeps_its_owner() -> None:
 
 
 def test_resumed_job_is_taken_again_with_its_cursor_and_exact_counts() -> None:
-    jobs, _ = take(one(), A, "default", (), 4, 1)
+    jobs, _ = take_jobs(one(), A, "default", (), 4, 1)
     jobs, _ = control(jobs, "default", job_of(1).id, JobCommand.INTERRUPT, 2)
     jobs, _ = report(jobs, job_of(1).id, JobProgress(1, "c", JobCounts(5, 5, 0)), 3)
     jobs, _ = control(jobs, "default", job_of(1).id, JobCommand.RESUME, 4)
-    _, [job] = take(jobs, B, "default", (), 4, 5)
+    _, [job] = take_jobs(jobs, B, "default", (), 4, 5)
     assert (job.cursor, job.counts, job.run) == ("c", JobCounts(5, 5, 0), 2)
 
 
 @pytest.mark.parametrize("end", [JobState.DONE, JobState.FAILED])
 def test_ended_job_has_no_owner(end: JobState) -> None:
-    jobs, _ = take(one(), A, "default", (), 4, 1)
+    jobs, _ = take_jobs(one(), A, "default", (), 4, 1)
     _, job = report(jobs, job_of(1).id, JobProgress(1, "c", JobCounts(5, 5, 0), problem="why", end=end), 3)
     assert (job.state, job.owner, job.ended_at_ms) == (end, None, 3)
     assert job.problem == ("why" if end is JobState.FAILED else None)
 
 
 def test_cancelled_job_stays_cancelled_whatever_its_last_page_says() -> None:
-    jobs, _ = take(one(), A, "default", (), 4, 1)
+    jobs, _ = take_jobs(one(), A, "default", (), 4, 1)
     jobs, _ = control(jobs, "default", job_of(1).id, JobCommand.CANCEL, 2)
     _, job = report(jobs, job_of(1).id, JobProgress(1, "c", JobCounts(5, 5, 0), end=JobState.DONE), 3)
     assert (job.state, job.ended_at_ms, job.counts.changed) == (JobState.CANCELLED, 2, 5)
@@ -238,8 +238,8 @@ def test_cancelled_job_stays_cancelled_whatever_its_last_page_says() -> None:
 
 def test_stopping_host_loses_what_it_has_not_given_up() -> None:
     jobs = started(job_of(1), job_of(2))
-    jobs, _ = take(jobs, A, "default", (), 1, 1)
-    jobs, _ = take(jobs, B, "default", (), 1, 1)
+    jobs, _ = take_jobs(jobs, A, "default", (), 1, 1)
+    jobs, _ = take_jobs(jobs, B, "default", (), 1, 1)
     jobs = release(jobs, A.nonce, 2)
     assert [job.owner for job in jobs.by_id.values()] == [None, B]
     assert jobs.by_id[job_of(1).id].counts.at_least

@@ -33,7 +33,7 @@ from tests.support.virtual_time import run_virtual
 MOVE = JobChange(JobAction.MOVE, move_to="u")
 
 
-def tell(story: Callable[[JobService, SharedDocuments], Awaitable[None]]) -> None:
+def run_story(story: Callable[[JobService, SharedDocuments], Awaitable[None]]) -> None:
     async def main() -> None:
         namespaces = Namespaces(NAMESPACE)
         document = changes.create(EMPTY_DOCUMENT, "default", None, {}, incarnation=42)
@@ -57,7 +57,7 @@ def test_started_job_is_recorded_and_listed() -> None:
         assert await service.list_jobs("default", in_s()) == [job]
         assert documents.jobs().by_id == {job.id: job}
 
-    tell(story)
+    run_story(story)
 
 
 def test_newest_job_is_listed_first_and_only_those_of_the_namespace() -> None:
@@ -67,7 +67,7 @@ def test_newest_job_is_listed_first_and_only_those_of_the_namespace() -> None:
         assert [job.id for job in await service.list_jobs("default", in_s())] == [second.id, first.id]
         assert await service.list_jobs("elsewhere", in_s()) == []
 
-    tell(story)
+    run_story(story)
 
 
 def test_start_can_be_repeated_after_a_lost_answer() -> None:
@@ -78,7 +78,7 @@ def test_start_can_be_repeated_after_a_lost_answer() -> None:
         job = await service.start(spec_of(), in_s())
         assert list(documents.jobs().by_id) == [job.id]
 
-    tell(story)
+    run_story(story)
 
 
 def test_redrive_concerns_dead_items_only() -> None:
@@ -86,7 +86,7 @@ def test_redrive_concerns_dead_items_only() -> None:
         job = await service.start(spec_of(item_filter=ItemFilter("t")), in_s())
         assert job.spec.item_filter.states == (State.DEAD,)
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_wrong_job_is_refused_and_not_recorded(changed: dict[str, object], error
         assert refused.value.field == field
         assert documents.writes == 0
 
-    tell(story)
+    run_story(story)
 
 
 def test_commands_are_recorded() -> None:
@@ -130,7 +130,7 @@ def test_commands_are_recorded() -> None:
         with pytest.raises(NotFound):
             await service.control("elsewhere", job.id, JobCommand.CANCEL, in_s())
 
-    tell(story)
+    run_story(story)
 
 
 def test_record_that_does_not_answer_is_unavailable() -> None:
@@ -141,7 +141,7 @@ def test_record_that_does_not_answer_is_unavailable() -> None:
         with pytest.raises(Unavailable):
             await service.list_jobs("default", in_s())
 
-    tell(story)
+    run_story(story)
 
 
 def test_call_whose_time_ends_says_whether_it_may_be_recorded() -> None:
@@ -153,4 +153,4 @@ def test_call_whose_time_ends_says_whether_it_may_be_recorded() -> None:
         await asyncio.sleep(1)
         assert len(documents.jobs().by_id) == 1
 
-    tell(story)
+    run_story(story)

@@ -1,4 +1,4 @@
-"""Hosts work on jobs: each item is changed once, whatever dies, is lost, or is told to the job."""
+"""Hosts work on jobs: each item is changed once, whatever dies, is lost, or is commanded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAGES: Final = 30
 COUNT: Final = PAGES * PAGE_ITEMS_MAX
 
 
-def tell(story: Callable[[JobWorld], Awaitable[None]], count: int = COUNT) -> None:
+def run_story(story: Callable[[JobWorld], Awaitable[None]], count: int = COUNT) -> None:
     """Run a story in a world with `count` items."""
 
     async def main() -> None:
@@ -57,7 +57,7 @@ def test_job_changes_each_item_once_and_counts_them() -> None:
         assert world.items.is_each_changed_once
         assert [limit for _, _, limit in world.items.pages] == [0, *[PAGE_ITEMS_MAX] * PAGES]
 
-    tell(story)
+    run_story(story)
 
 
 def test_job_without_items_is_done() -> None:
@@ -67,7 +67,7 @@ def test_job_without_items_is_done() -> None:
         assert (await world.ended()).state is JobState.DONE
         assert len(world.items.pages) == 1
 
-    tell(story, count=0)
+    run_story(story, count=0)
 
 
 def test_progress_is_recorded_about_once_a_second() -> None:
@@ -81,7 +81,7 @@ def test_progress_is_recorded_about_once_a_second() -> None:
         await world.ended()
         assert world.documents.writes - writes <= PAGES * world.items.page_s / WRITE_INTERVAL_S + 2
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("rate", [1, 100, 2_000])
@@ -96,7 +96,7 @@ def test_rate_is_kept(rate: int) -> None:
         for at_s, _ in changes:
             assert sum(limit for other_s, limit in changes if at_s <= other_s < at_s + 1) <= max(rate, 1) * 2
 
-    tell(story, count=rate * 10)
+    run_story(story, count=rate * 10)
 
 
 def test_interrupted_job_stops_and_a_resumed_one_goes_on_where_it_was() -> None:
@@ -118,7 +118,7 @@ def test_interrupted_job_stops_and_a_resumed_one_goes_on_where_it_was() -> None:
         assert world.items.is_each_changed_once
         assert world.items.pages[pages][1] == stopped.cursor
 
-    tell(story)
+    run_story(story)
 
 
 def test_job_that_is_interrupted_and_resumed_at_once_keeps_its_owner_and_its_counts() -> None:
@@ -132,7 +132,7 @@ def test_job_that_is_interrupted_and_resumed_at_once_keeps_its_owner_and_its_cou
         assert (done.counts.changed, done.counts.at_least) == (COUNT, False)
         assert world.items.is_each_changed_once
 
-    tell(story)
+    run_story(story)
 
 
 def test_cancelled_job_changes_at_most_the_page_in_progress_and_counts_it() -> None:
@@ -147,7 +147,7 @@ def test_cancelled_job_changes_at_most_the_page_in_progress_and_counts_it() -> N
         assert time_s() - at_s < 1.0
         assert job.counts.changed == sum(map(bool, world.items.walks)) < COUNT
 
-    tell(story)
+    run_story(story)
 
 
 def test_command_ends_the_pause_of_a_job_that_waits() -> None:
@@ -163,7 +163,7 @@ def test_command_ends_the_pause_of_a_job_that_waits() -> None:
         assert time_s() - at_s < 1.0
         assert world.job().problem is None
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("error", [Unavailable("x"), Overloaded("x"), UnknownOutcome("x"), NamespaceNotFound("x")])
@@ -177,7 +177,7 @@ def test_error_that_passes_is_waited_for(error: Exception) -> None:
         assert (job.state, job.problem, job.counts.changed) == (JobState.DONE, None, COUNT)
         assert job.counts.at_least == isinstance(error, UnknownOutcome)
 
-    tell(story)
+    run_story(story)
 
 
 def test_error_that_stays_ends_the_job_as_failed() -> None:
@@ -190,7 +190,7 @@ def test_error_that_stays_ends_the_job_as_failed() -> None:
         assert (job.state, job.problem) == (JobState.FAILED, "the topic is wrong")
         assert job.counts.changed == sum(map(bool, world.items.walks))
 
-    tell(story)
+    run_story(story)
 
 
 def test_refused_permission_ends_the_job() -> None:
@@ -200,7 +200,7 @@ def test_refused_permission_ends_the_job() -> None:
         await world.start()
         assert (await world.ended()).state is JobState.FAILED
 
-    tell(story)
+    run_story(story)
 
 
 def test_missing_namespace_ends_the_job_after_a_while() -> None:
@@ -212,7 +212,7 @@ def test_missing_namespace_ends_the_job_after_a_while() -> None:
         assert job.state is JobState.FAILED
         assert GONE_S <= time_s() < GONE_S + 5
 
-    tell(story)
+    run_story(story)
 
 
 def test_another_namespace_of_the_same_name_is_not_touched() -> None:
@@ -225,7 +225,7 @@ def test_another_namespace_of_the_same_name_is_not_touched() -> None:
         assert job.state is JobState.FAILED
         assert "was deleted" in (job.problem or "")
 
-    tell(story)
+    run_story(story)
 
 
 def test_lost_result_of_a_page_is_repeated_and_the_counts_say_so() -> None:
@@ -240,7 +240,7 @@ def test_lost_result_of_a_page_is_repeated_and_the_counts_say_so() -> None:
         assert job.counts.at_least
         assert job.counts.changed == COUNT - PAGE_ITEMS_MAX
 
-    tell(story)
+    run_story(story)
 
 
 def test_lost_answers_of_the_record_change_nothing() -> None:
@@ -254,7 +254,7 @@ def test_lost_answers_of_the_record_change_nothing() -> None:
         assert (job.counts.changed, job.counts.at_least, job.run) == (COUNT, False, 1)
         assert world.items.is_each_changed_once
 
-    tell(story)
+    run_story(story)
 
 
 def test_work_waits_while_the_record_cannot_be_written() -> None:
@@ -271,7 +271,7 @@ def test_work_waits_while_the_record_cannot_be_written() -> None:
         job = await world.ended()
         assert (job.counts.changed, job.counts.at_least) == (COUNT, False)
 
-    tell(story)
+    run_story(story)
 
 
 def test_job_of_a_dead_host_is_taken_over_after_its_time() -> None:
@@ -290,7 +290,7 @@ def test_job_of_a_dead_host_is_taken_over_after_its_time() -> None:
         assert world.items.is_each_changed_once
         assert COUNT * 0.5 < job.counts.changed <= COUNT
 
-    tell(story)
+    run_story(story)
 
 
 def test_host_that_does_not_know_the_others_takes_nothing_from_them() -> None:
@@ -306,7 +306,7 @@ def test_host_that_does_not_know_the_others_takes_nothing_from_them() -> None:
         del world.view_of[second.owner.nonce]
         await world.ended()
 
-    tell(story)
+    run_story(story)
 
 
 def test_two_hosts_on_one_job_change_each_item_once_and_one_of_them_stops() -> None:
@@ -326,7 +326,7 @@ def test_two_hosts_on_one_job_change_each_item_once_and_one_of_them_stops() -> N
         assert job.counts.at_least
         assert job.counts.changed <= COUNT
 
-    tell(story)
+    run_story(story)
 
 
 def test_frozen_owner_that_continues_after_a_takeover_stops() -> None:
@@ -344,7 +344,7 @@ def test_frozen_owner_that_continues_after_a_takeover_stops() -> None:
         assert world.items.is_each_changed_once
         assert job.counts.changed <= COUNT
 
-    tell(story)
+    run_story(story)
 
 
 def test_stopping_host_gives_its_job_up_at_once_and_exactly() -> None:
@@ -359,7 +359,7 @@ def test_stopping_host_gives_its_job_up_at_once_and_exactly() -> None:
         job = await world.ended()
         assert (job.counts.changed, job.counts.at_least, job.run) == (COUNT, False, 2)
 
-    tell(story)
+    run_story(story)
 
 
 def test_stopping_host_whose_page_hangs_gives_its_job_up_in_time() -> None:
@@ -375,7 +375,7 @@ def test_stopping_host_whose_page_hangs_gives_its_job_up_in_time() -> None:
         assert time_s() - at_s < 6
         assert (world.job().owner, world.job().counts.at_least) == (None, True)
 
-    tell(story)
+    run_story(story)
 
 
 def test_owner_of_a_cancelled_job_that_died_is_cleared() -> None:
@@ -389,7 +389,7 @@ def test_owner_of_a_cancelled_job_that_died_is_cleared() -> None:
         job = await world.ended()
         assert (job.state, job.counts.at_least) == (JobState.CANCELLED, True)
 
-    tell(story)
+    run_story(story)
 
 
 def test_host_works_on_a_few_jobs_at_a_time_and_others_take_the_rest() -> None:
@@ -406,7 +406,7 @@ def test_host_works_on_a_few_jobs_at_a_time_and_others_take_the_rest() -> None:
         for number in range(1, 7):
             assert (await world.ended(number)).state is JobState.DONE
 
-    tell(story)
+    run_story(story)
 
 
 def test_job_of_another_tier_is_left_alone() -> None:
@@ -416,7 +416,7 @@ def test_job_of_another_tier_is_left_alone() -> None:
         await asyncio.sleep(60)
         assert world.items.pages == []
 
-    tell(story)
+    run_story(story)
 
 
 def test_worker_that_fails_unexpectedly_is_started_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -437,7 +437,7 @@ def test_worker_that_fails_unexpectedly_is_started_again(caplog: pytest.LogCaptu
         assert (job.state, job.counts.at_least) == (JobState.DONE, True)
         assert world.items.is_each_changed_once
 
-    tell(story)
+    run_story(story)
     assert "failed unexpectedly" in caplog.text
 
 
