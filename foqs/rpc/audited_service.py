@@ -1,8 +1,8 @@
 """Notes the changes that administrators make over Thrift, before the handlers serve them.
 
 Always true: each call that changes something and is not a producer's or a consumer's is
-noted once, at the host that the caller called, when it ends; of the pages of `bulk` only
-the first is noted. Knows nothing of what the calls do.
+noted once, at the host that the caller called, when it ends; of the pages of one bulk
+change each host notes the first that it gets. Knows nothing of what the calls do.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class AuditedService:
 
     def _noting(self, method: ServerMethod) -> MethodHandler:
         def handle(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
-            if getattr(request, "forwarded", None) or _is_later_page(request):
+            if _is_noted_elsewhere(request, caller):
                 return method.handle(request, deadline, caller)
             noting = _NotingCaller(caller, lambda outcome: self._note(method, request, caller, outcome))
             try:
@@ -78,7 +78,17 @@ class AuditedService:
             target=describe(request),
             outcome=outcome,
         )
-        self._trail.record(entry)
+        # A cursor proves nothing: its caller may have made it up.
+        if not (_is_later_page(request) and self._is_walk_noted(entry)):
+            self._trail.record(entry)
+
+    def _is_walk_noted(self, page: AuditEntry) -> bool:
+        """Return whether an earlier page of the same change is in the trail."""
+        return any(_change_of(entry) == _change_of(page) for entry in self._trail.newest())
+
+
+def _change_of(entry: AuditEntry) -> tuple[str | None, str, str | None, str]:
+    return entry.principal, entry.call, entry.namespace, entry.target
 
 
 def _namespace(method: ServerMethod, request: Any) -> bytes | None:
@@ -92,6 +102,12 @@ def _namespace(method: ServerMethod, request: Any) -> bytes | None:
 
 def _is_noted(method: ServerMethod) -> bool:
     return method.writes and method.requirement.is_of_administrators
+
+
+def _is_noted_elsewhere(request: Any, caller: Caller) -> bool:
+    """Return whether a host has forwarded the call. Hosts are administrators; the mark of anybody else is not believed."""
+    session = caller.session
+    return bool(getattr(request, "forwarded", None)) and (session is None or session.is_administrator)
 
 
 def _is_later_page(request: Any) -> bool:

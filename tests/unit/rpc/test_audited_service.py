@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from thrift.Thrift import TType
 
 from foqs.access.audit_trail import ENTRIES_MAX, TARGET_CHARS_MAX, AuditEntry, AuditTrail
 from foqs.access.call_permissions import REQUIREMENTS
@@ -44,10 +46,14 @@ NOTED = {
     "undrainHost",
 }
 
+_TOPIC = ttypes.ItemFilter(topic=b"t")
+
 
 class Session:
     principal_name = "ops"
-    is_administrator = True
+
+    def __init__(self, *, is_administrator: bool = True) -> None:
+        self.is_administrator = is_administrator
 
     def authenticate(self, token: bytes | None, caller: Caller) -> PendingCall | None:
         raise AssertionError("nobody authenticates")
@@ -163,14 +169,39 @@ def test_change_whose_caller_left_has_an_unknown_outcome_and_is_noted_once() -> 
 
 
 def test_forwarded_call_is_noted_by_the_host_that_was_called() -> None:
-    assert call("cancel", ttypes.CancelRequest(b"orders", [b"1-2"], forwarded=True)) == []
+    request = ttypes.CancelRequest(b"orders", [b"1-2"], forwarded=True)
+    assert call("cancel", request) == []
+    assert call("cancel", request, caller=Peer(Session())) == []
 
 
-def test_only_the_first_page_of_a_bulk_call_is_noted() -> None:
-    first = ttypes.BulkRequest(b"orders", ttypes.ItemFilter(topic=b"t"), 3)
-    later = ttypes.BulkRequest(b"orders", ttypes.ItemFilter(topic=b"t"), 3, page=ttypes.Page(5, b"cursor"))
-    assert [entry.target for entry in call("bulk", first)] == ["filter.topic=t action=redrive"]
-    assert call("bulk", later) == []
+def test_mark_of_a_forwarded_call_hides_nothing_if_its_caller_is_no_host() -> None:
+    request = ttypes.CancelRequest(b"orders", [b"1-2"], forwarded=True)
+    [entry] = call("cancel", request, caller=Peer(Session(is_administrator=False)))
+    assert entry.target == "ids=1-2"
+
+
+def test_of_the_pages_of_a_bulk_change_the_first_is_noted() -> None:
+    trail = AuditTrail()
+    handle = AuditedService(Service(answer), trail, lambda: 77).methods[b"bulk"].handle
+    for cursor in (None, b"cursor", b"further"):
+        handle(ttypes.BulkRequest(b"orders", _TOPIC, 3, page=ttypes.Page(5, cursor)), 1.0, Peer())
+    assert [entry.target for entry in trail.newest()] == ["filter.topic=t action=redrive"]
+
+
+def test_cursor_that_the_caller_made_up_hides_no_change() -> None:
+    trail = AuditTrail()
+    handle = AuditedService(Service(answer), trail, lambda: 77).methods[b"bulk"].handle
+    page = ttypes.Page(5, b"cursor")
+    handle(ttypes.BulkRequest(b"orders", _TOPIC, 3, page=page), 1.0, Peer())
+    handle(ttypes.BulkRequest(b"orders", _TOPIC, 1, page=page), 1.0, Peer())
+    handle(ttypes.BulkRequest(b"mails", _TOPIC, 1, page=page), 1.0, Peer())
+    handle(ttypes.BulkRequest(b"mails", _TOPIC, 1, page=page), 1.0, Peer(Session()))
+    assert [(entry.principal, entry.namespace, entry.target) for entry in trail.newest()] == [
+        ("ops", "mails", "filter.topic=t action=cancel"),
+        (None, "mails", "filter.topic=t action=cancel"),
+        (None, "orders", "filter.topic=t action=cancel"),
+        (None, "orders", "filter.topic=t action=redrive"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -192,6 +223,25 @@ def test_only_the_first_page_of_a_bulk_call_is_noted() -> None:
 )
 def test_target_names_what_is_concerned_and_shows_no_content(request_: Any, target: str) -> None:
     assert describe(request_) == target
+
+
+@pytest.mark.parametrize("name", sorted(NOTED))
+def test_every_request_can_be_described_and_shows_no_struct_as_a_whole(name: str) -> None:
+    request = _filled(*METHODS[name].request_spec)
+    assert "(" not in re.sub(r"\(\d+\)", "", describe(request))
+
+
+def _filled(struct: Any, spec: Any) -> Any:
+    """Return a struct with a value in each field."""
+    return struct(**{field[2]: _value(field[1], field[3]) for field in filter(None, spec)})
+
+
+def _value(kind: int, more: Any) -> Any:
+    if kind == TType.STRUCT:
+        return _filled(*more)
+    if kind == TType.LIST:
+        return [_value(more[0], more[1])]
+    return {TType.BOOL: True, TType.STRING: b"x"}.get(kind, 1)
 
 
 def test_long_target_is_cut() -> None:
