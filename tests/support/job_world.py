@@ -237,12 +237,12 @@ class JobWorld:
         """Return a job as it is recorded now."""
         return self.documents.jobs().by_id[f"{number:016x}"]
 
-    async def until(self, condition: Callable[[], bool], within_s: float = 120.0) -> None:
+    async def until(self, condition: Callable[[], bool], within_s: float = 120.0, every_s: float = 0.05) -> None:
         """Wait in virtual time until a condition holds. Fails if it does not in time."""
         end_s = asyncio.get_running_loop().time() + within_s
         while not condition():
             assert asyncio.get_running_loop().time() < end_s, "the condition does not come true"
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(every_s)
 
     async def ended(self, number: int = 1) -> Job:
         """Wait until a job has ended and its last page is counted."""

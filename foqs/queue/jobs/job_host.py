@@ -51,6 +51,8 @@ class JobHost:
         self._started_runs: dict[str, int] = {}
         """By the id of a job of this host: the run of its last worker."""
         self._missing_since_s: dict[str, float] = {}
+        self._may_own_jobs = False
+        """Whether the record may name this host as an owner."""
 
     async def run(self) -> None:
         """Take and work on jobs until cancelled."""
@@ -62,8 +64,10 @@ class JobHost:
                 await self._follow_record()
                 failures = 0
                 timeout_s = TICK_S if self._is_anything_to_watch() else None
-            except RegistryError as error:
-                if not failures:
+            except Exception as error:
+                if not isinstance(error, RegistryError):
+                    log.exception("looking after the bulk jobs failed unexpectedly; trying again")
+                elif not failures:
                     log.warning("the bulk jobs cannot be read or written: %s", error)
                 timeout_s = self._tools.backoff.pause_s(failures)
                 failures += 1
@@ -78,7 +82,7 @@ class JobHost:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if any(job.owner == self._owner for job in self.jobs.by_id.values()):
+        if self._may_own_jobs:
             nonce, now_ms = self._owner.nonce, self._tools.now_ms()
             try:
                 async with asyncio.timeout(timeout_s):
@@ -92,6 +96,7 @@ class JobHost:
         self.jobs = await self._tools.store.load()
         missing = self._missing_owners()
         if missing is not None and self._take(self.jobs, missing) is not self.jobs:
+            self._may_own_jobs = True
             self.jobs = await self._tools.store.update(lambda jobs: (taken := self._take(jobs, missing), taken))
         for job_id, (worker, _) in self._workers.items():
             job = self.jobs.by_id.get(job_id)

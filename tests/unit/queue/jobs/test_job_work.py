@@ -20,7 +20,8 @@ from foqs_contract.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from tests.support.job_world import JobWorld, NotedItems
+from shardmgr.registry.port import VersionedDocument
+from tests.support.job_world import NETWORK_S, JobWorld, NotedItems
 from tests.support.virtual_time import SimulatedLoop, run_virtual
 
 PAGES: Final = 30
@@ -362,6 +363,19 @@ def test_stopping_host_gives_its_job_up_at_once_and_exactly() -> None:
     run_story(story)
 
 
+def test_host_that_stops_while_it_takes_a_job_gives_it_up() -> None:
+    async def story(world: JobWorld) -> None:
+        first = world.add("a")
+        await asyncio.sleep(1)
+        await world.start()
+        await world.until(lambda: world.job().owner is not None, every_s=NETWORK_S / 4)
+        first.task.cancel()  # before the answer of the record
+        await first.process.spawn(first.host.stop(5.0))
+        assert (world.job().owner, world.items.pages) == (None, [])
+
+    run_story(story)
+
+
 def test_stopping_host_whose_page_hangs_gives_its_job_up_in_time() -> None:
     async def story(world: JobWorld) -> None:
         first = world.add("a")
@@ -436,6 +450,25 @@ def test_worker_that_fails_unexpectedly_is_started_again(caplog: pytest.LogCaptu
         job = await world.ended()
         assert (job.state, job.counts.at_least) == (JobState.DONE, True)
         assert world.items.is_each_changed_once
+
+    run_story(story)
+    assert "failed unexpectedly" in caplog.text
+
+
+def test_unexpected_error_does_not_end_the_work_of_a_host(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(world: JobWorld) -> None:
+        await world.start()
+        read = world.documents.read
+        failures = iter([RuntimeError("a bug")])
+
+        async def break_once(name: str) -> VersionedDocument | None:
+            for error in failures:
+                raise error
+            return await read(name)
+
+        world.documents.read = break_once  # type: ignore[method-assign]
+        world.add("a")
+        assert (await world.ended()).state is JobState.DONE
 
     run_story(story)
     assert "failed unexpectedly" in caplog.text
