@@ -76,6 +76,7 @@ class JobStore:
             check_document_size(DOCUMENT_NAME, data)
             with contextlib.suppress(RegistryConflict):
                 await self._documents.replace(DOCUMENT_NAME, data, version)
+                self._last_parsed = data, changed
                 return result
         raise RegistryFailed("other hosts changed the bulk jobs at the same time; try again")
 
@@ -99,7 +100,8 @@ class JobStore:
                 self._last_parsed = document.data, parse_jobs(document.data)
             except MalformedDocument as error:
                 raise RegistryFailed(
-                    f"the document {DOCUMENT_NAME!r} is damaged: {error}; delete it, and start the bulk jobs again"
+                    f"the document {DOCUMENT_NAME!r} is damaged: {error}; delete it, restart the host if it is a host "
+                    "alone, and start the bulk jobs again"
                 ) from None
         return self._last_parsed[1], document.version
 

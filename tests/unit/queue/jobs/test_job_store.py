@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from foqs.queue.jobs import job_store
 from foqs.queue.jobs.bulk_job import Jobs
 from foqs.queue.jobs.job_changes import start
 from foqs.queue.jobs.job_store import JobStore, LocalDocuments
@@ -43,6 +44,17 @@ def test_change_that_raises_or_changes_nothing_writes_nothing() -> None:
             await store.update(refuse)
         assert await store.update(lambda jobs: (jobs, 7)) == 7
         assert documents.writes == 0
+
+    run_virtual(story)
+
+
+def test_own_changes_are_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        store = JobStore(SharedDocuments())
+        monkeypatch.setattr(job_store, "parse_jobs", None)
+        for number in range(3):
+            await store.update(lambda jobs, number=number: start(jobs, job_of(number)))  # type: ignore[misc]
+        assert len((await store.load()).by_id) == 3
 
     run_virtual(story)
 
@@ -85,7 +97,7 @@ def test_record_without_a_folder_lives_in_memory() -> None:
 def test_damaged_record_is_reported_and_not_overwritten(tmp_path: Path) -> None:
     async def story() -> None:
         store = JobStore(LocalDocuments(tmp_path))
-        with pytest.raises(RegistryFailed, match="damaged"):
+        with pytest.raises(RegistryFailed, match=r"is damaged.*delete it, restart the host"):
             await store.update(lambda jobs: start(jobs, job_of(1)))
 
     (tmp_path / "jobs.json").write_text("{")
