@@ -50,7 +50,7 @@ async def served() -> AsyncIterator[tuple[Jobs, Client]]:
         yield jobs, client
 
 
-def tell(story: Callable[[Jobs, Client], Awaitable[None]]) -> None:
+def run_story(story: Callable[[Jobs, Client], Awaitable[None]]) -> None:
     async def main() -> None:
         async with served() as (jobs, client):
             await story(jobs, client)
@@ -79,7 +79,7 @@ def test_job_is_started_listed_and_shown() -> None:
         with pytest.raises(NotFound):
             await client.bulk_job("0" * 16)
 
-    tell(story)
+    run_story(story)
 
 
 def test_move_has_a_target_and_no_action_of_its_own() -> None:
@@ -88,7 +88,7 @@ def test_move_has_a_target_and_no_action_of_its_own() -> None:
         assert (job.action, job.move_to) == ("move", "u")
         assert jobs.specs[0].change == JobChange(JobAction.MOVE, move_to="u")
 
-    tell(story)
+    run_story(story)
 
 
 def test_start_whose_answer_is_lost_is_sent_once_more_with_the_same_key() -> None:
@@ -103,7 +103,7 @@ def test_start_whose_answer_is_lost_is_sent_once_more_with_the_same_key() -> Non
             await client.start_bulk_job("redrive", ItemFilter("t"))
         assert len({spec.start_key for spec in jobs.specs}) == 2
 
-    tell(story)
+    run_story(story)
 
 
 def test_refused_start_is_not_repeated() -> None:
@@ -116,7 +116,7 @@ def test_refused_start_is_not_repeated() -> None:
         with pytest.raises(KeyConflict):
             await client.start_bulk_job("redrive", ItemFilter("u"), start_key="k")
 
-    tell(story)
+    run_story(story)
 
 
 def test_job_is_controlled() -> None:
@@ -129,7 +129,7 @@ def test_job_is_controlled() -> None:
         with pytest.raises(InvalidArgument):
             await client.control_bulk_job(job.id, "resume")
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_unknown_words_are_refused_by_the_client(call: Callable[[Client], Awaita
             await call(client)
         assert jobs.specs == []
 
-    tell(story)
+    run_story(story)

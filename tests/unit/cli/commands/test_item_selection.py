@@ -266,7 +266,7 @@ def test_job_is_shown_with_what_it_does(run: Run, client: FakeClient) -> None:
 
 
 @pytest.mark.parametrize("command", ["interrupt", "resume", "cancel"])
-def test_job_is_told_what_to_do(run: Run, client: FakeClient, command: str) -> None:
+def test_command_reaches_the_job(run: Run, client: FakeClient, command: str) -> None:
     client.answers["control_bulk_job"] = job("interrupted")
     assert run("jobs", command, JOB.id).exit_code == 0
     assert client.calls == [("control_bulk_job", (JOB.id, command), {})]
