@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -15,6 +16,7 @@ from foqs.queue.jobs.host_jobs import HostJobs
 from foqs.queue.jobs.job_store import JobStore
 from foqs.rpc.job_pages import BulkCallPages
 from foqs.sqs.in_host_calls import InHostCalls
+from foqs_contract.contract_version import FIRST_VERSION
 from tests.support.cluster_world import ClusterHost
 from tests.support.rpc_tier import RpcTierWorld
 from tests.support.virtual_time import run_virtual
@@ -48,9 +50,9 @@ class JobTierWorld(RpcTierWorld):
         self.jobs[name] = jobs
         return host
 
-    async def start(self) -> Job:
-        """Start the move at a host."""
-        return await self.jobs["one"].calls.start(MOVE, self.deadline_in(5))
+    async def start(self, spec: JobSpec = MOVE) -> Job:
+        """Start the move, or another job, at a host."""
+        return await self.jobs["one"].calls.start(spec, self.deadline_in(5))
 
     async def job(self) -> Job:
         [job] = (await self.store.load()).by_id.values()
@@ -82,8 +84,10 @@ class JobTierWorld(RpcTierWorld):
         await self.end()
 
 
-def run_story(story: Callable[[JobTierWorld, list[ClusterHost]], Coroutine[Any, Any, None]]) -> None:
-    """Run a story of three hosts with 80 items, and look at the end whether each was moved once."""
+def run_story(
+    story: Callable[[JobTierWorld, list[ClusterHost]], Coroutine[Any, Any, None]], *, moved: bool = True
+) -> None:
+    """Run a story of three hosts with 80 items. At the end, each must be moved once, unless the story ends otherwise."""
 
     async def main() -> None:
         world = JobTierWorld()
@@ -91,7 +95,8 @@ def run_story(story: Callable[[JobTierWorld, list[ClusterHost]], Coroutine[Any, 
         hosts = await world.three()
         await world.put(hosts, "t", COUNT_PER_SHARD)
         await story(world, hosts)
-        assert (world.count("t"), world.count("u")) == (0, 80)
+        if moved:
+            assert (world.count("t"), world.count("u")) == (0, 80)
         await world.close()
         assert world.overlaps == []
 
@@ -156,3 +161,33 @@ def test_host_that_stops_gives_its_job_to_another_one_exactly() -> None:
         assert (job.state, job.counts.changed, job.counts.at_least) == (JobState.DONE, 80, False)
 
     run_story(story)
+
+
+@pytest.fixture
+def older_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make all hosts take the others for hosts of the first version of the contract."""
+    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
+
+
+@pytest.mark.usefixtures("older_peers")
+def test_job_changes_the_items_of_older_hosts_too() -> None:
+    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+        await world.start(replace(MOVE, change=JobChange(JobAction.CANCEL)))
+        job = await world.seen(lambda job: not job.state.is_live)
+        assert (job.state, job.counts.changed) == (JobState.DONE, 80)
+        assert (world.count("t"), world.count("u")) == (0, 0)
+
+    run_story(story, moved=False)
+
+
+@pytest.mark.usefixtures("older_peers")
+def test_move_beside_older_hosts_fails_and_names_the_remedy() -> None:
+    async def story(world: JobTierWorld, hosts: list[ClusterHost]) -> None:
+        await world.start()
+        job = await world.seen(lambda job: not job.state.is_live)
+        assert job.state is JobState.FAILED
+        assert "serves version 1 of the contract" in (job.problem or "")
+        assert "upgrade the hosts first" in (job.problem or "")
+        assert (world.count("t"), world.count("u")) == (80 - job.counts.changed, job.counts.changed)
+
+    run_story(story, moved=False)

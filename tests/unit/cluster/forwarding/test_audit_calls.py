@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from foqs.sqs.in_host_calls import InHostCalls
+from foqs_contract.contract_version import FIRST_VERSION
 from foqs_contract.errors import InvalidArgument, LimitExceeded
 from foqs_contract.idl import ttypes
 from tests.support.rpc_tier import RpcTierWorld, run_rpc_tier
@@ -58,5 +60,20 @@ def test_host_that_does_not_answer_is_named() -> None:
         reply = await world.ask(one, "listAudit", ttypes.ListAuditRequest())
         assert [entry.host for entry in reply.entries] == ["two"]
         assert reply.missing_hosts == ["three"]
+
+    run_rpc_tier(story)
+
+
+def test_host_of_an_older_version_is_not_asked_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foqs.rpc.auth_session.CONTRACT_VERSION", FIRST_VERSION)
+
+    async def story(world: RpcTierWorld) -> None:
+        one, two, _ = await world.three()
+        for host in (one, two):
+            await world.ask(host, "pauseTopic", ttypes.TopicRequest("default", "t"))
+        calls = InHostCalls(world.services["one"], 0.2)
+        reply = await calls.call("listAudit", ttypes.ListAuditRequest(), 5.0, None)
+        assert [entry.host for entry in reply.entries] == ["one"]
+        assert sorted(reply.missing_hosts) == ["three", "two"]
 
     run_rpc_tier(story)
