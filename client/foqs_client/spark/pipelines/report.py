@@ -5,20 +5,18 @@ Holds `write_report` and `read_tables`. Always true: payloads are not read.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import reduce
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark import StorageLevel
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from foqs_client.spark.pipelines.connection import Connection, PipelineError
+from foqs_client.spark.pipelines.connection import Connection
 from foqs_client.spark.pipelines.item_frame import read_items
+from foqs_client.spark.pipelines.report_files import write_report_files
 from foqs_client.spark.pipelines.report_page import page
 from foqs_client.spark.pipelines.terminal import progress, say
 
@@ -53,7 +51,9 @@ def write_report(
             rows = {name: [row.asDict() for row in frame.collect()] for name, frame in tables.items()}
             say(f"{sum(row['items'] for row in rows['backlog']):,} items.")
             if not dry_run:
-                _write(spark, folder, tables, rows, [each.namespace for each in connections])
+                title = f"Backlog of {', '.join(each.namespace for each in connections)}"
+                html = page(title, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", rows)
+                write_report_files(spark, folder, "report", tables, html)
     finally:
         items.unpersist()
     return rows
@@ -85,28 +85,3 @@ def read_tables(items: DataFrame) -> dict[str, DataFrame]:
         .orderBy(f.desc("payload_bytes"), "id")
         .limit(LARGEST),
     }
-
-
-def _write(
-    spark: SparkSession,
-    folder: str,
-    tables: dict[str, DataFrame],
-    rows: dict[str, list[dict[str, Any]]],
-    namespaces: Sequence[str],
-) -> None:
-    try:
-        for name, table in tables.items():
-            table.coalesce(1).write.parquet(f"{folder}/{name}.parquet")
-    except AnalysisException as error:
-        raise PipelineError(f"the report cannot be written to {folder}: {str(error).strip().splitlines()[0]}") from None
-    title = f"Backlog of {', '.join(namespaces)}"
-    html = page(title, f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", rows)
-    if "://" in folder:
-        # Not a local folder: Spark writes the page as one line of a text file.
-        spark.createDataFrame([(json.dumps(html),)], "value string").coalesce(1).write.text(f"{folder}/report.json")
-        say(f"The page is a JSON text in {folder}/report.json, because the folder is not on this machine.")
-        return
-    target = Path(folder) / "report.html"
-    target.parent.mkdir(parents=True, exist_ok=True)  # on a cluster, Spark may have made it on other machines only
-    target.write_text(html, encoding="utf-8")
-    say(f"Open {target.resolve().as_uri()}")

@@ -13,21 +13,14 @@ from html import escape
 from typing import Any, Final
 
 from foqs_client.spark.pipelines.charts import columns, stacked_bars
+from foqs_client.spark.pipelines.page_parts import bars, document, duration, table
 
 STATES: Final = ("ready", "leased", "deferred", "dead")
 AGES: Final = ("under 1 min", "1 to 10 min", "10 to 60 min", "1 to 24 h", "1 to 7 days", "over 7 days")
-TOPICS_MAX: Final = 30
 PRIORITIES_MAX: Final = 20
 HOURS_MAX: Final = 48
 
 Rows = Sequence[Mapping[str, Any]]
-
-_STYLE: Final = (
-    "body{font:15px/1.5 sans-serif;color:#222;max-width:900px;margin:2em auto;padding:0 1em}"
-    "h1{margin-bottom:0}h2{margin-top:2em;border-bottom:1px solid #ddd}table{border-collapse:collapse}"
-    "td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #eee}td.n,th.n{text-align:right}"
-    ".note{color:#666}svg{max-width:100%;height:auto}"
-)
 
 
 def page(title: str, moment: str, tables: Mapping[str, Rows]) -> str:
@@ -56,15 +49,14 @@ def page(title: str, moment: str, tables: Mapping[str, Rows]) -> str:
         "<h2>Largest payloads</h2>",
         _largest(tables["largest_payloads"], several),
     ]
-    head = f"<meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>"
-    return f"<!doctype html><html lang=en><head>{head}</head><body>{''.join(parts)}</body></html>\n"
+    return document(title, parts)
 
 
 def _topics(backlog: Rows, several: bool) -> list[str]:
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for row in backlog:
         counts[_topic(row, several)][row["state"]] += row["items"]
-    return _bars(counts, STATES, TOPICS_MAX, "topics")
+    return bars(counts, STATES, "topics") if counts else [_nothing("in the queue")]
 
 
 def _priorities(backlog: Rows) -> list[str]:
@@ -103,26 +95,15 @@ def _reasons(dead: Rows, several: bool) -> list[str]:
         topic = _topic(row, several)
         counts[row["dead_reason"] or "unknown"][topic if topic in topics else "others"] += row["items"]
     series = [*topics, "others"] if any("others" in each for each in counts.values()) else topics
-    return _bars(counts, series, TOPICS_MAX, "reasons")
+    return bars(counts, series, "reasons")
 
 
 def _largest(rows: Rows, several: bool) -> str:
     body = [
-        f"<tr><td>{escape(_topic(row, several))}<td>{escape(row['id'])}<td>{escape(row['state'])}"
-        f"<td class=n>{_bytes(row['payload_bytes'])}<td class=n>{_duration(row['age'])}"
+        (_topic(row, several), row["id"], row["state"], _bytes(row["payload_bytes"]), duration(row["age"] or 0))
         for row in rows
     ]
-    head = "<tr><th>topic<th>item<th>state<th class=n>payload<th class=n>age"
-    return f"<table>{head}{''.join(body)}</table>" if body else _nothing("in the queue")
-
-
-def _bars(counts: Mapping[str, Counter[str]], series: Sequence[str], most: int, what: str) -> list[str]:
-    ordered = sorted(counts, key=lambda label: -counts[label].total())
-    shown = {label: counts[label] for label in ordered[:most]}
-    left = ordered[most:]
-    rest = sum(counts[label].total() for label in left)
-    note = [f"<p class=note>{len(left)} more {what} have {rest:,} items.</p>"] if left else []
-    return [stacked_bars(shown, series) if shown else _nothing("in the queue"), *note]
+    return table(("topic", "item", "state", "payload", "age"), body, 3) if body else _nothing("in the queue")
 
 
 def _topic(row: Mapping[str, Any], several: bool) -> str:
@@ -138,11 +119,3 @@ def _bytes(size: int) -> str:
         if size >= unit:
             return f"{size / unit:,.1f} {name}"
     return f"{size} bytes"
-
-
-def _duration(ms: int | None) -> str:
-    seconds = (ms or 0) / 1_000
-    for unit, name in ((86_400, "days"), (3_600, "h"), (60, "min")):
-        if seconds >= unit:
-            return f"{seconds / unit:,.1f} {name}"
-    return f"{seconds:,.1f} s"
