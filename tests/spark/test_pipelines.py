@@ -57,7 +57,8 @@ class Command:
 
     def __call__(self, pipeline: str, *arguments: object) -> tuple[int, Any, str]:
         self._capsys.readouterr()
-        code = main([pipeline, "--address", self._url, "--namespace", self.namespace, *map(str, arguments)])
+        place = [] if pipeline == "measures" else ["--address", self._url, "--namespace", self.namespace]
+        code = main([pipeline, *place, *map(str, arguments)])
         printed = self._capsys.readouterr()
         return code, json.loads(printed.out) if printed.out else None, printed.err
 
@@ -354,6 +355,9 @@ def test_commands_of_the_page_do_what_it_says(
     (tmp_path / "orders").mkdir()
     orders = [{"id": id, "customer": ("Ada", "Grace")[id % 2], "urgency": id % 4} for id in range(40)]
     (tmp_path / "orders" / "one.json").write_text("".join(json.dumps(order) + "\n" for order in orders))
+    (tmp_path / "records").mkdir()
+    records = re.findall(r'^ +({"event".*)$', page, re.MULTILINE)
+    (tmp_path / "records" / "one.json").write_text("".join(record + "\n" for record in records))
     make_dead(client, "mail", 20, attempts_max=1)
     with SyncClient(queue.url) as admin:
         admin.create_namespace(Namespace(f"{namespace}-copy"))
@@ -365,6 +369,10 @@ def test_commands_of_the_page_do_what_it_says(
         results.append(found)
     assert results == [
         {"rows": 40}, {"items": 60}, {}, {"done": 16}, {"done": 18}, {"done": 30}, {"done": 10}, {"orders": 30}, {"done": 30},
+        {
+            "enqueued": 1, "duplication_rate": 0, "loss_rate": 0, "out_of_order_rate": 0, "average_displacement": 0,
+            "unknown": 0,
+        },
     ]  # fmt: skip
     with SyncClient(queue.url, namespace=f"{namespace}-copy") as copy:
         assert copy.count(ItemFilter("orders", priority_min=1, priority_max=1)).items == 30

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import time
 from collections import Counter
@@ -31,6 +32,7 @@ from foqs_client import Client, FoqsError, Routing
 from perf.lib.report import percentile
 from tests.support.audit import Audit, Audited
 from tests.support.checker import check_histories
+from tests.support.client_records import write_client_records
 from tests.support.clock_bounds import ClockBounds
 from tests.support.dropping_process import DroppingProcess
 from tests.support.freezing import freeze, thaw
@@ -54,6 +56,8 @@ BOUNDS: Final = ClockBounds(
     slew_ratio=0.05,
     late_ms=5_000,
 )
+RECORDS: Final = os.environ.get("FOQS_TEST_RECORDS")
+"""A folder for the records of each story, which `foqs spark measures` reads; None: they are not kept."""
 _ROUTING_MS: Final = 1_000
 _SETTLE_S: Final = 90.0
 
@@ -191,6 +195,8 @@ class FaultScenario:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._play(story, timeout_s))
             self.history.present(self.on.tables().rows())
+            if RECORDS is not None:
+                write_client_records(self.history.events, Path(RECORDS) / f"{time.time_ns()}.jsonl")
             return {**self.report, **self._proof(), **self._seen()}
         except Exception as error:
             self.on.explain(error)

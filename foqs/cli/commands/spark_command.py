@@ -13,7 +13,7 @@ import click
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="PIPELINE [ARGUMENT]...")
 @click.pass_context
 def spark(context: click.Context, arguments: tuple[str, ...]) -> None:
-    """Run a pipeline of Spark: load, report, redrive, rewrite, export or import.
+    """Run a pipeline of Spark: load, report, redrive, rewrite, export, import or measures.
 
     `foqs spark --help` has examples, `foqs spark PIPELINE --help` the arguments. Needs Java and foqs[spark].
     """

@@ -19,7 +19,7 @@ _LETTER: Final = 7
 _COLUMN_AREA: Final = 200
 
 
-def stacked_bars(rows: Mapping[str, Mapping[str, int]], series: Sequence[str]) -> str:
+def stacked_bars(rows: Mapping[str, Mapping[str, float]], series: Sequence[str]) -> str:
     """Return a bar for each row, divided into the values of the series, with a legend.
 
     Args:

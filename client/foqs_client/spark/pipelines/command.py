@@ -29,6 +29,7 @@ _EXAMPLES: Final = """Examples:
   foqs spark redrive --where "dead_reason LIKE 'attempts%'" --dry-run
   foqs spark rewrite --where "priority > 5" --move slow
   foqs spark export /data/export --topics orders
+  foqs spark measures /data/records /data/measures
 """
 _DEFAULT_ADDRESS: Final = "foqs://127.0.0.1:7411"
 _STATES: Final = ("deferred", "ready", "leased", "dead")
@@ -100,20 +101,29 @@ def _parser() -> argparse.ArgumentParser:
     restore.add_argument("--yes", action="store_true", help="do not ask")
     for each in (export, restore):
         each.add_argument("--topics", type=_names, help="only these topics, separated by commas")
+    measures = _pipeline(pipelines, "measures", "measure a run by the records of its clients", calls_hosts=False)
+    measures.add_argument("paths", nargs="+", metavar="PATH", help="files or folders of records")
+    measures.add_argument("folder", metavar="FOLDER", help="a new folder for the measures")
+    measures.add_argument("--format", choices=("json", "parquet"), default="json", help="default: json, which is lines")
     return parser
 
 
-def _pipeline(pipelines: Any, name: str, text: str) -> argparse.ArgumentParser:
+def _pipeline(pipelines: Any, name: str, text: str, *, calls_hosts: bool = True) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = pipelines.add_parser(name, help=text, description=f"{text.capitalize()}.")
+    if calls_hosts:
+        _add_connection(parser)
+    parser.add_argument("--master", help="Spark's master; default: local[*], or that of spark-submit")
+    parser.add_argument("--dry-run", action="store_true", help="count and show examples; change and write nothing")
+    return parser
+
+
+def _add_connection(parser: argparse.ArgumentParser) -> None:
     environ = os.environ.get
     parser.add_argument("--address", default=environ("FOQS_ADDRESS", _DEFAULT_ADDRESS), help="the hosts (FOQS_ADDRESS)")
     parser.add_argument("-n", "--namespace", default=environ("FOQS_NAMESPACE", "default"), help="(FOQS_NAMESPACE)")
     for flag in ("--token-file", "--ca-file", "--cert-file", "--key-file"):
         parser.add_argument(flag, metavar="FILE", help=f"as of other commands ({_variable(flag)})")
     parser.add_argument("--timeout-ms", type=int, default=TIMEOUT_MS, help="the time of a call with its retries")
-    parser.add_argument("--master", help="Spark's master; default: local[*], or that of spark-submit")
-    parser.add_argument("--dry-run", action="store_true", help="count and show examples; change and write nothing")
-    return parser
 
 
 def _variable(flag: str) -> str:
@@ -245,6 +255,15 @@ def _run_import(spark: SparkSession, options: argparse.Namespace) -> int:
     return _show_outcomes(outcomes, ("done", "repeated", "expired"))
 
 
+def _run_measures(spark: SparkSession, options: argparse.Namespace) -> int:
+    from foqs_client.spark.pipelines.measures import write_measures
+    from foqs_client.spark.pipelines.measures_page import totals
+
+    tables = write_measures(spark, options.paths, options.format, options.folder, dry_run=options.dry_run)
+    _show(totals(tables["topics"]))
+    return 0
+
+
 _RUN: Final[Mapping[str, Callable[[Any, argparse.Namespace], int]]] = {
     "load": _run_load,
     "report": _run_report,
@@ -252,4 +271,5 @@ _RUN: Final[Mapping[str, Callable[[Any, argparse.Namespace], int]]] = {
     "rewrite": _run_change,
     "export": _run_export,
     "import": _run_import,
+    "measures": _run_measures,
 }
