@@ -1,4 +1,4 @@
-"""A server of Spark Connect on this machine, as a real process. Its Python has no foqs.
+"""A server of Spark Connect on this machine, as a real process with a Python of its own.
 
 Always true: it is ended by its process id. Needs a Java.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,8 @@ from tests.support.ports import free_port
 from tests.support.spark_cluster import ROOT, SPARK_HOME, machine_variables, make_environment
 
 _SERVER: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
+PACKAGES: Final = ("foqs_client", "foqs_contract", "pyspark_foqs")
+"""The packages that a job needs."""
 _PROBE_S: Final = 5.0
 
 
@@ -23,6 +26,7 @@ class ConnectServer(ServerProcess):
 
     Args:
         folder: for its log, its scratch files and its Python.
+        packages: the packages of this source tree that its Python has.
 
     Attributes:
         port: its port on 127.0.0.1.
@@ -30,9 +34,10 @@ class ConnectServer(ServerProcess):
 
     name = "spark-connect"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, packages: Sequence[str] = ()) -> None:
         super().__init__(folder)
         self.port = free_port()
+        self._packages = packages
 
     def set_up(self) -> None:
         settings = {
@@ -49,7 +54,7 @@ class ConnectServer(ServerProcess):
         variables = {
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": str(make_environment(self.folder, [])),
+            "PYSPARK_PYTHON": str(make_environment(self.folder, self._packages)),
         }
         arguments = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
         command = ["bash", str(SPARK_HOME / "bin" / "spark-submit"), "--class", _SERVER, *arguments, "spark-internal"]
@@ -64,8 +69,8 @@ class ConnectServer(ServerProcess):
 
 
 def zip_packages(file: Path) -> None:
-    """Write the packages that a job needs into a zip file, as they are in the wheel of foqs."""
+    """Write PACKAGES into a zip file, as they are in the wheel of foqs."""
     with zipfile.ZipFile(file, "w") as archive:
-        for package in ("foqs_client", "foqs_contract", "pyspark_foqs"):
+        for package in PACKAGES:
             for source in sorted((ROOT / "client" / package).rglob("*.py")):
                 archive.write(source, source.relative_to(ROOT / "client"))

@@ -111,8 +111,9 @@ class DriverProcess:
 
     @property
     def log(self) -> str:
-        """The end of its output."""
-        return self._log.read_text(errors="replace")[-4_000:]
+        """The end of its output, without the frames of Java, which hide what is wrong."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        return "\n".join(line for line in lines if not line.startswith("\tat "))[-4_000:]
 
     @property
     def is_running(self) -> bool:

@@ -1,6 +1,6 @@
 """Checks that the Python of Spark's tasks has the packages of the sink.
 
-Holds `missing_packages` and `problem`. Always true: before a session starts, the
+Holds `missing_packages`, `problem` and `is_from_session`. Always true: before a session starts, the
 check finds the Python as Spark will. Spark looks for data sources in that Python, and runs
 their tasks with it. If it is the wrong one, Spark reports DATA_SOURCE_NOT_FOUND.
 """
@@ -10,13 +10,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 REQUIRED_PACKAGES: Final = ("pyspark_foqs", "foqs_client", "foqs_contract", "thrift", "pyarrow")
 _VARIABLES: Final = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 """The first one that is set names the Python of data sources, and of their tasks."""
+_NO_SESSION: Final = "default"
 _TIMEOUT_S: Final = 60.0
 _LIST_MISSING: Final = f"""
 from importlib.util import find_spec
@@ -27,6 +30,20 @@ print(*[name for name in {REQUIRED_PACKAGES!r} if find_spec(name) is None])
 def missing_packages() -> list[str]:
     """Return the packages that this Python does not have."""
     return [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
+
+
+def is_from_session(environ: Mapping[str, str], path: Sequence[str]) -> bool:
+    """Return whether only a session of Spark Connect brings foqs to this Python.
+
+    Args:
+        environ: of a process that Spark started.
+        path: its sys.path. Files that a session added are in a folder with the session's name.
+    """
+    session = environ.get("SPARK_JOB_ARTIFACT_UUID", _NO_SESSION)
+    if session == _NO_SESSION:
+        return False
+    own = [folder for folder in path if session not in Path(folder).parts]
+    return PathFinder.find_spec("foqs_client", own) is None
 
 
 def remedy(python: str, missing: list[str], variable: str = "PYSPARK_PYTHON") -> str:

@@ -8,6 +8,7 @@ it. Needs PySpark 4.1. See docs/design/spark.md.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +20,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from foqs_client.spark import start_check
 from foqs_client.spark.batch_markers import BatchRun, StreamChecks, stream_markers
 from foqs_client.spark.commits import TaskCommit, log_row_errors
+from foqs_client.spark.environment import is_from_session
+from foqs_client.spark.item_columns import SinkError
 from foqs_client.spark.job_error import without_traceback
 from foqs_client.spark.options import SinkOptions
 from foqs_client.spark.partition_writer import write_partition
@@ -37,6 +40,11 @@ def make_stream_writer(options: SinkOptions, columns: Sequence[tuple[str, str]])
         options: the options of the stream.
         columns: (name, type name) of each column.
     """
+    if is_from_session(os.environ, sys.path):
+        raise SinkError(
+            "Spark runs the tasks of a streaming sink without what a session of Spark Connect added: install foqs[spark] "
+            "in the Python of the server and of its executors"
+        )
     has_namespaces = "namespace" in dict(columns)
     group_count = 1 if _COMMIT_MODULE in sys.modules else start_check.check_stream(options, has_namespaces)
     return FoqsStreamWriter(options, columns, group_count, start_check.checked_namespace(options, has_namespaces))

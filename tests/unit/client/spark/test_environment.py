@@ -56,3 +56,15 @@ def test_python_of_the_driver_comes_first_because_spark_searches_it(tmp_path: Pa
     assert message is not None
     assert message.startswith(f"Spark's tasks run on {other}, which has no pyarrow")
     assert "or set PYSPARK_DRIVER_PYTHON to a Python that has it" in message
+
+
+def test_foqs_is_from_a_session_if_nothing_else_has_it(tmp_path: Path) -> None:
+    added, own = tmp_path / "a-session", tmp_path / "own"
+    for folder in (added, own):
+        (folder / "foqs_client").mkdir(parents=True)
+        (folder / "foqs_client" / "__init__.py").touch()
+    session = {"SPARK_JOB_ARTIFACT_UUID": "a-session"}
+    assert environment.is_from_session(session, [str(added)])
+    assert not environment.is_from_session(session, [str(added), str(own)])
+    for outside in ({}, {"SPARK_JOB_ARTIFACT_UUID": "default"}):
+        assert not environment.is_from_session(outside, [str(added)])
