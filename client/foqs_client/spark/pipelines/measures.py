@@ -99,10 +99,10 @@ def _check(records: DataFrame) -> None:
     right = reduce(Column.__and__, present, event.isin(*EVENTS))
     right &= f.col("sequence").isNotNull() | ~event.isin(*_NUMBERED)
     wrong = records.where(~f.coalesce(right, f.lit(False)))
-    count = wrong.count()
-    if count:
+    examples = wrong.take(1)
+    if examples:
         raise PipelineError(
-            f"{count:,} of the records are malformed, such as {wrong.head().asDict()}; each needs {', '.join(_REQUIRED)}; "
+            f"{wrong.count():,} of the records are malformed, such as {examples[0].asDict()}; each needs {', '.join(_REQUIRED)}; "
             f"its event is one of {', '.join(EVENTS)}; {' and '.join(_NUMBERED)} need a sequence"
         )
 
