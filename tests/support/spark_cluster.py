@@ -38,8 +38,9 @@ CORES: Final = 1
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 _EXECUTOR: Final = "CoarseGrainedExecutorBackend"
-_JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-_DAEMON_OPTIONS: Final = f"{_JAVA_OPTIONS} -Dspark.master.rest.enabled=false"
+JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Of a short life: less work for the compiler and the garbage collector."""
+_DAEMON_OPTIONS: Final = f"{JAVA_OPTIONS} -Dspark.master.rest.enabled=false"
 _PROBE_S: Final = 5.0
 
 
@@ -82,7 +83,7 @@ class SparkCluster:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
+            "spark.executor.extraJavaOptions": JAVA_OPTIONS,
             "spark.cores.max": str(CORES * len(self._workers)),
             "spark.default.parallelism": "4",
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",

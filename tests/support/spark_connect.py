@@ -13,7 +13,7 @@ from typing import Final
 
 from foqs.dev.server_process import ServerProcess
 from tests.support.ports import free_port
-from tests.support.spark_cluster import ROOT, SPARK_HOME, machine_variables, make_environment
+from tests.support.spark_cluster import JAVA_OPTIONS, ROOT, SPARK_HOME, machine_variables, make_environment
 
 _SERVER: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 PACKAGES: Final = ("foqs_client", "foqs_contract", "pyspark_foqs")
@@ -47,6 +47,7 @@ class ConnectServer(ServerProcess):
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": JAVA_OPTIONS,
             "spark.local.dir": str(self.folder / "local"),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.ui.enabled": "false",
