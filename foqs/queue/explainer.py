@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from foqs.catalog.namespaces import Namespaces
 from foqs.core.items.explanation import ItemSnapshot, explain
-from foqs.core.items.item import Row, State, format_id
+from foqs.core.items.item import Row, State, TopicName, format_id, unpack_order_key
 from foqs.core.memory.demand import Demand
 from foqs.queue.port import ItemDetails, ItemExplanation
 from foqs.queue.quota import Quota
@@ -105,6 +105,7 @@ class Explainer:
             is_in_memory=row is None or shard.index.rank(topic, row.order_key)[1] is None,
             better_count=None if better is None else min(better, self._better_items_max),
             is_better_count_exact=better is None or better <= self._better_items_max,
+            best_priority=self._best_priority(topic),
             waiter_count=self._waiters.waiter_count(topic),
             last_dequeue_ms_ago=None if last_dequeue_s is None else int(last_dequeue_s * 1000),
             payload_bytes_max=settings.payload_bytes_max,
@@ -130,6 +131,10 @@ class Explainer:
         except (TimeoutError, Unavailable):
             return None
         return better
+
+    def _best_priority(self, topic: TopicName) -> int | None:
+        keys = [key for shard in self._shards.values() if (key := shard.index.best_key(topic)) is not None]
+        return unpack_order_key(min(keys))[0] if keys else None
 
     def _why_not_served(self, shard_number: int) -> str:
         status = self._statuses.get(shard_number)

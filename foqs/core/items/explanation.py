@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from foqs.core.items.item import DeliveryPolicy, Row, State
+from foqs.core.items.item import PRIORITY_MIN, DeliveryPolicy, Row, State
 
 _UNITS: Final = (("days", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
@@ -32,6 +32,7 @@ class ItemSnapshot:
         is_in_memory: the ready index holds the item's key.
         better_count: READY items of the topic before this one; None if unknown.
         is_better_count_exact: False if counting stopped at `better_count`.
+        best_priority: that of the best READY item of the topic, as far as this host knows it.
         waiter_count: consumers that wait for the topic.
         last_dequeue_ms_ago: time since the last dequeue of a ready item of the topic; None if none is remembered.
         payload_bytes_max: the namespace's present limit.
@@ -53,6 +54,7 @@ class ItemSnapshot:
     is_in_memory: bool = True
     better_count: int | None = 0
     is_better_count_exact: bool = True
+    best_priority: int | None = None
     waiter_count: int = 0
     last_dequeue_ms_ago: int | None = None
     payload_bytes_max: int = 0
@@ -198,11 +200,12 @@ def _explain_order(snapshot: ItemSnapshot, row: Row, explanation: Explanation) -
     elif snapshot.better_count:
         items = "item" if snapshot.better_count == 1 and snapshot.is_better_count_exact else "items"
         at_least = "" if snapshot.is_better_count_exact else "more than "
+        best = row.priority if snapshot.best_priority is None else min(row.priority, snapshot.best_priority)
         explanation.add(
             f"It is ready, and {at_least}{snapshot.better_count:,} better {items} of its topic, by priority, then by time, "
             f"{'comes' if items == 'item' else 'come'} before it.",
             "Add consumers, or give it a better priority than theirs: "
-            + snapshot.cli_command("item update", snapshot.id, "--priority", str(row.priority - 1)),
+            + snapshot.cli_command("item update", snapshot.id, "--priority", str(max(PRIORITY_MIN, best - 1))),
         )
     else:
         explanation.add("It is ready, and the next of its topic.")

@@ -75,6 +75,7 @@ def test_better_items_are_counted_over_all_shards_in_memory_or_not() -> None:
         explanation = await why(caller, name)
         assert (explanation.better_items, explanation.better_items_more) == (10, False)
         assert any("It is not in memory" in reason for reason in explanation.reasons)
+        assert "--priority 0" in explanation.remedies[0], "the best of them has priority 1"
 
     run_in_world(story)
 

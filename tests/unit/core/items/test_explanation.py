@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from foqs.core.items.explanation import Explanation, ItemSnapshot, explain, format_duration, format_time
-from foqs.core.items.item import TIME_MS_MAX, DeliveryPolicy, Row, State
+from foqs.core.items.item import PRIORITY_MIN, TIME_MS_MAX, DeliveryPolicy, Row, State
 from foqs.core.items.life import Effect, Event, EventKind, FlushContext, RetryPolicy, apply_event
 from tests.support.builders import row
 
@@ -55,6 +55,9 @@ DEAD = item(State.DEAD, due_ms=NOW_MS + HOUR_MS, attempt=3, attempts_max=3)
         (READY, {"is_paused": True}, "Its topic is paused: no item of it is delivered until", "foqs topic resume t"),
         (READY, {"is_reserved": True}, "It is being delivered at this moment.", "Ask again"),
         (READY, {"better_count": 1}, "1 better item of its topic, by priority, then by time, comes before it", "--priority -1"),
+        (READY, {"better_count": 1, "best_priority": -9}, "1 better item", "--priority -10"),
+        (item(State.READY, priority=7), {"better_count": 1, "best_priority": 8}, "1 better item", "--priority 6"),
+        (READY, {"better_count": 1, "best_priority": PRIORITY_MIN}, "1 better item", f"--priority {PRIORITY_MIN}"),
         (READY, {"better_count": 1_234}, "and 1,234 better items of its topic, by priority, then by time, come", "consumers"),
         (READY, {"better_count": 10, "is_better_count_exact": False}, "more than 10 better items", "Add consumers"),
         (READY, {"better_count": None}, "could not be counted", "Ask again"),
