@@ -1,7 +1,8 @@
 """A history as the records that `foqs spark measures` reads.
 
 Holds `client_records` and `write_client_records`. An item is named by its id, so an item whose
-enqueue ended unknown has no record of it.
+enqueue ended unknown has no record of it. Each priority of a topic is a topic of its own, because
+their order is not defined while items are enqueued and delivered at once.
 """
 
 from __future__ import annotations
@@ -23,20 +24,22 @@ def client_records(events: Iterable[Event]) -> Iterator[Event]:
         done = [entry for entry in entries(call) if entry.end is CallEnd.OK]
         if call.op == "enqueue":
             for entry in done:
-                item, topic = entry.result["id"], entry.requested["topic"]
+                item, topic = entry.result["id"], _topic(entry.requested)
                 topics[item] = topic
-                order = {"priority": entry.requested["priority"], "sequence": number}
-                yield {"event": "enqueue", "topic": topic, "item": item, **order, **times}
+                yield {"event": "enqueue", "topic": topic, "item": item, "sequence": number, **times}
         elif call.op == "dequeue":
             for place, delivery in enumerate(call.results):
-                topics[delivery["id"]] = delivery["topic"]
-                yield {
-                    "event": "delivery", "topic": delivery["topic"], "item": delivery["id"], "sequence": place, **times
-                }  # fmt: skip
+                item, topic = delivery["id"], _topic(delivery)
+                topics[item] = topic
+                yield {"event": "delivery", "topic": topic, "item": item, "sequence": place, **times}
         elif call.op == "ack":
             for entry in done:
                 item = entry.requested["id"]
                 yield {"event": "ack", "topic": topics[item], "item": item, **times}
+
+
+def _topic(item: Event) -> str:
+    return f"{item['topic']}, priority {item['priority']}"
 
 
 def write_client_records(events: Iterable[Event], path: Path) -> None:

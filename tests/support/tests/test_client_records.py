@@ -19,7 +19,7 @@ def test_records_have_each_event_that_a_client_saw() -> None:
         .present(100)
     )
     assert list(client_records(history.events())) == [
-        {"event": "enqueue", "topic": "t", "item": "0-1", "priority": 3, "sequence": 0, "at_ms": 10, "took_ms": 10},
-        {"event": "delivery", "topic": "t", "item": "0-1", "sequence": 0, "at_ms": 60, "took_ms": 20},
-        {"event": "ack", "topic": "t", "item": "0-1", "at_ms": 85, "took_ms": 5},
+        {"event": "enqueue", "topic": "t, priority 3", "item": "0-1", "sequence": 0, "at_ms": 10, "took_ms": 10},
+        {"event": "delivery", "topic": "t, priority 3", "item": "0-1", "sequence": 0, "at_ms": 60, "took_ms": 20},
+        {"event": "ack", "topic": "t, priority 3", "item": "0-1", "at_ms": 85, "took_ms": 5},
     ]
