@@ -69,7 +69,7 @@ class SharedDocuments(Documents):
     def __init__(self) -> None:
         self.is_down = False
         self.lost_replies = 0
-        self.writes = 0
+        self.reads = self.writes = 0
         self._stored: dict[str, VersionedDocument] = {}
         self._listeners: list[Callable[[], None]] = []
 
@@ -78,6 +78,7 @@ class SharedDocuments(Documents):
 
     async def read(self, name: str) -> VersionedDocument | None:
         await self._travel()
+        self.reads += 1
         return self._stored.get(name)
 
     async def replace(self, name: str, data: bytes, version: int | None) -> int:

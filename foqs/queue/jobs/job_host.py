@@ -26,6 +26,9 @@ MISSING_S: Final = 2.0
 TICK_S: Final = 1.0
 """The interval of looks at the members while another host works on a job, or none does."""
 
+READ_INTERVAL_S: Final = 0.1
+"""The record is not read more often. Each write of each job wakes all hosts, and a full record takes milliseconds to parse."""
+
 
 class JobHost:
     """Runs the jobs of one host.
@@ -71,6 +74,7 @@ class JobHost:
                     log.warning("the bulk jobs cannot be read or written: %s", error)
                 timeout_s = self._tools.backoff.pause_s(failures)
                 failures += 1
+            await asyncio.sleep(READ_INTERVAL_S)
 
     async def stop(self, timeout_s: float) -> None:
         """Give all jobs up, so that other hosts go on with them at once. `run` must have ended."""

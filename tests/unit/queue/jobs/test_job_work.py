@@ -10,7 +10,7 @@ import pytest
 
 from foqs.queue.jobs import job_worker
 from foqs.queue.jobs.bulk_job import Job, JobCommand, JobState
-from foqs.queue.jobs.job_host import JOBS_PER_HOST_MAX, MISSING_S
+from foqs.queue.jobs.job_host import JOBS_PER_HOST_MAX, MISSING_S, READ_INTERVAL_S
 from foqs.queue.jobs.job_worker import GONE_S, PAGE_ITEMS_MAX, WRITE_INTERVAL_S
 from foqs_contract.errors import (
     InvalidArgument,
@@ -453,6 +453,21 @@ def test_worker_that_fails_unexpectedly_is_started_again(caplog: pytest.LogCaptu
 
     run_story(story)
     assert "failed unexpectedly" in caplog.text
+
+
+def test_record_that_changes_often_is_read_about_ten_times_a_second() -> None:
+    async def story(world: JobWorld) -> None:
+        world.add("a", tier="slow")
+        await world.start()
+        await asyncio.sleep(5)
+        reads, begun_s = world.documents.reads, time_s()
+        for _ in range(200):
+            await world.control(JobCommand.INTERRUPT)
+            await world.control(JobCommand.RESUME)
+        by_the_host = world.documents.reads - reads - 400
+        assert 3 <= by_the_host <= (time_s() - begun_s) / READ_INTERVAL_S + 1
+
+    run_story(story)
 
 
 def test_unexpected_error_does_not_end_the_work_of_a_host(caplog: pytest.LogCaptureFixture) -> None:
