@@ -26,11 +26,14 @@ from foqs.dev.local_cluster import DATABASE
 from foqs.dev.mariadb_server import MariaDb
 from foqs.dev.rolling_upgrade import upgrade_hosts
 from foqs.dev.server_process import ServerNotAvailable
+from foqs_client import BulkJob, Client, Item, ItemFilter, NotImplementedYet
+from tests.support.aio import run
 from tests.support.faulty_cluster import BACKGROUND_TOPIC, BOUNDS, SHARDS, FaultScenario, FaultyCluster, name_of
 from tests.support.full_tables import fill_tables
 from tests.support.mysql9 import MySql9InFolder
 from tests.support.older_tables import NEWEST, OLDER_VERSION
 from tests.support.older_version import OLDER_TABLES, installed
+from tests.support.poll import eventually
 from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
@@ -213,6 +216,49 @@ def check_errors(figures: dict[str, Any]) -> None:
     assert figures["refused"] == "none", "an enqueue failed although a retry was possible"
     assert figures["all_not_done"] == 0
     assert RETRIED_ERRORS.sub("", figures["errors"]) in ("", "none"), figures["errors"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("rolling", ["mariadb"], indirect=True)
+def test_new_host_works_on_bulk_jobs_beside_older_ones(rolling: Rolling) -> None:
+    first, *older = rolling.on.cluster.hosts
+    only = ItemFilter("jobs")
+
+    async def refused_by_older_hosts() -> None:
+        async with Client(rolling.on.cluster.url, timeout_ms=20_000) as client:
+            for result in await client.enqueue([Item("jobs", b"%d" % number) for number in range(500)]):
+                result.require()
+            with pytest.raises(NotImplementedYet, match="upgrade the hosts first"):
+                await client.start_bulk_job("cancel", only)
+
+    async def ended(client: Client, job: BulkJob) -> BulkJob:
+        async def is_settled() -> bool:
+            return (await client.bulk_job(job.id)).is_settled
+
+        await eventually(is_settled, "the job has ended", timeout_s=60)
+        return await client.bulk_job(job.id)
+
+    async def beside_older_hosts() -> None:
+        async with Client(f"foqs://127.0.0.1:{first.port}", timeout_ms=20_000) as client:
+            moved = await ended(client, await client.start_bulk_job("move", only, move_to="other"))
+            assert (moved.state, "upgrade the hosts first" in (moved.problem or "")) == ("failed", True)
+            left = (await client.count(only)).items
+            assert left == 500 - moved.changed > 0
+            job = await ended(client, await client.start_bulk_job("cancel", only))
+            assert (job.state, job.changed, job.at_least) == ("done", left, False)
+            assert (await client.count(only)).items == 0
+            page = await client.audit()
+            assert [entry.call for entry in page.entries].count("startBulkJob") == 2
+            assert sorted(page.missing_hosts) == sorted(map(name_of, older))
+
+    async def story() -> None:
+        await refused_by_older_hosts()
+        await rolling.run_schema("apply")
+        await upgrade_hosts(rolling.on.cluster.url, [Replaced(first, NEWER)], rolling.said.append)
+        await beside_older_hosts()
+
+    run(story(), timeout=300)
 
 
 # --------------------------------------------------------------- planted mistakes
