@@ -60,11 +60,11 @@ from pyspark.sql import SparkSession
 from foqs_client import SyncClient
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 spark = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1").getOrCreate()
-rows = spark.createDataFrame([("mail", b"a"), ("mail", b"b")], "topic string, payload binary")
+rows = spark.createDataFrame([("rows", b"a"), ("rows", b"b")], "topic string, payload binary")
 rows.write.format("foqs").option("url", sys.argv[1]).mode("append").save()
 spark.stop()
 with SyncClient(sys.argv[1]) as client:
-    found = client.dequeue({"mail": 10}, wait_ms=5_000)
+    found = client.dequeue({"rows": 10}, wait_ms=5_000)
     assert sorted(item.payload for item in found) == [b"a", b"b"], found
 """
 
