@@ -153,8 +153,8 @@ def test_each_action_changes_what_matches_and_nothing_else(alone: RestartableHos
     run(story(), timeout=120)
 
 
-def test_item_that_dies_again_at_once_is_redriven_once(alone: RestartableHost) -> None:
-    """Consumers that fail at once would else keep the job busy for ever."""
+def test_items_that_die_again_at_once_do_not_keep_the_job_busy(alone: RestartableHost) -> None:
+    """The first page follows the start of the walk at once. Its items may be redriven again, as shard clocks differ."""
 
     async def story() -> None:
         async with Client(alone.address, timeout_ms=20_000) as client:
@@ -172,12 +172,14 @@ def test_item_that_dies_again_at_once_is_redriven_once(alone: RestartableHost) -
 
             failing = asyncio.ensure_future(fail_all())
             await eventually(lambda: _is(client, ItemFilter("bad", ["dead"]), 100), "all are dead")
-            job = await client.start_bulk_job("redrive", ItemFilter("bad"), rate_per_s=20)
+            page = 20
+            job = await client.start_bulk_job("redrive", ItemFilter("bad"), rate_per_s=page)
             job = await done(client, job.id)
             await eventually(lambda: _is(client, ItemFilter("bad", ["dead"]), 100), "all are dead again")
             failing.cancel()
-            assert (job.state, job.changed) == ("done", 100)
-            assert attempts == 200
+            assert job.state == "done"
+            assert 100 <= job.changed <= 100 + page
+            assert attempts == 100 + job.changed
 
     run(story(), timeout=120)
 

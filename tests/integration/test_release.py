@@ -54,6 +54,9 @@ def note(item):
     Path("handled").write_bytes(item.payload)
 """
 
+VENDOR: Final = "foqs/console/vendor"
+"""The folder of the archive with files of others that the console serves."""
+
 SPARK: Final = """
 import sys
 from pyspark.sql import SparkSession
@@ -240,8 +243,12 @@ def test_source_archive_holds_files_of_other_projects_with_their_licences(wheel:
         held = {member.name.partition("/")[2]: member for member in files if member.isfile()}
         scripts = [name for name in held if name.endswith((".js", ".css"))]
         texts = {name: files.extractfile(held[name]).read().decode() for name in scripts}  # type: ignore[union-attr]
+        packages = json.load(files.extractfile(held[f"{VENDOR}/manifest.json"]))  # type: ignore[arg-type]
     assert "LICENSE" in held
-    assert not [name for name in held if name.endswith((".jar", ".woff2", ".ttf", ".min.js"))]
+    vendored = {f"{VENDOR}/{file}" for package in packages for file in package["files"]}
+    assert vendored <= set(held)
+    assert all(any(name.endswith(".LICENSE") for name in package["files"]) for package in packages)
+    assert not [name for name in held if name.endswith((".jar", ".woff2", ".ttf", ".min.js")) and name not in vendored]
     of_others = {name for name, text in texts.items() if "Copyright" in text}
     assert of_others == {"docs/assets/iframe-worker.js"}
     assert "Permission is hereby granted, free of charge" in texts["docs/assets/iframe-worker.js"]
