@@ -19,7 +19,7 @@ from tests.support.spark_queue import DAY_MS, SparkQueue, spark_queue
 from tests.support.spark_stream import DriverProcess, driver_process
 from tests.support.tour import ADDRESS
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.long, pytest.mark.timeout(480)]
 
 LINES: Final = [f"line {number}" for number in range(100)]
 ORDERS: Final = 1_000
@@ -72,7 +72,6 @@ def test_session_brings_foqs_to_a_server_that_has_none_for_frames(queue: SparkQu
     assert str(ORDERS) in (tmp_path / "log").read_text().splitlines()
 
 
-@pytest.mark.long
 def test_streams_run_on_a_server_that_has_foqs(queue: SparkQueue, tmp_path: Path) -> None:
     zip_packages(tmp_path / "foqs.zip")
     text = program(CONNECT) + (INTO + OUT).format(folder=tmp_path, url=queue.url)
