@@ -6,6 +6,7 @@ import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -194,6 +195,19 @@ def put_meanwhile(host: OpenHost, *items: Item) -> None:
         other.submit(put, host, *items).result()
 
 
+def send_longer_list(host: OpenHost, prefix: str) -> None:
+    """Add two topics with this prefix, and return when open pages were sent a list that has the first of them."""
+    with EventStream(Console(host.console_port), f"/topics?prefix={prefix}") as stream:
+        for name in (f"{prefix}-0", f"{prefix}-2"):  # the second list comes one period later
+            put_meanwhile(host, Item(name, b"x"))
+            until(partial(shows, stream, name), f"the list has {name}")
+
+
+def shows(stream: EventStream, name: str) -> bool:
+    """Return whether the next list of a stream has a topic."""
+    return name in (stream.next("live") or "")
+
+
 def test_what_has_the_focus_stays_until_the_focus_leaves(host: OpenHost, browser: BrowserThread) -> None:
     put(host, Item("focus-1", b"x"))
 
@@ -201,12 +215,7 @@ def test_what_has_the_focus_stays_until_the_focus_leaves(host: OpenHost, browser
         page = opened.new_page()
         page.goto(url(host, "/topics?prefix=focus"))
         page.get_by_role("button", name="Pause focus-1").focus()
-        with EventStream(Console(host.console_port), "/topics?prefix=focus") as stream:
-            put_meanwhile(host, Item("focus-0", b"x"))
-            until(lambda: "focus-0" in (stream.next("live") or ""), "the list has a new topic")
-            put_meanwhile(host, Item("focus-2", b"x"))
-            # One period later, so the page was sent a list too.
-            until(lambda: "focus-2" in (stream.next("live") or ""), "the list has another one")
+        send_longer_list(host, "focus")
         assert page.get_by_role("button", name="Pause focus-0").count() == 0
         page.locator("#prefix").focus()
         page.get_by_role("button", name="Pause focus-0").wait_for()
@@ -222,11 +231,7 @@ def test_what_the_pointer_is_on_stays_until_it_leaves(host: OpenHost, browser: B
         page = opened.new_page()
         page.goto(url(host, "/topics?prefix=point"))
         page.get_by_role("button", name="Pause point-1").hover()
-        with EventStream(Console(host.console_port), "/topics?prefix=point") as stream:
-            put_meanwhile(host, Item("point-0", b"x"))
-            until(lambda: "point-0" in (stream.next("live") or ""), "the list has a new topic")
-            put_meanwhile(host, Item("point-2", b"x"))
-            until(lambda: "point-2" in (stream.next("live") or ""), "the list has another one")
+        send_longer_list(host, "point")
         page.locator("#pause").focus()
         page.keyboard.press("Enter")
         page.get_by_text("Updates are paused.").wait_for()  # nothing more comes that could show the list

@@ -128,10 +128,10 @@ def test_topic(host: OpenHost, browser: Browser) -> None:
 
 def test_item(host: OpenHost, browser: Browser) -> None:
     last = foqs(host, "peek", "mail", "--limit", "100")[-1]
-    told = foqs_one(host, "explain", last["id"])
+    explanation = foqs_one(host, "explain", last["id"])
     page = browser.get("/item", id=last["id"])
-    assert f"{told['better_items']} items of its topic come before it" in page.text
-    for sentence in told["remedies"]:
+    assert f"{explanation['better_items']} items of its topic come before it" in page.text
+    for sentence in explanation["remedies"]:
         assert sentence in page.text
     found = {row[0]: row[1] for row in rows(page.body, "Fields of the item")}
     assert (found["Priority"], found["Deliveries"]) == (str(last["priority"]), str(last["attempt"]))

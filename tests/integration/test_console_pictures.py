@@ -53,7 +53,7 @@ class Work(threading.Thread):
                 await client.enqueue([Item(topic, b"{}", priority=rng.choice((0, 0, 5, 10))) for _ in range(6)])
                 deliveries = await client.dequeue(dict.fromkeys(TOPICS, 6), items_max=6)
                 await self._settle(client, deliveries, rng)
-                await asyncio.sleep(0.1)
+                await asyncio.to_thread(self._ended.wait, 0.1)  # the pace of the load
 
     async def _plant(self, client: Client, rng: Random) -> None:
         delays = [rng.randrange(60_000, 30 * HOUR_MS) for _ in range(300)]
