@@ -1,13 +1,15 @@
 """Calls on the items of a frame, made by Spark's tasks.
 
 Holds `ItemCalls` and `count_outcomes`. Always true: a task that is repeated does no harm,
-because its calls do none; at worst the outcomes of its last attempt are counted.
+because its calls do none; at worst the outcomes of its last attempt are counted. A task
+has some calls in flight, and reads its rows meanwhile.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,8 +19,11 @@ from foqs_client.spark.pipelines.connection import Connection, PipelineError
 from foqs_client.spark.pipelines.error_sentence import error_sentence
 from foqs_client.spark.pipelines.item_actions import Action, call_until_accepted, outcome_of
 from foqs_client.spark.pipelines.restored_rows import restored_items
+from foqs_client.sync_client import SyncClient
 
 ENTRIES_PER_CALL: Final = 500
+CALLS_IN_FLIGHT: Final = 3
+"""The calls of a task at a time. A call has entries of one batch of rows."""
 OUTCOME_COLUMNS: Final = "outcome string, message string, items bigint"
 
 
@@ -31,19 +36,27 @@ class ItemCalls:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts: Counter[tuple[str, str]] = Counter()
-        with self._connection.open_client() as client:
+        in_flight: deque[Future[list[tuple[str, str]]]] = deque()
+        with self._connection.open_client() as client, ThreadPoolExecutor(CALLS_IN_FLIGHT) as threads:
             for batch in batches:
                 entries, expired = self._entries(batch)
                 counts["expired", "its TTL had ended when it was exported"] += expired
                 for start in range(0, len(entries), ENTRIES_PER_CALL):
+                    if len(in_flight) == CALLS_IN_FLIGHT:
+                        counts.update(in_flight.popleft().result())
                     part = entries[start : start + ENTRIES_PER_CALL]
-                    results = call_until_accepted(
-                        part, lambda part: self._action.call(client, part), self._connection.timeout_ms / 1_000
-                    )
-                    counts.update(map(outcome_of, results))
+                    in_flight.append(threads.submit(self._outcomes, client, part))
+            for call in in_flight:
+                counts.update(call.result())
         found = [(*outcome, items) for outcome, items in counts.items() if items]
         columns = [pa.array([row[place] for row in found], kind) for place, kind in enumerate(_TYPES)]
         yield pa.RecordBatch.from_arrays(columns, names=["outcome", "message", "items"])
+
+    def _outcomes(self, client: SyncClient, entries: Sequence[Any]) -> list[tuple[str, str]]:
+        results = call_until_accepted(
+            entries, lambda part: self._action.call(client, part), self._connection.timeout_ms / 1_000
+        )
+        return [outcome_of(result) for result in results]
 
     def _entries(self, batch: pa.RecordBatch) -> tuple[list[Any], int]:
         if self._action.name != "restore":
